@@ -194,9 +194,9 @@ async def test_the_command_prints_batches(printed: Printed) -> None:
     [
         (("--type", "APPS"), 2, "--type 'APPS', expected some of"),
         (("--start", "1", "--newest", "2"), 2, "--start, --since, --newest: expected one of them"),
-        (("--since", "yesterday"), 2, "--since 'yesterday': expected a time as 2026-01-31T12:00:00Z, or 90s"),
-        (("--newest", "-1"), 2, "--newest -1: expected 0 or more"),
-        (("--count", "0"), 2, "--count 0: expected at least 1"),
+        (("--since", "yesterday"), 2, "--since: must be a time as 2026-01-31T12:00:00Z, or at most 100 years"),
+        (("--newest", "-1"), 2, "--newest: must be a whole number from 0 to 1,000,000,000, got '-1'"),
+        (("--count", "0"), 2, "--count: must be a whole number from 1 to 1,000,000,000, got '0'"),
         (("--queue", "default"), 2, "filter.queue: 'default', expected a full path"),
         (("--rm", "nope"), 2, "rm_id: no events of 'nope'; known RMs: 'rm' (NOT_FOUND)"),
     ],

@@ -213,12 +213,12 @@ def test_the_environment_says_where(front: str, monkeypatch: pytest.MonkeyPatch)
     [
         (("nodes", "--partition", "gpu"), 2, "Partition not found (HTTP 404)"),
         (("nodes", "--where", "size>1"), 2, "--where: unknown column 'size', expected one of node, schedulable"),
-        (("nodes", "--where", "vcore>much"), 2, "'much', expected a number"),
+        (("nodes", "--where", "vcore>much"), 2, "--where 'vcore>much': must be a number from"),
         (("nodes", "--where", "vcore"), 2, "--where 'vcore': expected COLUMN=TEXT"),
         (("nodes", "--sort", "size"), 2, "--sort: unknown column 'size'"),
         (("nodes", "--columns", "node,"), 2, "--columns: unknown column ''"),
-        (("nodes", "--interval", "0"), 2, "--interval 0: expected at least 0.1 s"),
-        (("nodes", "--timeout-s", "0"), 2, "--timeout-s 0: expected more than 0 s"),
+        (("nodes", "--interval", "0"), 2, "--interval: must be a number from 0.1 to 86,400, got '0'"),
+        (("nodes", "--timeout-s", "0"), 2, "--timeout-s: must be a number above 0, at most 2,592,000, got '0'"),
     ],
 )
 def test_what_is_wrong_is_named(get: Any, arguments: tuple[str, ...], code: int, said: str) -> None:

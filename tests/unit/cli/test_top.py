@@ -164,8 +164,8 @@ def test_names_are_no_markup(gateway: MetricsGateway, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--interval", "0.05"), "muster: --interval 0.05: expected at least 0.1 s\n"),
-        (("--nodes", "0"), "muster: --nodes 0: expected at least 1\n"),
+        (("--interval", "0.05"), "muster: --interval: must be a number from 0.1 to 86,400, got '0.05'\n"),
+        (("--nodes", "0"), "muster: --nodes: must be a whole number from 1 to 1,000,000, got '0'\n"),
     ],
 )
 def test_invalid_flags_are_refused(

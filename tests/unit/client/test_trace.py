@@ -74,9 +74,14 @@ def test_a_wrong_line_is_named(tmp_path: Path, nodes: str, pods: str, words: str
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"queues\.yaml"):
+    with pytest.raises(TraceError, match=r"nodes\.csv\.gz"):
         read_trace(tmp_path)
     write(tmp_path)
+    (tmp_path / "queues.yaml").write_bytes(b"\xff")
+    with pytest.raises(TraceError, match=r"queues\.yaml"):
+        read_trace(tmp_path)
+    (tmp_path / "queues.yaml").unlink()
+    assert "name: openb" in read_trace(tmp_path).queue_config
     (tmp_path / "pods.csv.gz").write_bytes(b"not gzip")
     with pytest.raises(TraceError, match=r"pods\.csv\.gz"):
         read_trace(tmp_path)

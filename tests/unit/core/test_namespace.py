@@ -27,8 +27,28 @@ def resource(**values: object) -> str:
         ({}, NamespaceQuota(None, None, 0)),
         ({"namespace.resourcequota": resource(memory=5)}, NamespaceQuota(None, {"memory": 5}, 0)),
         ({"namespace.resourcequota": resource(memory="7")}, NamespaceQuota(None, {"memory": 7}, 0)),
+        ({"Namespace.ResourceQuota": resource(memory=7)}, NamespaceQuota(None, {"memory": 7}, 0)),
+        (
+            {"namespace.resourcequota": '{"Resources":{"gpu":{"Value":3},"ssd":{},"nic":{"value":null}}}'},
+            NamespaceQuota(None, {"gpu": 3, "ssd": 0, "nic": 0}, 0),
+        ),
+        # one value that is no whole number, and all of it is no quota
+        *(
+            ({"namespace.resourcequota": resource(memory=8, gpu=odd)}, NamespaceQuota(None, None, 0))
+            for odd in (True, False, 2.5, 4.0, " 7", "1_0", "+7", [3], {"value": 6})
+        ),
+        *(
+            ({"namespace.resourceguaranteed": resource(memory=8, gpu=odd)}, NamespaceQuota(None, None, 0))
+            for odd in (True, 2.5, 1e3, "7.0")
+        ),
+        ({"namespace.resourcequota": '{"resources":{"memory":{"value":1e3}}}'}, NamespaceQuota(None, None, 0)),
         ({"namespace.resourceguaranteed": resource(memory=5, gpu=0)}, NamespaceQuota({"memory": 5, "gpu": 0}, None, 0)),
-        ({"namespace.resourcemaxapps": " 3 "}, NamespaceQuota(None, None, 3)),
+        ({"namespace.resourcemaxapps": "3"}, NamespaceQuota(None, None, 3)),
+        ({"namespace.resourcemaxapps": "0" * 30 + "12"}, NamespaceQuota(None, None, 12)),
+        *(
+            ({"namespace.resourcemaxapps": odd}, NamespaceQuota(None, None, 0))
+            for odd in (" 3", "3 ", "+3", "3.0", "1_0", "true", "\u0663")
+        ),
         ({"namespace.resourcemaxapps": "-3"}, NamespaceQuota(None, None, 0)),
         ({"namespace.resourcemaxapps": "9" * 20}, NamespaceQuota(None, None, 0)),
         ({"namespace.resourcequota": resource(memory=0)}, NamespaceQuota(None, None, 0)),

@@ -39,6 +39,8 @@ MINUTE_NS = 60 * SECOND_NS
         ("priority.offset", str(INT32_MAX), "priority_offset", INT32_MAX),
         ("priority.offset", str(INT32_MIN), "priority_offset", INT32_MIN),
         ("preemption.policy", "Disabled", "preemption", PreemptionPolicy.DISABLED),
+        ("application.sort.priority", "DISABLED", "priority_first", False),
+        ("application.sort.priority", "Enabled", "priority_first", True),
         ("preemption.policy", "fence", "preemption", PreemptionPolicy.FENCE),
         ("preemption.delay", "1m30s", "preemption_delay_ns", 90 * SECOND_NS),
         ("preemption.priority", "disabled", "preempts_by_priority", False),
@@ -62,7 +64,7 @@ def test_the_meaning_of_a_value(name: str, text: str, field: str, value: object)
     [
         ("application.sort.policy", "Fair"),
         ("application.sort.policy", ""),
-        ("application.sort.priority", "Disabled"),
+        ("application.sort.priority", "DISABLED "),
         ("application.unschedasks.backoff", "-1"),
         ("application.unschedasks.backoff", str(1 << 64)),
         ("application.unschedasks.backoff.delay", "0s"),

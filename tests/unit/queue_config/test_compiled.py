@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import pytest
 from muster_core.config.config import DEFAULT_CONFIG, ClusterConfig
@@ -68,7 +69,7 @@ def test_a_configuration_comes_back_whole() -> None:
         lambda value: b"no zlib",
         lambda value: zlib.compress(b"\xc1"),
         lambda value: zlib.compress(zlib.decompress(value)[:-1]),
-        lambda value: zlib.compress(zlib.decompress(value).replace(b"\x93\x02", b"\x93\x03", 1)),
+        lambda value: zlib.compress(zlib.decompress(value).replace(bytes([0x93, compiled.VERSION]), b"\x93\x7f", 1)),
     ],
     ids=["nothing", "cut", "not compressed", "no message", "half a message", "another version"],
 )
@@ -104,3 +105,20 @@ def test_a_recorded_text_that_only_the_old_reader_takes_is_read() -> None:
     old = "%YAML 1.2\n---\npartitions:\n- name: default\n  queues:\n  - name: root\n    properties: {a: x}\n"
     assert load_queue_config(text)[0] is None
     assert load_recorded(old, b"")[0] is not None
+
+
+def test_a_partition_keeps_the_name_that_an_earlier_version_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records have that name. (In version 2 the brackets of ``[rm]name`` were a part of it.)"""
+    text = "partitions: [{name: '[rm7]batch', queues: []}]"
+    config, _ = load_queue_config(text)
+    assert config is not None
+    (partition,) = config.partitions
+    assert (partition.name, partition.of_rm) == ("batch", "rm7")
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "VERSION", 2)
+        old = compiled.encode(text, ClusterConfig((replace(partition, name="[rm7]batch", of_rm=""),)))
+    for _ in range(2):  # the second time from what the first one kept
+        kept, old, _ = load_recorded(text, old)
+        assert kept is not None
+        assert kept.partitions[0].name == "[rm7]batch"
+    assert load_recorded(text, b"")[0] == config

@@ -97,9 +97,9 @@ def test_a_generated_workload_is_that_of_its_seed() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("generate:tasks=many", "tasks is 'many', expected a number"),
+        ("generate:tasks=many", "tasks: must be a whole number from 1 to 10,000,000, got 'many'"),
         ("generate:rocks=3", "'rocks', expected one of tasks, nodes"),
-        ("generate:load=-1", "load is '-1', expected a positive number"),
+        ("generate:load=-1", "load: must be a number from 0.001 to 1,000, got '-1'"),
         ("somewhere", "expected a folder with nodes.csv.gz"),
     ],
 )

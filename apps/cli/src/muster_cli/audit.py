@@ -37,8 +37,8 @@ def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str])
     """Prints entries. Returns the exit code. Raises UsageError, CommandError."""
     if wanted.result not in ("", *RESULTS):
         raise UsageError(f"--result {wanted.result!r}: expected one of {', '.join(RESULTS)}")
-    if wanted.last is not None and (wanted.last < 1 or wanted.follow):
-        raise UsageError(f"--last {wanted.last}: expected at least 1, and not with --follow")
+    if wanted.last is not None and wanted.follow:
+        raise UsageError("--last and --follow: expected one of them")
     query = AuditQuery(
         wanted.rm,
         wanted.identity,
@@ -61,7 +61,7 @@ def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str])
         except LogError as error:
             raise CommandError(str(error)) from error
         return 0
-    access = access_to(wanted.gateway, wanted.flags, wanted.timeout_s)
+    access = access_to(wanted.gateway, wanted.flags)
     try:
         asyncio.run(_of_gateway(wanted, access, query, about_rm))
     except TimeoutError:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from muster_cli import numbers
 from muster_cli.common import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
 
 
@@ -32,11 +33,11 @@ class AuditWanted:
     """Recorded then or later: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 1d ago."""
     until: str = ""
     """Recorded before; in the same form."""
-    last: int | None = None
+    last: numbers.NewestEntries = None
     """The newest so many; not with --follow."""
     follow: Annotated[bool, Parameter(negative="")] = False
     """Go on with new entries until Ctrl-C."""
-    timeout_s: float = 60.0
+    timeout_s: numbers.TimeoutS = 60.0
     """How long to wait for a gateway's answer; not with --follow."""
     json: Annotated[bool, Parameter(negative="")] = False
     """Print each entry as one line of JSON."""

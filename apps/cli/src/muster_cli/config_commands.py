@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from muster_runtime.terminal import Screen
 
+from muster_cli import numbers
 from muster_cli.common import (
     DEFAULT_GATEWAY,
     NO_ACCESS_FLAGS,
@@ -56,7 +57,7 @@ def config_apply(
     *,
     rm: RmId = "",
     gateway: GatewayAddress = DEFAULT_GATEWAY,
-    timeout_s: float = 15.0,
+    timeout_s: numbers.TimeoutS = 15.0,
     flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Replaces the queue configuration (YAML) of a registered RM while it runs, as a whole or not at all.

@@ -32,7 +32,7 @@ def apply(
     the gateway refuses the call or does not answer it.
     """
     text = read_configuration(file)
-    access = access_to(gateway, flags, timeout_s)
+    access = access_to(gateway, flags)
     try:
         rm_id, answer = asyncio.run(_ask(gateway, rm_id, text, timeout_s, access))
     except AdminRefused as error:

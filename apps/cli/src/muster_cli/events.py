@@ -13,14 +13,15 @@ from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import Event, EventBatch, EventFilter, EventsClient, Place
 from muster_runtime.terminal import say, say_json
 
+from muster_cli import numbers
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.operating import access_to, refusal
 
 # Columns wide enough for most values; a longer value moves the rest of its line to the right.
 _COLUMNS = (("time (UTC)", 23), ("id", 8), ("what", 34), ("object", 28), ("reference", 28))
-_AGO = re.compile(r"(\d+)(s|m|h|d)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_AGO = re.compile(r"([0-9]+)(s|m|h|d)")
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _NS = 1_000_000_000
 
 
@@ -31,8 +32,6 @@ def batch(wanted: Wanted, count: int, timeout_s: float) -> int:
 
     Raises UsageError for invalid flags, CommandError when the call is refused or not answered.
     """
-    if count < 1:
-        raise UsageError(f"--count {count}: expected at least 1")
     chosen, place = _chosen(wanted), _place(wanted)
 
     async def asked(client: EventsClient) -> None:
@@ -47,7 +46,7 @@ def batch(wanted: Wanted, count: int, timeout_s: float) -> int:
                 break
             at, instance = Place(id=found.next_id), found.instance
 
-    return _run(wanted, asked, timeout_s)
+    return _run(wanted, asked)
 
 
 def watch(wanted: Wanted, *, requests: bool, requests_only: bool) -> int:
@@ -89,9 +88,6 @@ def _upper(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _place(wanted: Wanted) -> Place | None:
-    for flag, value in (("--start", wanted.start), ("--newest", wanted.newest)):
-        if value is not None and value < 0:
-            raise UsageError(f"{flag} {value}: expected 0 or more")
     since_ns = time_ns(wanted.since) if wanted.since else None
     if sum(each is not None for each in (wanted.start, since_ns, wanted.newest)) > 1:
         raise UsageError("--start, --since, --newest: expected one of them")
@@ -103,18 +99,19 @@ def _place(wanted: Wanted) -> Place | None:
 def time_ns(text: str, flag: str = "--since") -> int:
     """Returns the time that a flag names, ns since the epoch. Raises UsageError."""
     if ago := _AGO.fullmatch(text):
-        at = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: min(int(ago[1]), 10**6)})
+        at = datetime.now(UTC) - timedelta(seconds=numbers.AGO_S.within(flag, float(ago[1]) * _UNITS_S[ago[2]], text))
     else:
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
-            raise UsageError(f"{flag} {text!r}: expected a time as 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 1d") from None
+            numbers.AGO_S.within(flag, None, text)
+            raise
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return max(0, round(at.timestamp() * 1e6) * 1_000)
 
 
-def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]], timeout_s: float | None = None) -> int:
-    access = access_to(wanted.gateway, wanted.flags, timeout_s)
+def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]]) -> int:
+    access = access_to(wanted.gateway, wanted.flags)
 
     async def connected() -> None:
         async with EventsClient(wanted.gateway, access=access) as client:

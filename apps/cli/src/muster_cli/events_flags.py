@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from muster_cli import numbers
 from muster_cli.common import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
 
 Flags = Annotated[tuple[str, ...], Parameter(negative="")]
@@ -33,11 +34,11 @@ class Wanted:
     """ADD, REMOVE, SET or NONE; repeatable."""
     detail: Flags = ()
     """Such as APP_ALLOC or ALLOC_PREEMPT; repeatable."""
-    start: int | None = None
+    start: numbers.EventId = None
     """The id of the first event."""
     since: str = ""
     """The first event's time: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 1d ago."""
-    newest: int | None = None
+    newest: numbers.NewestEvents = None
     """Begin this many events before the end."""
     json: Annotated[bool, Parameter(negative="")] = False
     """Print each event as one line of JSON (docs/events-grpc.md)."""

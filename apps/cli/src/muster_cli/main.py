@@ -15,7 +15,7 @@ from muster_client.access import AccessWrong
 from muster_runtime import extras, logs
 from muster_runtime.terminal import drop_output, give_up_output, guard_tracebacks, say, write_data
 
-from muster_cli import contexts
+from muster_cli import contexts, numbers
 from muster_cli.audit_flags import AuditWanted
 from muster_cli.common import (
     DEFAULT_GATEWAY,
@@ -183,9 +183,9 @@ def replay_trace(
     gateway: GatewayAddress = DEFAULT_GATEWAY,
     http: HttpAddress = DEFAULT_HTTP,
     rm_id: str = "openb",
-    chunk: int = 100,
-    asks_per_s: float = 0.0,
-    timeout_s: float = 120.0,
+    chunk: numbers.MessageItems = 100,
+    asks_per_s: numbers.Rate = 0.0,
+    timeout_s: numbers.TimeoutS = 120.0,
     json: ReportFile = None,
     keep: bool = False,
     flags: AccessFlags = NO_ACCESS_FLAGS,
@@ -229,10 +229,10 @@ def demo(
     *,
     data_dir: Path | None = None,
     live: bool = False,
-    seed: int = 1,
+    seed: numbers.Seed = 1,
     json: ReportFile = None,
     keep: bool = False,
-    timeout_s: float = 120.0,
+    timeout_s: numbers.TimeoutS = 120.0,
 ) -> int:
     """Starts `muster up` in a new directory and replays a trace through it, or with --live a cluster that lives on.
 
@@ -261,7 +261,7 @@ def demo(
 def health(
     address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS,
     *,
-    timeout_s: float = 3.0,
+    timeout_s: numbers.TimeoutS = 3.0,
     flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Checks whether a process is ready; exit code 0 if it is.
@@ -351,8 +351,8 @@ def top(
     rm: RmId = "",
     partition: str = "",
     queue: str = "",
-    nodes: int = 10,
-    interval: float = 1.0,
+    nodes: numbers.Shown = 10,
+    interval: numbers.IntervalS = 1.0,
     once: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
     flags: AccessFlags = NO_ACCESS_FLAGS,
@@ -391,8 +391,8 @@ def get(
     columns: str = "",
     output: Annotated[Literal["table", "wide", "name", "json", "yaml"], Parameter(name=("--output", "-o"))] = "table",
     watch: Annotated[bool, Parameter(name=("--watch", "-w"), negative="")] = False,
-    interval: float = 1.0,
-    timeout_s: float = 15.0,
+    interval: numbers.IntervalS = 1.0,
+    timeout_s: numbers.TimeoutS = 15.0,
     flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Lists nodes, applications, queues, asks, allocations, users, groups or resource managers.
@@ -442,7 +442,7 @@ def events_watch(
 
 
 @events_app.command(name="batch")
-def events_batch(*, wanted: Wanted = _WANTED, count: int = 1_000, timeout_s: float = 15.0) -> int:
+def events_batch(*, wanted: Wanted = _WANTED, count: numbers.Events = 1_000, timeout_s: numbers.TimeoutS = 15.0) -> int:
     """Prints past events; without --start, --since or --newest it begins with the oldest one left.
 
     :param count: maximum number of events.
@@ -503,7 +503,7 @@ def topics_verify(*, common: Common = _COMMON) -> int:
 
 
 @topics_app.command(name="grow")
-def topics_grow(partitions: int, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
+def topics_grow(partitions: numbers.Partitions, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
     """Moves the records of all RMs to more partitions, with Muster stopped; can be interrupted (docs/growing.md).
 
     :param partitions: the new number.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 from cyclopts import Parameter
 from muster_runtime.terminal import Screen, is_terminal, say, say_json
 
+from muster_cli import numbers
 from muster_cli.common import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.reach import check_reachable
@@ -44,7 +44,7 @@ class Operator:
     """gRPC address of a gateway."""
     rm: RmId = ""
     """The RM's id [the only one]."""
-    timeout_s: float = _TIMEOUT_S
+    timeout_s: numbers.TimeoutS = _TIMEOUT_S
     """How long to wait for the answer."""
     json: Annotated[bool, Parameter(negative="")] = False
     """Print JSON."""
@@ -62,19 +62,17 @@ class Operator:
         return {"partition": partition, "timeout_s": self.timeout_s}
 
 
-def check_call(gateway: str, timeout_s: float | None = None) -> None:
+def check_call(gateway: str) -> None:
     """Raises UsageError for invalid flags."""
     if not gateway.strip():
         raise UsageError(f"--gateway {gateway!r}: expected the gRPC address of a gateway, host:port")
-    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
-        raise UsageError(f"--timeout-s {timeout_s:g}: expected more than 0 s")
 
 
-def access_to(gateway: str, flags: AccessFlags, timeout_s: float | None = None) -> Access:
+def access_to(gateway: str, flags: AccessFlags) -> Access:
     """Returns how a command reaches a gateway, where something listens. Raises UsageError for invalid flags or files,
     CommandError if nothing listens there.
     """
-    check_call(gateway, timeout_s)
+    check_call(gateway)
     access = flags.access()
     check_reachable(gateway)
     return access
@@ -97,7 +95,7 @@ def run(operator: Operator, asked: Callable[[], Awaitable[T]]) -> T:
     """Makes a call that is not about one RM. Raises CommandError like :func:`ask`."""
     from muster_client.errors import AdminFailed, AdminRefused
 
-    access_to(operator.gateway, operator.flags, operator.timeout_s)
+    access_to(operator.gateway, operator.flags)
 
     async def awaited() -> T:
         return await asked()

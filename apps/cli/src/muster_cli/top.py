@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
-from muster_cli.errors import CommandError, UsageError
+from muster_cli.errors import CommandError
 from muster_cli.operating import access_to, refusal, say_table
 from muster_cli.top_screen import Room, screen
 
@@ -52,10 +52,6 @@ def top(asked: Asked) -> int:
 
     Raises UsageError for invalid flags, CommandError when the gateway refuses, or does not answer the first call.
     """
-    if asked.interval_s < INTERVAL_MIN_S:
-        raise UsageError(f"--interval {asked.interval_s:g}: expected at least {INTERVAL_MIN_S:g} s")
-    if asked.nodes < 1:
-        raise UsageError(f"--nodes {asked.nodes}: expected at least 1")
     access = access_to(asked.gateway, asked.flags)
     try:
         asyncio.run(_show(asked, access))

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
+
+from muster_cli import numbers
 from muster_cli.common import Common, ReportFile
 from muster_cli.errors import UsageError
 from muster_cli.history.source import HistoryFlags
 from muster_cli.history.source import find as find_history
 
+# -3:KIND is a value, not the beginning of a flag.
+NodeChanges = Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)]
 _COMMON = Common()
 _HISTORY_FLAGS = HistoryFlags()
 
@@ -17,15 +23,15 @@ def simulate(
     trace: str,
     *,
     config: list[Path] | None = None,
-    nodes: list[str] | None = None,
-    seeds: int = 1,
-    speed: float = 1.0,
-    declare: float = 0.0,
-    users: int = 0,
-    part: float = 1.0,
-    tick_s: float = 0.0,
-    until_s: float | None = None,
-    processes: int = 0,
+    nodes: NodeChanges = None,
+    seeds: numbers.Seeds = 1,
+    speed: numbers.Speed = 1.0,
+    declare: numbers.Times = 0.0,
+    users: numbers.Users = 0,
+    part: numbers.Part = 1.0,
+    tick_s: numbers.TickS = 0.0,
+    until_s: numbers.UntilS = None,
+    processes: numbers.Processes = 0,
     keep: Path | None = None,
     search: str = "",
     goal: str = "",
@@ -86,8 +92,8 @@ def what_if(
     *,
     as_it_was: Path | None = None,
     config: list[Path] | None = None,
-    nodes: list[str] | None = None,
-    tick_s: float = 0.0,
+    nodes: NodeChanges = None,
+    tick_s: numbers.TickS = 0.0,
     save: Path | None = None,
     json: ReportFile = None,
     html: Path | None = None,

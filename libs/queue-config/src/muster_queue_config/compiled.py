@@ -22,7 +22,7 @@ from muster_core.config.config import (
 from muster_core.config.patterns import InvalidPattern
 
 # Goes up with each change of what a text means or of the classes below.
-VERSION = 2
+VERSION = 3
 # Limit of the decoded size. A text of 1 MiB gives about 2 MiB; aliases can give more.
 BYTES_MAX = 16 << 20
 
@@ -51,6 +51,7 @@ class _Partition(msgspec.Struct, array_like=True):
     reservation: ReservationConfig
     backfill: str
     resolver: str
+    of_rm: str = ""
 
 
 class _Compiled(msgspec.Struct, array_like=True):
@@ -81,6 +82,7 @@ def encode(text: str, config: ClusterConfig) -> bytes:
             each.reservation,
             each.backfill,
             each.user_group_resolver,
+            each.of_rm,
         )
         for each in config.partitions
     )
@@ -88,14 +90,14 @@ def encode(text: str, config: ClusterConfig) -> bytes:
     return zlib.compress(plain) if len(plain) <= BYTES_MAX else b""
 
 
-def decode(text: str, value: bytes) -> ClusterConfig | None:
+def decode(text: str, value: bytes, version: int = VERSION) -> ClusterConfig | None:
     """Returns the configuration of a text from its bytes; None: they are not of this text and this version."""
     if not value:
         return None
     try:
         inflater = zlib.decompressobj()
         found = _decoder.decode(inflater.decompress(value, BYTES_MAX))
-        if not inflater.eof or found.version != VERSION or found.digest != digest(text):
+        if not inflater.eof or found.version != version or found.digest != digest(text):
             return None
         return ClusterConfig(tuple(_partition(each) for each in found.partitions))
     except (zlib.error, msgspec.DecodeError, msgspec.ValidationError, InvalidPattern, RecursionError):
@@ -124,6 +126,7 @@ def _partition(each: _Partition) -> PartitionConfig:
         each.reservation,
         each.backfill,
         each.resolver,
+        each.of_rm,
     )
 
 

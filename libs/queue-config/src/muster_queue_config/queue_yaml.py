@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from muster_core.config import acl, properties
 from muster_core.config.config import (
@@ -45,7 +45,7 @@ from muster_queue_config.queue_yaml_rules import FILTER_KEYS, RULE_KEYS, RulesRe
 from muster_queue_config.yaml_reader import Problem, Reader, cut, is_nothing, kind, place_of
 from muster_queue_config.yaml_tree import Mapping, Place, Scalar, read_tree
 
-__all__ = ["KEYS", "Problem", "checksum", "load_queue_config", "load_recorded"]
+__all__ = ["KEYS", "Problem", "Recorded", "checksum", "load_queue_config", "load_recorded"]
 
 # People write configurations; one beyond these limits is an attack or an accident. A MiB is the limit of one request;
 # the services' own limit is lower (``settings.py``).
@@ -100,7 +100,24 @@ KEYS: dict[str, frozenset[str]] = {
     "filter": FILTER_KEYS,
 }
 
+# As YuniKorn's REST shows it: [rm]name. Every text matches.
+_NAME_WITH_RM: Any = re.compile(r"(?:\[([^]]+)\])?(.*)\Z", re.DOTALL)
+# Before version 3 of ``compiled`` the brackets were a part of the name.
+_BRACKETS_IN_NAMES = 2
 _CHECKSUM = re.compile("checksum: [0-9A-Fa-f]{64}")
+
+
+class Recorded(NamedTuple):
+    """A configuration that was accepted at some time.
+
+    :ivar config: None: it cannot be read any more.
+    :ivar compiled: its ``compiled.encode``; b"": the text must be read each time.
+    :ivar problems: the errors if it cannot be read; else the parts that would be refused today, and admit nobody.
+    """
+
+    config: ClusterConfig | None
+    compiled: bytes
+    problems: list[Problem]
 
 
 def load_queue_config(
@@ -111,37 +128,59 @@ def load_queue_config(
 
     :param pure: as for ``yaml_tree.read_tree``.
     """
-    if not text.strip():
-        return DEFAULT_CONFIG, []
-    reader = Reader()
-    size = len(text.encode(errors="surrogatepass"))
-    if size > bytes_max:
-        reader.error("", None, f"the configuration has {size} bytes, expected at most {bytes_max}")
-        return None, reader.problems
-    document = read_tree(text, reader.unreadable, pure=pure)
-    if reader.errors and not pure and size <= _TOLD_WELL_BYTES_MAX:
-        told = Reader()
-        read_tree(text, told.unreadable, pure=True)
-        return None, (told if told.errors else reader).problems
-    config = None if reader.errors else _Configuration(reader, queues_max).read(document)
-    return (None if reader.errors else config), reader.problems
+    config, problems, _ = _load(text, bytes_max, queues_max, pure=pure, recorded=False)
+    return config, problems
 
 
-def load_recorded(text: str, compiled_text: bytes) -> tuple[ClusterConfig | None, bytes, list[Problem]]:
-    """Returns a configuration that was accepted at some time, its ``compiled.encode``, and the problems if there is
-    none.
+def load_recorded(text: str, compiled_text: bytes) -> Recorded:
+    """Returns a configuration that was accepted at some time. Access lists that were accepted then, and are refused
+    now, admit nobody.
 
     :param compiled_text: an earlier ``compiled.encode``; it saves the reading if it is of this text and version.
     """
     if not text.strip():
-        return DEFAULT_CONFIG, b"", []
+        return Recorded(DEFAULT_CONFIG, b"", [])
     found = compiled.decode(text, compiled_text)
     if found is not None:
-        return found, compiled_text, []
-    found, problems = load_queue_config(text)
+        return Recorded(found, compiled_text, [])
+    found, problems, closed = _load(text, TEXT_BYTES_MAX, QUEUES_MAX, pure=False, recorded=True)
     if found is None:
-        found, problems = load_queue_config(text, pure=True)
-    return found, compiled.encode(text, found) if found is not None else b"", problems
+        found, problems, closed = _load(text, TEXT_BYTES_MAX, QUEUES_MAX, pure=True, recorded=True)
+    if found is None:
+        return Recorded(None, b"", problems)
+    found = _with_old_names(text, compiled_text, found)
+    # (Only a text with nothing to name is kept as read: the bytes have no problems.)
+    return Recorded(found, b"" if closed else compiled.encode(text, found), closed)
+
+
+def _with_old_names(text: str, compiled_text: bytes, config: ClusterConfig) -> ClusterConfig:
+    """Returns the configuration with the names that an earlier version gave its partitions: records have them."""
+    old = compiled.decode(text, compiled_text, _BRACKETS_IN_NAMES)
+    if old is None:
+        return config
+    pairs = zip(config.partitions, old.partitions, strict=True)
+    return ClusterConfig(tuple(replace(new, name=before.name, of_rm="") for new, before in pairs))
+
+
+def _load(
+    text: str, bytes_max: int, queues_max: int, *, pure: bool, recorded: bool
+) -> tuple[ClusterConfig | None, list[Problem], list[Problem]]:
+    """Returns the configuration, all problems, and those of parts that only a recorded text may have."""
+    if not text.strip():
+        return DEFAULT_CONFIG, [], []
+    reader = Reader()
+    size = len(text.encode(errors="surrogatepass"))
+    if size > bytes_max:
+        reader.error("", None, f"the configuration has {size} bytes, expected at most {bytes_max}")
+        return None, reader.problems, []
+    document = read_tree(text, reader.unreadable, pure=pure)
+    if reader.errors and not pure and size <= _TOLD_WELL_BYTES_MAX:
+        told = Reader()
+        read_tree(text, told.unreadable, pure=True)
+        return None, (told if told.errors else reader).problems, []
+    made = _Configuration(reader, queues_max, recorded=recorded)
+    config = None if reader.errors else made.read(document)
+    return (None if reader.errors else config), reader.problems, made.closed
 
 
 def checksum(text: str) -> str:
@@ -152,8 +191,9 @@ def checksum(text: str) -> str:
 class _Configuration:
     """Makes a ClusterConfig from a tree."""
 
-    def __init__(self, reader: Reader, queues_max: int) -> None:
-        self._reader, self._queues_max = reader, queues_max
+    def __init__(self, reader: Reader, queues_max: int, *, recorded: bool) -> None:
+        self._reader, self._queues_max, self._recorded = reader, queues_max, recorded
+        self.closed: list[Problem] = []
         self._limits = LimitsReader(reader)
         self._rules = RulesReader(reader)
         self._queues = 0
@@ -191,7 +231,8 @@ class _Configuration:
         owner = reader.mapping(value, path, place, KEYS["partition"])
         if owner is None:
             return None
-        name = partition_name(reader.text(owner, "name", path))
+        named = _NAME_WITH_RM.match(reader.text(owner, "name", path))
+        of_rm, name = named[1] or "", partition_name(named[2])
         if len(name) > PARTITION_NAME_MAX or not name.isprintable():
             reader.error(
                 f"{path}.name",
@@ -217,6 +258,7 @@ class _Configuration:
             self._reservation(owner, path),
             self._backfill(owner, path),
             self._resolver(owner, path),
+            of_rm,
         )
         types = len(types_named(partition))
         if types > TYPES_MAX:
@@ -282,9 +324,9 @@ class _Configuration:
         return name, weights
 
     def _weight(self, name: str, given: Any, path: str) -> float:
-        number = given.value if isinstance(given, Scalar) else None
+        number = given.number if isinstance(given, Scalar) else None
         where, error = f"{path}.{cut(name)}", self._reader.error
-        if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
+        if number is None or math.isnan(number):
             error(where, given.place, f"expected a number, got {kind(given)}")
         elif number < 0:
             error(where, given.place, f"negative resource weight for {cut(name)} is not allowed")
@@ -437,15 +479,22 @@ class _Configuration:
         reader = self._reader
         text = reader.text(owner, key, path)
         problem = acl.problem(text)
+        if problem and self._recorded:
+            reader.warn(f"{path}.{key}", owner[key].place, f"{problem}; until then it admits nobody")
+            self.closed.append(reader.problems[-1])
+            return ""
         if problem:
             reader.error(f"{path}.{key}", owner[key].place, problem)
             return ""
+        if hint := acl.hint(text):
+            reader.warn(f"{path}.{key}", owner[key].place, hint)
         refused = acl.read(text).refused if text else ()
         if refused:
+            names = ", ".join(name if name.isprintable() else repr(name) for name in refused[:5])
             reader.warn(
                 f"{path}.{key}",
                 owner[key].place,
-                f"{', '.join(refused[:5])}: not names of users or groups, so these entries admit no user"
+                f"{names}: not names of users or groups, so these entries admit no user"
                 + ("; * means everybody only where it stands alone" if acl.EVERYBODY in refused else ""),
             )
         return text

@@ -154,10 +154,10 @@ class Reader:
         value: Any = owner.get(key)
         if is_nothing(value):
             return 0
-        number = value.value if isinstance(value, Scalar) else None
+        number = value.number if isinstance(value, Scalar) else None
         if isinstance(number, float) and number.is_integer():  # such as 1e3
             number = int(number)
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _UINT64_MAX:
+        if not isinstance(number, int) or not 0 <= number <= _UINT64_MAX:
             self.error(
                 f"{path}.{key}", value.place, f"expected a whole number from 0 on, got {kind(value)}{shown(value)}"
             )

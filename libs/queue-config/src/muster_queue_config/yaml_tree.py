@@ -39,6 +39,7 @@ _INT = re.compile(r"[-+]?[0-9]{1,100}\Z")
 _INT_OF_BASE = re.compile(r"([-+]?)(0b[01]{1,100}|0o[0-7]{1,100}|0x[0-9a-fA-F]{1,100}|0[0-7]{1,100})\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]{1,6})?\Z")
 _NOT_FINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z")
+_NUMBERS_BEGIN = frozenset("+-0123456789")
 _CORE_TAG = re.compile(r"(!|(tag:yaml\.org,2002:|!!)(null|bool|int|float|str|map|seq))\Z")
 
 
@@ -48,11 +49,26 @@ class Scalar:
 
     Go's reader follows YAML 1.2, with the whole numbers of 1.1. (1.1's yes and no are texts, unless a field must be
     true or false.)
+
+    :param is_plain: neither quoted nor tagged as a text.
     """
 
     text: str
     value: bool | int | float | str | None
     place: Place
+    is_plain: bool = False
+
+    @property
+    def number(self) -> int | float | None:
+        """The number that Go's reader has where a number is expected; None: there is none.
+
+        It leaves out every ``_`` of a text that begins like a number, and takes ``0X``, ``0O`` and ``0B``. Elsewhere
+        these are texts: ``10_0`` may be the name of a host.
+        """
+        value = self.value
+        if isinstance(value, str) and self.is_plain and value[:1] in _NUMBERS_BEGIN:
+            value = _resolved(value.replace("_", "").lower())
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 class Mapping(dict[str, Any]):
@@ -179,7 +195,7 @@ class _Builder:
         text: str = event.value
         if not event.implicit[0] and (event.implicit[1] or str(event.tag).endswith("str")):
             return Scalar(text, text, place)  # quoted, or tagged as a text
-        return Scalar(text, _resolved(text), place)
+        return Scalar(text, _resolved(text), place, is_plain=True)
 
     def _check_tag(self, event: Any, place: Place) -> None:
         tag = str(event.tag) if event.tag is not None else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,23 +98,32 @@ def total(items: Iterator[Resources] | Sequence[Resources]) -> Resources:
 
 
 def read_trace(directory: Path) -> Trace:
-    """Reads nodes.csv.gz, pods.csv.gz and queues.yaml.
+    """Reads nodes.csv.gz, pods.csv.gz and queues.yaml. Without the last one each class of service has an open queue.
 
     Raises: TraceError, naming file, line, column and value.
     """
-    config = directory / "queues.yaml"
-    try:
-        queue_config = config.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TraceError(f"{config}: {error.strerror}") from error
     nodes = [_node(row) for row in _rows(directory / "nodes.csv.gz")]
     tasks = sorted((_task(row) for row in _rows(directory / "pods.csv.gz")), key=lambda task: task.created_s)
     _must_be_unique(directory / "nodes.csv.gz", [item.name for item in nodes])
     _must_be_unique(directory / "pods.csv.gz", [item.name for item in tasks])
-    trace = Trace(nodes, tasks, queue_config)
+    trace = Trace(nodes, tasks, _queue_config(directory / "queues.yaml", tasks))
     for task in tasks:
         trace.applications.setdefault(task.application_id, task)
     return trace
+
+
+def _queue_config(file: Path, tasks: Iterable[TraceTask]) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        leaves = sorted({queue_of(task).rpartition(".")[2] for task in tasks})
+        queues = ", ".join(f"{{name: {leaf}}}" for leaf in leaves)
+        return (
+            "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: openb, parent: true, "
+            f"queues: [{queues}]}}]}}]}}]\n"
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
 
 
 @dataclass(frozen=True, slots=True)

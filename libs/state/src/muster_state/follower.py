@@ -30,7 +30,7 @@ from muster_core.model.quotas import QuotaLimits
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
-from muster_queue_config.queue_yaml import Problem, checksum, load_recorded
+from muster_queue_config.queue_yaml import Recorded, checksum, load_recorded
 from muster_runtime import event_settings
 
 from muster_state import fold, state_codec
@@ -156,6 +156,7 @@ class RmInfo:
     :ivar sent: the messages taken of clients that number them; they continue over registrations.
     :ivar awaited: external sources for which this start of the scheduler waits before it decides.
     :ivar awaited_ns: since when it waits for any; 0: it does not wait.
+    :ivar closed: access lists in ``config`` that only earlier versions accepted; not recorded, each reading finds them.
     """
 
     rm_id: str
@@ -192,11 +193,19 @@ class RmInfo:
     quotas: QuotaLimits = _UNLIMITED
     quotas_reached: dict[str, int] = field(default_factory=dict)
     sent: SentMessages = field(default_factory=SentMessages)
+    closed: tuple[str, ...] = ()
 
     @property
     def is_absent(self) -> bool:
         """Whether the RM must be asked before a placement, but its callback stream is not open."""
         return waits_for_callbacks(self.extra_config) and not self.callbacks.connected
+
+    def configured(self, read: Recorded) -> ClusterConfig:
+        """Takes what a reading found. Raises CodecError if the text cannot be read any more."""
+        if read.config is None:
+            raise CodecError(f"the recorded queue configuration of RM {self.rm_id} is not valid: {read.problems[0]}")
+        self.compiled, self.closed = read.compiled, tuple(map(str, read.problems))
+        return read.config
 
     @property
     def decides(self) -> bool:
@@ -383,11 +392,7 @@ def new_core(
 
     Raises CodecError if the recorded configuration cannot be read any more.
     """
-    problems: list[Problem] = []
-    if config is None:
-        config, info.compiled, problems = load_recorded(info.config, info.compiled)
-    if config is None:
-        raise CodecError(f"the recorded queue configuration of RM {info.rm_id} is not valid: {problems[0]}")
+    config = config or info.configured(load_recorded(info.config, info.compiled))
     until_ns = info.registered_ns + REPORT_NS if info.registrations > 1 else 0
     core = SchedulerCore(config, searching=searching, external=external, rm_id=info.rm_id, reports_until_ns=until_ns)
     core.next_submission = info.next_submission
@@ -444,7 +449,7 @@ class StateFolder:
         self._following = False
         self._collected: dict[bytes, bytes] = {}
         self._registering: dict[str, RmInfo] = {}
-        self._read_ahead: dict[str, ClusterConfig] = {}
+        self._read_ahead: dict[str, Recorded] = {}
         self.compiled_anew: dict[str, None] = {}
 
     def take(self, record: Record) -> None:
@@ -469,9 +474,8 @@ class StateFolder:
         text, known = recorded.config, self.rms.get(parse_state_key(key)[0])
         if known is not None and (known.info.registrations, known.info.config) == (recorded.registrations, text):
             return  # a pause ended: the configuration will not be read
-        config, _, _ = load_recorded(text, recorded.compiled)
-        if config is not None:
-            self._read_ahead = {text: config}
+        if (read := load_recorded(text, recorded.compiled)).config is not None:
+            self._read_ahead = {text: read}
 
     def settle(self) -> None:
         """Builds the objects from all collected records."""
@@ -667,8 +671,9 @@ class StateFolder:
         info.build_info, info.extra_config = dict(recorded.build_info), dict(recorded.extra_config)
         info.pauses = _pauses_of(recorded)
         info.identity, info.quotas = recorded.identity, quotas_of(recorded.quotas)
-        read = self._read_ahead.pop(info.config, None)
-        self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=read, external=self.books_of(rm_id)))
+        read = self._read_ahead.pop(info.config, None) or load_recorded(info.config, info.compiled)
+        config = info.configured(read)
+        self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=config, external=self.books_of(rm_id)))
         if info.compiled != recorded.compiled:
             self.compiled_anew[rm_id] = None
 
@@ -682,14 +687,9 @@ class StateFolder:
         known.core.apply(events_of(known.info), known.info.last_decided_ns)
         if known.info.config == recorded.config:
             return
-        known.info.config, known.info.compiled = recorded.config, recorded.compiled
-        problems: list[Problem] = []
-        config = self._read_ahead.pop(recorded.config, None)
-        if config is None:
-            config, known.info.compiled, problems = load_recorded(recorded.config, recorded.compiled)
-        if config is None:
-            raise CodecError(f"the recorded queue configuration of RM {known.info.rm_id} is not valid: {problems[0]}")
-        known.core.apply(UpdateConfiguration(config), known.info.last_decided_ns)
+        known.info.config = recorded.config
+        read = self._read_ahead.pop(recorded.config, None) or load_recorded(recorded.config, recorded.compiled)
+        known.core.apply(UpdateConfiguration(known.info.configured(read)), known.info.last_decided_ns)
 
 
 def _allocated(recorded: state_pb2.AllocationObject) -> tuple[int, int, int]:

@@ -12,7 +12,8 @@ from muster_queue_config.queue_yaml import load_queue_config
 from muster_whatif.errors import ScenarioWrong
 from muster_whatif.workload import Machine, Workload
 
-_CHANGE = re.compile(r"([+-])(\d+):(.*)")
+_CHANGE = re.compile(r"([+-])([0-9]{1,18}):(.*)")
+_MACHINES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,11 @@ class Scenario:
 def changed(machines: Sequence[Machine], change: str) -> list[Machine]:
     """Adds machines to, or takes them from, the end of a kind. Raises ScenarioWrong."""
     parts = _CHANGE.fullmatch(change)
-    if parts is None:
-        raise ScenarioWrong(f"nodes: {change!r}, expected +COUNT:KIND or -COUNT:KIND")
+    if parts is None or not 1 <= int(parts[2]) <= _MACHINES_MAX:
+        raise ScenarioWrong(
+            f"--nodes: must be +COUNT:KIND or -COUNT:KIND with a whole number from 1 to {_MACHINES_MAX:,}, got "
+            f"{change[:40]!r}"
+        )
     sign, count, kind = parts[1], int(parts[2]), parts[3]
     alike = [machine for machine in machines if machine.kind == kind]
     if not alike:

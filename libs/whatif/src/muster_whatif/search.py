@@ -14,7 +14,9 @@ from muster_whatif.errors import ScenarioWrong
 from muster_whatif.figures import Figures, Waits
 from muster_whatif.matrix import Point
 
-_GOAL = re.compile(r"(p50|p95|max) wait(?: of (queue |user |priority )?(\S+))? < (\d+(?:\.\d+)?) ?(s|m|min|h|d)")
+_GOAL = re.compile(
+    r"(p50|p95|max) wait(?: of (queue |user |priority )?(\S+))? < ([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|d)"
+)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 MACHINES_MAX = 1 << 14
 

@@ -56,7 +56,7 @@ class InformerTable(BaseModel):
     @property
     def partition_name(self) -> str:
         """The partition's name in its canonical form."""
-        return partition_name(self.partition)
+        return partition_name(self.partition, self.rm)
 
     def options(self) -> dict[str, object]:
         """The options of its kind in clear; they must not get into a log or an error."""

@@ -136,7 +136,7 @@ class AdminCommands:
     ) -> None:
         """Judges a configuration update without applying it, not even its extra configuration."""
         text, found = self._text_for(state.info, update.config)
-        config, _, problems = self._judge.judge(text, judged)
+        config, _, problems = self._judge.judge(text, judged, state.info.rm_id)
         problems += found
         if too_large := too_large_with(state.info, text, update.extraConfig):
             problems.append(too_large)
@@ -205,7 +205,7 @@ def _hold(
 def _drain(
     state: RmState, wanted: pb.AdminCommand.DrainNode, result: pb.AdminResult, now_ns: int, out: Outcome
 ) -> None:
-    name = partition_name(wanted.partition)
+    name = partition_name(wanted.partition, state.info.rm_id)
     partition = state.core.partitions.get(name)
     node = partition.nodes.get(wanted.node_id) if partition is not None else None
     if partition is None or node is None:

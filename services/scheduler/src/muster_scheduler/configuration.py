@@ -43,14 +43,15 @@ class ConfigJudge:
         self._groups = groups
         self._kept: OrderedDict[bytes, Judgement] = OrderedDict()
 
-    def judge(self, text: str, judged: pb.JudgedConfiguration | None = None) -> Judgement:
+    def judge(self, text: str, judged: pb.JudgedConfiguration | None = None, rm_id: str = "") -> Judgement:
         """Returns the verdict on a text, with all errors and warnings.
 
+        :param rm_id: the RM whose configuration it is to be; "": of any.
         :param judged: the gateway's verdict. Without it the text is read here, which takes about a second per MiB: only
             texts of this machine's files and of older gateways come without.
         """
         found = self._found(text, judged)
-        problems = [*found.problems, *_resolver_problems(self._groups, found.config)]
+        problems = [*found.problems, *_resolver_problems(self._groups, found.config), *_others(rm_id, found.config)]
         refused = any(problem.severity == pb.ConfigProblem.ERROR for problem in problems)
         return Judgement(None if refused else found.config, found.compiled, problems)
 
@@ -125,6 +126,19 @@ def _resolver_problems(groups: UserGroups, config: ClusterConfig | None) -> list
         pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="usergroupresolver.type", message=problem)
         for resolver in resolvers
         if (problem := groups.problem(resolver))
+    ]
+
+
+def _others(rm_id: str, config: ClusterConfig | None) -> list[pb.ConfigProblem]:
+    """Returns the errors of partitions that are named as another RM's."""
+    return [
+        pb.ConfigProblem(
+            severity=pb.ConfigProblem.ERROR,
+            path=f"partitions[{number}].name",
+            message=f"must be {each.name} or [{rm_id}]{each.name}, got [{masked_text(each.of_rm)}]{each.name}",
+        )
+        for number, each in enumerate(config.partitions if config is not None and rm_id else ())
+        if each.of_rm not in ("", rm_id)
     ]
 
 

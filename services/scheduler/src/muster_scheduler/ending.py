@@ -37,7 +37,7 @@ def end(
     state: RmState, wanted: pb.AdminCommand.EndApplication, result: pb.AdminResult, now_ns: int, out: Outcome
 ) -> None:
     """Ends the application, or says in the result why not."""
-    name, app_id = partition_name(wanted.partition), wanted.application_id
+    name, app_id = partition_name(wanted.partition, state.info.rm_id), wanted.application_id
     partition = state.core.partitions.get(name)
     app = partition.live_application(app_id) if partition is not None else None
     if partition is None or app is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
+from muster_core.config.config import without_rm
 from muster_core.external.external import SetSource, UpdateExternal
 from muster_core.model.commands import (
     AppItem,
@@ -42,14 +43,14 @@ def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
     """
     request = si.AllocationRequest.FromString(value)
     previous = generation == "previous"
-    asks = [_allocation(item, previous=previous) for item in request.allocations]
+    asks = [_allocation(item, request.rmID, previous=previous) for item in request.allocations]
     if request.asks:
-        asks.extend(_ask(item) for item in request.asks)
+        asks.extend(_ask(item, request.rmID) for item in request.asks)
     if not request.HasField("releases"):
         return UpdateAllocations(asks)
     releases = [
         ReleaseItem(
-            item.partitionName,
+            without_rm(item.partitionName, request.rmID),
             item.applicationID,
             item.allocationKey,
             _termination(item.terminationType),
@@ -60,7 +61,7 @@ def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
     ]
     releases.extend(
         ReleaseItem(
-            item.partitionName,
+            without_rm(item.partitionName, request.rmID),
             item.applicationID,
             item.allocationKey,
             _termination(item.terminationType),
@@ -90,7 +91,7 @@ def applications(value: bytes) -> UpdateApplications:
             AppItem(
                 app_id=item.applicationID,
                 queue=item.queueName,
-                partition=item.partitionName,
+                partition=without_rm(item.partitionName, request.rmID),
                 user=item.ugi.user,
                 groups=tuple(item.ugi.groups),
                 tags=held(item.tags),
@@ -100,14 +101,14 @@ def applications(value: bytes) -> UpdateApplications:
             )
             for item in request.new
         ),
-        tuple((item.partitionName, item.applicationID) for item in request.remove),
+        tuple((without_rm(item.partitionName, request.rmID), item.applicationID) for item in request.remove),
     )
 
 
 def nodes(value: bytes) -> UpdateNodes:
     """Decodes a NodeRequest. Raises DecodeError."""
     request = si.NodeRequest.FromString(value)
-    return UpdateNodes(tuple(_nodes(request.nodes)))
+    return UpdateNodes(tuple(_nodes(request.nodes, request.rmID)))
 
 
 def said(value: bytes | None) -> tuple[str, Items | None]:
@@ -132,7 +133,7 @@ def external(changes: pb.ExternalChanges) -> list[UpdateExternal | SetSource]:
     return [command for command in codec.decode(changes) if command is not None]
 
 
-def _nodes(items: Iterable[si.NodeInfo]) -> Iterable[NodeItem]:
+def _nodes(items: Iterable[si.NodeInfo], rm_id: str) -> Iterable[NodeItem]:
     for item in items:
         attributes = held(item.attributes)
         try:
@@ -145,25 +146,25 @@ def _nodes(items: Iterable[si.NodeInfo]) -> Iterable[NodeItem]:
             attributes=attributes,
             capacity=_quantities(item.schedulableResource) if item.HasField("schedulableResource") else None,
             occupied=_quantities(item.occupiedResource) if item.HasField("occupiedResource") else None,
-            existing=tuple(_existing(existing, item.nodeID) for existing in item.existingAllocations),
-            partition=attributes.get(NODE_PARTITION, ""),
+            existing=tuple(_existing(existing, item.nodeID, rm_id) for existing in item.existingAllocations),
+            partition=without_rm(attributes.get(NODE_PARTITION, ""), rm_id),
         )
 
 
-def _existing(item: si.Allocation, node_id: str) -> AskItem:
+def _existing(item: si.Allocation, node_id: str, rm_id: str) -> AskItem:
     """Decodes an existing allocation of a node. Only the previous generation has these. If the allocation names no
     node, it is on the node whose message has it.
     """
-    return replace(_allocation(item, previous=True), node_id=item.nodeID or node_id, previous_generation=True)
+    return replace(_allocation(item, rm_id, previous=True), node_id=item.nodeID or node_id, previous_generation=True)
 
 
-def _allocation(item: si.Allocation, *, previous: bool) -> AskItem:
+def _allocation(item: si.Allocation, rm_id: str, *, previous: bool) -> AskItem:
     tags = item.allocationTags
     has_policy = item.HasField("preemptionPolicy")
     return AskItem(
         key=item.allocationKey,
         app_id=item.applicationID,
-        partition=item.partitionName,
+        partition=without_rm(item.partitionName, rm_id),
         quantities=_quantities(item.resourcePerAlloc),
         wanted=1,
         priority=item.priority,
@@ -186,12 +187,12 @@ def _declared_ms(text: str) -> int:
     return min(int(text), INT64_MAX) if text.isdecimal() and text.isascii() and len(text) <= _DIGITS_MAX else 0
 
 
-def _ask(item: si.AllocationAsk) -> AskItem:
+def _ask(item: si.AllocationAsk, rm_id: str) -> AskItem:
     has_policy = item.HasField("preemptionPolicy")
     return AskItem(
         key=item.allocationKey,
         app_id=item.applicationID,
-        partition=item.partitionName,
+        partition=without_rm(item.partitionName, rm_id),
         quantities=_quantities(item.resourceAsk),
         wanted=item.maxAllocations or 1,
         priority=item.priority,

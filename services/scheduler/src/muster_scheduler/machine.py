@@ -31,6 +31,7 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
 from muster_runtime import event_settings
+from muster_runtime.secrets import masked_text
 from muster_state.follower import (
     RmInfo,
     RmState,
@@ -174,6 +175,8 @@ class SchedulerMachine:
         self._times.resume(now_ns, *max(lasts, default=(0, Anchor())))
         self._checked_ns = now_ns = self._times.recorded(now_ns)
         for rm_id, state in self._folder.rms.items():
+            for problem in state.info.closed:
+                log.warning("recorded configuration admits nobody", rm=rm_id, problem=masked_text(problem))
             state.info.clock = self._times.anchor
             self._folded_pauses(state.info, now_ns)
             state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
@@ -533,7 +536,7 @@ class SchedulerMachine:
         # then.
         self._emit_pending(state, now_ns, outputs)
         text, found = self._text_for(info, update.config)
-        config, compiled, all_problems = self._judge.judge(text, judged)
+        config, compiled, all_problems = self._judge.judge(text, judged, info.rm_id)
         all_problems += found + policy_groups.other_group(update.policyGroup, info.policy_group)
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             config = None
@@ -557,7 +560,7 @@ class SchedulerMachine:
             if answer.obstacles:
                 accepted, changes = False, []
             else:
-                info.config, info.compiled = text, compiled
+                info.config, info.compiled, info.closed = text, compiled, ()
         named, by = generation.said(added, "")
         if named:
             info.generation, info.generation_by = named, by

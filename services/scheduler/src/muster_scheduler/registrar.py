@@ -72,7 +72,7 @@ class Registrar:
         known = self._roster.folder.rms.get(rm_id)
         text, found = self._policy_groups.text_for(request.config, request.policyGroup, rm_id, self._roster.folder.rms)
         judged = envelope.judged if envelope.HasField("judged") else None
-        config, compiled, all_problems = self._judge.judge(text, judged)
+        config, compiled, all_problems = self._judge.judge(text, judged, rm_id)
         all_problems += found
         extra_config, problems = event_settings.merged({}, request.extraConfig)
         all_problems += configuration.event_warnings(problems)

@@ -16,6 +16,7 @@ from muster_core.model.node import Node
 from muster_core.model.resources import Vector
 from muster_core.partition import Partition
 from muster_rest.shapes.measures import HealthCheckDao, HealthDao
+from muster_runtime.secrets import masked_text
 from muster_state.follower import RmState
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class HealthCheck:
                 yield from self._look_at(f"{state.info.rm_id}/{partition.name}", partition)
 
     def result(self) -> HealthDao:
-        """The answer, in YuniKorn's order of checks; the last two are Muster's own."""
+        """The answer, in YuniKorn's order of checks; the last three are Muster's own."""
         checks = [
             _check("Scheduling errors", "Every record of the state could be read and applied", self.problems),
             _check("Failed nodes", "No node is registered that could not be used", ()),
@@ -79,8 +80,15 @@ class HealthCheck:
             ),
             _check("State lag", "The view is not far behind the scheduler", [self.lagging] if self.lagging else ()),
             _check("External sources", "Every external source is connected", self.lost_sources),
+            # Nothing fails: the list admits nobody until somebody mends it, which no restart does.
+            _check("Access lists", "Every access list admits somebody or nobody on purpose", (), self._closed()),
         ]
         return HealthDao(healthy=all(check.succeeded for check in checks), health_checks=checks)
+
+    def _closed(self) -> str:
+        return _named(
+            [f"{state.info.rm_id}: {masked_text(each)}" for state in self.states for each in state.info.closed]
+        )
 
     def _overcommitted(self) -> str:
         # The RM or a source may shrink a node or over-commit it: that is no failure, but worth knowing.

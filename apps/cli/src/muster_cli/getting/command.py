@@ -18,8 +18,6 @@ from muster_cli.getting.rest import Rest
 from muster_cli.getting.rows import column_of, condition, sort
 from muster_cli.operating import check_call, say_table
 
-_INTERVAL_MIN_S = 0.1
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -95,13 +93,11 @@ def _names(kind: Kind, item: Item) -> tuple[str, str]:
 
 
 def _checked(asked: Asked) -> Kind:
-    check_call(asked.http, asked.timeout_s)
+    check_call(asked.http)
     kind = BY_NAME[asked.kind]
     states = (*APPLICATION_STATES, "all")
     if asked.state and (kind.name != "applications" or asked.state not in states):
         raise UsageError(f"--state {asked.state!r}: expected one of {', '.join(states)}, of applications")
-    if asked.interval_s < _INTERVAL_MIN_S:
-        raise UsageError(f"--interval {asked.interval_s:g}: expected at least {_INTERVAL_MIN_S:g} s")
     return kind
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from muster_cli import numbers
 from muster_cli.errors import UsageError
 from muster_cli.getting.kinds import Column, Item, Value
 
@@ -49,10 +50,7 @@ def condition(text: str, columns: Sequence[Column]) -> Condition:
         raise UsageError(f"--where {text!r}: expected COLUMN=TEXT, COLUMN!=TEXT, COLUMN>NUMBER or COLUMN<NUMBER")
     made = Condition(column_of(found["column"].strip(), columns, "--where"), found["how"], found["wanted"].strip())
     if made.how in _COMPARISONS:
-        try:
-            float(made.wanted)
-        except ValueError:
-            raise UsageError(f"--where {text!r}: {made.wanted!r}, expected a number") from None
+        numbers.COMPARED.number(f"--where {text!r}", made.wanted)
     return made
 
 

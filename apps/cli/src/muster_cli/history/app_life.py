@@ -134,8 +134,8 @@ def read(history: History, application: str, life: int = 0) -> ApplicationLife:
     _narrow(connection, application, rm, instance)
     # 3. the life
     begins = [row[0] for row in connection.execute("SELECT first_id FROM parts.lives ORDER BY ALL").fetchall()]
-    if life > len(begins) or life < 0:
-        raise UsageError(f"--life {life}: {application} had {len(begins)}, expected 1 to {len(begins)}")
+    if life > len(begins):
+        raise UsageError(f"--life: must be from 1 to {len(begins)}, as many as {application} had, got {life}")
     chosen = life or len(begins)
     first_id = begins[chosen - 1] if chosen else first_known_id
     end_id = begins[chosen] if chosen < len(begins) else 2**63 - 1

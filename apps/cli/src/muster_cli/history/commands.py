@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from muster_cli import numbers
 from muster_cli.common import Common
 from muster_cli.errors import UsageError
 from muster_cli.history.form import Form
@@ -25,7 +26,7 @@ def sql(
     *,
     csv: Switch = False,
     json: Switch = False,
-    limit: int | None = None,
+    limit: numbers.RowsOrAll = None,
     allow_files: Switch = False,
     flags: HistoryFlags = _FLAGS,
     common: Common = _COMMON,
@@ -45,8 +46,6 @@ def sql(
     from muster_cli.history.store import opened
 
     form = _form(csv=csv, json=json)
-    if limit is not None and limit < 0:
-        raise UsageError(f"--limit {limit}: expected 0 (all) or more")
     with opened(find(flags, common.settings, common.set), flags.rm, files_allowed=allow_files) as history:
         answer(history, statement, form, limit, files_allowed=allow_files)
         note(history.freshness())
@@ -57,8 +56,8 @@ def sql(
 def app(
     application: str,
     *,
-    life: int = 0,
-    rows: int = 40,
+    life: numbers.Ordinal = 0,
+    rows: numbers.Shown = 40,
     json: Switch = False,
     flags: HistoryFlags = _FLAGS,
     common: Common = _COMMON,
@@ -76,8 +75,6 @@ def app(
     from muster_cli.history.source import find
     from muster_cli.history.store import opened
 
-    if rows < 1:
-        raise UsageError(f"--rows {rows}: expected at least 1")
     with opened(find(flags, common.settings, common.set), flags.rm) as history:
         show(read(history, application, life), rows, as_json=json)
         note(history.freshness())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from cyclopts import Parameter
 from muster_runtime.terminal import say
 
+from muster_cli import numbers
 from muster_cli.common import DEFAULT_HTTP, HTTP_VARIABLE
 from muster_cli.errors import UsageError
 from muster_cli.history import running
@@ -38,7 +38,7 @@ class HistoryFlags:
     """REST front of a running Muster, for events that are not exported yet."""
     rm: str = ""
     """Only this RM [all RMs]."""
-    timeout_s: float = 30.0
+    timeout_s: numbers.TimeoutS = 30.0
     """How long to wait for each answer of --http."""
 
 
@@ -76,8 +76,6 @@ def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[
     from muster_cli.settings import embedded_defaults, load
 
     http = _checked_http(flags.http)
-    if not (math.isfinite(flags.timeout_s) and flags.timeout_s > 0):
-        raise UsageError(f"--timeout-s {flags.timeout_s:g}: expected more than 0 s")
     if flags.history:
         if flags.data_dir is not None:
             raise UsageError("--data-dir and --history both name the history; expected one of them")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from muster_cli import numbers
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.history.store import History
 
@@ -23,7 +24,7 @@ _WINDOWS_MAX = 10_000
 # Round lengths of windows, in seconds.
 _NICE_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 7 * 86400)
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)\s*").fullmatch
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h|d|w)\s*").fullmatch
 
 
 class Series(NamedTuple):
@@ -323,10 +324,7 @@ def _time(text: str, flag: str, end_ns: int) -> int:
 
 def _duration(text: str, flag: str) -> float:
     match = _DURATION(text)
-    seconds = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
-    if seconds <= 0:
-        raise UsageError(f"{flag} {text!r}: expected a duration such as 30s, 5min, 2h or 1d")
-    return seconds
+    return numbers.DURATION_S.within(flag, float(match[1]) * _UNITS_S[match[2]] if match else None, text)
 
 
 def _nice_window(length_ns: int) -> int:

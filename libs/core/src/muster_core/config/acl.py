@@ -12,6 +12,10 @@ QUEUE_NAME = re.compile(r"[a-zA-Z0-9_:#/@-]{1,64}\Z")
 USER_NAME = re.compile(r"[_a-zA-Z][a-zA-Z0-9:#/_.@-]*[$]?\Z")
 GROUP_NAME = re.compile(r"[_a-zA-Z][a-zA-Z0-9:_.-]*\Z")
 EVERYBODY = "*"
+_SEPARATOR = " "
+_FIELDS_MAX = 2
+_BLANKS = " \t\r\n"  # around a * they have no meaning: a block of YAML ends with a line break
+_EXPECTED = "expected 'users groups', each a comma-separated list, with one space between"
 
 # Room for over a thousand names; for more, use groups. It also bounds the cache below.
 ACL_CHARACTERS_MAX = 16 * 1024
@@ -32,26 +36,25 @@ class AccessList:
 
 @lru_cache(maxsize=1024)
 def read(text: str) -> AccessList:
-    """Parses ``users groups``, each separated by commas: ``*`` alone in its place is everybody, an empty list is
-    nobody.
+    """Parses ``users groups``: two lists with commas, and at most one space between them. ``*`` alone in its place is
+    everybody, an empty list is nobody.
 
-    Text that begins with a space names groups only. Other spaces at the ends and in the middle have no meaning.
+    A space at the beginning means groups only, one at the end users only. A text with more spaces admits nobody: what
+    its author meant by them is not known (see :func:`problem`). Other blanks separate nothing.
     """
-    fields = text.split()
-    if len(fields) == 1 and text[0].isspace():
-        fields.insert(0, "")
-    users, groups = (_names(field) for field in [*fields[:2], "", ""][:2])
+    fields = text.split(_SEPARATOR)
+    if len(fields) > _FIELDS_MAX:
+        return AccessList(False, frozenset(), frozenset())
+    if text.strip(_BLANKS) == EVERYBODY:
+        return AccessList(True, frozenset(), frozenset())
+    users, groups = ([name for name in field.split(",") if name] for field in [*fields, ""][:_FIELDS_MAX])
     refused = [name for name in users if not USER_NAME.match(name)]
     refused += [name for name in groups if not GROUP_NAME.match(name)]
-    if EVERYBODY in refused and (users == [EVERYBODY] or groups == [EVERYBODY]):
+    if EVERYBODY in fields:
         return AccessList(True, frozenset(), frozenset(), tuple(name for name in refused if name != EVERYBODY))
     return AccessList(
         False, frozenset(users).difference(refused), frozenset(groups).difference(refused), tuple(refused)
     )
-
-
-def _names(field: str) -> list[str]:
-    return [name for name in field.split(",") if name]
 
 
 def allows(text: str, user: str, groups: Iterable[str]) -> bool:
@@ -66,6 +69,17 @@ def problem(text: str) -> str:
     """The problem of an access list; "": it has none."""
     if len(text) > ACL_CHARACTERS_MAX:
         return f"ACL of {len(text)} characters, expected at most {ACL_CHARACTERS_MAX}: groups are the means for more"
-    if len(text.split()) > 2:
-        return "multiple spaces found in ACL: expected 'users groups', each a comma-separated list"
+    spaces = [place for place, character in enumerate(text, 1) if character == _SEPARATOR]
+    if len(spaces) >= _FIELDS_MAX:
+        return f"multiple spaces found in ACL (characters {spaces[0]} and {spaces[1]}): {_EXPECTED}"
+    if len(text.split()) > _FIELDS_MAX:  # as YuniKorn's validation counts
+        return f"multiple blanks found in ACL: {_EXPECTED}"
+    return ""
+
+
+def hint(text: str) -> str:
+    """What an accepted access list may have meant instead; "": it says what it seems to."""
+    users, space, groups = text.partition(_SEPARATOR)
+    if space and groups and (users.endswith(",") or groups.startswith(",")):
+        return f"the names after the space are groups, also after a comma: {_EXPECTED}"
     return ""

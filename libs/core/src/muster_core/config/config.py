@@ -253,6 +253,7 @@ class PartitionConfig:
     """One partition: its queue tree from root down, and its policies.
 
     :param backfill: whether asks with a declared duration may use reserved nodes (``allocation/backfill.py``).
+    :param of_rm: the RM in ``[rm]name``, which must be the one whose configuration it is; "": none was named.
     """
 
     name: str
@@ -264,6 +265,7 @@ class PartitionConfig:
     reservation: ReservationConfig = ReservationConfig()
     backfill: str = BACKFILL_OFF
     user_group_resolver: str = ""
+    of_rm: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,8 +319,19 @@ DEFAULT_CONFIG = ClusterConfig(
 )
 
 
-def partition_name(text: str) -> str:
-    """The canonical partition name: '' and any case of 'default' are the default partition."""
+def without_rm(text: str, rm_id: str) -> str:
+    """A partition's name without the RM: REST shows ``[rm]name`` in the attributes of nodes, as YuniKorn does. Another
+    RM's prefix stays: there is no such partition.
+    """
+    return text.removeprefix(f"[{rm_id}]")
+
+
+def partition_name(text: str, rm_id: str = "") -> str:
+    """The canonical partition name: '' and any case of 'default' are the default partition.
+
+    :param rm_id: the RM, where its name may stand before the partition's.
+    """
+    text = without_rm(text, rm_id) if rm_id else text
     return DEFAULT_PARTITION if text.lower() in ("", DEFAULT_PARTITION) else text
 
 

@@ -201,7 +201,7 @@ KEYS: dict[str, _Key] = {
         },
     ),
     "application.sort.priority": _Key(
-        _one_of("enabled", "disabled", any_case=False),
+        _one_of("enabled", "disabled", any_case=True),
         "enabled or disabled",
         "enabled",
         "priority_first",

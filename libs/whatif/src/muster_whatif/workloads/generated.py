@@ -15,6 +15,18 @@ _SIZES = ((1_000, 4), (2_000, 8), (4_000, 16), (8_000, 32))  # vcore in thousand
 _WEIGHTS = (8, 4, 2, 1)
 _GIB = 1 << 30
 _TASKS_OF_AN_APPLICATION = 20
+# The least and the most of each value: more needs more memory or time than a machine has, or is no workload.
+_RANGES: dict[str, tuple[float, float]] = {
+    "tasks": (1, 10_000_000),
+    "nodes": (1, 1_000_000),
+    "cores": (1, 100_000),
+    "load": (0.001, 1_000),
+    "median_run_s": (0.001, 1e9),
+    "spread": (0, 5),
+    "users": (1, 1_000_000),
+    "queues": (1, 10_000),
+    "seed": (0, (1 << 63) - 1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +56,14 @@ class Generator:
             name, _, value = part.partition("=")
             if name not in kinds:
                 raise WorkloadWrong(f"generated workload: {name!r}, expected one of {', '.join(kinds)}")
+            least, most = _RANGES[name]
             try:
                 values[name] = kinds[name](value)
-            except ValueError as error:
-                raise WorkloadWrong(f"generated workload: {name} is {value!r}, expected a number") from error
-            if values[name] < (0 if name in ("spread", "seed") else 1e-9):
-                raise WorkloadWrong(f"generated workload: {name} is {value!r}, expected a positive number")
+            except ValueError:
+                values[name] = math.nan
+            if not least <= values[name] <= most:
+                what = "a whole number" if kinds[name] is int else "a number"
+                raise WorkloadWrong(f"generate: {name}: must be {what} from {least:,} to {most:,}, got {value[:40]!r}")
         return cls(**values)  # type: ignore[arg-type]
 
 

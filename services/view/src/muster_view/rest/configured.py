@@ -61,7 +61,7 @@ def _flag(node: Any, _go: bool) -> Any:
 
 
 def _value(node: Any, _go: bool) -> Any:
-    value = node.value if isinstance(node, Scalar) else None
+    value = node.number if isinstance(node, Scalar) else None
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from muster_core.config.config import without_rm
 from muster_core.model.queue import Queue
 from muster_core.partition import Partition
 from muster_runtime import rm_words, whose
@@ -80,7 +81,7 @@ class Lookup:
     def partition_or_none(self, call: Call) -> Partition | None:
         """The partition for usage: YuniKorn does not check it there, and an unknown partition has no usage."""
         _, partitions = self.partitions(call)
-        return next((each for each in partitions if each.name == call.path["partition"]), None)
+        return next((each for each in partitions if _is(each, call.path["partition"])), None)
 
     def leaf(self, call: Call) -> tuple[Partition, Queue]:
         """The queue that the path names. As in YuniKorn, an unknown partition is reported before an unknown queue."""
@@ -101,7 +102,12 @@ class Lookup:
         named, seen = call.query.get("partition", ""), self._seen(call, state)
         if not named:
             return seen
-        found = [each for each in seen if each.name == named]
+        found = [each for each in seen if _is(each, named)]
         if not found:
             raise RequestRefused(404, "Partition not found")
         return found
+
+
+def _is(partition: Partition, named: str) -> bool:
+    """Whether a partition has a name, with or without its RM."""
+    return partition.name in (named, without_rm(named, partition.rm_id))

@@ -37,7 +37,7 @@ class Figures:
 
     async def snapshot(self, call: Call) -> Answer:
         state = self._lookup.known(call, in_parts=True)
-        name = partition_name(call.query.get("partition", ""))
+        name = partition_name(call.query.get("partition", ""), state.info.rm_id)
         partition = state.core.partitions.get(name)
         if partition is None or not call.reach.sees_partition(state.info.rm_id, name):
             raise RequestRefused(404, f"Partition not found: {shown(name)}")

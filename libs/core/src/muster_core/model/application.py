@@ -158,7 +158,7 @@ class Application:
         self.counted = False
         self.waiting_at: Ledger | None = None
         self.waits_whole = False
-        self.waiting_key: tuple[int, int, int] = (0, 0, 0)
+        self.waiting_key: tuple[int, int, int, int] = (0, 0, 0, 0)
         self.reason: Reason | None = None
         self.past: Past = ()
         self.gang: Gang | None = None

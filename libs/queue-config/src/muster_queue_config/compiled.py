@@ -22,7 +22,7 @@ from muster_core.config.config import (
 from muster_core.config.patterns import InvalidPattern
 
 # Goes up with each change of what a text means or of the classes below.
-VERSION = 2
+VERSION = 3
 # Limit of the decoded size. A text of 1 MiB gives about 2 MiB; aliases can give more.
 BYTES_MAX = 16 << 20
 

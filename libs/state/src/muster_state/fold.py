@@ -294,6 +294,15 @@ def _fold_gang(partition: Partition, app: Application, recorded: pb.GangObject) 
             gang.groups[each.name] = group = TaskGroup(each.name, shape)
         group.asked, group.replaced = each.asked, each.replaced
         group.timed_out, group.lost = each.timed_out, each.lost
+    number = partition.types.number
+    if recorded.HasField("ended"):
+        gang.ended = {number(name): value for name, value in recorded.ended.values.items()}
+        return
+    gang.ended = {}  # (An earlier version recorded only how many ended.)
+    for group in gang.groups.values():
+        for index, value in group.shape.items:
+            ended = value * (group.replaced + group.timed_out + group.lost)
+            gang.ended[index] = gang.ended.get(index, 0) + ended
 
 
 def _fold_rejected(partition: Partition, recorded: pb.ApplicationObject) -> Application:

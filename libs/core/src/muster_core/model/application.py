@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from muster_core.config.config import INDEPENDENT_PATH
 from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
 from muster_core.model.demand import _Demanded
-from muster_core.model.placeholders import FreePlaceholders
+from muster_core.model.placeholders import FreePlaceholders, to_come
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, Types, Vector
 from muster_core.model.states import AppState, GangPhase
@@ -526,7 +526,8 @@ class Gang:
     :ivar too_large_since_ns: since when the gang waits although a limit is smaller than all of it; 0: no limit is, or
         the gang has started. Its clock runs from then on.
     :ivar taken: by type number, the amounts that placeholders hold; ``placed``: without those released for no real ask.
-    :ivar promised: the part of ``total`` that is not placed while the gang forms. The limits count it as ``promised``.
+    :ivar pending: by type number, the amounts of the pending placeholder asks; ``ended``: of all that ended.
+    :ivar promised: what the gang has still to take while it forms. The limits count it as ``promised``.
     :ivar proposed: by type number, the amounts of the placeholders' open proposals.
     :ivar replacing: by key of a real ask, the unique keys of the placeholders that are leaving for it.
     :ivar reals: by task group ("": none), the groups of real asks.
@@ -536,7 +537,9 @@ class Gang:
     __slots__ = (
         "app",
         "deadline_ns",
+        "ended",
         "groups",
+        "pending",
         "phase",
         "placed",
         "promised",
@@ -557,6 +560,8 @@ class Gang:
         self.groups: dict[str, TaskGroup] = {}
         self.taken: dict[int, int] = {}
         self.placed: dict[int, int] = {}
+        self.pending: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
         self.promised: dict[int, int] = {}
         self.proposed: dict[int, int] = {}
         self.replacing: dict[str, dict[str, None]] = {}
@@ -573,13 +578,24 @@ class Gang:
     @property
     def waits_for_room(self) -> bool:
         """Whether it has not started, because there must be room for all of it first."""
-        return self.phase is GangPhase.WAITING and self.whole and not self.proposed
+        return self.phase is GangPhase.WAITING and self.whole and not self.proposed and self.expects
+
+    @property
+    def to_come(self) -> dict[int, int]:
+        """By type number, the announced amounts that are not placed and may still be."""
+        return to_come(self.total, self.placed, self.taken, self.pending, self.ended)
+
+    @property
+    def expects(self) -> bool:
+        """Whether a gang that is not formed yet may still get a placeholder."""
+        return self.phase in (GangPhase.WAITING, GangPhase.FORMING) and bool(self.to_come)
 
     @property
     def is_complete(self) -> bool:
-        """Whether placeholders hold everything that was announced."""
-        total = self.total
-        return total is not None and all(self.placed.get(number, 0) >= value for number, value in total.items)
+        """Whether placeholders hold everything that was announced; of a whole gang, everything that may still come."""
+        if self.whole or self.total is None:
+            return self.whole and not self.to_come
+        return all(self.placed.get(number, 0) >= value for number, value in self.total.items)
 
     @property
     def is_hard(self) -> bool:
@@ -588,20 +604,13 @@ class Gang:
 
     @property
     def still_to_take(self) -> dict[int, int]:
-        """By type number, the announced amounts that are not placed, while the gang forms as a whole: the gang's
-        promise.
-        """
+        """By type number, the amounts to come that are not proposed, while the gang forms as a whole: its promise."""
         started = self.phase is GangPhase.FORMING or (self.phase is GangPhase.WAITING and self.proposed)
-        if not started or not self.whole or self.total is None:
-            return {}
-        placed, proposed = self.placed, self.proposed
-        rest = {number: value - placed.get(number, 0) - proposed.get(number, 0) for number, value in self.total.items}
-        return {number: value for number, value in rest.items() if value > 0}
+        rest = self.to_come if self.whole and started else {}
+        return {number: left for number, value in rest.items() if (left := value - self.proposed.get(number, 0)) > 0}
 
     def oldest_pending(self, task_group: str) -> Ask | None:
-        """The placeholder ask of the task group that was created first among the pending ones. A fold finds the same
-        one.
-        """
+        """The placeholder ask of the task group that was created first among the pending ones, also after a fold."""
         alike = (each for each in self.app.groups.values() if each.placeholder and each.task_group == task_group)
         heads = (head for each in alike if (head := each.head()) is not None)
         return min(heads, key=lambda ask: (ask.created_ns, ask.submission), default=None)
@@ -643,7 +652,7 @@ class Gang:
         """Whether real asks must wait for placeholders. They are then neither ready nor parked."""
         if group.placeholder:
             return False
-        if self.whole and self.phase in (GangPhase.WAITING, GangPhase.FORMING):
+        if self.whole and self.expects:
             return True
         return group in self.stuck or self.awaits(self.groups.get(group.task_group))
 

@@ -19,6 +19,7 @@ from muster_core.applications.lifecycle import Lifecycle
 from muster_core.gangs import gangs
 from muster_core.gangs.gangs import Gangs
 from muster_core.gangs.room import GangRoom
+from muster_core.model import application
 from muster_core.model.application import Allocation, Application, Ask, AskGroup, Gang
 from muster_core.model.commands import Termination
 from muster_core.model.outcome import Detail, Outcome
@@ -112,7 +113,7 @@ def _ended_expected(patch: pytest.MonkeyPatch) -> None:
 
 def _promised_while_completing(patch: pytest.MonkeyPatch) -> None:
     """A gang keeps its promise while its application is Completing."""
-    patch.setattr(gangs, "APP_ENDING", APP_TERMINAL)
+    patch.setattr(application, "APP_ENDING", APP_TERMINAL)
 
 
 def _real_before_formed(patch: pytest.MonkeyPatch) -> None:

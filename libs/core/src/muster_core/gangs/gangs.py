@@ -27,7 +27,6 @@ from muster_core.model.placeholders import covers
 from muster_core.model.queue import Queue
 from muster_core.model.resources import INT64_MAX, fits
 from muster_core.model.states import (
-    APP_ENDING,
     AppEvent,
     AppState,
     GangEvent,
@@ -248,7 +247,7 @@ class Gangs:
         expected = gang.expects
         for number, value in demand.shape.items:
             amounts[number] = amounts.get(number, 0) + count * value
-        self.promise_less(gang)
+        (self.promise_less if amounts is gang.ended else self._promise)(gang)
         if gang.whole and gang.expects != expected:  # its real asks wait for placeholders, or not any more
             self._stir(gang.app)
 
@@ -411,8 +410,7 @@ class Gangs:
     def _promise(self, gang: Gang) -> None:
         """Counts the amounts that the gang has still to take, at each of its limits."""
         if self._state.searching:
-            app = gang.app
-            self._set_promise(gang, {} if app.state in APP_ENDING or app.gone else gang.still_to_take)
+            self._set_promise(gang, {} if gang.app.gone else gang.still_to_take)
 
     def promise_less(self, gang: Gang) -> None:
         """Counts what the gang has still to take. If it is less than before, other gangs may start."""

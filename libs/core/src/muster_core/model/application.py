@@ -11,7 +11,7 @@ from muster_core.model.demand import _Demanded
 from muster_core.model.placeholders import FreePlaceholders, to_come
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, Types, Vector
-from muster_core.model.states import AppState, GangPhase
+from muster_core.model.states import APP_ENDING, AppState, GangPhase
 from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM
 
 if TYPE_CHECKING:
@@ -606,7 +606,7 @@ class Gang:
     def still_to_take(self) -> dict[int, int]:
         """By type number, the amounts to come that are not proposed, while the gang forms as a whole: its promise."""
         started = self.phase is GangPhase.FORMING or (self.phase is GangPhase.WAITING and self.proposed)
-        rest = self.to_come if self.whole and started else {}
+        rest = self.to_come if self.whole and started and self.app.state not in APP_ENDING else {}
         return {number: left for number, value in rest.items() if (left := value - self.proposed.get(number, 0)) > 0}
 
     def oldest_pending(self, task_group: str) -> Ask | None:

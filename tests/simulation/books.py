@@ -310,7 +310,8 @@ class Gang:
     """An application's gang. ``phase``: "" (it has none), WAITING, FORMING, FORMED, USED, OVER.
 
     ``awaits``: a placeholder came after its last real allocation ended: it is to be used. ``too_large``: it waits, its
-    clock runs, and that only because a limit is smaller than all of it.
+    clock runs, and that only because a limit is smaller than all of it. ``ended``: what those placeholders wanted that
+    are neither pending nor held any more.
     """
 
     timeout_ns: int = 0
@@ -321,6 +322,7 @@ class Gang:
     awaits: bool = False
     too_large: bool = False
     groups: dict[str, Counts] = field(default_factory=dict)
+    ended: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True, eq=False)
@@ -399,6 +401,27 @@ class BookedApp:
                 sums.update(each.wants)
         return sums
 
+    def to_come(self) -> Counter[str]:
+        """What its gang announced and has not placed, as far as placeholders are pending, or may still be asked for."""
+        pending: Counter[str] = Counter()
+        for ask in self.asks.values():
+            if ask.placeholder:
+                pending.update({name: value * ask.pending for name, value in ask.wants.items()})
+        came = Counter(pending)
+        came.update(self.gang.ended)
+        for held in self.held.values():
+            if held.placeholder:
+                came.update(held.wants)
+        placed, found = self.placed(), Counter[str]()
+        for name, total in (self.gang.total or {}).items():
+            found[name] = min(total - placed[name], pending[name] + max(0, total - came[name]))
+        return +found
+
+    @property
+    def is_forming(self) -> bool:
+        """Its gang, which starts as a whole, is not formed and may still get a placeholder: its real asks wait."""
+        return self.gang.phase in ("WAITING", "FORMING") and bool(self.to_come())
+
 
 @dataclass(slots=True, eq=False)
 class Bound:
@@ -428,7 +451,9 @@ def suits(ask: BookedAsk, held: BookedAllocation) -> bool:
     return not ask.placeholder and ask.task_group == held.task_group and covers(held.wants, ask.wants)
 
 
-def end_placeholders(app: BookedApp, task_group: str, became: str, count: int) -> None:
-    """Books the end of that many pending placeholders."""
-    counts = app.gang.groups[task_group]
+def end_placeholders(what: BookedAsk | BookedAllocation, became: str, count: int) -> None:
+    """Books the end of that many placeholders, pending ones of an ask or one that is held."""
+    assert what.app is not None
+    counts = what.app.gang.groups[what.task_group]
     setattr(counts, became, getattr(counts, became) + count)
+    what.app.gang.ended.update({name: value * count for name, value in what.wants.items()})

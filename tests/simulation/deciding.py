@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from muster_core.model.application import Allocation
@@ -516,12 +516,9 @@ class Deciding:
                 self._tally["application order: by decayed use"] += decays(books.queues[app.queue])
                 must(own_key <= key, "application order", f"{chosen} {own_key} was placed, and {app_id} {key} waits")
         # 3. At each queue up to root.
-        waiting: dict[str, list[int]] = {}
-        for app_id, asks in rivals.items():
-            waiting.setdefault(books.apps[app_id].queue, []).extend(ask.priority for ask in asks)
         paths = books.queues[chosen_app.queue].parents()
-        lent_most = order.lent_at_most(chosen)
-        lent = order.lent_at_least(waiting)
+        lent_most = order.lent([chosen, *chain(*self._rivals(books, certain=False).values())])
+        lent = order.lent(chain(*rivals.values()))
         for path, parent in pairwise(paths):
             first = books.queues[parent].priority_first
             own_key = order.queue_key(path, lent_most[path], first)
@@ -531,12 +528,15 @@ class Deciding:
                     words = f"{chosen}: {path} {own_key} was served, and {rival.path} {key} comes first"
                     must(own_key <= key, "queue order", words)
 
-    def _rivals(self, books: Books) -> dict[str, list[BookedAsk]]:
-        """For each application, the oldest ask of each kind that could have been placed since the cycle began."""
+    def _rivals(self, books: Books, *, certain: bool = True) -> dict[str, list[BookedAsk]]:
+        """For each application, the oldest ask of each kind that could have been placed since the cycle began.
+
+        :param certain: without those that the core need not have seen yet.
+        """
         found: dict[str, list[BookedAsk]] = {}
-        but = frozenset(self._given_up)
+        but = frozenset(self._given_up) if certain else frozenset()
         memo: dict[tuple[Any, ...], bool] = {}
-        waited = self._before.get(books.name, ())
+        waited = self._before.get(books.name, ()) if certain else ()
         for app in books.apps.values():
             if not app.asks or app.app_id in waited or app.state == "Failing" or books.full(app):
                 continue
@@ -658,45 +658,15 @@ class _Order:
             share = self._shares[path] = self._books.share(path, self._capacity)
         return (-priority, share, path) if priority_first else (share, path)
 
-    def lent_at_most(self, chosen: BookedAsk) -> dict[str, int]:
-        """What priority each queue above the chosen ask may have had. Inside a queue where priority does not come first
-        anything that is pending may have lent it its priority."""
-        books = self._books
-        found: dict[str, int] = {}
-        priority = chosen.priority
-        for path in books.queues[chosen.app.queue].parents():
-            if not books.queues[path].priority_first:
-                priority = max([priority, *self._pending_below(path)])
-            found[path] = priority = self._lift(path, priority)
-        return found
-
-    def _pending_below(self, path: str) -> list[int]:
-        """The priorities of everything pending in a queue, with the queues' offsets."""
-        books = self._books
-        found: list[int] = []
-        for app in books.apps_below(path):
-            for ask in app.asks.values():
-                priority = ask.priority
-                for below in books.queues[app.queue].parents():
-                    if below == path:
-                        break
-                    priority = self._lift(below, priority)
-                found.append(priority)
-        return found
-
-    def lent_at_least(self, waiting: dict[str, list[int]]) -> dict[str, int]:
-        """What priority each queue with rivals had at least, by the priorities of the rivals in its leaves."""
-        books = self._books
-        found: dict[str, list[int]] = {path: list(priorities) for path, priorities in waiting.items() if priorities}
-        lent: dict[str, int] = {}
-        for path in sorted(books.queues, key=lambda path: -path.count(".")):
-            inside = found.get(path)
-            if not inside:
-                continue
-            best = max(inside) if books.queues[path].priority_first else min(inside)
-            lent[path] = self._lift(path, best)
-            found.setdefault(path.rpartition(".")[0], []).append(lent[path])
-        return lent
+    def lent(self, asks: Iterable[BookedAsk]) -> dict[str, int]:
+        """The priority that each queue has by these asks: the best of them, with the offsets on the way up."""
+        best: dict[str, int] = {}
+        for ask in asks:
+            priority = ask.priority
+            for path in self._books.queues[ask.app.queue].parents():
+                priority = self._lift(path, priority)
+                best[path] = max(priority, best.get(path, priority))
+        return best
 
     def _lift(self, path: str, priority: int) -> int:
         queue = self._books.queues[path]

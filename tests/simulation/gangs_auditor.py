@@ -184,8 +184,8 @@ class Auditor(Deciding, RecordBooks):
         for app in books.apps.values():
             if not app.asks or app.state == "Failing" or books.full(app):
                 continue
-            forming = self.default.whole(app) and app.gang.phase in ("WAITING", "FORMING")
-            waits = self.default.whole(app) and app.gang.phase == "WAITING" and books.lacks_room(app)
+            forming = self.default.whole(app) and app.is_forming
+            waits = forming and app.gang.phase == "WAITING" and books.lacks_room(app)
             if waits:
                 self.tally["gang: waits for room as a whole"] += 1
             seen: set[tuple[Any, ...]] = set()

@@ -173,8 +173,7 @@ class Deciding(Hearing):
                 self.tally["gang: started with one"] += 1
             return
         if self.default.whole(app):
-            formed = app.gang.phase not in ("WAITING", "FORMING")
-            must(formed, "gang forming", f"{ask} is allocated while its gang is {app.gang.phase}")
+            must(not app.is_forming, "gang forming", f"{ask} is allocated while its gang is {app.gang.phase}")
         counts = app.gang.groups.get(ask.task_group)
         if counts is None or ask.mismatched:
             return
@@ -294,11 +293,7 @@ class Deciding(Hearing):
         must(covers(held.wants, ask.wants), "replacement", f"{held} goes for {ask}, which is larger")
         must(app.state != "Failing", "state", f"{held} goes for {ask}: its application is failing")
         if self.default.whole(app):
-            must(
-                app.gang.phase not in ("WAITING", "FORMING"),
-                "gang forming",
-                f"{held} goes for {ask} in {app.gang.phase}",
-            )
+            must(not app.is_forming, "gang forming", f"{held} goes for {ask} in {app.gang.phase}")
         takes = takes_place(books, held, ask)
         for each in app.free(held.task_group):
             if each is held or not covers(each.wants, ask.wants):

@@ -194,8 +194,10 @@ class AskHearing:
             gang.deadline_ns = self.now_ns + gang.timeout_ns
         if gang.phase == "WAITING":
             gang.phase = "FORMING"
-        if gang.phase == "FORMING" and gang.total is not None and covers(app.placed(), gang.total):
-            gang.phase = "FORMED"
+        if gang.phase == "FORMING" and gang.total is not None:
+            whole = any(books.apps.get(app.app_id) is app and books.whole(app) for books in self.books.values())
+            if covers(app.placed(), gang.total) or (whole and not app.to_come()):
+                gang.phase = "FORMED"
 
     def _limits_changed(self, books: Books) -> None:
         """The clock of a gang that waits runs while a limit is smaller than all of it."""
@@ -557,7 +559,7 @@ def remove_ask(ask: BookedAsk, became: str = "lost") -> None:
     del ask.app.asks[ask.key]
     ask.leaving = []
     if ask.placeholder and became:
-        end_placeholders(ask.app, ask.task_group, became, ask.pending)
+        end_placeholders(ask, became, ask.pending)
 
 
 def unreserve(ask: BookedAsk) -> None:

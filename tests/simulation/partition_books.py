@@ -166,7 +166,7 @@ class Books:
         if heir is not None:
             heir.leaving.remove(held)
         if held.placeholder and became:
-            end_placeholders(app, held.task_group, became, 1)
+            end_placeholders(held, became, 1)
 
     def change(self, held: BookedAllocation, said: Amounts, node_id: str) -> None:
         """Writes down that it takes another amount or node. Whoever it was to make room for may not fit any more."""
@@ -397,10 +397,9 @@ class Books:
         """What gangs that have started as a whole will still take there."""
         sums: Counter[str] = Counter()
         for app in self.apps.values():
-            if app.gang.phase == "FORMING" and app is not but and self.whole(app) and self._concerns(at, app):
-                placed = app.placed()
-                for name, value in (app.gang.total or {}).items():
-                    sums[name] += max(0, value - placed[name])
+            ending = app.state in ("Completing", "Failing")
+            if app.gang.phase == "FORMING" and app is not but and self.whole(app) and not ending:
+                sums.update(app.to_come() if self._concerns(at, app) else {})
         return sums
 
     def _concerns(self, at: Bound, app: BookedApp) -> bool:

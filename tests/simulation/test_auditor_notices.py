@@ -15,6 +15,7 @@ from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.limit_checks import LimitChecks
 from muster_core.allocation.notifications import Notifications
 from muster_core.allocation.releases import Releases
+from muster_core.allocation.waiting import Waiting
 from muster_core.applications.lifecycle import Lifecycle
 from muster_core.model.application import Application, Ask
 from muster_core.model.fair_use import FairUse
@@ -22,6 +23,7 @@ from muster_core.model.outcome import Change, Detail, Outcome
 from muster_core.model.queue import Ledger, Queue, Tracker
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, fits
+from muster_core.model.wait_points import Bench
 from muster_core.nodes import figures
 from muster_core.nodes.node_books import NodeBooks
 from muster_core.nodes.node_index import NodeIndex
@@ -36,7 +38,7 @@ from simulation.noticing import must_be_noticed
 # (Preemption by guarantee is rare in random lives.)
 SEEDS = range(250)
 # Lives in which what comes up seldom comes up; then all others are tried.
-HINTS = {"guarantee": [1], "events apart": [41], "priority fence": [19]}
+HINTS = {"guarantee": [1], "events apart": [41], "priority fence": [19], "priority behind": [462]}
 STEPS = 50
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -95,6 +97,23 @@ def _priority_fence(patch: pytest.MonkeyPatch) -> None:
             queue.policy = policy
 
     patch.setattr(ordering, "queue_key", without_fence)
+
+
+def _priority_behind(patch: pytest.MonkeyPatch) -> None:
+    """Of waiting asks only the first of a kind is woken, so a more urgent one behind it does not count."""
+
+    def without(self: Bench[Any], *given: Any, **named: Any) -> None:
+        made(self, *given, **named)
+        self.urgent = None
+
+    made = Bench.__init__
+    patch.setattr(Bench, "__init__", without)
+    patch.setattr(Waiting, "_wake_urgent", lambda self, waitlist: None)
+
+
+def _priority_unfit(patch: pytest.MonkeyPatch) -> None:
+    """An ask that was not tried yet moves its queue forward, also if it does not fit."""
+    patch.setattr(cycle.Cycle, "_refuse_urgent", lambda self, leaf, app, out, now_ns: False)
 
 
 def _priority_offset(patch: pytest.MonkeyPatch) -> None:
@@ -376,6 +395,8 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "user limit": (_user_limit, {"user limit"}),
     "priority fence": (_priority_fence, {"queue order"}),
     "priority offset": (_priority_offset, {"queue order"}),
+    "priority behind": (_priority_behind, {"queue order"}),
+    "priority unfit": (_priority_unfit, {"queue order"}),
     "queue share": (_queue_share, {"queue order"}),
     "application order": (_application_order, {"application order"}),
     "decayed use": (_no_use, {"application order"}),

@@ -19,13 +19,14 @@ from muster_core.applications.lifecycle import Lifecycle
 from muster_core.gangs import gangs
 from muster_core.gangs.gangs import Gangs
 from muster_core.gangs.room import GangRoom
+from muster_core.model import application
 from muster_core.model.application import Allocation, Application, Ask, AskGroup, Gang
 from muster_core.model.commands import Termination
 from muster_core.model.outcome import Detail, Outcome
 from muster_core.model.placeholders import FreePlaceholders
 from muster_core.model.queue import Queue
 from muster_core.model.resources import Shape
-from muster_core.model.states import AppState
+from muster_core.model.states import APP_TERMINAL, AppState
 from muster_core.queues.queue_tree import QueueTree
 from muster_core.scheduler import SchedulerCore
 from simulation.life import Life
@@ -97,6 +98,22 @@ def _promises_forgotten(patch: pytest.MonkeyPatch) -> None:
 def _promises_kept(patch: pytest.MonkeyPatch) -> None:
     """What a gang was promised stays promised when it is over."""
     patch.setattr(Gangs, "withdraw", lambda self, app: None)
+
+
+def _ended_expected(patch: pytest.MonkeyPatch) -> None:
+    """A gang expects all that it announced, also placeholders that ended."""
+    whole = Gangs._count
+
+    def but_ended(self: Gangs, gang: Gang, amounts: dict[int, int], *given: Any) -> None:
+        if amounts is not gang.ended:
+            whole(self, gang, amounts, *given)
+
+    patch.setattr(Gangs, "_count", but_ended)
+
+
+def _promised_while_completing(patch: pytest.MonkeyPatch) -> None:
+    """A gang keeps its promise while its application is Completing."""
+    patch.setattr(application, "APP_ENDING", APP_TERMINAL)
 
 
 def _real_before_formed(patch: pytest.MonkeyPatch) -> None:
@@ -316,6 +333,8 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "start without room": (_start_without_room, {"gang room"}),
     "promises forgotten": (_promises_forgotten, {"gang room", "promised"}),
     "promises kept": (_promises_kept, {"promised"}),
+    "ended expected": (_ended_expected, {"promised", "left pending"}),
+    "promised while completing": (_promised_while_completing, {"promised"}),
     "real before formed": (_real_before_formed, {"gang forming"}),
     "real beside placeholders": (_real_beside_placeholders, {"placeholder first", "left pending"}),
     "too large": (_too_large, {"replacement", "swap", "left pending"}),

@@ -220,6 +220,7 @@ class World(Cluster):
             objects += [*partition.foreign.values(), *partition.rejected.values()]
             for queue in partition.queues.values():
                 objects += queue.waitlists.values()
+                objects += queue.fair_uses.users.values() if queue.fair_uses is not None else ()
             for app in partition.apps.values():
                 objects += [app, *app.asks.values(), *app.allocations.values()]
             for what in objects:

@@ -71,7 +71,7 @@ NAMES = {
     ("libs/core", "courted"): "candidates",
     ("libs/core", "stirred"): "has_wakeups, changed_nodes",
     ("libs/core", "told"): "releasing (an allocation), notified (an ask)",
-    ("libs/core", "lend"): "count_ready_priority",
+    ("libs/core", "lend"): "ready_priorities",
     ("libs/core", "story"): "state_log",
     ("libs/core", "places.py"): "wait_points.py",
     ("libs/core", "required_place"): "required_wait_point",

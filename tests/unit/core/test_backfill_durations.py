@@ -259,3 +259,20 @@ def test_lists_that_are_refused_together_lead_to_the_same_as_each_for_itself(
 
 
 LIVES = 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_queue_is_as_urgent_as_the_ask_of_another_duration_that_waits_behind(mode: str) -> None:
+    queues = "{name: a}, {name: b, properties: {application.sort.priority: disabled}}"
+    cluster = Cluster(f"{{name: root, submitacl: '*', queues: [{queues}]}}", partition=f"backfill: '{mode}', ")
+    cluster.node("n0", vcore=10)
+    for app_id, queue in (("x", "a"), ("large", "a"), ("y", "b"), ("w", "b"), ("z", "b")):
+        cluster.app(app_id, f"root.{queue}")
+    cluster.do(UpdateAllocations([_for("x", "f0", 1_000, vcore=9), _for("x", "f1", 1_000, vcore=1)]))
+    cluster.ask("large", "k", priority=99, vcore=10)
+    cluster.wait(10)
+    assert _kept(cluster, "large") == {"k": "n0"}
+    cluster.do(UpdateAllocations([_for("y", "k", 40, priority=1, vcore=1), _for("w", "k", 30, priority=2, vcore=1)]))
+    cluster.do(UpdateAllocations([_for("z", "k", 20, priority=9, vcore=1), _for("x", "k", 10, priority=4, vcore=1)]))
+    out = cluster.release("x", "f1")
+    assert [app_id for app_id, _, _ in allocations(out)] == ["y"]

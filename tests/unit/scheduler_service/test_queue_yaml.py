@@ -168,6 +168,59 @@ def test_node_sort_policies(policy: str) -> None:
     assert (partition.node_sort_policy, partition.node_sort_weights) == (policy, {"vcore": 1.0, "memory": 1.0})
 
 
+# Each optional part that holds others: the text around it, its key, and an empty one.
+EMPTY_PARTS = [
+    ("partitions: [{queues: [], %s}]", "limits", "[]"),
+    (
+        "partitions: [{queues: [{name: root, limits: [{limit: l, users: [u], maxapplications: 3}]}], %s}]",
+        "limits",
+        "[]",
+    ),
+    ("partitions: [{queues: [], %s}]", "placementrules", "[]"),
+    ("partitions: [{queues: [], %s}]", "nodesortpolicy", "{}"),
+    ("partitions: [{queues: [], nodesortpolicy: {type: binpacking, %s}}]", "resourceweights", "{}"),
+    ("partitions: [{queues: [], %s}]", "preemption", "{}"),
+    ("partitions: [{queues: [], %s}]", "reservation", "{}"),
+    ("partitions: [{queues: [], %s}]", "usergroupresolver", "{}"),
+    ("partitions: [{queues: [{name: q, %s}]}]", "queues", "[]"),
+    ("partitions: [{queues: [{name: q, %s}]}]", "limits", "[]"),
+    ("partitions: [{queues: [{name: q, %s}]}]", "properties", "{}"),
+    ("partitions: [{queues: [{name: q, %s}]}]", "resources", "{}"),
+    ("partitions: [{queues: [{name: q, parent: true, %s}]}]", "childtemplate", "{}"),
+    ("partitions: [{queues: [{name: q, parent: true, childtemplate: {%s}}]}]", "properties", "{}"),
+    ("partitions: [{queues: [{name: q, parent: true, childtemplate: {%s}}]}]", "resources", "{}"),
+    ("partitions: [{queues: [{name: q, parent: true, childtemplate: {resources: {%s}}}]}]", "max", "{}"),
+    ("partitions: [{queues: [{name: q, limits: [{limit: l, users: [u], maxapplications: 3, %s}]}]}]", "groups", "[]"),
+    ("partitions: [{queues: [{name: q, limits: [{limit: l, groups: [g], maxapplications: 3, %s}]}]}]", "users", "[]"),
+    (
+        "partitions: [{queues: [{name: q, limits: [{limit: l, users: [u], maxapplications: 3, %s}]}]}]",
+        "maxresources",
+        "{}",
+    ),
+    ("partitions: [{queues: [], placementrules: [{name: user, filter: {users: [u, v], %s}}]}]", "groups", "[]"),
+    ("partitions: [{queues: [], placementrules: [{name: user, filter: {groups: [g, h], %s}}]}]", "users", "[]"),
+]
+
+
+@pytest.mark.parametrize(("around", "key", "empty"), EMPTY_PARTS, ids=lambda value: value)
+def test_an_empty_part_is_as_one_that_is_absent(around: str, key: str, empty: str) -> None:
+    absent = _only(around.replace(", %s", "").replace("%s", ""))
+    assert _only(around % f"{key}: {empty}") == absent
+    assert _only(around % f"{key}: null") == absent
+
+
+@pytest.mark.parametrize("empty", ["{}", "", "{guaranteed: {}, max: {}}", "{guaranteed: , max: }"])
+def test_empty_resources_set_no_limit(empty: str) -> None:
+    (queue,) = _only(f"partitions: [{{queues: [{{name: q, resources: {empty}}}]}}]").root.queues
+    assert not queue.guaranteed
+    assert not queue.maximum
+
+
+def test_weights_of_zero_stay_zero() -> None:
+    partition = _only("partitions: [{queues: [], nodesortpolicy: {resourceweights: {vcore: 0, memory: 0}}}]")
+    assert partition.node_sort_weights == {"vcore": 0.0, "memory": 0.0}
+
+
 @pytest.mark.parametrize(("kind", "kept"), [("''", ""), ("os", "os"), ("ldap", "ldap"), ("", "")])
 def test_resolvers(kind: str, kept: str) -> None:
     assert _only(f"partitions: [{{queues: [], usergroupresolver: {{type: {kind}}}}}]").user_group_resolver == kept

@@ -179,7 +179,7 @@ def _partitions(draw: st.DrawFn, name: str) -> PartitionConfig:
         root,
         tuple(draw(st.lists(_rules(), min_size=1, max_size=3))),
         draw(st.sampled_from([policy.name for policy in SHIPPED])),
-        draw(st.dictionaries(TYPES, st.floats(0, 1e9))),
+        draw(st.dictionaries(TYPES, st.floats(0, 1e9), min_size=1)),
         draw(st.builds(PreemptionConfig, st.booleans(), st.booleans(), st.booleans())),
         draw(st.builds(ReservationConfig, st.booleans(), st.integers(0, 10**18), st.integers(1, 10**18))),
         backfill=draw(st.sampled_from(BACKFILLS)),

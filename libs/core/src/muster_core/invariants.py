@@ -380,6 +380,14 @@ def _check_task_groups(partition: Partition, gang: Gang) -> None:
         {number: value for number, value in gang.taken.items() if value} == sums,
         f"{gang}: {gang.taken} taken, its placeholders sum to {sums}",
     )
+    wanted: dict[int, int] = {}
+    for ask in app.asks.values():
+        for number, value in ask.shape.items if ask.demand.placeholder and ask.pending else ():
+            wanted[number] = wanted.get(number, 0) + value * ask.pending
+    _must(
+        {number: value for number, value in gang.pending.items() if value} == wanted,
+        f"{gang}: {gang.pending} pending, its asks sum to {wanted}",
+    )
     _must(
         {number: value for number, value in gang.placed.items() if value} == placed,
         f"{gang}: {gang.placed} placed, its placeholders sum to {placed}",

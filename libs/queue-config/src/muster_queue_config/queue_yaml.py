@@ -287,9 +287,9 @@ class _Configuration:
 
     def _partition_limits(self, owner: Mapping, path: str, root: QueueConfig) -> QueueConfig:
         """Returns root with the partition's limits, which count as root's own."""
-        if is_nothing(owner.get("limits")):
+        limits = self._limits.read(owner.get("limits"), f"{path}.limits")
+        if not limits:
             return root
-        limits = self._limits.read(owner["limits"], f"{path}.limits")
         configs = tuple(limit.config for limit in limits)
         if root.limits:
             if configs != root.limits:
@@ -318,7 +318,8 @@ class _Configuration:
             reader.error(f"{where}.type", policy["type"].place, problem)
         given: Any = policy.get("resourceweights")
         if isinstance(given, Mapping):
-            weights = {name: self._weight(name, weight, f"{where}.resourceweights") for name, weight in given.items()}
+            own = {name: self._weight(name, weight, f"{where}.resourceweights") for name, weight in given.items()}
+            weights = own or weights  # (YuniKorn takes an empty mapping for none)
         elif not is_nothing(given):
             reader.error(f"{where}.resourceweights", given.place, "expected a mapping to numbers")
         return name, weights

@@ -288,6 +288,7 @@ def application_record(partition: str, what: Application) -> bytes:
 
 
 def _gang(gang: Gang) -> pb.GangObject:
+    names = gang.app.queue.types.names
     return pb.GangObject(
         phase=gang.phase,
         deadline_ns=gang.deadline_ns,
@@ -303,6 +304,7 @@ def _gang(gang: Gang) -> pb.GangObject:
             for group in gang.groups.values()
         ],
         too_large_since_ns=gang.too_large_since_ns,
+        ended=_quantities({names[number]: value for number, value in sorted(gang.ended.items()) if value}),
     )
 
 

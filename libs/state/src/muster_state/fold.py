@@ -17,7 +17,7 @@ from muster_core.applications.lifecycle import counts_as_running
 from muster_core.external.external import OfferState, SourceState
 from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
 from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
-from muster_core.model.application import Allocation, Application, Ask, TaskGroup
+from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import AskItem
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.past import Past, PastReason
@@ -26,6 +26,7 @@ from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
 from muster_core.model.refusals import Asked, Refusal, Refusals
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, AppState, GangPhase, QueueState
+from muster_core.model.task_group import TaskGroup
 from muster_core.model.unschedulable import Closed, ClosedBy, Closer
 from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import state_pb2 as pb
@@ -294,6 +295,15 @@ def _fold_gang(partition: Partition, app: Application, recorded: pb.GangObject) 
             gang.groups[each.name] = group = TaskGroup(each.name, shape)
         group.asked, group.replaced = each.asked, each.replaced
         group.timed_out, group.lost = each.timed_out, each.lost
+    number = partition.types.number
+    if recorded.HasField("ended"):
+        gang.ended = {number(name): value for name, value in recorded.ended.values.items()}
+        return
+    gang.ended = {}  # (An earlier version recorded only how many ended.)
+    for group in gang.groups.values():
+        for index, value in group.shape.items:
+            ended = value * (group.replaced + group.timed_out + group.lost)
+            gang.ended[index] = gang.ended.get(index, 0) + ended
 
 
 def _fold_rejected(partition: Partition, recorded: pb.ApplicationObject) -> Application:

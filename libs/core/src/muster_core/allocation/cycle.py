@@ -9,6 +9,7 @@ from muster_core.config.properties import duration_text
 from muster_core.model.application import Application, Ask, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Outcome
+from muster_core.model.queue import Queue
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, fits
 from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM, placed
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from muster_core.allocation.waiting import Waiting
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.model.queue import Queue, Waitlist
+    from muster_core.model.queue import Waitlist
     from muster_core.nodes.figures import NodeFigures
     from muster_core.predicates.questions import Questions
     from muster_core.queues.queue_tree import QueueTree
@@ -113,6 +114,8 @@ class Cycle:
             if questions.predicates and questions.enough:
                 turns.stopped = True
                 break
+            if self._refuse_urgent(queue, app, out, now_ns):
+                continue
             if turns.on and questions.predicates:
                 # (While the RM sees one proposal at a time, other asks stand in line.)
                 if turns.stops_all(ask):
@@ -166,6 +169,44 @@ class Cycle:
         if self._notifications.waiting:
             self._notifications.run(out, now_ns)
         return made
+
+    def _refuse_urgent(self, leaf: Queue, app: Application, out: Outcome, now_ns: int) -> bool:
+        """A queue whose order does not begin with priority may have been chosen for an ask that is not its first.
+        Refuses such an ask if it cannot be placed now. Returns whether it did: then another queue may come first.
+        """
+        chosen: Application | Queue = app
+        for queue in leaf.line:
+            if not queue.priority_first and not queue.policy.priority_fence:
+                best, part = queue.ready_priorities.best()
+                if chosen.ready_key is not None and best < chosen.ready_key[-1]:
+                    while isinstance(part, Queue):
+                        if not part.priority_first:
+                            _, part = part.ready_priorities.best()
+                        else:
+                            *_, part = part.ready_apps.first() if part.leaf else part.ready[0]
+                    if self._refuse(part, out, now_ns):
+                        return True
+            chosen = queue
+        return False
+
+    def _refuse(self, app: Application, out: Outcome, now_ns: int) -> bool:
+        """Parks the application's first group if it cannot be placed now. Returns whether it did."""
+        group: AskGroup = app.ready[0][-1]
+        ask = group.head()
+        assert ask is not None, f"{group} is ready without an ask"
+        predicates, gang = self._questions.predicates, app.gang
+        if self._turns.on and predicates and self._turns.stops(ask, group):
+            return True
+        if gang is not None and gang.gives_way_to(group) and self._limit_checks.full_ledger(app) is None:
+            return False
+        if self._park_over_limit(app, group, out, now_ns):
+            return True
+        if self._placing.node_for(ask, group) is not None:
+            return False
+        if self._backfill.on and not predicates and self._backfill.node_for(ask, now_ns) is not None:
+            return False
+        self._park_without_node(group, out, now_ns)
+        return True
 
     def _place_reserved(self, out: Outcome, now_ns: int, budget: int) -> int:
         """Places asks on reserved nodes that gained room: the asks of the reservations come first, unless another ask

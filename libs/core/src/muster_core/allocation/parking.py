@@ -62,6 +62,7 @@ class Parking:
     """Puts groups on waitlists and takes them off.
 
     :ivar awake: by waitlist, its group that was woken last.
+    :ivar pressing: by waitlist, its group that was woken last because of its priority.
     :ivar rights: by waitlist, when its groups may preempt.
     :ivar ages: by waitlist, its groups by rank.
     :ivar unreported: by waitlist, its groups with asks that were not reported to the RM as too large for the cluster.
@@ -69,6 +70,7 @@ class Parking:
 
     def __init__(self) -> None:
         self.awake: dict[Waitlist, AskGroup] = {}
+        self.pressing: dict[Waitlist, AskGroup] = {}
         # (Only of lists that have had a turn: most lists wait for a moment.)
         self.rights: dict[Waitlist, Rights] = {}
         # (Only of lists for which a node that is reserved for another ask had room.)
@@ -79,6 +81,8 @@ class Parking:
         """Puts a group on the list, at the place of the key."""
         group.held = False
         waitlist.groups.add((*key, group))
+        if waitlist.urgent is not None:
+            waitlist.urgent.add((-group.priority, *key, group))
         group.parked_key = key
         group.app.parked += 1
         if group.unreported:
@@ -87,14 +91,16 @@ class Parking:
             rights.add(group)
         if self.ages and (ages := self.ages.get(waitlist)) is not None:
             ages.add(group)
-        if waitlist.bench is not None and waitlist.groups[0][-1] is group:
+        if waitlist.bench is not None and _leads(waitlist, group):
             waitlist.place_again()
 
     def unpark(self, waitlist: Waitlist, group: AskGroup) -> None:
         """Takes a group off the list."""
         assert group.parked_key is not None, f"{group} is not parked"
-        was_first = waitlist.bench is not None and waitlist.groups[0][-1] is group
+        led = waitlist.bench is not None and _leads(waitlist, group)
         waitlist.groups.remove((*group.parked_key, group))
+        if waitlist.urgent is not None:
+            waitlist.urgent.remove((-group.priority, *group.parked_key, group))
         group.parked_key = None
         group.app.parked -= 1
         self.reported(waitlist, group)
@@ -102,17 +108,30 @@ class Parking:
             rights.remove(group)
         if self.ages and (ages := self.ages.get(waitlist)) is not None:
             ages.remove(group)
-        if was_first:
+        if led:
             waitlist.place_again()
 
     def tried(self, waitlist: Waitlist) -> AskGroup | None:
         """The list's group that was woken last, if it is still being tried."""
-        awake = self.awake.get(waitlist)
-        return awake if awake is not None and awake.ready_key is not None and awake.head() is not None else None
+        return _if_ready(self.awake.get(waitlist))
+
+    def pressed(self, waitlist: Waitlist) -> AskGroup | None:
+        """The list's group that was woken last because of its priority, if it is still being tried."""
+        return _if_ready(self.pressing.get(waitlist))
+
+    def is_pressed(self, urgent: Waitlist, *lists: Waitlist | None) -> bool:
+        """Whether a group of these lists is being tried that is as urgent as the most urgent one parked on a list."""
+        best = urgent.urgent[0][0]
+        for waitlist in lists:
+            for group in (self.tried(waitlist), self.pressed(waitlist)) if waitlist is not None else ():
+                if group is not None and -group.priority <= best:
+                    return True
+        return False
 
     def forget(self, waitlist: Waitlist) -> None:
         """Forgets a list that was removed."""
         self.awake.pop(waitlist, None)
+        self.pressing.pop(waitlist, None)
         self.rights.pop(waitlist, None)
         self.ages.pop(waitlist, None)
 
@@ -155,3 +174,23 @@ class Parking:
             groups.pop(group, None)
             if not groups:
                 del self.unreported[waitlist]
+
+
+def first_open(groups: Iterable[tuple[Any, ...]]) -> AskGroup | None:
+    """The first group that has something to try: not one whose last ask was just placed, which is going."""
+    for *_, group in groups:
+        if group.head() is not None:
+            found: AskGroup = group
+            return found
+    return None
+
+
+def _leads(waitlist: Waitlist, group: AskGroup) -> bool:
+    """Whether a parked group is the first of its list, in order or by priority."""
+    if waitlist.groups[0][-1] is group:
+        return True
+    return waitlist.urgent is not None and waitlist.urgent[0][-1] is group
+
+
+def _if_ready(group: AskGroup | None) -> AskGroup | None:
+    return group if group is not None and group.ready_key is not None and group.head() is not None else None

@@ -12,7 +12,8 @@ them. They are tried again only after that wait point gained. Wait points are:
 
 Only the first group of a waitlist is woken; each success wakes the next (``wake_next``). If several lists of one leaf
 wait at one wait point for one shape, only the first of these is woken, too (``wait_points.py``). So a release before
-100,000 waiting asks, or 3,000 waiting users, costs as many tries as it makes allocations.
+100,000 waiting asks, or 3,000 waiting users, costs as many tries as it makes allocations. (In a leaf whose order does
+not begin with priority, the most urgent one is woken beside the first one, because the leaf is as urgent as that.)
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from muster_core.allocation import whole_reasons
+from muster_core.allocation.application_lines import ApplicationLines, key_of
 from muster_core.allocation.maxima import MAXIMA, maximum_of
-from muster_core.allocation.parking import Parking
+from muster_core.allocation.parking import Parking, first_open
 from muster_core.model.application import Application, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, EventType, Outcome
@@ -32,7 +34,7 @@ from muster_core.model.queue import Ledger, Queue, Tracker, Waitlist
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, QueueState
-from muster_core.model.wait_points import Bench, GangLines, WaitPoint
+from muster_core.model.wait_points import Bench, WaitPoint
 from muster_core.queues import ordering
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ class Waiting:
         self.no_node: WaitPoint[Waitlist] = WaitPoint(parties=True)
         self.required: dict[str, WaitPoint[Waitlist]] = {}
         self.turns: WaitPoint[Waitlist] = WaitPoint()
-        self.waiting_gangs: dict[Ledger, dict[Queue, GangLines[Application]]] = {}
+        self._app_lines = ApplicationLines()
+        self.waiting_gangs = self._app_lines.gangs
         self.turns_moved: dict[Shape, None] = {}
         self.gained_reserved: list[Node] = []
         self.changed_reserved: dict[Node, None] = {}
@@ -101,7 +104,7 @@ class Waiting:
     # ---- what gained -----------------------------------------------------------------------------------------------
 
     def node_gained(self, node: Node) -> None:
-        """Notes a node that has more room, or is available again."""
+        """Notes a node that has more room or is available again."""
         self._gained_nodes[node] = None
 
     def node_came(self, node: Node) -> None:
@@ -110,8 +113,8 @@ class Waiting:
 
     def node_gone(self, node: Node) -> None:
         """Forgets a node that was removed."""
-        self._gained_nodes.pop(node, None)
-        self.changed_reserved.pop(node, None)
+        for changed in (self._gained_nodes, self.changed_reserved):
+            changed.pop(node, None)
         self._other_nodes[node.node_id] = None
 
     def ledgers_gained(self, app: Application) -> None:
@@ -203,7 +206,7 @@ class Waiting:
         if old is not None:
             line.remove((*old, app))
         if not leaf.priority_first:
-            ordering.count_ready_priority(leaf, old, new)
+            leaf.ready_priorities.set(app, new)
         app.ready_key = new
         if new is not None:
             line.add((*new, app))
@@ -235,7 +238,7 @@ class Waiting:
         if new is not None:
             insort(ready, (*new, queue))
         if not parent.priority_first:
-            ordering.count_ready_priority(parent, old, new)
+            parent.ready_priorities.set(queue, new)
         queue.ready_key = new
 
     def park(self, group: AskGroup, wait_point: WaitPoint[Waitlist], reason: Reason, out: Outcome, now_ns: int) -> None:
@@ -373,7 +376,6 @@ class Waiting:
 
     def forget_those_of(self, leaf: Queue, trackers: tuple[Tracker, ...], out: Outcome) -> None:
         """An application left these limits. Removes the woken lists under the limits that can have no groups any more.
-
         (This runs before the ledgers are removed: a follower needs them to find the user and group of a list.)
         """
         idle = [
@@ -407,6 +409,8 @@ class Waiting:
             woken = leaf.waitlists.get(group.wait_key)
             if woken is None or woken.wait_point is not None or not woken.groups or group.head() is None:
                 continue
+            if self.parking.pressing.get(woken) is group:
+                continue  # it was not woken for its place
             key = self.wait_key(group)
             if woken.groups[0][:-1] < key:  # another group is first in line now
                 self.unready(group)
@@ -479,8 +483,17 @@ class Waiting:
             bench.moving = True
             first.relay = wait_point
             if self._wake_list(first):
-                return
+                break
             first.relay = None  # (none of it can be tried now, so it can tell the rest nothing)
+        else:
+            return
+        while (urgent := bench.urgent.first() if bench.urgent is not None else None) is not None:
+            if self.parking.is_pressed(urgent, first, bench.pressing):
+                return
+            bench.pressing, urgent.relay = urgent, wait_point
+            if self._wake_list(urgent):
+                return
+            urgent.relay = None
 
     def wake_within(self, bench: Bench[Waitlist], most_ms: int, place: tuple[Any, ...]) -> bool:
         """Wakes the first list of the bench behind the place whose asks last for at most so long, if there is one."""
@@ -488,6 +501,11 @@ class Waiting:
             bench.moving = True
             first.relay = self.no_node
             if self._wake_list(first):
+                if bench.urgent is not None:
+                    urgent = bench.first_within(most_ms, place, urgent=True)
+                    if urgent is not None and not self.parking.is_pressed(urgent, first, bench.pressing):
+                        bench.pressing = urgent
+                        self._wake_list(urgent)  # (without a relay: its refusal tells nothing of the first one)
                 return True
             first.relay = None
         return False
@@ -509,17 +527,24 @@ class Waiting:
 
     def _wake_first(self, waitlist: Waitlist) -> bool:
         """Wakes the first group of the list that can be tried. Returns whether there is one."""
-        while True:
-            for *_, group in waitlist.groups:
-                if group.head() is not None:  # otherwise its last ask was just placed, and the group goes
-                    break
-            else:
-                return False
+        while (group := first_open(waitlist.groups)) is not None:
             self.parking.unpark(waitlist, group)
             self.parking.awake[waitlist] = group
             self.make_ready(group)
             if not group.held and not group.app.taken:
+                if waitlist.urgent:
+                    self._wake_urgent(waitlist)
                 return True
+        return False
+
+    def _wake_urgent(self, waitlist: Waitlist) -> None:
+        """Wakes the most urgent group of a list whose first one is tried, unless one is tried that is as urgent."""
+        while (group := first_open(waitlist.urgent)) is not None and not self.parking.is_pressed(waitlist, waitlist):
+            self.parking.unpark(waitlist, group)
+            self.parking.pressing[waitlist] = group
+            self.make_ready(group)
+            if not group.held and not group.app.taken:
+                return
 
     def land(self, out: Outcome, now_ns: int) -> None:
         """After a cycle: removes woken lists on which nothing waits any more."""
@@ -578,8 +603,8 @@ class Waiting:
 
     def _wait(self, app: Application, ledger: Ledger, out: Outcome, *, whole: bool) -> None:
         app.waiting_at, app.waits_whole = ledger, whole
-        app.waiting_key = self._waiting_key(app)
-        self._stand_in(app, ledger)
+        app.waiting_key = key_of(app)
+        self._app_lines.stand_in(app, ledger)
         # From now on its groups wait only for this. The application, or its groups, may be woken in another line.
         for group in list(app.groups.values()):
             if group.parked_key is None:
@@ -606,62 +631,42 @@ class Waiting:
         for leaf, lines in list(self.waiting_gangs[ledger].items()):
             room = self._room_for(leaf, ledger)
             while (app := lines.first(room)) is not None:
-                self.stop_waiting(app)
-                self.refresh_app(app)
+                self._let_try(app)
                 if app.ready:
                     break
-
-    def _stand_in(self, app: Application, ledger: Ledger) -> None:
-        """Puts the application into its line at the ledger."""
-        if not app.waits_whole:
-            ledger.waiting_apps.add((*app.waiting_key, app))
-            return
-        by_leaf = self.waiting_gangs.setdefault(ledger, {})
-        lines = by_leaf.get(app.queue)
-        if lines is None:
-            lines = by_leaf[app.queue] = GangLines()
-        lines.add(_total(app), app.waiting_key, app)
-
-    def _stand_out(self, app: Application, ledger: Ledger) -> None:
-        """Takes the application out of its line at the ledger."""
-        if not app.waits_whole:
-            ledger.waiting_apps.remove((*app.waiting_key, app))
-            return
-        by_leaf = self.waiting_gangs[ledger]
-        lines = by_leaf[app.queue]
-        lines.remove(_total(app), app.waiting_key, app)
-        if not lines:
-            del by_leaf[app.queue]
-            if not by_leaf:
-                del self.waiting_gangs[ledger]
-
-    def _waiting_key(self, app: Application) -> tuple[int, int, int]:
-        priority = app.ready[0][0] if app.ready and app.queue.priority_first else 0
-        return (priority, app.submitted_ns, app.submission)
+            else:
+                continue
+            if (urgent := self._app_lines.more_urgent(app, ledger, room)) is not None:
+                self._let_try(urgent)
 
     def _rekey_waiting(self, app: Application) -> None:
         """Updates the application's place in its line after its first group changed."""
-        ledger, new = app.waiting_at, self._waiting_key(app)
+        ledger, new = app.waiting_at, key_of(app)
         if ledger is not None and new != app.waiting_key:
-            self._stand_out(app, ledger)
+            self._app_lines.stand_out(app, ledger)
             app.waiting_key = new
-            self._stand_in(app, ledger)
+            self._app_lines.stand_in(app, ledger)
 
     def stop_waiting(self, app: Application) -> None:
         assert app.waiting_at is not None
-        self._stand_out(app, app.waiting_at)
+        self._app_lines.stand_out(app, app.waiting_at)
         app.waiting_at = None
         self._woken_apps[app] = None
+
+    def _let_try(self, app: Application) -> None:
+        self.stop_waiting(app)
+        self.refresh_app(app)
 
     def wake_app(self, ledger: Ledger) -> None:
         """The ledger allows one more running application: wakes the first one that has something to try."""
         while ledger.waiting_apps and not ledger.is_full:
             app: Application = ledger.waiting_apps[0][-1]
-            self.stop_waiting(app)
-            self.refresh_app(app)
+            self._let_try(app)
             if app.ready:
                 if ledger.waiting_apps:
                     self._ledgers_with_waiting_apps[ledger] = None  # until it runs, or another one does
+                    if (urgent := self._app_lines.more_urgent(app, ledger)) is not None:
+                        self._let_try(urgent)
                 return
 
     def suspend(self, queue: Queue, out: Outcome, now_ns: int) -> None:
@@ -693,10 +698,3 @@ class Waiting:
                 if group.asks:
                     self.place_ready(group)
             self.refresh_app(app)
-
-
-def _total(app: Application) -> Shape:
-    """The amounts that the application's gang needs as a whole."""
-    assert app.gang is not None, f"{app} has no gang"
-    assert app.gang.total is not None, f"{app.gang} starts as it comes"
-    return app.gang.total

@@ -17,6 +17,7 @@ from muster_core.model.outcome import Change, Detail, EventType, Outcome, Update
 from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import INT64_MAX
 from muster_core.model.states import (
+    APP_ENDING,
     APP_TERMINAL,
     COMPLETING_TIMEOUT_NS,
     DYNAMIC_QUEUE_LINGER_NS,
@@ -68,6 +69,9 @@ class ApplicationGangs(Protocol):
 
     def withdraw(self, app: Application) -> None:
         """Withdraws the gang's promises from the limits, because the application does not count there any more."""
+
+    def promise(self, app: Application) -> None:
+        """Counts the gang's promises in the limits again: they depend on the application's state."""
 
 
 class FreeIds(Protocol):
@@ -215,6 +219,8 @@ class Lifecycle:
             del app.state_log[1]
         app.deadline_ns = 0
         self.recount(app)
+        if app.gang is not None and (before in APP_ENDING) != (state in APP_ENDING):
+            self._gangs.promise(app)
         if state is AppState.RUNNING:
             if not app.started_ns:
                 app.started_ns = now_ns

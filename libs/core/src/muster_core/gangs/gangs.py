@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from muster_core.allocation.announcements import released
-from muster_core.gangs.messages import MISMATCH_MESSAGE, TIMEOUT_MESSAGE, replacing_message, tell_people
+from muster_core.gangs import messages
 from muster_core.gangs.needs import GangQuestions, NodeTurns, RealPlacing, StuckAsks
-from muster_core.gangs.placeholder_lives import move, takes, timeout_ns, timeout_setting_ns
+from muster_core.gangs.placeholder_lives import move, takes, timeout_ns
 from muster_core.model.application import Allocation, Application, Ask, AskGroup, Gang, in_order
 from muster_core.model.commands import Termination
 from muster_core.model.demand import Demand
@@ -27,7 +27,6 @@ from muster_core.model.placeholders import covers
 from muster_core.model.queue import Queue
 from muster_core.model.resources import INT64_MAX, fits
 from muster_core.model.states import (
-    APP_TERMINAL,
     AppEvent,
     AppState,
     GangEvent,
@@ -131,6 +130,7 @@ class Gangs:
         group = gang.task_group(ask.demand)
         before = group.pending
         group.pending += count
+        self._count(gang, gang.pending, ask.demand, count)
         if not before or not group.pending:
             self._stir(ask.app, group.name)
 
@@ -140,9 +140,10 @@ class Gangs:
 
     def not_lost(self, demand: Demand, app: Application, pending: int) -> None:
         """Counts a placeholder that could not start as pending again. ``pending``: the present number of its ask."""
-        group = self.of(app).task_group(demand)
+        group = (gang := self.of(app)).task_group(demand)
         group.lost -= 1
         group.asked += pending - 1
+        self._count(gang, gang.ended, demand, -1)
 
     def book(self, placeholder: Allocation) -> None:
         """Books a placeholder."""
@@ -221,6 +222,7 @@ class Gangs:
         assert app is not None, f"{placeholder} is foreign"
         assert app.gang is not None, f"{placeholder} has no gang"
         group = app.gang.groups[placeholder.task_group]
+        self._count(app.gang, app.gang.ended, placeholder.demand, 1)
         if placeholder.timed_out:
             group.timed_out += 1
         elif placeholder.replaced_by is not None and detail is not Detail.ALLOC_NODEREMOVED:
@@ -230,13 +232,24 @@ class Gangs:
 
     def count_gone_ask(self, ask: Ask, count: int, detail: Detail | None) -> None:
         """Counts why ``count`` of a placeholder ask are no longer pending; None: another ask takes its place."""
-        group = self.of(ask.app).task_group(ask.demand)
+        group = (gang := self.of(ask.app)).task_group(ask.demand)
+        if detail is not None:
+            self._count(gang, gang.ended, ask.demand, count)
         if detail is None:
             group.asked -= count
         elif detail is Detail.REQUEST_TIMEOUT:
             group.timed_out += count
         else:
             group.lost += count
+
+    def _count(self, gang: Gang, amounts: dict[int, int], demand: Demand, count: int) -> None:
+        """Counts ``count`` placeholders among those that are pending, or that ended."""
+        expected = gang.expects
+        for number, value in demand.shape.items:
+            amounts[number] = amounts.get(number, 0) + count * value
+        (self.promise_less if amounts is gang.ended else self._promise)(gang)
+        if gang.whole and gang.expects != expected:  # its real asks wait for placeholders, or not any more
+            self._stir(gang.app)
 
     # ---- while the RM is asked -------------------------------------------------------------------------------------
 
@@ -257,8 +270,7 @@ class Gangs:
     def not_placed(self, app: Application) -> None:
         """Handles a refusal by the RM: a gang without placed or proposed placeholders starts again as a whole."""
         gang = self.of(app)
-        self._promise(gang)
-        self._waiting.wake_gangs_beside(app)
+        self.promise_less(gang)
         if gang.waits_for_room:
             self._anew[app] = None
             self._stir(app)
@@ -363,8 +375,7 @@ class Gangs:
         if gang.too_large_since_ns:  # it does not wait for that limit any more
             gang.too_large_since_ns = gang.deadline_ns = 0
         gang.phase = next_gang_phase(f"gang of application {app.app_id}", gang.phase, event)
-        self._promise(gang)
-        self._waiting.wake_gangs_beside(app)  # it took its room, or needs none any more: other gangs may start
+        self.promise_less(gang)  # it took its room, or needs none any more
         self._lifecycle.recount(app)
         if app.waiting_at is not None and not gang.waits_for_room and app.waits_whole:
             self._waiting.stop_waiting(app)  # it started another way: the RM reported its allocations
@@ -390,19 +401,21 @@ class Gangs:
         if below is None and gang.too_large_since_ns:
             gang.too_large_since_ns = gang.deadline_ns = 0
             out.touch(app, self._state.name)
-            tell_people(gang, "Gang may start again: no limit is smaller than its placeholderAsk", out, now_ns)
+            messages.tell_people(gang, "Gang may start again: no limit is smaller than its placeholderAsk", out, now_ns)
         elif below is not None and not gang.deadline_ns:  # (Otherwise it waits again, and its clock runs already.)
             gang.too_large_since_ns = now_ns
             self._start_clock(gang, out, now_ns)
-            tell_people(gang, f"Gang cannot start: {self._room.smaller_limit(*below)}", out, now_ns)
+            messages.tell_people(gang, f"Gang cannot start: {self._room.smaller_limit(*below)}", out, now_ns)
 
     def _promise(self, gang: Gang) -> None:
         """Counts the amounts that the gang has still to take, at each of its limits."""
-        if not self._state.searching:
-            return
-        app = gang.app
-        live = app.state not in APP_TERMINAL and not app.gone
-        self._set_promise(gang, gang.still_to_take if live else {})
+        if self._state.searching:
+            self._set_promise(gang, {} if gang.app.gone else gang.still_to_take)
+
+    def promise_less(self, gang: Gang) -> None:
+        """Counts what the gang has still to take. If it is less than before, other gangs may start."""
+        self._promise(gang)
+        self._waiting.wake_gangs_beside(gang.app)
 
     @staticmethod
     def _set_promise(gang: Gang, wanted: dict[int, int]) -> None:
@@ -420,16 +433,14 @@ class Gangs:
 
     def withdraw(self, app: Application) -> None:
         """Withdraws the gang's promises from the limits, because the application does not count there any more."""
-        gang = app.gang
-        if gang is None:
-            return
-        self._set_promise(gang, {})
-        self._waiting.wake_gangs_beside(app)
+        if app.gang is not None:
+            self._set_promise(app.gang, {})
+            self._waiting.wake_gangs_beside(app)
 
     def promise(self, app: Application) -> None:
-        """Counts the gang's promises in the limits, because the application counts there (again)."""
+        """Counts the gang's promises in the limits: the application counts there (again), or its state changed."""
         if app.gang is not None:
-            self._promise(app.gang)
+            self.promise_less(app.gang)
             self._stir(app)
 
     # ---- which asks are held back ----------------------------------------------------------------------------------
@@ -560,7 +571,7 @@ class Gangs:
         placeholder.replaced_by = ask.key
         gang.replacing.setdefault(ask.key, {})[placeholder.unique_key] = None
         self._releases.note_release(placeholder, out, now_ns)
-        message = replacing_message(ask.key)
+        message = messages.replacing_message(ask.key)
         out.facts.append(released(state, placeholder, Termination.PLACEHOLDER_REPLACED, message))
         if ask.open <= 0 and ask.group is not None:  # (Otherwise the RM was asked, and the ask waited for the answer.)
             self._asks.leave_group(ask, out)
@@ -576,7 +587,7 @@ class Gangs:
             f"'{as_map(placeholder.shape.quantities)}' allocation with ID '{placeholder.key}'"
         )
         out.tell_people(placeholder.key, ask.app.app_id, ask.shape, message, now_ns)
-        self._releases.time_out(placeholder, MISMATCH_MESSAGE, out, now_ns)
+        self._releases.time_out(placeholder, messages.MISMATCH_MESSAGE, out, now_ns)
         self._asks.leave_group(ask, out)
         ask.mismatched = True
         out.touch(ask, state.name)
@@ -637,7 +648,7 @@ class Gangs:
         allocations, state.
         """
         state, gang = self._state, self.of(app)
-        over = self._time_out_message(gang)
+        over = messages.time_out_message(gang, self._room)
         gang.deadline_ns = 0
         out.touch(app, state.name)
         unused = gang.phase is not GangPhase.USED and not any(key in app.asks for key in gang.replacing)
@@ -650,20 +661,11 @@ class Gangs:
         waits = app.state in (AppState.NEW, AppState.ACCEPTED)
         # (It runs without a real allocation: it was Completing meanwhile; or its gang is formed, YuniKorn's way.)
         if unused and gang.is_hard and (waits or (app.state is AppState.RUNNING and gang.whole)):
-            self._lifecycle.fail(app, TIMEOUT_MESSAGE, out, now_ns)
+            self._lifecycle.fail(app, messages.TIMEOUT_MESSAGE, out, now_ns)
         elif unused and waits:
-            self._lifecycle.change_state(app, AppEvent.RESUME, out, now_ns, TIMEOUT_MESSAGE)
+            self._lifecycle.change_state(app, AppEvent.RESUME, out, now_ns, messages.TIMEOUT_MESSAGE)
         self._stir(app)
         self._lifecycle.complete_if_idle(app, out, now_ns)
-
-    def _time_out_message(self, gang: Gang) -> str:
-        """The text of the time-out: its configured value, why it was shorter, why the gang did not start."""
-        app, setting_ns = gang.app, timeout_setting_ns(gang.app)
-        over = f"the placeholders' time-out of {setting_ns // 1_000_000} ms is over"
-        if timeout_ns(app) < setting_ns:
-            over += ", counted from the creation of the application"
-        below = self._room.limit_below(app) if gang.too_large_since_ns else None
-        return over if below is None else f"{over}: {self._room.smaller_limit(*below)}"
 
     def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
         """Releases the placeholders that no real ask has replaced."""

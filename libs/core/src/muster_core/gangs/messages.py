@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from muster_core.gangs.placeholder_lives import timeout_ns, timeout_setting_ns
 from muster_core.model.application import Gang
 from muster_core.model.outcome import Outcome
+
+if TYPE_CHECKING:
+    from muster_core.gangs.room import GangRoom
 
 # Shims recognise a time-out by this text.
 TIMEOUT_MESSAGE = "ResourceReservationTimeout"
@@ -14,6 +20,16 @@ LEFTOVER_MESSAGE = "the application is over: the placeholder is not needed any m
 def replacing_message(key: str) -> str:
     """The message for the RM when a placeholder is released for the real ask with this key."""
     return f"replacing allocationKey: {key}"
+
+
+def time_out_message(gang: Gang, room: GangRoom) -> str:
+    """The text of the time-out: its configured value, why it was shorter, why the gang did not start."""
+    app, setting_ns = gang.app, timeout_setting_ns(gang.app)
+    over = f"the placeholders' time-out of {setting_ns // 1_000_000} ms is over"
+    if timeout_ns(app) < setting_ns:
+        over += ", counted from the creation of the application"
+    below = room.limit_below(app) if gang.too_large_since_ns else None
+    return over if below is None else f"{over}: {room.smaller_limit(*below)}"
 
 
 def tell_people(gang: Gang, message: str, out: Outcome, now_ns: int) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from muster_core.config.config import INDEPENDENT_PATH
 from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
 from muster_core.model.demand import _Demanded
-from muster_core.model.placeholders import FreePlaceholders
+from muster_core.model.placeholders import to_come
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, Types, Vector
-from muster_core.model.states import AppState, GangPhase
+from muster_core.model.states import APP_ENDING, AppState, GangPhase
+from muster_core.model.task_group import TaskGroup
 from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class Application:
         self.counted = False
         self.waiting_at: Ledger | None = None
         self.waits_whole = False
-        self.waiting_key: tuple[int, int, int] = (0, 0, 0)
+        self.waiting_key: tuple[int, int, int, int] = (0, 0, 0, 0)
         self.reason: Reason | None = None
         self.past: Past = ()
         self.gang: Gang | None = None
@@ -543,7 +544,8 @@ class Gang:
     :ivar too_large_since_ns: since when the gang waits although a limit is smaller than all of it; 0: no limit is, or
         the gang has started. Its clock runs from then on.
     :ivar taken: by type number, the amounts that placeholders hold; ``placed``: without those released for no real ask.
-    :ivar promised: the part of ``total`` that is not placed while the gang forms. The limits count it as ``promised``.
+    :ivar pending: by type number, the amounts of the pending placeholder asks; ``ended``: of all that ended.
+    :ivar promised: what the gang has still to take while it forms. The limits count it as ``promised``.
     :ivar proposed: by type number, the amounts of the placeholders' open proposals.
     :ivar replacing: by key of a real ask, the unique keys of the placeholders that are leaving for it.
     :ivar reals: by task group ("": none), the groups of real asks.
@@ -553,7 +555,9 @@ class Gang:
     __slots__ = (
         "app",
         "deadline_ns",
+        "ended",
         "groups",
+        "pending",
         "phase",
         "placed",
         "promised",
@@ -574,6 +578,8 @@ class Gang:
         self.groups: dict[str, TaskGroup] = {}
         self.taken: dict[int, int] = {}
         self.placed: dict[int, int] = {}
+        self.pending: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
         self.promised: dict[int, int] = {}
         self.proposed: dict[int, int] = {}
         self.replacing: dict[str, dict[str, None]] = {}
@@ -590,13 +596,24 @@ class Gang:
     @property
     def waits_for_room(self) -> bool:
         """Whether it has not started, because there must be room for all of it first."""
-        return self.phase is GangPhase.WAITING and self.whole and not self.proposed
+        return self.phase is GangPhase.WAITING and self.whole and not self.proposed and self.expects
+
+    @property
+    def to_come(self) -> dict[int, int]:
+        """By type number, the announced amounts that are not placed and may still be."""
+        return to_come(self.total, self.placed, self.taken, self.pending, self.ended)
+
+    @property
+    def expects(self) -> bool:
+        """Whether a gang that is not formed yet may still get a placeholder."""
+        return self.phase in (GangPhase.WAITING, GangPhase.FORMING) and bool(self.to_come)
 
     @property
     def is_complete(self) -> bool:
-        """Whether placeholders hold everything that was announced."""
-        total = self.total
-        return total is not None and all(self.placed.get(number, 0) >= value for number, value in total.items)
+        """Whether placeholders hold everything that was announced; of a whole gang, everything that may still come."""
+        if self.whole or self.total is None:
+            return self.whole and not self.to_come
+        return all(self.placed.get(number, 0) >= value for number, value in self.total.items)
 
     @property
     def is_hard(self) -> bool:
@@ -605,20 +622,13 @@ class Gang:
 
     @property
     def still_to_take(self) -> dict[int, int]:
-        """By type number, the announced amounts that are not placed, while the gang forms as a whole: the gang's
-        promise.
-        """
+        """By type number, the amounts to come that are not proposed, while the gang forms as a whole: its promise."""
         started = self.phase is GangPhase.FORMING or (self.phase is GangPhase.WAITING and self.proposed)
-        if not started or not self.whole or self.total is None:
-            return {}
-        placed, proposed = self.placed, self.proposed
-        rest = {number: value - placed.get(number, 0) - proposed.get(number, 0) for number, value in self.total.items}
-        return {number: value for number, value in rest.items() if value > 0}
+        rest = self.to_come if self.whole and started and self.app.state not in APP_ENDING else {}
+        return {number: left for number, value in rest.items() if (left := value - self.proposed.get(number, 0)) > 0}
 
     def oldest_pending(self, task_group: str) -> Ask | None:
-        """The placeholder ask of the task group that was created first among the pending ones. A fold finds the same
-        one.
-        """
+        """The placeholder ask of the task group that was created first among the pending ones, also after a fold."""
         alike = (each for each in self.app.groups.values() if each.placeholder and each.task_group == task_group)
         heads = (head for each in alike if (head := each.head()) is not None)
         return min(heads, key=lambda ask: (ask.created_ns, ask.submission), default=None)
@@ -660,7 +670,7 @@ class Gang:
         """Whether real asks must wait for placeholders. They are then neither ready nor parked."""
         if group.placeholder:
             return False
-        if self.whole and self.phase in (GangPhase.WAITING, GangPhase.FORMING):
+        if self.whole and self.expects:
             return True
         return group in self.stuck or self.awaits(self.groups.get(group.task_group))
 
@@ -683,26 +693,3 @@ class Gang:
 
     def __repr__(self) -> str:
         return f"Gang({self.app.app_id}, {self.phase})"
-
-
-class TaskGroup:
-    """The placeholders of one name. At all times, ``asked = pending + held + replaced + timed_out + lost``.
-
-    :ivar shape: the shape of its first placeholder.
-    :ivar asked: the number of all placeholders that there were.
-    :ivar pending: asked for, and not allocated. ``held``: allocated and on the books.
-    :ivar free: the held placeholders that are not released, oldest first.
-    :ivar lost: preempted, taken back by the RM, or gone with their node.
-    """
-
-    __slots__ = ("asked", "free", "held", "lost", "name", "pending", "replaced", "shape", "timed_out")
-
-    def __init__(self, name: str, shape: Shape) -> None:
-        self.name = name
-        self.shape = shape
-        self.asked = self.pending = self.held = 0
-        self.replaced = self.timed_out = self.lost = 0
-        self.free: FreePlaceholders[Allocation] = FreePlaceholders()
-
-    def __repr__(self) -> str:
-        return f"TaskGroup({self.name})"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from muster_core.model.application import Ask, AskGroup, Gang, TaskGroup
+from muster_core.model.application import Ask, AskGroup, Gang
 from muster_core.model.reasons import Reason, ReasonCode
-from muster_core.model.states import GangPhase
+from muster_core.model.task_group import TaskGroup
 
 
 def ask_reason(ask: Ask) -> Reason | None:
@@ -35,7 +35,7 @@ def _hold_reason(gang: Gang, group: AskGroup) -> Reason | None:
     if group.placeholder:
         return None
     own = gang.groups.get(group.task_group)
-    if gang.whole and gang.phase in (GangPhase.WAITING, GangPhase.FORMING):
+    if gang.whole and gang.expects:
         incomplete = own if own is not None and own.pending else None
         if incomplete is None:
             incomplete = next((each for each in gang.groups.values() if each.pending), None)

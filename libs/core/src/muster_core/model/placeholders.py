@@ -8,7 +8,7 @@ one check for each node.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from sortedcontainers import SortedList
@@ -138,3 +138,22 @@ def covers(placeholder: Shape, real: Shape) -> bool:
         return True
     has = dict(placeholder.items)
     return all(value <= has.get(number, 0) for number, value in real.items)
+
+
+def to_come(
+    total: Shape | None,
+    placed: Mapping[int, int],
+    taken: Mapping[int, int],
+    pending: Mapping[int, int],
+    ended: Mapping[int, int],
+) -> dict[int, int]:
+    """By type number, what a gang's placeholders may still take of the announced total: what is pending, or was not
+    asked for yet. A placeholder that ended does not come back, unless the RM asks for another one.
+    """
+    found: dict[int, int] = {}
+    for number, value in total.items if total is not None else ():
+        unasked = value - taken.get(number, 0) - ended.get(number, 0)
+        left = min(value - placed.get(number, 0), max(pending.get(number, 0), unasked))
+        if left > 0:
+            found[number] = left
+    return found

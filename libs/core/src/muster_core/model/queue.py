@@ -10,6 +10,7 @@ from sortedcontainers import SortedList
 
 from muster_core.config.config import ChildTemplateConfig
 from muster_core.config.properties import DEFAULT_POLICY
+from muster_core.model.priorities import Priorities
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import UNLIMITED, Shape, Types, Vector
 from muster_core.model.sorted_line import SortedLine
@@ -115,8 +116,7 @@ class Queue(Ledger):
     :ivar fair_uses: of a leaf whose applications are in the order of decayed use: the use of its users. Then
         ``ready_apps`` has only the first application of each user.
     :ivar applications: of a leaf: the ids of the live applications in it (:meth:`PartitionState.apps_in`).
-    :ivar ready_priorities: if priority does not come first in this queue: the number of ready entries by negated
-        priority.
+    :ivar ready_priorities: if priority does not come first in this queue: the priorities of the ready entries.
     :ivar waitlists: of a leaf: its waitlists.
     :ivar ready_key: its key in the parent's ``ready``; None: it is not there.
     :ivar quota_ns: when allocations above its max will be preempted; 0: never.
@@ -151,7 +151,7 @@ class Queue(Ledger):
         self.applications: dict[str, None] = {}
         self.ready: list[tuple[Any, ...]] = []
         self.ready_apps = SortedLine()
-        self.ready_priorities: dict[int, int] = {}
+        self.ready_priorities: Priorities[Any] = Priorities()
         self.ready_key: tuple[Any, ...] | None = None
         self.waitlists: dict[WaitKey, Waitlist] = {}
         self.quota_ns = 0
@@ -216,6 +216,7 @@ class Waitlist:
     :ivar bench: the list's bench at that wait point; ``party``: the lists with which it reserves as if they were one
         (None: it reserves for itself).
     :ivar relay: the wait point that woke the list, until the other lists of its bench know the result.
+    :ivar urgent: if priority does not come first in the leaf: its groups by priority, then in order.
     :ivar reason: the last reason; ``past``: the reasons before it (``past.py``).
     :ivar due_ns: when it may reserve or preempt because of a long wait; 0: no deadline is set.
     :ivar tried: its turn was handled once with its present first ask.
@@ -241,6 +242,7 @@ class Waitlist:
         "shape",
         "trackers",
         "tried",
+        "urgent",
         "wait_point",
     )
 
@@ -251,6 +253,7 @@ class Waitlist:
         together = (not self.apart or self.apart >= DURATION_FROM) and leaf.ancestry[-1].backfills
         self.party_key: tuple[Any, ...] | None = (leaf, *key[:-1]) if together else None
         self.groups: Any = SortedList()
+        self.urgent: Any = None if leaf.priority_first else SortedList()
         self.wait_point: WaitPoint[Waitlist] | None = None
         self.bench: Bench[Waitlist] | None = None
         self.party: Party[Waitlist] | None = None

@@ -208,6 +208,8 @@ PLACEHOLDER_TRANSITIONS: dict[tuple[PlaceholderState, PlaceholderEvent], Placeho
 
 # In these states, no ask of the application is scheduled any more, and its id may be used again.
 APP_TERMINAL = frozenset({AppState.COMPLETED, AppState.FAILED, AppState.REJECTED, AppState.EXPIRED})
+# In these, it also asks for nothing: a new ask makes a Completing one Running again.
+APP_ENDING = APP_TERMINAL | {AppState.COMPLETING, AppState.FAILING}
 
 # How long a dynamic or draining queue stays after its last application is gone (as YuniKorn's cleaner: 10 s).
 DYNAMIC_QUEUE_LINGER_NS = 10 * 1_000_000_000

@@ -14,7 +14,7 @@ the first of them reserves a node, as if they were one list.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -53,6 +53,10 @@ class Leaf(Protocol):
     def fair_uses(self) -> Places | None:
         """The places of users, if these come before the places of lists."""
 
+    @property
+    def priority_first(self) -> bool:
+        """Whether its order begins with priority."""
+
 
 class Waiter(Protocol):
     """A list that waits: its shape, its leaf, and its groups in order."""
@@ -85,18 +89,23 @@ class Waiter(Protocol):
     def groups(self) -> Any:
         """Its groups in order."""
 
+    @property
+    def urgent(self) -> Any:
+        """Its groups by priority, then in order; None: the leaf's order begins with priority."""
+
 
 W = TypeVar("W", bound=Waiter)
 A = TypeVar("A")
 
 
 class Line(Generic[W]):
-    """Lists of one leaf, in the order in which the leaf tries them."""
+    """Lists of one leaf, in the order of a place that each has: mostly, the order in which the leaf tries them."""
 
-    __slots__ = ("_heap", "_pushes", "lists")
+    __slots__ = ("_heap", "_pushes", "lists", "place")
 
-    def __init__(self) -> None:
-        self.lists: dict[W, None] = {}
+    def __init__(self, lists: dict[W, None], place: Callable[[W], tuple[Any, ...]]) -> None:
+        self.lists = lists
+        self.place = place
         # (key of the first group, push, list). An entry is valid while the list is here and still has that first group.
         self._heap: list[tuple[Any, int, W]] = []
         self._pushes = 0
@@ -106,17 +115,17 @@ class Line(Generic[W]):
         if not waitlist.groups:
             return
         self._pushes += 1
-        heapq.heappush(self._heap, (place_of(waitlist), self._pushes, waitlist))
+        heapq.heappush(self._heap, (self.place(waitlist), self._pushes, waitlist))
         if len(self._heap) > 2 * len(self.lists) + _HEAP_SPARE:
-            self._heap = [(place_of(each), number, each) for number, each in enumerate(self.lists) if each.groups]
+            self._heap = [(self.place(each), number, each) for number, each in enumerate(self.lists) if each.groups]
             heapq.heapify(self._heap)
 
     def first(self) -> W | None:
-        """The list whose first group the leaf would try first; None: there is none."""
+        """The list with the first place; None: there is none."""
         heap = self._heap
         while heap:
             key, _, waitlist = heap[0]
-            if waitlist in self.lists and waitlist.groups and place_of(waitlist) == key:
+            if waitlist in self.lists and waitlist.groups and self.place(waitlist) == key:
                 return waitlist
             heapq.heappop(heap)
         return None
@@ -128,7 +137,7 @@ class Party(Line[W]):
     __slots__ = ("_moved", "key")
 
     def __init__(self, key: tuple[Any, ...], moved: dict[Party[W], None]) -> None:
-        super().__init__()
+        super().__init__({}, place_of)
         self.key = key
         self._moved = moved
 
@@ -150,18 +159,27 @@ class Bench(Line[W]):
         behind it.
     :ivar durations: the lists by the durations that their asks declare; None: these declare none.
     :ivar last: the last reason that a list here was refused for; ``uneven``: some lists here may have another one.
+    :ivar urgent: if priority does not come first in the leaf: the lists by the best priority on each. ``pressing``: the
+        list that was woken last because it is the first of these.
     """
 
-    __slots__ = ("_sorted", "durations", "last", "leaf", "moving", "uneven")
+    __slots__ = ("_sorted", "durations", "last", "leaf", "moving", "pressing", "uneven", "urgent")
 
     def __init__(self, leaf: Leaf, *, timed: bool) -> None:
-        super().__init__()
+        super().__init__({}, place_of)
         self.leaf = leaf
         self.moving = False
+        self.urgent: Line[W] | None = None if leaf.priority_first else Line(self.lists, urgency_of)
+        self.pressing: W | None = None
         self.durations: dict[int, dict[W, None]] | None = {} if timed else None
         self._sorted: Any = SortedList() if timed else None
         self.last: Reason | None = None
         self.uneven = False
+
+    def push(self, waitlist: W) -> None:
+        super().push(waitlist)
+        if self.urgent is not None:
+            self.urgent.push(waitlist)
 
     def add(self, waitlist: W) -> None:
         """Adds a list."""
@@ -183,23 +201,32 @@ class Bench(Line[W]):
                 del self.durations[waitlist.apart]
                 self._sorted.remove(waitlist.apart)
 
-    def first_within(self, most_ms: int, after: tuple[Any, ...]) -> W | None:
-        """The first list behind the place of those that last for at most so long; None: there is none."""
+    def first_within(self, most_ms: int, after: tuple[Any, ...], *, urgent: bool = False) -> W | None:
+        """The first list behind the place of those that last for at most so long; None: there is none.
+
+        :param urgent: of these, the one with the best priority.
+        """
         best: W | None = None
-        place: tuple[Any, ...] = ()
+        first: tuple[Any, ...] = ()
         if self.durations is not None:
             for apart in self._sorted.irange(None, DURATION_FROM + most_ms):
                 for waitlist in self.durations[apart]:
-                    if waitlist.groups:
-                        its = place_of(waitlist)
-                        if its > after and (best is None or its < place):
-                            best, place = waitlist, its
+                    if waitlist.groups and (place := place_of(waitlist)) > after:
+                        its = urgency_of(waitlist) if urgent else place
+                        if best is None or its < first:
+                            best, first = waitlist, its
         return best
 
 
 def place_of(waitlist: Waiter) -> tuple[Any, ...]:
     """The place of a list with groups among those of its leaf: that of its first group."""
     return placed(waitlist, waitlist.groups[0][:-1])
+
+
+def urgency_of(waitlist: Waiter) -> tuple[Any, ...]:
+    """The place of a list with groups among those of its leaf, by priority: that of its most urgent group."""
+    urgency: tuple[Any, ...] = waitlist.urgent[0][:-1]
+    return urgency
 
 
 def placed(waitlist: Waiter, key: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -344,7 +371,7 @@ class GangLines(Generic[A]):
             for entry in line:
                 yield total, entry[-1]
 
-    def add(self, total: Shape, key: tuple[int, int, int], app: A) -> None:
+    def add(self, total: Shape, key: tuple[int, ...], app: A) -> None:
         """Adds an application whose gang needs this total."""
         line = self._lines.get(total)
         if line is None:
@@ -352,7 +379,7 @@ class GangLines(Generic[A]):
             self._fitting.added(total)
         line.add((*key, app))
 
-    def remove(self, total: Shape, key: tuple[int, int, int], app: A) -> None:
+    def remove(self, total: Shape, key: tuple[int, ...], app: A) -> None:
         """Removes the application."""
         line = self._lines[total]
         line.remove((*key, app))

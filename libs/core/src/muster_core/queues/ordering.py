@@ -68,7 +68,7 @@ def queue_key(queue: Queue) -> tuple[Any, ...]:
     if queue.priority_first:
         priority = queue.ready_apps.first()[0] if queue.leaf else queue.ready[0][0]
     else:
-        priority = min(queue.ready_priorities)
+        priority, _ = queue.ready_priorities.best()
     policy = queue.policy
     if policy.priority_fence:
         priority = -policy.priority_offset
@@ -76,19 +76,6 @@ def queue_key(queue: Queue) -> tuple[Any, ...]:
         # (A sum beyond 32 bits is cut to the nearest 32-bit value, as on the wire. Keys hold negated priorities.)
         priority = max(-INT32_MAX, min(-INT32_MIN, priority - policy.priority_offset))
     return (priority, share, queue.path) if parent.priority_first else (share, queue.path, priority)
-
-
-def count_ready_priority(queue: Queue, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> None:
-    """Counts the ready priorities of a queue. Called only if its order does not begin with priority."""
-    counts = queue.ready_priorities
-    if old is not None:
-        left = counts[old[-1]] - 1
-        if left:
-            counts[old[-1]] = left
-        else:
-            del counts[old[-1]]
-    if new is not None:
-        counts[new[-1]] = counts.get(new[-1], 0) + 1
 
 
 def queue_share(queue: Queue) -> float:

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from muster_core.applications import usage
 from muster_core.config.properties import PreemptionPolicy, QueuePolicy
-from muster_core.model.application import Allocation, Application, Ask, TaskGroup
+from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.node import Node
 from muster_core.model.pending import ask_reason
 from muster_core.model.queue import Queue
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import saturated
 from muster_core.model.states import APP_TERMINAL, AppState, QueueState
+from muster_core.model.task_group import TaskGroup
 from muster_core.partition import Partition
 from muster_rest.shapes.base import Quantities
 from muster_rest.shapes.state import (

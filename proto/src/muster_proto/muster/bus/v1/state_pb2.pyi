@@ -1052,6 +1052,7 @@ class GangObject(_message.Message):
     DEADLINE_NS_FIELD_NUMBER: _builtins.int
     TASK_GROUPS_FIELD_NUMBER: _builtins.int
     TOO_LARGE_SINCE_NS_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     """WAITING, FORMING, FORMED, USED, OVER"""
     deadline_ns: _builtins.int
@@ -1060,6 +1061,10 @@ class GangObject(_message.Message):
     """Since when the gang waits although a limit is smaller than all of it. Its clock runs from then on. 0: no limit is."""
     @_builtins.property
     def task_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskGroupObject]: ...
+    @_builtins.property
+    def ended(self) -> Global___Quantities:
+        """of all placeholders that are neither pending nor held any more"""
+
     def __init__(
         self,
         *,
@@ -1067,10 +1072,11 @@ class GangObject(_message.Message):
         deadline_ns: _builtins.int = ...,
         task_groups: _abc.Iterable[Global___TaskGroupObject] | None = ...,
         too_large_since_ns: _builtins.int = ...,
+        ended: Global___Quantities | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "phase", b"phase", "task_groups", b"task_groups", "too_large_since_ns", b"too_large_since_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "ended", b"ended", "phase", b"phase", "task_groups", b"task_groups", "too_large_since_ns", b"too_large_since_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

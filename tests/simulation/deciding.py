@@ -177,8 +177,7 @@ class Deciding:
         held = find_held(books, fact.app_id, fact.key, fact.uuid)
         app = held.app
         assert app is not None
-        own_ns = held.words["timeout_ms"] * 1_000_000
-        own = own_ns > 0 and held.allocated_ns + own_ns <= self._now_ns
+        own = 0 < held.end_ns <= self._now_ns
         fails = app.state == "Failing" or self._is_due(app)
         must(own or fails, "timeout", f"{held} is told that its time is up")
         held.told, held.told_ns = "timeout", self._now_ns
@@ -391,6 +390,8 @@ class Deciding:
         app.state = state
         self._tally[f"allocation: {'on its reserved node' if was is node else 'in order'}"] += 1
         held = allocation_of(ask, made, self._now_ns)
+        if made.backfilled is not None:
+            held.promised_ns = backfilling.ends_after(self._now_ns, ask) or 0
         if self._lost.pop(ask, None) is not None:
             self._tally["reservation: served"] += 1
         ordinal = ask.made

@@ -493,6 +493,13 @@ class Allocation(_Demanded):
         return unique_key(self.demand.key, self.ordinal)
 
     @property
+    def end_ns(self) -> int:
+        """When its execution time-out ends it; 0: never. What was backfilled keeps the end that it was let in for."""
+        timeout_ms, by = self.demand.execution_timeout_ms, self.backfilled
+        end_ns = self.allocated_ns + timeout_ms * 1_000_000 if timeout_ms > 0 else 0
+        return end_ns if by is None or 0 < end_ns < by.end_ns else by.end_ns
+
+    @property
     def foreign_id(self) -> str:
         """The id under which a foreign allocation is filed. The RM's is its key, which may be any name; a source's
         differs from all of these.

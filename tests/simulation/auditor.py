@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from muster_bus.topics import parse_state_key
-from muster_core.model.commands import Command, UpdateAllocations, UpdateConfiguration
+from muster_core.model.commands import Command, UpdateAllocations, UpdateConfiguration, UpdateNodes
 from muster_core.model.outcome import Event, EventType, Fact, Outcome
 from muster_state.follower import RmInfo
 from simulation import backfilling
@@ -170,7 +170,7 @@ class Auditor(RecordBooks):
         told = [event for event in events if event.type is EventType.REQUEST]
         stays = [(each.reference_id, each.object_id) for each in told if each.message.startswith(_STAYS)]
         must(stays == self.hearing.kept, "promise", f"told that {stays} keep their ends, expected {self.hearing.kept}")
-        if not isinstance(command, UpdateAllocations) or not self.hearing.alone or not command.asks:
+        if not _reports_one(command):
             return
         found = [(each.reference_id, each.object_id) for each in told if _DUE in each.message]
         for books in self.books.values():
@@ -223,6 +223,16 @@ class Auditor(RecordBooks):
             for app in books.apps.values():
                 record = records["app"].get((books.name, app.app_id))
                 app.waits_to_run = record is not None and record.HasField("waiting")
+
+
+def _reports_one(command: Command) -> bool:
+    """Whether the command is about one ask, allocation or node only, so that its events can be told apart."""
+    match command:
+        case UpdateAllocations():
+            return len(command.asks) == 1 and not command.releases
+        case UpdateNodes():
+            return len(command.nodes) == 1
+    return False
 
 
 def _took_daemons(books: Books, now_ns: int) -> set[str]:

@@ -221,6 +221,7 @@ class Partition(PartitionState):
             gangs=self.gangs,
             questions=self.questions,
             external_books=sources,
+            backfill=backfill,
         )
         self.offers = Offers(
             self,

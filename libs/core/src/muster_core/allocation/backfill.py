@@ -139,8 +139,10 @@ class Backfill:
         return None if due is None else (node, kept, due[0])
 
     @staticmethod
-    def tell_moved(before: Kept | None, changed: Allocation, out: Outcome, now_ns: int) -> None:
-        """Tells people why a reservation is due later than before the RM's report of an allocation."""
+    def tell_moved(before: Kept | None, changed: Allocation | None, out: Outcome, now_ns: int) -> None:
+        """Tells people why a reservation is due later than before the RM's report of an allocation (None: of the node
+        itself).
+        """
         if before is None:
             return
         node, ask, was_ns = before
@@ -148,7 +150,9 @@ class Backfill:
         if ask not in node.reservations or (due is not None and due[0] <= was_ns):
             return
         was, node_text = duration_text(was_ns - now_ns), f"{node.node_id}, reserved for it, is due"
-        by = f"{changed.key} of {changed.app_id or 'another manager'} was reported there"
+        by = "its amounts were reported anew"
+        if changed is not None:
+            by = f"{changed.key} of {changed.app_id or 'another manager'} was reported there"
         if due is None:
             said = f"It is not known any more when node {node_text} (so far in {was}): {by}"
         else:

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from muster_bus.topics import parse_state_key
-from muster_core.model.commands import Command, UpdateConfiguration
-from muster_core.model.outcome import Event, Fact, Outcome
+from muster_core.model.commands import Command, UpdateAllocations, UpdateConfiguration, UpdateNodes
+from muster_core.model.outcome import Event, EventType, Fact, Outcome
 from muster_state.follower import RmInfo
-from simulation import claims_laws
+from simulation import backfilling, claims_laws
 from simulation.books import AuditFailure, BookedAllocation, BookedApp, BookedAsk, Document, must
 from simulation.deciding import Deciding, note_limited
 from simulation.event_sums import EventSums
@@ -29,6 +29,7 @@ from simulation.run import Law, Run
 
 # So many steps between two comparisons of everything with the records.
 COMPARE_EVERY = 8
+_STAYS, _DUE = "Its execution time-out stays ", ", reserved for it, is due"
 Records = Mapping[str, Mapping[tuple[str, ...], Any]]
 
 
@@ -103,7 +104,9 @@ class Auditor(RecordBooks):
 
     def taken(self, run: Run, command: Command, facts: list[Fact], events: list[Event]) -> None:
         now_ns = run.now_ns
+        before = {name: backfilling.dues(books, now_ns) for name, books in self.books.items()}
         self.hearing.hear(command, facts, now_ns)
+        self._check_told(command, events, before, now_ns)
         if isinstance(command, UpdateConfiguration):
             self._configured_ns = now_ns
             self._sums.note_partitions(len(self.books))
@@ -113,7 +116,9 @@ class Auditor(RecordBooks):
 
     def decided(self, run: Run, facts: list[Fact], events: list[Event], budget: int) -> None:
         records, now_ns, exhausted = self.records, run.now_ns, run.core.exhausted
-        made = Deciding(self.hearing, records, now_ns, exhausted=exhausted).check(facts, events)
+        before = {name: backfilling.dues(books, now_ns) for name, books in self.books.items()}
+        deciding = Deciding(self.hearing, records, now_ns, exhausted=exhausted)
+        made = deciding.check(facts, events)
         must(made <= budget, "budget", f"{made} allocations, where {budget} were allowed")
         for event in events:
             self._sums.take(event)
@@ -121,6 +126,10 @@ class Auditor(RecordBooks):
         self._check_times(now_ns)
         for books in self.books.values():
             books.check_sums()
+            later = backfilling.moved(books, before[books.name], now_ns)
+            by_right = _took_daemons(books, now_ns) | deciding.by_rank
+            later = [each for each in later if each[2] not in by_right]
+            must(not later, "promise", f"{later} are due later, and the RM reported nothing: {before[books.name]}")
             _check_states(books)
             _check_reservations(books)
         self._sums.compare(self.books)
@@ -157,6 +166,24 @@ class Auditor(RecordBooks):
     def over(self, run: Run) -> None:
         self.compare_records(self.books.values(), run.now_ns)
 
+    def _check_told(
+        self, command: Command, events: list[Event], before: dict[str, dict[backfilling.Reserved, int]], now_ns: int
+    ) -> None:
+        """People are told that an end stays, and why a reservation is due later."""
+        told = [event for event in events if event.type is EventType.REQUEST]
+        stays = [(each.reference_id, each.object_id) for each in told if each.message.startswith(_STAYS)]
+        must(stays == self.hearing.kept, "promise", f"told that {stays} keep their ends, expected {self.hearing.kept}")
+        if not _reports_one(command):
+            return
+        found = [(each.reference_id, each.object_id) for each in told if _DUE in each.message]
+        for books in self.books.values():
+            for app_id, key, node_id, *_ in backfilling.moved(books, before.get(books.name, {}), now_ns):
+                why = f"{key} of {app_id} waits longer for {node_id}, and no event says why"
+                must((app_id, key) in found, "promise", why)
+                found.remove((app_id, key))
+                self.tally["reservation: due later by a report"] += 1
+        must(not found, "promise", f"{found} are told that they wait longer, and do not")
+
     # ---- what must be true between steps ---------------------------------------------------------------------------
 
     def _check_times(self, now_ns: int) -> None:
@@ -165,9 +192,9 @@ class Auditor(RecordBooks):
                 due = app.deadline_ns and app.deadline_ns <= now_ns
                 must(not due, "deadline", f"{app.app_id} is still {app.state}, {now_ns - app.deadline_ns} ns too long")
                 for held in app.held.values():
-                    timeout_ns = held.words["timeout_ms"] * 1_000_000
-                    over = timeout_ns > 0 and held.allocated_ns + timeout_ns <= now_ns
-                    must(not over or bool(held.told), "deadline", f"{held}: its time is up")
+                    over = 0 < held.end_ns <= now_ns
+                    kind = "promise" if held.end_ns == held.promised_ns else "deadline"
+                    must(not over or bool(held.told), kind, f"{held}: its time is up")
                     waits_ns = now_ns - max(held.told_ns, held.reminded_ns)
                     must(not held.told or waits_ns < REMINDER_NS, "reminder", f"{held} was not told again")
             for ask in note_limited(books, now_ns):
@@ -205,6 +232,22 @@ class Auditor(RecordBooks):
                 app.waits_to_run = record is not None and record.HasField("waiting")
 
 
+def _reports_one(command: Command) -> bool:
+    """Whether the command is about one ask, allocation or node only, so that its events can be told apart."""
+    match command:
+        case UpdateAllocations():
+            return len(command.asks) == 1 and not command.releases
+        case UpdateNodes():
+            return len(command.nodes) == 1
+    return False
+
+
+def _took_daemons(books: Books, now_ns: int) -> set[str]:
+    """The nodes that took a daemon just now. (It goes before a reservation, which promises nothing against that.)"""
+    held = [each for app in books.apps.values() for each in app.held.values()]
+    return {each.node_id for each in held if each.words["required"] and each.allocated_ns == now_ns}
+
+
 def _check_states(books: Books) -> None:
     for app in books.apps.values():
         if app.held:
@@ -240,6 +283,7 @@ def _compare_allocation(held: BookedAllocation, record: Any) -> None:
     _same(f"{held}: time", record.allocated_ns, held.allocated_ns)
     _same(f"{held}: foreign", record.foreign, held.app is None)
     _same(f"{held}: uuid", record.uuid, held.uuid)
+    _same(f"{held}: promised", record.backfilled.end_ns, held.promised_ns)
     _same(f"{held}: preempted", record.HasField("preempted"), held.told == "preempted")
     _same(f"{held}: timed out", record.timed_out, held.told == "timeout")
 

@@ -249,6 +249,7 @@ class BookedAllocation:
     ``preempted_for``: application and key of the ask for which it goes.
 
     ``heir``: the key of the real ask for which a placeholder goes; that ask may be gone, and may come again.
+    ``promised_ns``: the end for which it was backfilled; 0: it was not.
     """
 
     app: BookedApp | None
@@ -268,6 +269,14 @@ class BookedAllocation:
     reminded_ns: int = 0
     heir: str = ""
     preempted_for: tuple[str, str] = ("", "")
+    promised_ns: int = 0
+
+    @property
+    def end_ns(self) -> int:
+        """When its own time is up; 0: never."""
+        timeout_ns = self.words["timeout_ms"] * 1_000_000
+        ends = [self.promised_ns, self.allocated_ns + timeout_ns if timeout_ns > 0 else 0]
+        return min([end_ns for end_ns in ends if end_ns], default=0)
 
     @property
     def app_id(self) -> str:

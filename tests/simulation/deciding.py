@@ -64,6 +64,7 @@ class Deciding:
         # Of these, those that had the node by age alone; and claims that are said to be lost.
         self._by_age: set[BookedAsk] = set()
         self._said_lost: set[BookedAsk] = set()
+        self.by_rank: set[str] = set()
         # Nodes reserved by age that have room for an ask of higher rank, whether or not a limit stops it (before
         # the search, that is not known).
         self._contested = {
@@ -189,8 +190,7 @@ class Deciding:
         held = find_held(books, fact.app_id, fact.key, fact.uuid)
         app = held.app
         assert app is not None
-        own_ns = held.words["timeout_ms"] * 1_000_000
-        own = own_ns > 0 and held.allocated_ns + own_ns <= self._now_ns
+        own = 0 < held.end_ns <= self._now_ns
         fails = app.state == "Failing" or self._is_due(app)
         must(own or fails, "timeout", f"{held} is told that its time is up")
         held.told, held.told_ns = "timeout", self._now_ns
@@ -425,6 +425,7 @@ class Deciding:
         must(bool(made.backfilled) == backfilled, "backfill", f"{made} says {made.backfilled}")
         waited = self._before.get(books.name, set())
         if by_rank:
+            self.by_rank.add(node.node_id)
             claims_laws.check_placed(books, ask, node, waited)
         elif was is node and ask in self._by_age:
             first = claims_laws.rivals(books, node, ask, waited)
@@ -438,6 +439,8 @@ class Deciding:
             f"allocation: {'on its reserved node' if was is node else 'by rank' if by_rank else 'in order'}"
         ] += 1
         held = allocation_of(ask, made, self._now_ns)
+        if made.backfilled is not None:
+            held.promised_ns = backfilling.ends_after(self._now_ns, ask) or 0
         if self._lost.pop(ask, None) is not None:
             self._tally["reservation: served"] += 1
         ordinal = ask.made
@@ -549,7 +552,7 @@ class Deciding:
         return found
 
     def _open_rooms(self, books: Books, ask: BookedAsk, but: frozenset[str]) -> list[BookedNode]:
-        """Where the search may place the ask. Room to which others may have a better right is given after the search."""
+        """Where the search may place the ask. (What others may have a better right to is given after the search.)"""
         found, own = books.rooms(ask, but=but), ask.reserved
         if own is None or own not in found or not claims_laws.yields(ask):
             return found

@@ -83,6 +83,7 @@ class Hearing(AskHearing):
         for books in self.books.values():
             books.decayed.pass_time(books, now_ns)
         self.facts = deque(facts)
+        self.kept.clear()
         self.alone = not isinstance(command, UpdateAllocations) or len(command.releases) + len(command.asks) == 1
         match command:
             case UpdateAllocations():

@@ -27,6 +27,7 @@ from muster_core.model.outcome import (
     ReleasedAsk,
     UpdatedApplication,
 )
+from simulation.backfilling import outlives
 from simulation.books import (
     OWN,
     SECOND_NS,
@@ -47,6 +48,7 @@ SHOWN_NS = 72 * 3600 * SECOND_NS
 LINGER_NS = 10 * SECOND_NS
 REMINDER_NS = 300 * SECOND_NS
 REQUIRED_NODE = "yunikorn.apache.org/requiredNode"
+DURATION = "muster.executionTimeoutMilliSeconds"
 CREATION_TIME = "yunikorn.apache.org/creationTime"
 PLACEHOLDERS_WAIT_NS = 900 * SECOND_NS
 # What an allocation that was told to go was told, in the RM's words.
@@ -98,6 +100,8 @@ class AskHearing:
         self.now_ns = 0
         # Placeholders that are gone, and the asks that they made room for.
         self.owed: list[tuple[BookedAllocation, BookedAsk]] = []
+        # The backfilled allocations of which the command said a later end than promised: application and key.
+        self.kept: list[tuple[str, str]] = []
         # The command is about one thing only: what was true before it is true when that is answered.
         self.alone = True
         self.facts: deque[Fact] = deque()
@@ -368,18 +372,38 @@ class AskHearing:
         """The ask came again: what runs is as it says, but what it is to its gang, and in whose words it came."""
         words = {**_words(item), **{name: held.words[name] for name in ("task_group", "placeholder", "previous")}}
         resized = held.said != item.quantities
+        late = outlives(held, item.execution_timeout_ms)
         self._change(books, held, item, words, held.node_id)
         if resized and held.app is not None:
             self.placed(held.app, held)
+        if late:
+            self._check_told_end(held, self.expect("new", held.app_id, held.key, held.ordinal, held.node_id))
+            self.kept.append((held.app_id, held.key))
+            self.tally["promise: in an ask again"] += 1
 
     def _reported_again(self, books: Books, held: BookedAllocation, item: AskItem) -> None:
-        kept = ["timeout_ms", "previous"]
+        declares = item.execution_timeout_ms > 0
+        late = declares and outlives(held, item.execution_timeout_ms)
+        kept = ["previous"] if declares else ["timeout_ms", "previous"]
         if held.words["previous"]:
             kept += ["originator", "may_go", "may_preempt", "policy"]
         self._change(books, held, item, {**_words(item), **{name: held.words[name] for name in kept}}, item.node_id)
-        self.expect("new", held.app_id, item.key, held.ordinal, item.node_id)
+        fact = self.expect("new", held.app_id, item.key, held.ordinal, item.node_id)
+        self._check_told_end(held, fact)
+        if late:
+            self.kept.append((held.app_id, held.key))
+            self.tally["promise: in a report"] += 1
         if held.app is not None:
             self._fail_with(held.app, held)
+
+    @staticmethod
+    def _check_told_end(held: BookedAllocation, fact: Fact) -> None:
+        """If the RM's words are later than promised, it is told the end that is in force."""
+        assert isinstance(fact, NewAllocation)
+        told, wanted = fact.demand.tags.get(DURATION), held.words["tags"].get(DURATION)
+        if outlives(held, held.words["timeout_ms"]):
+            wanted = str((held.promised_ns - held.allocated_ns) // 1_000_000)
+        must(told == wanted, "promise", f"{held} was answered with {told} ms, it was promised for {wanted}")
 
     def _change(self, books: Books, held: BookedAllocation, item: AskItem, words: dict[str, Any], node_id: str) -> None:
         created_ns = _created(item.tags, held.created_ns)
@@ -389,8 +413,10 @@ class AskHearing:
         self.tally[
             f"changed while it {'is to go' if held.told else 'runs'}{', moved' if node_id != held.node_id else ''}"
         ] += 1
-        if node_id != held.node_id:
-            held.allocated_ns = self.now_ns
+        if held.promised_ns and words["timeout_ms"] > 0:
+            end_ns = held.allocated_ns + words["timeout_ms"] * 1_000_000
+            self.tally["promise: an earlier end"] += end_ns < held.promised_ns
+            held.promised_ns = min(held.promised_ns, end_ns)
         books.change(held, dict(item.quantities), node_id)
         held.priority, held.created_ns, held.words = item.priority, created_ns, words
 

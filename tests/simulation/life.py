@@ -107,7 +107,8 @@ class Life:
         another = partial(self._another, number, one_partition=bool(features))
         # (Few lives have an operator who ends applications: the others stay as they were before.)
         ends = random.Random(f"ends {seed}") if seed % ENDS_EVERY == ENDS_IN else None
-        self._rm = ResourceManager(dice, turning, self.run, features, another=another, ends=ends)
+        lasting = random.Random(f"lasting {seed}") if not features else None
+        self._rm = ResourceManager(dice, turning, self.run, features, another=another, ends=ends, lasting=lasting)
         self.run.listen = self._rm.hear
         self.digest = self.run.digest
         self.story: list[str] | None = None

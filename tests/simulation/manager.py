@@ -88,6 +88,8 @@ KINDS = {
     "clear": 1.0,
     "remove": 1.0,
 }
+# How often it says anew in a step how long something runs: anything, and what was backfilled.
+_LASTS, _LASTS_LET_IN = 0.03, 0.3
 # How often an operator ends an application in a step, where one does.
 _ENDS, ENDED = 0.06, "ended by an operator"
 KINDS_OF_NODES = {"node": 3.0, "drain": 3.0, "update": 3.0, "gone": 1.0, "reload": 1.5, "nonsense": 1.0}
@@ -111,6 +113,7 @@ class ResourceManager:
     :param turning: dice for taking turns (they came later).
     :param another: makes other configurations.
     :param ends: dice of an operator who ends applications; None: nobody does.
+    :param lasting: dice for saying anew how long something runs, where asks are backfilled; None: it never does.
     :param world: the hosts that it shares with other managers; None: the nodes are its own.
 
     :ivar offered: the configuration that the last UpdateConfiguration carries.
@@ -127,6 +130,7 @@ class ResourceManager:
         *,
         another: Callable[[], Document] | None = None,
         ends: random.Random | None = None,
+        lasting: random.Random | None = None,
         world: World | None = None,
     ) -> None:
         self.dice = dice
@@ -137,7 +141,7 @@ class ResourceManager:
         self.patient = False
         self.simple = set(features) == {GANGS}
         self._another = another
-        self._ends = ends
+        self._ends, self._lasting = ends, lasting
         self._step = 0
         self._deciding = True
         self._due: dict[tuple[str, str, int], int] = {}
@@ -213,6 +217,8 @@ class ResourceManager:
                 yield command
         if self._ends is not None and self._ends.random() < _ENDS:
             yield self._end(self._ends)
+        if self._lasting is not None and (command := self._lasts(self._lasting)) is not None:
+            yield command
 
     def answers(self) -> Iterator[Command]:
         if self.answering is not None:
@@ -608,6 +614,30 @@ class ResourceManager:
             item = said(partition, dice.choice(list(app.allocations.values())))
         item = replace(item, node_id=self.some_node(partition), wanted=1)
         return UpdateAllocations([item if self.odd is None else self.odd.adopted(partition, item)])
+
+    def _lasts(self, dice: random.Random) -> Command | None:
+        """What runs lasts for longer than was said, for less, or nobody knows: in a report, or in its ask again. It may
+        be larger or smaller, too. Rather something that was backfilled.
+        """
+        found = [
+            (partition, each)
+            for partition in self.run.core.partitions.values()
+            if partition.root.backfills
+            for each in held(live(partition))
+            if not each.placeholder
+        ]
+        let_in = [pair for pair in found if pair[1].backfilled is not None]
+        if not found or dice.random() > (_LASTS_LET_IN if let_in else _LASTS):
+            return None
+        partition, each = dice.choice(let_in if let_in and dice.random() < 0.8 else found)
+        item = reported(partition, each)
+        if dice.random() < 0.35 and each.app is not None:
+            item = replace(item, node_id="", uuid="", wanted=each.app.made(each.key))
+        size = dict(item.quantities)
+        if dice.random() < 0.25 and size.get("vcore") and not item.key.startswith("shared"):
+            size["vcore"] = dice.choice([size["vcore"] + 500, max(size["vcore"] // 2, 1)])
+        ms = dice.choice([0, 0, 400, 9_000, 60_000, 600_000])
+        return UpdateAllocations([replace(item, quantities=size, execution_timeout_ms=ms)])
 
     def _nonsense(self, partition: Partition, apps: list[Application]) -> Command:
         if self.odd is not None:

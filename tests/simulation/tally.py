@@ -83,11 +83,15 @@ node rejected: negative
 node rejected: no such partition
 node rejected: twice
 node rejected: unknown
+promise: an earlier end
+promise: in a report
+promise: in an ask again
 queue: gone
 queue: made dynamically
 queue: made from a template
 queue: quota of a namespace
 release: STOPPED_BY_RM (ask)
+reservation: due later by a report
 reservation: for a daemon
 reservation: its ask is gone
 reservation: made

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from muster_core.allocation import backfill, cycle, releases
+from muster_core.allocation import backfill, cycle, recovery, releases
 from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.limit_checks import LimitChecks
 from muster_core.allocation.notifications import Notifications
@@ -155,6 +155,22 @@ def _backfill(patch: pytest.MonkeyPatch) -> None:
     """Short asks take ten times as long as they declare."""
     whole = backfill.declared_ms
     patch.setattr(backfill, "declared_ms", lambda ask: whole(ask) // 10)
+
+
+def _promise_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What was backfilled ends when the RM says, also later than promised."""
+    patch.setattr(recovery, "outlives", lambda held, said_ms: False)
+    patch.setattr(recovery, "promised", lambda held, demand: None)
+
+
+def _promise_not_told(patch: pytest.MonkeyPatch) -> None:
+    """The promised end is kept, and the RM is answered with the one that it said."""
+    patch.setattr(backfill, "in_force_ms", lambda held: held.execution_timeout_ms)
+
+
+def _longer_wait_not_told(patch: pytest.MonkeyPatch) -> None:
+    """A report makes a reservation wait longer, and no event says why."""
+    patch.setattr(backfill.Backfill, "tell_moved", staticmethod(lambda before, changed, out, now_ns: None))
 
 
 def _guarantee(patch: pytest.MonkeyPatch) -> None:
@@ -401,6 +417,9 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "application order": (_application_order, {"application order"}),
     "decayed use": (_no_use, {"application order"}),
     "backfill": (_backfill, {"backfill"}),
+    "promise forgotten": (_promise_forgotten, {"promise", "answer"}),
+    "promise not told": (_promise_not_told, {"promise"}),
+    "longer wait not told": (_longer_wait_not_told, {"promise"}),
     "guarantee": (_guarantee, {"guarantee"}),
     "max applications": (_max_applications, {"max applications"}),
     "reservation hiding": (_reservation_hiding, {"reserved node"}),

@@ -23,6 +23,7 @@ from muster_core import invariants
 from muster_core.config.config import ClusterConfig, parse_quantity, partition_name
 from muster_core.model import commands as c
 from muster_core.model import outcome as o
+from muster_core.model.demand import DURATION_TAG
 from muster_core.model.pending import ask_reason
 from muster_core.model.states import AppState, GangPhase, PlaceholderState
 from muster_core.partition import Partition
@@ -575,8 +576,9 @@ def message(fact: o.Fact) -> str:
     """A message to the RM as one line; reasons and texts follow a colon."""
     match fact:
         case o.NewAllocation():
-            held = fact.allocation
-            return f"new {held.app_id}/{held.unique_key} on {held.node_id}"
+            held, declared_ms = fact.allocation, fact.demand.tags.get(DURATION_TAG)
+            line = f"new {held.app_id}/{held.unique_key} on {held.node_id}"
+            return _told(line, f"for {declared_ms} ms" if declared_ms else "")
         case o.ReleasedAllocation():
             return _told(f"released {fact.app_id}/{fact.key} {fact.termination.name}", fact.message)
         case o.ReleasedAsk():
@@ -898,7 +900,7 @@ def _allocations(seen: _Seen, wanted: Any) -> None:
                 elif name == "replaces":
                     replaces = held[key].replaces
                     _equal(what, "nothing" if replaces is None else replaces.key, value)
-                elif name in ("asked_s", "allocated_s", "place_asked_s"):
+                elif name in ("asked_s", "allocated_s", "ends_s", "place_asked_s"):
                     _equal(what, (_ALLOCATION_TIMES[name](held[key]) - seen.world.start_ns) / SECOND_NS, value)
                 elif name in _ALLOCATION_PLAIN:
                     _equal(what, getattr(held[key], _ALLOCATION_PLAIN[name]), value)
@@ -916,6 +918,7 @@ _ALLOCATION_PLAIN = {
 _ALLOCATION_TIMES: dict[str, Callable[[Any], int]] = {
     "asked_s": lambda held: held.created_ns,
     "allocated_s": lambda held: held.allocated_ns,
+    "ends_s": lambda held: held.end_ns,
     "place_asked_s": lambda held: held.replaces.created_ns if held.replaces is not None else -1,
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.asks import Asks
-from muster_core.allocation.backfill import Backfill
+from muster_core.allocation.backfill import Backfill, in_force_ms
 from muster_core.allocation.books import Books
 from muster_core.allocation.cycle import Cycle
 from muster_core.allocation.fair_shares import FairShares
@@ -209,6 +209,7 @@ class Partition(PartitionState):
             releases=self.releases,
             announcements=self.announcements,
             questions=self.questions,
+            backfill=backfill,
         )
         self.node_lives = NodeLives(
             self,
@@ -221,6 +222,7 @@ class Partition(PartitionState):
             gangs=self.gangs,
             questions=self.questions,
             external_books=sources,
+            backfill=backfill,
         )
         self.offers = Offers(
             self,
@@ -369,7 +371,7 @@ class Partition(PartitionState):
                 if due_ns == what.reminder_ns:
                     self.releases.remind(what, out, now_ns)
             case Allocation() if is_awaited(what, due_ns):
-                over = f"the execution time-out of {what.execution_timeout_ms} ms is over"
+                over = f"the execution time-out of {in_force_ms(what)} ms is over"
                 self.releases.time_out(what, over, out, now_ns)
             case Ask():
                 self.long_wait.reservation_timed_out(what, out, now_ns)
@@ -404,6 +406,5 @@ def is_awaited(what: Timed, due_ns: int) -> bool:
         case Retry():
             return what.refusals.armed_ns == due_ns
         case Allocation() if not what.releasing:
-            timeout_ms = what.execution_timeout_ms  # (the RM may have changed it meanwhile)
-            return timeout_ms > 0 and what.allocated_ns + timeout_ms * 1_000_000 == due_ns
+            return what.end_ns == due_ns  # (the RM may have changed it meanwhile)
     return True

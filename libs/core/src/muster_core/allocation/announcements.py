@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from muster_si.messages import REPORTED, REQUEST_CHANGED
 
+from muster_core.allocation.backfill import in_force
 from muster_core.model.outcome import Change, Detail, EventType, NewAllocation, Outcome, ReleasedAllocation, event_of
 from muster_core.queues.limits import usage_events
 
@@ -51,9 +52,10 @@ class Announcements:
         if not adopted:
             out.made += 1
         if echo:
-            out.facts.append(NewAllocation(self._state.name, allocation, allocation.demand, adopted))
+            said = allocation.demand if allocation.backfilled is None else in_force(allocation)
+            out.facts.append(NewAllocation(self._state.name, allocation, said, adopted))
         demand = allocation.demand
-        if demand.execution_timeout_ms > 0:
+        if demand.execution_timeout_ms > 0 or allocation.backfilled is not None:
             self.end_in_time(allocation)
         app, key, shape = allocation.app, demand.key, demand.shape
         assert app is not None, f"{allocation} is foreign"
@@ -72,10 +74,9 @@ class Announcements:
             out.tell_people(key, app.app_id, shape, "Successful allocation", now_ns)
 
     def end_in_time(self, allocation: Allocation) -> None:
-        """Sets a deadline at the end of its execution time, if the RM gave one (previous generation)."""
-        timeout_ms = allocation.demand.execution_timeout_ms
-        if timeout_ms > 0:
-            self._state.deadlines.append((allocation.allocated_ns + timeout_ms * 1_000_000, allocation))
+        """Sets a deadline at the end of its execution time, if it has one."""
+        if end_ns := allocation.end_ns:
+            self._state.deadlines.append((end_ns, allocation))
 
 
 def released(state: PartitionState, held: Allocation, termination: Termination, message: str) -> ReleasedAllocation:

@@ -3,9 +3,12 @@ due.
 
 A reservation is *due* when the declared ends of what runs on its node make enough room for its ask. If some of it
 declares no end, and the rest is not enough, no one knows when, and nothing is backfilled there. An ask's declared
-duration is its execution time-out, else its application's. The time-out ends the allocation, so the declaration is kept
-in any case. Duration and ends are compared as declared: if others end earlier, the reservation's ask may start earlier
-than due, but never because of backfill later than due.
+duration is its execution time-out, else its application's. Duration and ends are compared as declared: if others end
+earlier, the reservation's ask may start earlier than due, but never because of backfill later than due.
+
+The end for which an allocation was let in is a promise: its time-out is enforced then, whatever the RM says later. An
+earlier end takes the promise's place. Sizes and nodes that the RM reports are facts: they are booked, and an ask whose
+reservation becomes due later by one is told why.
 
 * ``conservative``: the allocation ends before the reservation is due. So no other ask that waits for the node starts
   later either.
@@ -23,8 +26,9 @@ from typing import TYPE_CHECKING
 from muster_core.config.config import BACKFILL_EASY, BACKFILL_OFF
 from muster_core.config.properties import duration_text
 from muster_core.model.allocation import Backfilled
+from muster_core.model.demand import DURATION_TAG, Demand
 from muster_core.model.reasons import Reason, ReasonCode
-from muster_core.model.resources import Shape, add, fits
+from muster_core.model.resources import INT64_MAX, Shape, add, fits
 from muster_core.model.wait_points import DURATION_FROM
 from muster_core.queues.rank import outranks
 
@@ -33,8 +37,12 @@ if TYPE_CHECKING:
 
     from muster_core.model.application import Allocation, Application, Ask, AskGroup
     from muster_core.model.node import Node
+    from muster_core.model.outcome import Outcome
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Waitlist
+
+    # A reserved node, the ask of its reservation, and when that is due.
+    Kept = tuple[Node, Ask, int]
 
 _MS_NS = 1_000_000
 
@@ -64,7 +72,7 @@ class Backfill:
         duration_ms = declared_ms(ask)
         if duration_ms <= 0 or ask.demand.required_node or ask.app.gang is not None or ask.refusals is not None:
             return None
-        end_ns = now_ns + duration_ms * _MS_NS
+        end_ns = min(now_ns + duration_ms * _MS_NS, INT64_MAX)
         easy = self._state.config.backfill == BACKFILL_EASY
         best: tuple[int, str] | None = None
         found: tuple[Node, Backfilled] | None = None
@@ -121,6 +129,36 @@ class Backfill:
         if ask.app.gang is not None or not reason.said.endswith(_TOO_LONG):
             return self.explained(reason, ask, now_ns)
         return replace(reason, said=_too_long(ask))
+
+    def kept_there(self, node_id: str, now_ns: int) -> Kept | None:
+        """The reservation of a node, before the RM's report changes what is there; None: nothing is promised."""
+        node = self._state.nodes.get(node_id) if self.on else None
+        if node is None or len(node.reservations) != 1:
+            return None
+        (kept,) = node.reservations
+        due = None if kept.demand.required_node else due_of(node, kept, now_ns)
+        return None if due is None else (node, kept, due[0])
+
+    @staticmethod
+    def tell_moved(before: Kept | None, changed: Allocation | None, out: Outcome, now_ns: int) -> None:
+        """Tells people why a reservation is due later than before the RM's report of an allocation (None: of the node
+        itself).
+        """
+        if before is None:
+            return
+        node, ask, was_ns = before
+        due = due_of(node, ask, now_ns)
+        if ask not in node.reservations or (due is not None and due[0] <= was_ns):
+            return
+        was, node_text = duration_text(was_ns - now_ns), f"{node.node_id}, reserved for it, is due"
+        by = "its amounts were reported anew"
+        if changed is not None:
+            by = f"{changed.key} of {changed.app_id or 'another manager'} was reported there"
+        if due is None:
+            said = f"It is not known any more when node {node_text} (so far in {was}): {by}"
+        else:
+            said = f"Node {node_text} in {duration_text(due[0] - now_ns)}, not in {was}: {by}"
+        out.tell_people(ask.key, ask.app.app_id, ask.shape, said, now_ns)
 
     @staticmethod
     def is_uneven(waitlist: Waitlist, reason: Reason) -> bool:
@@ -189,17 +227,62 @@ def end_of(held: Allocation, now_ns: int) -> int | None:
     """When an allocation ends at the latest, as declared; None: it declares nothing. One that is releasing ends now."""
     if held.releasing:
         return now_ns
-    own_ms, app = held.demand.execution_timeout_ms, held.app
-    ends = [held.allocated_ns + own_ms * _MS_NS] if own_ms > 0 else []
-    if app is not None and app.started_ns and _app_ms(app) > 0:
-        ends.append(app.started_ns + _app_ms(app) * _MS_NS)
-    return max(min(ends), now_ns) if ends else None
+    own_ns, app_ns = held.end_ns, _app_end_ns(held.app)
+    end_ns = min(own_ns, app_ns) if own_ns and app_ns else own_ns or app_ns
+    return max(end_ns, now_ns) if end_ns else None
+
+
+def is_reported(held: Allocation, since_ns: int) -> bool:
+    """Whether the RM put an allocation on its node after this time, or gave it another size there. (Where a node is
+    reserved, the scheduler only puts what it backfills, daemons, and what replaces placeholders.)
+    """
+    if held.demand.changed_ns > since_ns:
+        return True
+    decided = held.backfilled is not None or held.replaces is not None or bool(held.demand.required_node)
+    return held.allocated_ns > since_ns and not decided
+
+
+def in_force_ms(held: Allocation) -> int:
+    """The execution time-out that is in force, from the time of allocation; 0: none."""
+    return (held.end_ns - held.allocated_ns) // _MS_NS if held.end_ns else 0
+
+
+def in_force(held: Allocation) -> Demand:
+    """The allocation's demand as the RM is told it: with the time-out in force, if its own would last for longer."""
+    demand = held.demand
+    if held.backfilled is None or not outlives(held, demand.execution_timeout_ms):
+        return demand
+    return replace(demand, tags={**demand.tags, DURATION_TAG: str(in_force_ms(held))})
+
+
+def outlives(held: Allocation, said_ms: int) -> bool:
+    """Whether an allocation would last for longer than promised, if this were its execution time-out."""
+    by = held.backfilled
+    if by is None:
+        return False
+    app_ns = _app_end_ns(held.app)
+    end_ns = held.allocated_ns + said_ms * _MS_NS if said_ms > 0 else app_ns
+    return not end_ns or (min(end_ns, app_ns) if app_ns else end_ns) > by.end_ns
+
+
+def promised(held: Allocation, demand: Demand) -> Backfilled | None:
+    """What is promised of an allocation once this is its demand: an earlier end is the promised one from now on."""
+    by, said_ms = held.backfilled, demand.execution_timeout_ms
+    if by is None or said_ms <= 0:
+        return by
+    end_ns = held.allocated_ns + said_ms * _MS_NS
+    return replace(by, end_ns=end_ns) if end_ns < by.end_ns else by
 
 
 def declared_ms(ask: Ask) -> int:
     """How long an allocation of the ask runs at the most, as declared; 0: nothing is declared."""
     own_ms = ask.demand.execution_timeout_ms
     return own_ms if own_ms > 0 else max(_app_ms(ask.app), 0)
+
+
+def _app_end_ns(app: Application | None) -> int:
+    """When the application's execution time-out ends what runs; 0: never."""
+    return app.started_ns + _app_ms(app) * _MS_NS if app is not None and app.started_ns and _app_ms(app) > 0 else 0
 
 
 def _app_ms(app: Application) -> int:

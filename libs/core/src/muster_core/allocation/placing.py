@@ -140,9 +140,11 @@ class Placing:
             ordinal,
             made_uuid(demand.submission, ordinal, now_ns) if demand.previous_generation else "",
         )
+        allocation.backfilled = backfilled
         if replaces is not None:
             allocation.replaces = Replaced(replaces.key, replaces.created_ns)
-        allocation.backfilled = backfilled
+            if replaces.node_id == node.node_id:  # (the RM may make a placeholder of what was backfilled)
+                allocation.backfilled = replaces.backfilled
         self._books.place(ask, allocation, node, proposed=proposed)
         out.touch(allocation, state.name)
         gang = app.gang

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from muster_core.allocation.backfill import in_force, outlives, promised
+from muster_core.config.properties import duration_text
 from muster_core.model.application import Allocation
 from muster_core.model.demand import Demand
 from muster_core.model.node import Node
@@ -16,6 +18,7 @@ from muster_core.queues import quota
 
 if TYPE_CHECKING:
     from muster_core.allocation.announcements import Announcements
+    from muster_core.allocation.backfill import Backfill
     from muster_core.allocation.books import Books
     from muster_core.allocation.fair_shares import FairShares
     from muster_core.allocation.releases import Releases
@@ -43,6 +46,7 @@ class Recovery:
         releases: Releases,
         announcements: Announcements,
         questions: Questions,
+        backfill: Backfill,
     ) -> None:
         self._state = state
         self._books = books
@@ -54,6 +58,7 @@ class Recovery:
         self._releases = releases
         self._announcements = announcements
         self._questions = questions
+        self._backfill = backfill
 
     def adopt(self, allocation: Allocation, out: Outcome, now_ns: int, *, echo: bool = True) -> None:
         """Adopts an allocation that the RM reports, without checking any limit, and echoes it.
@@ -61,7 +66,9 @@ class Recovery:
         Also adopts allocations of external sources; these are not echoed to the RM.
         """
         out.reported += not allocation.foreign
+        kept = self._backfill.kept_there(allocation.node_id, now_ns)
         self._take(allocation, out, now_ns, echo=echo)
+        self._backfill.tell_moved(kept, allocation, out, now_ns)
 
     def _take(self, allocation: Allocation, out: Outcome, now_ns: int, *, echo: bool) -> None:
         state = self._state
@@ -101,13 +108,27 @@ class Recovery:
         now_ns: int,
         *,
         echo: bool,
+        declared: bool = True,
     ) -> Allocation:
         """Applies the RM's change of an existing allocation: its size, its node, its priority or its tags.
 
-        No limit is checked, and the allocation may become larger than its node. A released allocation stays released.
+        No limit is checked, and the allocation may become larger than its node. A released allocation stays released,
+        and one that was backfilled ends no later than promised: the RM gets the end that is in force.
 
         :param echo: the RM reported the allocation, and gets it as an answer; False: the RM sent its ask again.
+        :param declared: the RM said how long it runs at the most, or that it does not say so.
         """
+        late = declared and outlives(held, demand.execution_timeout_ms)
+        kept = self._backfill.kept_there(node_id, now_ns)
+        allocation = self._change(held, demand, node_id, uuid, out, now_ns, echo=echo or late)
+        if late:
+            self._tell_promise(allocation, out, now_ns)
+        self._backfill.tell_moved(kept, allocation, out, now_ns)
+        return allocation
+
+    def _change(
+        self, held: Allocation, demand: Demand, node_id: str, uuid: str, out: Outcome, now_ns: int, *, echo: bool
+    ) -> Allocation:
         state = self._state
         demand.changed_ns = held.demand.changed_ns
         moved, sized = node_id != held.node_id, demand.shape is not held.shape
@@ -118,20 +139,18 @@ class Recovery:
                 if held.app is not None and demand.priority != held.priority:
                     self._books.count_priority(held.app, held.priority, -1)
                     self._books.count_priority(held.app, demand.priority, 1)
-                held.demand = demand
+                held.demand, held.backfilled = demand, promised(held, demand)
                 state.version += 1
                 self._announcements.end_in_time(held)
                 out.touch(held, state.name)
             if echo:
-                out.facts.append(NewAllocation(state.name, held, held.demand, adopted=True))
+                out.facts.append(NewAllocation(state.name, held, in_force(held), adopted=True))
             return held
-        if sized and not moved:
+        if sized or moved:
             demand.changed_ns = now_ns
-        new = Allocation(
-            held.app, demand, node_id, now_ns if moved else held.allocated_ns, held.ordinal, uuid or held.uuid
-        )
+        new = Allocation(held.app, demand, node_id, held.allocated_ns, held.ordinal, uuid or held.uuid)
         new.preempted, new.timed_out, new.replaces = held.preempted, held.timed_out, held.replaces
-        new.source = held.source
+        new.source, new.backfilled = held.source, promised(held, demand)
         if demand.placeholder:  # otherwise the allocation is no placeholder any more, and no ask replaces it
             new.replaced_by = held.replaced_by if self._gangs.still_does(new, held.replaced_by) else ""
         self.give_back(held, out, now_ns)
@@ -156,6 +175,18 @@ class Recovery:
                 self._gangs.ask_more(allocation.demand, allocation.app, -1)
                 out.touch(allocation.app, state.name)
             self._releases.tell_gone(allocation, Detail.ALLOC_REPLACED, out, now_ns)
+
+    @staticmethod
+    def _tell_promise(held: Allocation, out: Outcome, now_ns: int) -> None:
+        """Adds an event for people if the RM says that a backfilled allocation lasts for longer than promised."""
+        by, said_ms = held.backfilled, held.demand.execution_timeout_ms
+        assert by is not None, f"{held} promised nothing"
+        said = duration_text(said_ms * 1_000_000) if said_ms > 0 else "none"
+        message = (
+            f"Its execution time-out stays {duration_text(by.end_ns - held.allocated_ns)} (reported: {said}): it was "
+            f"backfilled for that time, where a node was reserved for {by.key} of {by.app_id}"
+        )
+        out.tell_people(held.key, held.app_id, held.shape, message, now_ns)
 
     def _tell_excess(self, allocation: Allocation, node: Node, out: Outcome, now_ns: int) -> None:
         """Adds an event for people if a reported allocation exceeds a limit or its node: it is accepted anyway."""

@@ -40,7 +40,8 @@ class Backfilled:
     """The reservation on whose node an allocation was backfilled: the application and the key of its ask.
 
     :param due_ns: when the reservation was due then, by declared ends.
-    :param end_ns: when the allocation ends at the latest. After ``due_ns``: the ask fits beside it.
+    :param end_ns: when the allocation ends at the latest: it was let in for that, so it never becomes later. After
+        ``due_ns``: the ask fits beside it.
     """
 
     app_id: str

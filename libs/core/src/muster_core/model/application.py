@@ -336,10 +336,8 @@ class Ask(_Demanded):
 
     :ivar allocated: the number of allocations made for it.
     :ivar reserved_node: the id of the node reserved for it, or ""; ``reserved_ns``: since when.
-    :ivar preempts: the reservation is a claim on room that victims leave: they were released for one of its pending
-        allocations. It ends when that one is placed, or when the room is lost.
-    :ivar planned_ns: when victims were last chosen for the allocation that is placed next; 0: never.
-    :ivar lost: why the last claim of that allocation was lost, as a clause; "": none was.
+    :ivar preempts: the reservation is a claim on what victims leave, which were released for its next allocation.
+    :ivar planned_ns: when victims were last chosen for that one; 0: never. ``lost``: why the last claim was lost.
     :ivar scaled_up: the RM was told that the cluster is too small for it (autoscaling).
     :ivar mismatched: no placeholder of its task group was large enough: it is placed without one.
     :ivar asking: the open questions to the RM about its places; each stands for one of the pending allocations.
@@ -509,6 +507,13 @@ class Allocation(_Demanded):
     def unique_key(self) -> str:
         """See :func:`unique_key`."""
         return unique_key(self.demand.key, self.ordinal)
+
+    @property
+    def end_ns(self) -> int:
+        """When its execution time-out ends it; 0: never. What was backfilled keeps the end that it was let in for."""
+        timeout_ms, by = self.demand.execution_timeout_ms, self.backfilled
+        end_ns = self.allocated_ns + timeout_ms * 1_000_000 if timeout_ms > 0 else 0
+        return end_ns if by is None or 0 < end_ns < by.end_ns else by.end_ns
 
     @property
     def foreign_id(self) -> str:

@@ -20,7 +20,7 @@ class Demand:
     :ivar created_ns: when the ask was created, as the RM says (tag creationTime), or when it arrived.
     :ivar previous_generation: it came as si.v1.AllocationAsk, and its allocations have a UUID.
     :ivar required_node: the one node on which it may run (a daemon); "": any node.
-    :ivar changed_ns: of a running allocation: when the RM changed its size; 0: never.
+    :ivar changed_ns: of a running allocation: when the RM changed its size or its node; 0: never.
     """
 
     key: str

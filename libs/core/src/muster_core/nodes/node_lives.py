@@ -18,6 +18,7 @@ from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.resources import fits
 
 if TYPE_CHECKING:
+    from muster_core.allocation.backfill import Backfill
     from muster_core.allocation.books import Books
     from muster_core.allocation.releases import Releases
     from muster_core.allocation.reservations import Reservations
@@ -64,6 +65,7 @@ class NodeLives:
         gangs: Gangs,
         questions: Questions,
         external_books: PartitionBooks,
+        backfill: Backfill,
     ) -> None:
         self._state = state
         self._figures = figures
@@ -75,6 +77,7 @@ class NodeLives:
         self._gangs = gangs
         self._questions = questions
         self._external_books = external_books
+        self._backfill = backfill
         self.number: Callable[[], int] = _no_number
 
     def connect(self, *, external: NodeSources) -> None:
@@ -179,6 +182,7 @@ class NodeLives:
                 _schedulable_event(node, merged, out, now_ns)
             if node.ready != ready:
                 _flag_event(node, Detail.NODE_READY, f"ready: {'true' if node.ready else 'false'}", out, now_ns)
+        kept = self._backfill.kept_there(node_id, now_ns)
         resized, used = self._node_books.set_node(node, merged.capacity, merged.occupied)
         changed = changed or resized or used
         if resized and node.reservations:
@@ -191,6 +195,8 @@ class NodeLives:
             out.track(EventType.NODE, Change.SET, detail, node_id, "", capacity, message, now_ns=now_ns)
         if used:
             self._node_books.occupied_event(node_id, out, now_ns)
+        if resized or used:
+            self._backfill.tell_moved(kept, None, out, now_ns)
         if changed:
             out.touch(node, state.name)
             if node.refused_by:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from muster_si.constants import FOREIGN
 
 from muster_core.allocation import items
+from muster_core.allocation.backfill import outlives
 from muster_core.allocation.unnamed_releases import UnnamedReleases
 from muster_core.config.config import INDEPENDENT, INDEPENDENT_PATH, partition_name
 from muster_core.model.allocation import made_uuid, unique_key
@@ -147,7 +148,10 @@ class AllocationRequests:
             return
         if old is not None:
             demand = items.demand_of(_as_far_as_said(item, old), shape, old.submission, old.created_ns)
-            allocation = partition.recovery.change(old, demand, item.node_id, item.uuid, out, now_ns, echo=True)
+            declared = item.execution_timeout_ms > 0
+            allocation = partition.recovery.change(
+                old, demand, item.node_id, item.uuid, out, now_ns, echo=True, declared=declared
+            )
             if app is None:
                 return
         else:
@@ -183,7 +187,7 @@ class AllocationRequests:
                 previous_generation=held.previous_generation,
             )
             demand = items.demand_of(said, shape, held.submission, held.created_ns)
-            if not demand.same_as(held.demand):
+            if not demand.same_as(held.demand) or outlives(held, demand.execution_timeout_ms):
                 partition.recovery.change(held, demand, held.node_id, "", out, now_ns, echo=False)
 
     def _independent(self, partition: Partition, out: Outcome, now_ns: int) -> Application:

@@ -183,7 +183,7 @@ def running_of(core: SchedulerCore, now_ns: int) -> dict[Key, list[Ran]]:
     found: dict[Key, list[Ran]] = {}
     for partition in core.partitions.values():
         for held in _held(partition):
-            if not held.demand.execution_timeout_ms and not held.demand.placeholder:
+            if not held.end_ns and not held.demand.placeholder:
                 ran = Ran((now_ns - held.allocated_ns) / NS_PER_S, held.app_id)
                 found.setdefault(key_of(held, held.demand), []).append(ran)
     return found
@@ -194,7 +194,7 @@ def sources_of(core: SchedulerCore, lengths: Lengths) -> tuple[Counter[str], Cou
     unknown, declared, learnt = Counter[str](), Counter[str](), Counter[str]()
     for partition in core.partitions.values():
         for held in _held(partition):
-            if held.demand.execution_timeout_ms:
+            if held.end_ns:
                 declared[partition.name] += 1
             elif lengths.group_of(key_of(held, held.demand)) is not None:
                 learnt[partition.name] += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterator
 
+from muster_core.allocation.backfill import in_force_ms
 from muster_core.model.application import Allocation
 from muster_core.model.commands import (
     AppItem,
@@ -120,7 +121,7 @@ class Forward:
     def _will_end(self, partition: str, held: Allocation, demand: Demand, elapsed_s: float = 0.0) -> None:
         if held.app is None or held.source:
             return  # another manager's
-        length_s = self._draw(key_of(held, demand), demand.execution_timeout_ms, elapsed_s, held.app.app_id)
+        length_s = self._draw(key_of(held, demand), in_force_ms(held), elapsed_s, held.app.app_id)
         if length_s is None:
             return  # nobody knows it: it holds its room
         self._order += 1

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
+from muster_core.allocation.backfill import due_of, is_reported
+from muster_core.config.config import BACKFILL_OFF
 from muster_core.gangs.messages import TIMEOUT_MESSAGE
 from muster_core.model.application import Allocation, Application, Ask, AskGroup
 from muster_core.model.past import Past, PastReason
@@ -54,6 +56,8 @@ _PAUSE_CODES = {
     PauseKind.LISTING: ReasonCode.SOURCE_LISTING,
 }
 _GOES_ON = 1 << 63
+# So many allocations that were reported on a reserved node are named.
+_REPORTED_MAX = 3
 # Sorts by arrival: after a restart of the view, a changed ask has another place in its dictionary.
 _came = attrgetter("demand.submission")
 
@@ -197,6 +201,7 @@ class Explainer:
         if wanted.reserved_node:
             kept = KeptNodeDao(node=wanted.reserved_node, since=wanted.reserved_ns)
             said.append(f"Node {wanted.reserved_node} is reserved for it.")
+            said += self._reserved(wanted)
         if wanted.app.queue.fair_uses is not None:
             said.append(self._place_of(wanted))
         return PendingDao(
@@ -231,6 +236,22 @@ class Explainer:
         if queue not in self._shares:
             self._shares[queue] = explain_fair.of_queue(self._partition, queue, self._now_ns)
         return explain_fair.sentence_of_user(queue, wanted.app.user, self._shares[queue])
+
+    def _reserved(self, wanted: Ask) -> Iterator[str]:
+        """When the ask's node is due, where others may use it until then; and what was reported there meanwhile, which
+        may be why it is due later than before.
+        """
+        node = self._partition.nodes.get(wanted.reserved_node)
+        if node is None or self._partition.config.backfill == BACKFILL_OFF:
+            return
+        due = due_of(node, wanted, self._now_ns)
+        if due is not None:
+            yield f"By declared ends it is due in {lasted(due[0] - self._now_ns)}."
+        found = [held for held in node.allocations.values() if is_reported(held, wanted.reserved_ns)]
+        if found:
+            names = [_reported(held) for held in found[:_REPORTED_MAX]]
+            left = len(found) - len(names)
+            yield f"Reported there since then: {listed([*names, f'{left} more'] if left else names)}."
 
     def _now(self, wanted: Ask, reason: Reason) -> NowDao | None:
         self._kept[id(reason)] = reason
@@ -271,7 +292,15 @@ class Explainer:
 
 def _wants(wanted: Ask) -> str:
     """The amounts of an ask, for a reason without a single type."""
-    return f"It asks for {listed([amount(name, value) for name, value in sorted(wanted.shape.quantities.items())])}."
+    return f"It asks for {listed(_amounts(wanted))}."
+
+
+def _reported(held: Allocation) -> str:
+    return f"{held.key} of {held.app_id or 'another manager'} ({listed(_amounts(held))})"
+
+
+def _amounts(what: Ask | Allocation) -> list[str]:
+    return [amount(name, value) for name, value in sorted(what.shape.quantities.items())]
 
 
 def _one_sentence(wanted: Ask, reason: Reason, since_ns: int, now_ns: int) -> str:

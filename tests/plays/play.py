@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-# What a resource manager says on its streams; ELAPSE: delays pass; CONFIRM: it confirms what it was told to end.
+# What a resource manager says on its streams. CONFIRM: it confirms what it was told to end. ELAPSE: delays pass, and it
+# confirms, in rounds.
 NODES, APPLICATIONS, ALLOCATIONS = "UpdateNode", "UpdateApplication", "UpdateAllocation"
 ELAPSE, CONFIRM = "elapse", "confirm"
-# Longer than any step takes, shorter than the 30 s after which an application without work completes.
-PREEMPTION_DELAY_S = 4
-PREEMPTING_S, RESERVING_S = 5, 6
-DELAY = f"{PREEMPTION_DELAY_S}s"
+DELAY = "1s"
+# Longer than the delays of preemption (1 s) and reservations (2 s), and than the pause after a search without victims.
+ELAPSED_S = 16
+# What a round of preemption frees, the next one may use. No play has as many asks that preempt.
+ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -21,18 +23,17 @@ class Step:
     """One step. The next one begins when nothing is left to decide.
 
     :ivar message: the fields of the request, without the rmID.
-    :ivar reserves: of ELAPSE: whether asks are old enough to reserve nodes, too.
     """
 
     kind: str
     message: Mapping[str, Any] = field(default_factory=dict)
-    reserves: bool = False
 
 
 @dataclass(frozen=True)
 class Play:
     """What both systems get.
 
+    :ivar reserves: whether old asks reserve nodes.
     :ivar partition: the partition's configuration.
     :ivar mine: further keys of the partition for Muster, that make it behave as YuniKorn where a setting does.
     """
@@ -42,10 +43,12 @@ class Play:
     partition: Mapping[str, Any]
     mine: Mapping[str, Any]
     steps: tuple[Step, ...]
+    reserves: bool = False
 
     def config(self, *, muster: bool) -> str:
         """The text of the queue configuration. (JSON is YAML.)"""
-        partition = {**self.partition, **(self.mine if muster else {})}
+        mine = {"reservation": {"enabled": self.reserves}, **self.mine}
+        partition = {**self.partition, **(mine if muster else {})}
         return json.dumps({"partitions": [partition]}, indent=1)
 
     def elapsed_config(self) -> str:
@@ -74,7 +77,7 @@ class Play:
 def words_of(step: Step) -> list[str]:
     """A step in words: a line for each item."""
     if step.kind == ELAPSE:
-        return [f"{RESERVING_S if step.reserves else PREEMPTING_S} s pass"]
+        return [f"until nothing happens: {ELAPSED_S} s pass, and the RM confirms all releases that it was asked for"]
     if step.kind == CONFIRM:
         return ["the RM confirms all releases that it was asked for"]
     return [line for name, items in _lists(step.message) for line in (_item_words(name, item) for item in items)]
@@ -155,5 +158,5 @@ def confirm() -> Step:
     return Step(CONFIRM)
 
 
-def elapse(*, reserves: bool = False) -> Step:
-    return Step(ELAPSE, reserves=reserves)
+def elapse() -> Step:
+    return Step(ELAPSE)

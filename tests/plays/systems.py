@@ -21,7 +21,7 @@ from perf.sockets import BINARIES, build
 from scenario.lifecycles.peer import STREAMS, Heard, Peer, plain
 from scenario.through_gateway import DEFAULT, rest_of
 
-from plays.play import ALLOCATIONS, APPLICATIONS, CONFIRM, ELAPSE, NODES, PREEMPTING_S, RESERVING_S, Play, Step
+from plays.play import ALLOCATIONS, APPLICATIONS, CONFIRM, ELAPSE, ELAPSED_S, NODES, Play, Step
 
 PLAYER = BINARIES / "player"
 # Nothing is told twice and no time is lost by waiting for a sweep; the rest is as `muster up` has it.
@@ -85,7 +85,7 @@ class YuniKorn:
 
     async def take(self, play: Play, step: Step, message: Mapping[str, Any]) -> Outcome:
         if step.kind == ELAPSE:
-            return self._tell({"method": ELAPSE, "config": play.elapsed_config(), "reserves": step.reserves})
+            return self._tell({"method": ELAPSE, "config": play.elapsed_config(), "reserves": play.reserves})
         method = ALLOCATIONS if step.kind == CONFIRM else step.kind
         request = _TELLER.message(STREAMS[method][0], {"rmID": "rm", **message})
         return self._tell({"method": method, "message": json_format.MessageToDict(request)})
@@ -153,7 +153,7 @@ class Gateway:
 
     async def take(self, play: Play, step: Step, message: Mapping[str, Any]) -> Outcome:
         # (No two steps are at the same time: an order by age is an order of steps.)
-        passed_s = {True: RESERVING_S, False: PREEMPTING_S}[step.reserves] if step.kind == ELAPSE else 0.001
+        passed_s = ELAPSED_S if step.kind == ELAPSE else 0.001
         self._muster.clock.forward(passed_s)
         if step.kind != ELAPSE:
             await self._peer.send(ALLOCATIONS if step.kind == CONFIRM else step.kind, message)

@@ -13,7 +13,7 @@ from wanting import give_up
 from plays.__main__ import told
 from plays.compare import stage
 from plays.differences import RULES, SETTINGS
-from plays.kinds import play_of
+from plays.kinds import KINDS, play_of
 from plays.systems import player
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
@@ -29,7 +29,7 @@ def built() -> None:
     player()
 
 
-@pytest.mark.parametrize("kind", ["placement", "access", "ordering", "limits"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_random_plays_differ_in_documented_ways_only(kind: str, built: None, tmp_path: Path) -> None:
     found = []
     async with stage(tmp_path) as at:

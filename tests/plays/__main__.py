@@ -15,16 +15,16 @@ from pathlib import Path
 
 from plays.compare import Comparison, Stage, stage
 from plays.kinds import KINDS, play_of
+from plays.play import Play
 from plays.systems import player
 
 
-async def told(at: Stage, seed: int, kind: str, found: Comparison, *, shorten: bool) -> str:
+async def told(at: Stage, play: Play, found: Comparison, command: str, *, shorten: bool) -> str:
     """A failed play for a reader, in its shortest form."""
-    play = play_of(seed, kind)
     shortest = await at.shortest(play) if shorten else play
     failed = (await at.compare(shortest)).failed or found.failed
     lines = [shortest.words(), *(f"  {each}" for each in failed)]
-    return "\n".join([*lines, f"repeat: {repeat(seed, kind)}"])
+    return "\n".join([*lines, f"repeat: {command}"])
 
 
 def repeat(seed: int, kind: str = "") -> str:
@@ -47,7 +47,7 @@ async def run(seeds: range, kind: str, directory: Path, *, shorten: bool) -> int
             counts["allocations at the end"] += found.allocated
             if found.failed:
                 failed.append(seed)
-                sys.stdout.write(await told(at, seed, kind, found, shorten=shorten) + "\n\n")
+                sys.stdout.write(await told(at, play, found, repeat(seed, kind), shorten=shorten) + "\n\n")
                 sys.stdout.flush()
     sys.stdout.write(f"{len(seeds)} plays in {time.monotonic() - began_s:.0f} s: {dict(counts)}\n")
     for row, number in sorted(rows.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -58,6 +59,8 @@ class Side:
             for _ in range(ROUNDS):
                 # (What one system preempts for in two rounds, the other may in one: rounds are not compared.)
                 news = await self._items_of(play, step) + await self._items_of(play, confirm())
+                # (Only Muster's clock goes as far as the end of the completing time-out.)
+                news = Counter({item: count for item, count in news.items() if item.value != "Completed"})
                 found += news
                 if not news:
                     break
@@ -100,16 +103,16 @@ class Side:
             else:
                 found[Item(f"node {kind}", item["nodeID"])] += 1
         for name, state in self.states.items():
-            # (Only Muster's clock goes as far as the end of the completing time-out.)
-            if before.get(name) != state and state != "Completed":
+            if before.get(name) != state:
                 found[Item("state", name, state)] += 1
         return found
 
     def _allocation(self, kind: str, item: Mapping[str, Any], found: Counter[Item]) -> None:
         key = item["allocationKey"]
+        shown = name_of(key)
         if kind == "new":
             self.runs[key] = item["nodeID"]
-            found[Item("allocated", key, item["nodeID"])] += 1
+            found[Item("allocated", shown, item["nodeID"])] += 1
         elif kind == "released":
             how = item["terminationType"]
             if how == STOPPED:
@@ -117,9 +120,14 @@ class Side:
                 self.asked.pop(key, None)
             else:
                 self.asked[key] = (item["applicationID"], how)
-            found[Item("released", key, how)] += 1
+            found[Item("released", shown, how)] += 1
         else:
-            found[Item("rejected", key)] += 1
+            found[Item("rejected", shown)] += 1
+
+
+def name_of(key: str) -> str:
+    """An allocation's name for the comparison: placeholders of one task group are alike."""
+    return re.sub(r"-p\d+$", "-p", key)
 
 
 class Recorded:
@@ -177,7 +185,9 @@ async def _compare(play: Play, core: Side, own: Recorded, most: int = MOST) -> C
         return Comparison(frozenset(), failed, 0, registered=False)
     admitted: set[str] = set()
     for number, step in enumerate(play.steps[:most]):
-        scene = Scene(play, number, step, dict(core.runs))
+        runs = {name_of(key): where for key, where in core.runs.items()}
+        replacing = frozenset(app for app, how in core.asked.values() if how == "PLACEHOLDER_REPLACED")
+        scene = Scene(play, number, step, runs, replacing)
         theirs, ours = await core.take(play, number), await own.take(play, number)
         differences = [Difference(number, "YuniKorn", item) for item in sorted((theirs - ours).elements())]
         differences += [Difference(number, "Muster", item) for item in sorted((ours - theirs).elements())]

@@ -45,12 +45,14 @@ class Scene(NamedTuple):
     """What was before a step.
 
     :ivar core_runs: the node of each allocation that YuniKorn's core has, by key.
+    :ivar replacing: the applications with a placeholder that a real ask is about to replace.
     """
 
     play: Play
     number: int
     step: Step
     core_runs: Mapping[str, str]
+    replacing: frozenset[str]
 
 
 Admits = Callable[[Scene, Difference, Sequence[Difference]], bool]
@@ -110,10 +112,27 @@ def _draining_replaced(scene: Scene, it: Difference, _: Sequence[Difference]) ->
     return bool(held) and it.item.kind == "allocated"
 
 
+def _replacing(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
+    """YuniKorn's real ask is no longer pending and not yet allocated: without another one its application is idle."""
+    return (
+        it.only == "YuniKorn"
+        and it.item == Item("state", it.item.name, "Completing")
+        and (it.item.name in scene.replacing)
+    )
+
+
+def _completes_at_once(scene: Scene, it: Difference, others: Sequence[Difference]) -> bool:
+    ended = [each.item.name for each in others if each.only == "YuniKorn" and each.item.value == "Completed"]
+    is_state = it.item.kind == "state" and it.item.value in ("Completing", "Completed")
+    return scene.play.kind == "gangs" and is_state and it.item.name in ended
+
+
 RULES = (
     Rule("answers to UPDATE, DRAIN_NODE, DRAIN_TO_SCHEDULABLE, DECOMISSION", _node_answer),
     Rule("releases of asks, and of unknown objects", _nothing_released),
     Rule("states of an application that the RM removes", _removed),
     Rule("a placeholder on a draining node", _draining_replaced, ends=True),
+    Rule("a Completing gang that loses its last placeholder", _completes_at_once, ends=True),
+    Rule("a real ask while its placeholder is releasing", _replacing),
     Rule("when a gang's application is Running", _gang_runs),
 )

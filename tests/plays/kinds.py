@@ -36,15 +36,17 @@ class Sizes:
     """Sizes that are all different."""
 
     def __init__(self, random: Random) -> None:
-        self._left = random.sample(range(BASE, BASE + SPREAD), SPREAD)
-        self._more = 0
+        self._random = random
+        self._left = {name: self._shuffled() for name in ("vcore", "memory")}
 
     def next(self) -> dict[str, int]:
-        if not self._left:
-            self._more += 1
-            return {"vcore": BASE + SPREAD + self._more % 20, "memory": BASE + SPREAD + self._more % 20}
-        size = self._left.pop()
-        return {"vcore": size, "memory": size}
+        for name, left in self._left.items():
+            if not left:
+                self._left[name] = self._shuffled()
+        return {name: left.pop() for name, left in self._left.items()}
+
+    def _shuffled(self) -> list[int]:
+        return self._random.sample(range(BASE, BASE + SPREAD), SPREAD)
 
 
 def slots(count: int) -> dict[str, int]:
@@ -58,9 +60,12 @@ def slots_text(count: int) -> dict[str, str]:
 
 
 def _partition(random: Random, queues: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-    policy = random.choice(("fair", "binpacking"))
+    policy: dict[str, Any] = {"type": random.choice(("fair", "binpacking"))}
+    if random.random() < 0.3:
+        weights = ({"vcore": 3.0, "memory": 0.5}, {"memory": 1.0}, {"vcore": 0.0, "memory": 2.0})
+        policy["resourceweights"] = random.choice(weights) if random.random() < 0.9 else {}
     root = {"name": "root", "submitacl": "*", "queues": list(queues)}
-    return {"name": "default", "nodesortpolicy": {"type": policy}, "queues": [root], **more}
+    return {"name": "default", "nodesortpolicy": policy, "queues": [root], **more}
 
 
 # ---- placement -------------------------------------------------------------------------------------------------------
@@ -161,6 +166,9 @@ def ordering(random: Random, seed: int) -> Play:
     """Orders of queues, applications and asks: room comes slot by slot, so that each choice shows."""
     sizes = Sizes(random)
     leaves: list[str] = []
+    # (In YuniKorn an ask over a max raises the priority of the queues above it, too.)
+    has_maxima = random.random() < 0.4
+    priorities = (0,) if has_maxima else (0, 0, 0, 3, 7, -2)
 
     def properties(*, leaf: bool) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -182,7 +190,7 @@ def ordering(random: Random, seed: int) -> Play:
         else:
             leaves.append(f"{path}.{name}")
             it["resources"]["guaranteed"] = {"vcore": f"{random.randint(900, 4000)}m", "memory": "2000"}
-            if random.random() < 0.3:
+            if has_maxima and random.random() < 0.5:
                 it["resources"]["max"] = slots_text(random.randint(3, 6))
         return it
 
@@ -206,7 +214,7 @@ def ordering(random: Random, seed: int) -> Play:
         for _ in range(random.randint(4, 8)):
             app = random.choice(apps)[0]
             count += 1
-            items.append(ask(f"ask{count}", app, sizes.next(), priority=random.choice((0, 0, 0, 3, 7, -2))))
+            items.append(ask(f"ask{count}", app, sizes.next(), priority=random.choice(priorities)))
         return allocations(*items)
 
     steps.append(asks())
@@ -299,33 +307,56 @@ def preemption(random: Random, seed: int) -> Play:
     def units(count: int) -> dict[str, str]:
         return {"vcore": f"{count * BASE}m", "memory": str(count * BASE)}
 
-    same = {"preemption.delay": DELAY, "preemption.priority": "disabled"}
+    def leaf(name: str, guaranteed: int) -> dict[str, Any]:
+        it: dict[str, Any] = {
+            "name": name,
+            "properties": {"preemption.delay": DELAY, "preemption.priority": "disabled"},
+        }
+        return {**it, "resources": {"guaranteed": units(guaranteed)}} if guaranteed else it
+
+    def with_priorities(it: dict[str, Any]) -> dict[str, Any]:
+        found = it.setdefault("properties", {})
+        if random.random() < 0.2:
+            found["priority.offset"] = str(random.randint(-3, 3))
+        if random.random() < 0.1:
+            found["priority.policy"] = "fence"
+        return it
+
     # (On several nodes, YuniKorn prefers the node with the lower name, Muster the younger victims.)
-    capacity = [random.randint(2, 9)]
-    whole = sum(capacity)
-    guaranteed = random.randint(1, whole)
+    whole = random.randint(2, 9)
+    guaranteed = random.randint(1, min(whole, 6))
     victims = random.choice((1, 1, 2))
-    queues: list[dict[str, Any]] = [
-        {"name": "a", "properties": dict(same), "resources": {"guaranteed": units(guaranteed)}},
-    ]
-    for number in range(victims):
-        it: dict[str, Any] = {"name": f"v{number}", "properties": dict(same)}
+    # (Of three queues without a guarantee: see ordering.)
+    lower = [leaf(f"v{number}", random.randint(victims > 1, 2)) for number in range(victims)]
+    for it in lower:
+        with_priorities(it)
         if random.random() < 0.15:
             it["properties"]["preemption.policy"] = "disabled"
-        # (Three queues without a guarantee: see ordering.)
-        if random.random() < 0.5 or victims > 1:
-            it["resources"] = {"guaranteed": units(random.randint(1, 2))}
-        queues.append(it)
+    upper = with_priorities(leaf("a", guaranteed))
+    paths = {"pre": "root.a", **{f"vic{number}": f"root.v{number}" for number in range(victims)}}
+    if random.random() < 0.4:
+        # (The preemptor's parents have no guarantee: YuniKorn takes it for one between the children, too.)
+        parent = {"name": "p", "properties": {"preemption.policy": random.choice(("default", "default", "fence"))}}
+        inside = random.random() < 0.3
+        other = with_priorities({"name": "q", "queues": lower[:-1] if inside else lower})
+        for number, it in enumerate(lower):
+            paths[f"vic{number}"] = f"root.{'p' if inside and it is lower[-1] else 'q'}.v{number}"
+        queues = [{**parent, "queues": [upper, *(lower[-1:] if inside else ())]}]
+        if other["queues"]:
+            queues.append(other)
+        paths["pre"] = "root.p.a"
+    else:
+        queues = [upper, *lower]
     partition = _partition(random, queues)
     steps: list[Step] = [
-        nodes(*(node(f"n{at}", vcore=size * BASE, memory=size * BASE) for at, size in enumerate(capacity))),
-        applications(application("pre", "root.a")),
-        applications(*(application(f"vic{number}", f"root.v{number}") for number in range(victims))),
+        nodes(node("n0", vcore=whole * BASE, memory=whole * BASE)),
+        *(applications(application(app, path)) for app, path in paths.items()),
     ]
-    # One after the other, so that each has an age of its own.
+    # One after the other, so that each has an age of its own. (Muster prefers victims of lower priority.)
+    priority = random.choice((0, 0, 2))
     for number in range(whole):
         app = f"vic{random.randrange(victims)}"
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"priority": priority}
         roll = random.random()
         if roll < 0.15:
             more["preemptionPolicy"] = {"allowPreemptSelf": False, "allowPreemptOther": True}
@@ -333,10 +364,13 @@ def preemption(random: Random, seed: int) -> Play:
             more["originator"] = True
         steps.append(allocations(ask(f"low{number}", app, one, **more)))
     waits = f"vic{random.randrange(victims)}"
-    steps += [allocations(ask(f"wait{number}", waits, one)) for number in range(random.randint(0, 3))]
+    steps += [
+        allocations(ask(f"wait{number}", waits, one, priority=priority)) for number in range(random.randint(0, 3))
+    ]
     wanted = random.randint(1, guaranteed)
     steps += [
-        allocations(ask(f"high{number}", "pre", one, priority=random.choice((0, 5, 100)))) for number in range(wanted)
+        allocations(ask(f"high{number}", "pre", one, priority=random.choice((-1, 0, 5, 100))))
+        for number in range(wanted)
     ]
     steps.append(elapse())
     if random.random() < 0.5:
@@ -353,18 +387,28 @@ def gangs(random: Random, seed: int) -> Play:
     count = random.randint(2, 4)
     queues = [{"name": "a", "properties": {"application.sort.policy": "fifo", "gang.start": "incremental"}}]
     partition = _partition(random, queues)
-    steps: list[Step] = [nodes(*(node(f"n{at}", **slots(random.randint(2, 3))) for at in range(count)))]
+    # YuniKorn replaces the first of a Go map: so a task group has one placeholder, or all of them are on one node, and
+    # are told apart by nobody (``compare.py``).
+    alike = random.random() < 0.4
+    if alike:
+        count = 1
+    capacity = [random.randint(5, 8) if alike else random.randint(2, 3) for _ in range(count)]
+    steps: list[Step] = [nodes(*(node(f"n{at}", **slots(size)) for at, size in enumerate(capacity)))]
     groups: list[tuple[str, str]] = []
     for number in range(random.randint(1, 2)):
         app = f"gang{number}"
-        # One placeholder for each task group: YuniKorn replaces the first of a Go map.
-        members = [(f"{app}-g{at}", sizes.next()) for at in range(random.randint(2, 4))]
-        total = {name: sum(amounts[name] for _, amounts in members) for name in ("vcore", "memory")}
+        members = []
+        for at in range(random.randint(1, 2) if alike else random.randint(2, 4)):
+            size = sizes.next()
+            members += [(f"{app}-g{at}", number, size) for number in range(random.randint(2, 3) if alike else 1)]
+        total = {name: sum(amounts[name] for *_, amounts in members) for name in ("vcore", "memory")}
         style = random.choice(("Soft", "Hard"))
         steps.append(applications(application(app, "root.a", placeholderAsk=total, gangSchedulingStyle=style)))
-        asked = [ask(f"{group}-p", app, amounts, taskGroupName=group, placeholder=True) for group, amounts in members]
+        asked = [
+            ask(f"{group}-p{at}", app, amounts, taskGroupName=group, placeholder=True) for group, at, amounts in members
+        ]
         steps.append(allocations(*asked))
-        groups += [(app, group) for group, _ in members]
+        groups += dict.fromkeys((app, group) for group, *_ in members)
     left = [f"n{at}" for at in range(count)]
     fresh, real = count, 0
     # Until the RM confirms, a task group gets no further ask, and none is withdrawn. (In YuniKorn the one waits for the

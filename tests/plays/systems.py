@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -11,7 +12,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from tempfile import TemporaryFile
+from typing import IO, Any, Protocol
 
 import httpx
 import structlog
@@ -75,8 +77,8 @@ def player() -> Path:
 class YuniKorn:
     """The core in a process of its own: it registers one resource manager in its life."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
+        self._process, self._log = process, log
         self._queues: dict[str, str] = {}
 
     async def begin(self, play: Play) -> Outcome:
@@ -96,11 +98,13 @@ class YuniKorn:
     def _tell(self, line: Mapping[str, Any]) -> Outcome:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(line) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
         if not answer:
-            return Outcome(error=f"the core ended with status {self._process.wait(60)}")
+            return Outcome(error=self._end())
         said = json.loads(answer)
         self._queues = said["queues"]
         outcome = Outcome(error=said.get("error", ""))
@@ -111,18 +115,26 @@ class YuniKorn:
                 outcome.heard += [(each["method"], Heard(one.name, plain(item))) for item in items]
         return outcome
 
+    def _end(self) -> str:
+        """Why the process ended."""
+        status = self._process.wait(60)
+        self._log.seek(0)
+        why = [line.strip() for line in self._log if line.startswith(("panic: ", "fatal error: "))]
+        return "; ".join([f"the core ended with status {status}", *why])
+
 
 @contextmanager
 def yunikorn() -> Iterator[YuniKorn]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([PLAYER], text=True, **pipes)  # type: ignore[call-overload]
-    try:
-        yield YuniKorn(process)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    with TemporaryFile("w+") as log:
+        process = subprocess.Popen([PLAYER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            yield YuniKorn(process, log)
+        finally:
+            process.kill()
+            process.wait()
+            with contextlib.suppress(BrokenPipeError):  # what it was told when it had ended
+                process.stdin.close()
+            process.stdout.close()
 
 
 # ---- Muster ----------------------------------------------------------------------------------------------------------

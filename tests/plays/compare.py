@@ -35,6 +35,11 @@ class Comparison(NamedTuple):
     registered: bool = True
     allocated: int = 0
 
+    @property
+    def differing(self) -> frozenset[tuple[str, Item]]:
+        """What one system alone said, in whatever step."""
+        return frozenset((each.only, each.item) for each in self.failed)
+
 
 @dataclass
 class Side:
@@ -169,10 +174,11 @@ class Stage:
         return found
 
     async def shortest(self, play: Play) -> Play:
-        """The play without the steps and items that are not needed for a difference that no rule admits."""
+        """The play without the steps and items that its differences do not need."""
+        wanted = (await self.compare(play)).differing
 
         async def fails(tried: Play) -> bool:
-            return bool((await self.compare(tried)).failed)
+            return (await self.compare(tried)).differing == wanted
 
         return await shortened(play, fails)
 

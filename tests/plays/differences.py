@@ -9,6 +9,7 @@ A difference that no rule admits is a defect. There are three ways in which a ro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -90,10 +91,38 @@ def _nothing_released(scene: Scene, it: Difference, _: Sequence[Difference]) -> 
     return is_acknowledgement and it.item.name not in scene.core_runs
 
 
+def _reported_again(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
+    reported = {each["allocationKey"]: each.get("nodeID") for each in scene.step.message.get("allocations", ())}
+    is_echo = it.only == "Muster" and it.item.kind == "allocated" and reported.get(it.item.name) == it.item.value
+    return is_echo and scene.core_runs.get(it.item.name) == it.item.value
+
+
 def _removed(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
     gone = [each["applicationID"] for each in scene.step.message.get("remove", ())]
     is_end = it.item.kind == "state" and it.item.value in ("Completing", "Completed")
     return it.only == "YuniKorn" and is_end and it.item.name in gone
+
+
+def _is_overfull(scene: Scene) -> bool:
+    """Whether a node has more than its capacity: it became smaller, or more was reported."""
+    capacity: dict[str, Mapping[str, int]] = {}
+    sizes: dict[str, Mapping[str, int]] = {}
+    for step in scene.play.steps[: scene.number + 1]:
+        for each in step.message.get("nodes", ()):
+            capacity[each["nodeID"]] = each.get("schedulableResource") or capacity.get(each["nodeID"], {})
+        for each in step.message.get("allocations", ()):
+            sizes[each["allocationKey"]] = each["resourcePerAlloc"]
+    used: Counter[tuple[str, str]] = Counter()
+    for key, where in scene.core_runs.items():
+        used.update({(where, name): amount for name, amount in sizes.get(key, {}).items()})
+    return any(amount > capacity.get(where, {}).get(name, 0) for (where, name), amount in used.items())
+
+
+def _overfull(scene: Scene, it: Difference, others: Sequence[Difference]) -> bool:
+    """What YuniKorn does not allocate, and the state of its application."""
+    more = [each for each in others if each.item.kind == "allocated"]
+    is_meant = it.item.kind == "allocated" or (it.item.kind == "state" and it.item.value in ("Running", "Accepted"))
+    return is_meant and bool(more) and all(each.only == "Muster" for each in more) and _is_overfull(scene)
 
 
 def _gang_runs(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
@@ -130,8 +159,10 @@ def _completes_at_once(scene: Scene, it: Difference, others: Sequence[Difference
 RULES = (
     Rule("answers to UPDATE, DRAIN_NODE, DRAIN_TO_SCHEDULABLE, DECOMISSION", _node_answer),
     Rule("releases of asks, and of unknown objects", _nothing_released),
+    Rule("an allocation on a node (foreign ones too) that is reported again", _reported_again),
     Rule("states of an application that the RM removes", _removed),
     Rule("a placeholder on a draining node", _draining_replaced, ends=True),
+    Rule("a node with more than its capacity", _overfull, ends=True),
     Rule("a Completing gang that loses its last placeholder", _completes_at_once, ends=True),
     Rule("a real ask while its placeholder is releasing", _replacing),
     Rule("when a gang's application is Running", _gang_runs),

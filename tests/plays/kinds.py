@@ -207,6 +207,8 @@ def ordering(random: Random, seed: int) -> Play:
     # Each application, so each queue, uses an amount of its own: no shares are equal.
     steps.append(allocations(*(ask(f"{app}-first", app, sizes.next(), nodeID="n0") for app, _ in apps)))
     count = 0
+    # (No queue and no two applications lose all that they use: empty ones tie.)
+    ends = [app for app, _ in apps if app.startswith("app")][:1]
 
     def asks() -> Step:
         nonlocal count
@@ -224,8 +226,8 @@ def ordering(random: Random, seed: int) -> Play:
             steps.append(nodes(node(f"n{number}", **slots(random.choice((1, 1, 2, 3))))))
         elif roll < 0.8:
             steps.append(asks())
-        else:
-            app = random.choice(apps)[0]
+        elif ends:
+            app = ends.pop()
             steps.append(releases((app, f"{app}-first")))
     return Play("ordering", seed, partition, {}, tuple(steps))
 
@@ -444,6 +446,52 @@ def gangs(random: Random, seed: int) -> Play:
     return Play("gangs", seed, partition, {}, tuple(steps))
 
 
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def machines(random: Random, seed: int) -> Play:
+    """Nodes that come, drain, change and leave, below asks and allocations that change, end and are reported."""
+    sizes = Sizes(random)
+    partition = _partition(random, [{"name": "a", "properties": {"application.sort.policy": "fifo"}}])
+    apps = [f"app{number}" for number in range(random.randint(1, 3))]
+    steps: list[Step] = [applications(application(app, "root.a")) for app in apps]
+    # (A node's name is not used again, and names are in the order of their nodes: empty nodes tie.)
+    names = [f"n{number:02}" for number in range(30)]
+    left: list[str] = []
+    asked: list[tuple[str, str]] = []
+    reported: list[tuple[str, str, str]] = []
+    for number in range(random.randint(12, 20)):
+        roll = random.random()
+        if roll < 0.25 or not left:
+            name = names.pop(0)
+            left.append(name)
+            action = random.choice(("CREATE", "CREATE", "CREATE_DRAIN"))
+            steps.append(nodes(node(name, action, **slots(random.randint(1, 4)))))
+        elif roll < 0.5:
+            app = random.choice(apps)
+            keys = [f"ask{number}-{at}" for at in range(random.randint(1, 3))]
+            steps.append(allocations(*(ask(key, app, sizes.next()) for key in keys)))
+            asked += [(app, key) for key in keys]
+        elif roll < 0.6:
+            app, key, name = random.choice(apps), f"old{number}", random.choice(left)
+            steps.append(allocations(ask(key, app, sizes.next(), nodeID=name)))
+            reported.append((app, key, name))
+        elif roll < 0.68 and reported:
+            app, key, name = random.choice(reported)
+            if name in left:
+                steps.append(allocations(ask(key, app, sizes.next(), nodeID=name)))
+        elif roll < 0.78 and asked:
+            steps.append(releases(asked.pop(random.randrange(len(asked)))))
+        elif roll < 0.86:
+            action = random.choice(("DRAIN_NODE", "DRAIN_TO_SCHEDULABLE"))
+            steps.append(nodes(node(random.choice(left), action)))
+        elif roll < 0.93:
+            steps.append(nodes(node(random.choice(left), "UPDATE", **slots(random.randint(1, 5)))))
+        else:
+            steps.append(nodes(node(left.pop(random.randrange(len(left))), "DECOMISSION")))
+    return Play("machines", seed, partition, {}, tuple(steps))
+
+
 KINDS: dict[str, Callable[[Random, int], Play]] = {
     "placement": placement,
     "access": access,
@@ -451,6 +499,7 @@ KINDS: dict[str, Callable[[Random, int], Play]] = {
     "limits": limits,
     "preemption": preemption,
     "gangs": gangs,
+    "machines": machines,
 }
 
 

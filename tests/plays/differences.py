@@ -75,6 +75,7 @@ class Rule(NamedTuple):
 SETTINGS = {
     "gang.start": "the start of a gang",
     "preemption.priority": "preemption by priority within a leaf",
+    "reservation.enabled": "`DISABLE_RESERVATION` (environment)",
     "optout": "allocations that opted out (`allowPreemptSelf: false`)",
 }
 
@@ -162,7 +163,7 @@ RULES = (
     Rule("an allocation on a node (foreign ones too) that is reported again", _reported_again),
     Rule("states of an application that the RM removes", _removed),
     Rule("a placeholder on a draining node", _draining_replaced, ends=True),
-    Rule("a node with more than its capacity", _overfull, ends=True),
+    Rule("a node with more than its capacity (it became smaller, or more was reported)", _overfull, ends=True),
     Rule("a Completing gang that loses its last placeholder", _completes_at_once, ends=True),
     Rule("a real ask while its placeholder is releasing", _replacing),
     Rule("when a gang's application is Running", _gang_runs),

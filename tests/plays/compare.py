@@ -206,7 +206,7 @@ async def _compare(play: Play, core: Side, own: Recorded, most: int = MOST) -> C
                 admitted.add(rule.row)
                 ends = ends or rule.ends
         if ends or failed:
-            return Comparison(frozenset(admitted), () if ends else tuple(failed), number + 1, allocated=len(core.runs))
+            return Comparison(frozenset(admitted), tuple(failed), number + 1, allocated=len(core.runs))
     return Comparison(frozenset(admitted), (), len(play.steps), allocated=len(core.runs))
 
 

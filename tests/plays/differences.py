@@ -88,8 +88,10 @@ def _node_answer(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
 
 
 def _nothing_released(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
+    released = scene.step.message.get("releases", {}).get("allocationsToRelease", ())
     is_acknowledgement = it.only == "Muster" and it.item.kind == "released" and it.item.value == "STOPPED_BY_RM"
-    return is_acknowledgement and it.item.name not in scene.core_runs
+    is_named = any(each["allocationKey"] == it.item.name for each in released)
+    return is_acknowledgement and is_named and it.item.name not in scene.core_runs
 
 
 def _reported_again(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:
@@ -137,9 +139,8 @@ def _draining_replaced(scene: Scene, it: Difference, _: Sequence[Difference]) ->
         for each in step.message.get("nodes", ()):
             (draining.add if each["action"] == "DRAIN_NODE" else draining.discard)(each["nodeID"])
     held = {key for key, where in scene.core_runs.items() if where in draining and key.endswith("-p")}
-    if it.item.kind == "released" and it.item.value == "PLACEHOLDER_REPLACED":
-        return it.only == "Muster" or it.item.name in held
-    return bool(held) and it.item.kind == "allocated"
+    is_replacement = it.item.kind == "released" and it.item.value == "PLACEHOLDER_REPLACED"
+    return bool(held) and (is_replacement or it.item.kind == "allocated")
 
 
 def _replacing(scene: Scene, it: Difference, _: Sequence[Difference]) -> bool:

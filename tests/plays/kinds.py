@@ -207,24 +207,27 @@ def ordering(random: Random, seed: int) -> Play:
     # Each application, so each queue, uses an amount of its own: no shares are equal.
     steps.append(allocations(*(ask(f"{app}-first", app, sizes.next(), nodeID="n0") for app, _ in apps)))
     count = 0
+    # Asks of one size wait together in Muster. (Sums differ all the same, by the allocations that are reported first.)
+    alike = random.random() < 0.6
     # (No queue and no two applications lose all that they use: empty ones tie.)
     ends = [app for app, _ in apps if app.startswith("app")][:1]
 
     def asks() -> Step:
         nonlocal count
         items = []
-        for _ in range(random.randint(4, 8)):
+        for _ in range(random.randint(1, 3)):
             app = random.choice(apps)[0]
             count += 1
-            items.append(ask(f"ask{count}", app, sizes.next(), priority=random.choice(priorities)))
+            size = {"vcore": BASE, "memory": BASE} if alike else sizes.next()
+            items.append(ask(f"ask{count}", app, size, priority=random.choice(priorities)))
         return allocations(*items)
 
-    steps.append(asks())
-    for number in range(1, random.randint(6, 9)):
+    steps += [asks() for _ in range(random.randint(3, 6))]
+    for number in range(1, random.randint(6, 10)):
         roll = random.random()
         if roll < 0.6:
             steps.append(nodes(node(f"n{number}", **slots(random.choice((1, 1, 2, 3))))))
-        elif roll < 0.8:
+        elif roll < 0.85:
             steps.append(asks())
         elif ends:
             app = ends.pop()

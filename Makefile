@@ -17,6 +17,8 @@ RECORDS ?=
 SEED ?=
 SEEDS ?=
 STEPS ?=
+KIND ?=
+PLAYS_ARGS ?=
 FUZZ_S ?= 600
 MINUTES ?= 3
 CHAOS_ARGS ?=
@@ -30,7 +32,7 @@ DOCUMENTATION := requirements/docs.lock
 NOTICE_TESTS := $(wildcard tests/simulation/test_*auditor_notices.py)
 # Short tests use the whole of as many cores. Whole systems mostly wait: more files at a time than cores, those first
 # that take longest (tests/README.md says what takes how long).
-PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario) \
+PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/plays) \
   $(filter-out $(NOTICE_TESTS),$(wildcard tests/simulation/test_*.py))
 # They keep both cores busy with what they measure: one after the other, and beside nothing.
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
@@ -177,6 +179,9 @@ simulate: install-dev ## random lives of a cluster with an auditor beside them, 
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(LIVES)
 	@PYTHONPATH=tests $(BIN)/python -m simulation --with gangs,callbacks,external $(LIVES)
 	@$(if $(SEED),PYTHONPATH=tests $(BIN)/python -m simulation --with gangs $(LIVES))
+
+compare-plays: install-dev ## random plays on YuniKorn's core and on Muster; what differs is shortened and told (SEEDS=1000 KIND=gangs; SEED=17 for one; needs Go)
+	@PYTHONPATH=tests $(BIN)/python -m plays $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(KIND),--kind $(KIND)) $(PLAYS_ARGS)
 
 simulate-gangs: install-dev ## random lives with gangs, twice under another hash seed (SEEDS=2000 STEPS=300; SEED=17 for one)
 	@PYTHONPATH=tests $(BIN)/python -m simulation --with gangs $(LIVES)

@@ -87,7 +87,9 @@ class Muster(NamedTuple):
 
 
 @asynccontextmanager
-async def muster_here(directory: Path, assignments: Sequence[str] = ()) -> AsyncIterator[Muster]:
+async def muster_here(
+    directory: Path, assignments: Sequence[str] = (), clock: MovableClock | None = None
+) -> AsyncIterator[Muster]:
     """Gateway, scheduler, view and publisher, over real sockets; on the embedded log unless told otherwise.
 
     :param assignments: further settings, each as ``--set`` takes it: "section.field=value".
@@ -104,7 +106,7 @@ async def muster_here(directory: Path, assignments: Sequence[str] = ()) -> Async
         "view.whole_wait_s": PATIENCE_S,
     }
     settings = load(None, assignments, given, defaults).values
-    clock = MovableClock()
+    clock = clock or MovableClock()
     log = make_log(settings.log, clock)
     _, parts, checks = _everything(settings, log, clock)
     async with AsyncExitStack() as stack:

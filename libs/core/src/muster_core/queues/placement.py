@@ -120,10 +120,13 @@ def _named(state: PartitionState, rule: PlacementRuleConfig, application: _Appli
     if rule.name != "user" and (name.startswith(_QUALIFIED) or (fixed and name == ROOT)):
         path = name
     else:
+        if not fixed:
+            name = name.replace(".", DOT_IN_A_NAME)
+            _check_path(name)  # first, because a wrong name stops the rules even if the parent rule finds no queue
         above = ROOT if rule.parent is None else _parent(state, rule.parent, application)
         if not above:
             return ""
-        path = f"{above}.{name if fixed else name.replace('.', DOT_IN_A_NAME)}"
+        path = f"{above}.{name}"
     if path in (RECOVERY_PATH, INDEPENDENT_PATH):  # recovery comes last; the other one is for no application
         return ""
     if path in state.queues:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from muster_core.allocation import backfill, cycle, recovery, releases
+from muster_core.allocation import backfill, cycle, long_wait, recovery, releases, rights
 from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.limit_checks import LimitChecks
 from muster_core.allocation.notifications import Notifications
 from muster_core.allocation.releases import Releases
+from muster_core.allocation.reservations import Reservations
 from muster_core.allocation.waiting import Waiting
 from muster_core.applications.lifecycle import Lifecycle
 from muster_core.model.application import Application, Ask
@@ -29,7 +30,7 @@ from muster_core.nodes.node_books import NodeBooks
 from muster_core.nodes.node_index import NodeIndex
 from muster_core.partition import Partition
 from muster_core.preemption.preemption_cover import Branch, Guard
-from muster_core.queues import limits, ordering, reload
+from muster_core.queues import limits, ordering, rank, reload
 from muster_core.requests import allocation_requests
 from muster_core.scheduler import SchedulerCore
 from simulation.life import Life
@@ -403,6 +404,48 @@ def _node_keeps_its_capacity(patch: pytest.MonkeyPatch) -> None:
 _NOTHING: dict[Detail, dict[str, Any]] = {Detail.NODE_DECOMISSION: {"resource": None}}
 
 
+def _nothing_gives_way(patch: pytest.MonkeyPatch) -> None:
+    """A reservation by age holds against every rank."""
+    patch.setattr(Ask, "yields", property(lambda self: False))
+
+
+def _rank_without_priority(patch: pytest.MonkeyPatch) -> None:
+    """Priorities do not count in the rank."""
+    patch.setattr(rank, "outranks", lambda ask, other: ask.age < other.age)
+    patch.setattr(cycle, "outranks", lambda ask, other: ask.age < other.age)
+
+
+def _rank_without_guarantee(patch: pytest.MonkeyPatch) -> None:
+    """Guarantees do not count in the rank."""
+    patch.setattr(rank, "_is_within_guarantee", lambda ask, queues: False)
+
+
+def _claim_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A claim whose victims are gone for nothing stays."""
+    patch.setattr(Reservations, "review", lambda self, *given, **named: None)
+
+
+def _claim_for_a_moment(patch: pytest.MonkeyPatch) -> None:
+    """A claim is lost before its victims are gone."""
+
+    def lost(self: Reservations, ask: Any, node: Any, out: Outcome, now_ns: int, *, limited: bool) -> None:
+        if ask.preempts and not ask.demand.required_node:
+            self.unreserve(ask, out, now_ns, "others use it")
+
+    patch.setattr(Reservations, "review", lost)
+
+
+def _planned_at_once(patch: pytest.MonkeyPatch) -> None:
+    """An ask whose claim was lost chooses other victims without a pause."""
+    patch.setattr(rights, "preempts_from", lambda ask: ask.created_ns + ask.app.queue.policy.preemption_delay_ns)
+    patch.setattr(long_wait, "preempts_from", rights.preempts_from)
+
+
+def _reservations_stay(patch: pytest.MonkeyPatch) -> None:
+    """Reservations by age stay in force when reservations are switched off."""
+    patch.setattr(Reservations, "reconfigured", lambda self, out, now_ns: None)
+
+
 # What is broken, how, and which checks may be the ones that notice.
 BROKEN: dict[str, tuple[Break, set[str]]] = {
     "quota": (_quota, {"quota"}),
@@ -424,6 +467,13 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "max applications": (_max_applications, {"max applications"}),
     "reservation hiding": (_reservation_hiding, {"reserved node"}),
     "reservation age": (_reservation_age, {"reservation"}),
+    "nothing gives way": (_nothing_gives_way, {"rank"}),
+    "rank without priority": (_rank_without_priority, {"rank"}),
+    "rank without guarantee": (_rank_without_guarantee, {"rank"}),
+    "claim for ever": (_claim_for_ever, {"claim", "left pending"}),
+    "claim for a moment": (_claim_for_a_moment, {"claim"}),
+    "planned at once": (_planned_at_once, {"preemption"}),
+    "reservations stay": (_reservations_stay, {"claim", "event sum", "record", "reservation"}),
     "answered twice": (_answered_twice, {"answer"}),
     "not answered": (_not_answered, {"answer"}),
     "release not told": (_release_not_told, {"answer"}),

@@ -258,7 +258,8 @@ class AllocationRequests:
                     _acknowledge(item, partition.name, item.message, out, ask)
         elif not ended:
             _acknowledge(item, partition.name, _nothing_there(app, item), out)
-        partition.lifecycle.complete_if_idle(app, out, now_ns)
+        if asks or ended:  # (a release of nothing changes nothing)
+            partition.lifecycle.complete_if_idle(app, out, now_ns)
         return gained
 
     def _release_one(

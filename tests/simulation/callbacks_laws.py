@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from muster_core.external.external import SetSource, UpdateExternal
-from muster_core.model.application import Allocation, Ask
+from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import (
     Answers,
     Command,
     SetCallbacks,
+    SetDeciding,
     Termination,
     UpdateAllocations,
+    UpdateConfiguration,
     UpdateNodes,
 )
 from muster_core.model.demand import Demand
@@ -45,7 +47,7 @@ from muster_core.scheduler import SchedulerCore
 from muster_state.encoding import REFUSALS_KEPT
 from muster_state.follower import RmInfo
 from simulation.books import must
-from simulation.callbacks_turns import Turns, Wire, check_alone
+from simulation.callbacks_turns import Rounds, Turns, Wire, check_alone
 from simulation.run import Law, Run
 
 _REPLACING = re.compile(r"replacing allocationKey: (\S+)$")
@@ -103,6 +105,7 @@ class Laws(Law):
         self._nodes_before: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._unsent: list[Fact] = []
         self._turns = Turns()
+        self._rounds = Rounds(lambda partition, ask: _waits_with_room(partition, ask, self._turns), self.tally)
         # What is on each node; and when something there last ended or became another thing.
         self._beat = 0
         self._there: dict[tuple[str, str], dict[int, Allocation]] = {}
@@ -129,6 +132,9 @@ class Laws(Law):
     def taken(self, run: Run, command: Command, facts: list[Fact], events: list[Event]) -> None:
         if self.wire is not None:
             self._unsent += facts
+        if isinstance(command, SetCallbacks | UpdateConfiguration | SetDeciding):
+            self._rounds.begin()
+        self._rounds.heard(run.core, facts)
         self._taken(run.core, command, self._before, facts, run.now_ns)
 
     def decides(self, run: Run) -> None:
@@ -136,10 +142,15 @@ class Laws(Law):
         self._nodes_before = _nodes(run.core)
         if not self._noted:
             self._noted, self._over = True, _over(run.core)
+        self._rounds.decides(self._policy, run.core)
 
     def decided(self, run: Run, facts: list[Fact], events: list[Event], budget: int) -> None:
         core = run.core
         self._cycled(core, self._before, facts, run.now_ns)
+        if self.asks(run.now_ns)[0]:
+            self._rounds.decided(self._policy, core, facts)
+        else:
+            self._rounds.begin()
         if self.wire is not None:
             self.wire.send([*self._unsent, *facts], core.partitions)
         self._unsent, self._noted = [], False
@@ -161,6 +172,7 @@ class Laws(Law):
             self.wire.goes_on(info)
         self._asked.clear()
         self._agreed.clear()
+        self._rounds.begin()
         self._there = _what_is_where(core)  # (the same in other objects)
         for about, nodes in list(self._refused.items()):
             if len(nodes) > REFUSALS_KEPT:
@@ -419,14 +431,7 @@ class Laws(Law):
                 must(len(partition.questions.open) >= OPEN_MIN, "left pending", f"{partition.questions.open} is enough")
                 continue
             for app in partition.apps.values():
-                if (
-                    app.state in APP_TERMINAL
-                    or app.state is AppState.FAILING
-                    or partition.limit_checks.full_ledger(app)
-                ):
-                    continue
-                gang = app.gang
-                if gang is not None and gang.waits_for_room and partition.room.lacking_room(app) is not None:
+                if _is_held(partition, app):
                     continue
                 for ask in app.asks.values():
                     for node_id in self._ended.get((app.app_id, ask.key), ()):
@@ -521,28 +526,50 @@ def booked_on(check: PredicateCheck) -> Node | None:
     return check.booked
 
 
+def _is_held(partition: Partition, app: Application) -> bool:
+    """Whether none of its asks may be placed now."""
+    if app.state in APP_TERMINAL or app.state is AppState.FAILING or partition.limit_checks.full_ledger(app):
+        return True
+    gang = app.gang
+    return gang is not None and gang.waits_for_room and partition.room.lacking_room(app) is not None
+
+
 def _check_no_room(partition: Partition, ask: Ask, turns: Turns) -> None:
+    must(ask.group is not None or ask in partition.gangs.reopened, "left pending", f"{ask} is in no group")
+    node = _room_for(partition, ask, lambda node: turns.excuse(partition.name, ask, node))
+    which = ", which it requires" if ask.demand.required_node else ""
+    must(node is None, "left pending", f"{ask} fits on {node}{which}")
+
+
+def _waits_with_room(partition: Partition, ask: Ask, turns: Turns) -> Node | None:
+    """The node on which the ask could be placed now, but for what is open elsewhere; None: there is none, or something
+    holds it back.
+    """
+    held = _is_held(partition, ask.app) or ask.app.waiting_at is not None or not partition.deciding
+    if held or ask.open <= 0 or partition.limit_checks.over_limit(ask.app, ask.shape) is not None:
+        return None
+    return _room_for(partition, ask, lambda node: turns.keeps(partition.name, node))
+
+
+def _room_for(partition: Partition, ask: Ask, excuse: Callable[[Node], bool]) -> Node | None:
     gang, group = ask.app.gang, ask.group
-    must(group is not None or ask in partition.gangs.reopened, "left pending", f"{ask} is in no group")
     if group is None or (gang is not None and (gang.holds(group) or gang.gives_way_to(group))):
-        return
+        return None
     refused = ask.refusals.nodes if ask.refusals is not None else {}
     for node in partition.nodes.values():
-        if (
-            not fits(ask.shape.items, node.available)
-            or node.node_id in refused
-            or turns.excuse(partition.name, ask, node)
-        ):
+        if not fits(ask.shape.items, node.available) or node.node_id in refused or excuse(node):
             continue
         required = ask.demand.required_node
         if required:
-            must(node.node_id != required, "left pending", f"{ask} fits on {node}, which it requires")
+            if node.node_id == required:
+                return node
             continue
         # (On a node that is kept for it one at a time is asked for.)
         asked = any(node in check.nodes.values() for check in partition.checks.for_ask(ask))
         asked = node.node_id == ask.reserved_node and (asked or ask.awaits_placeholders)
         if node.usable and may_use(ask, node) and not asked:
-            must(False, "left pending", f"{ask} fits on {node}: {node.available}")
+            return node
+    return None
 
 
 def _over(core: SchedulerCore) -> Over:

@@ -6,16 +6,18 @@ What an ask wants is read from its tags here, not from what the core makes of th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from muster_bus.topics import Topics
 from muster_core.model.application import Ask
 from muster_core.model.demand import Demand
 from muster_core.model.node import Node
-from muster_core.model.outcome import Fact, NewAllocation, PredicatesAsked
+from muster_core.model.outcome import Fact, NewAllocation, PredicatesAsked, QuestionRefused
 from muster_core.model.predicate_checks import CheckKind, PredicateCheck
 from muster_core.model.scopes import CallbackPolicy, Scope
 from muster_core.partition import Partition
+from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
@@ -74,6 +76,117 @@ class Turns:
         found = places(partition, ask.app.app_id, ask.demand.task_group, (node.node_id,))
         wants, taken = self._wants.get(partition, Scope.ALL), self._taken.get(partition, ())
         return any(place[1] & wants and place in taken for place in found)
+
+    def keeps(self, partition: str, node: Node) -> bool:
+        """Something is open on the node, and somebody wants, or wanted, to be alone there."""
+        there = (partition, Scope.NODE, node.node_id, "")
+        return bool(self._wants.get(partition, Scope.ALL) & Scope.NODE) and there in self._taken.get(partition, ())
+
+
+@dataclass(slots=True)
+class _Turn:
+    """An ask that must be alone somewhere, whose last turn was refused.
+
+    :ivar number: what came by then has a smaller submission number.
+    :ivar first: the asks that wait for a turn since, each with a node that it fits on; None: nobody looked yet.
+    """
+
+    number: int
+    first: dict[Ask, Node] | None = None
+
+
+class Rounds:
+    """Between two turns of a refused ask that must be alone, every other ask has its turn: whoever fitted on a node
+    when it was refused, and fits since, is asked about before it is again.
+
+    :param fits: the node on which an ask could be placed now; None: nothing would take it, or something else holds it.
+    """
+
+    def __init__(self, fits: Callable[[Partition, Ask], Node | None], tally: Counter[str]) -> None:
+        self._fits = fits
+        self._tally = tally
+        self._turns: dict[Ask, _Turn] = {}
+        self._asked: dict[int, tuple[str, str, str]] = {}
+
+    def begin(self) -> None:
+        """The rules are others, or the scheduler is: all of them may be asked about at once."""
+        self._turns.clear()
+        self._asked.clear()
+
+    def heard(self, core: SchedulerCore, facts: Iterable[Fact]) -> None:
+        """Between two cycles: answers refuse."""
+        for fact in facts:
+            if isinstance(fact, QuestionRefused) and (about := self._asked.pop(fact.question, None)) is not None:
+                ask = _find(core, *about)
+                if ask is not None:
+                    self._turns[ask] = _Turn(core.next_submission)
+
+    def decides(self, policy: CallbackPolicy, core: SchedulerCore) -> None:
+        for ask, turn in list(self._turns.items()):
+            partition = core.partitions.get(self._partition_of(core, ask))
+            asking = partition is not None and partition.checks.for_ask(ask)
+            if partition is None or ask.gone or not ask.pending or asking or not _rival(policy, ask):
+                del self._turns[ask]
+                continue
+            waiting = self._waiting(policy, partition, ask, turn)
+            turn.first = (
+                waiting if turn.first is None else {each: waiting[each] for each in turn.first if each in waiting}
+            )
+
+    def decided(self, policy: CallbackPolicy, core: SchedulerCore, facts: Iterable[Fact]) -> None:
+        asked = [fact for fact in facts if isinstance(fact, PredicatesAsked)]
+        found = [_find(core, fact.partition, fact.app_id, fact.key) for fact in asked]
+        for turn in self._turns.values():
+            for each in found:
+                if each is not None and turn.first is not None:
+                    turn.first.pop(each, None)
+        for fact, ask in zip(asked, found, strict=True):
+            if fact.allocate:
+                self._asked[fact.question] = fact.partition, fact.app_id, fact.key
+            if ask is None or not fact.allocate or (turn := self._turns.pop(ask, None)) is None:  # type: ignore[assignment]
+                continue
+            partition = core.partitions[fact.partition]
+            still = self._waiting(policy, partition, ask, turn)
+            for each in turn.first or ():
+                must(
+                    each not in still,
+                    "its turn",
+                    f"{ask} has its turn again, before {each}, which fits on {still.get(each)}",
+                )
+            self._tally["turns: again, after all others"] += 1
+
+    def _partition_of(self, core: SchedulerCore, ask: Ask) -> str:
+        return next((name for name, each in core.partitions.items() if each.apps.get(ask.app.app_id) is ask.app), "")
+
+    def _waiting(self, policy: CallbackPolicy, partition: Partition, ask: Ask, turn: _Turn) -> dict[Ask, Node]:
+        """The asks that could have a turn where it must be alone. (Those that came later may call it before others.)"""
+        alone = _rival(policy, ask)
+        found: dict[Ask, Node] = {}
+        if partition.questions.enough:
+            return found
+        for app in partition.apps.values():
+            if Scope.ONE not in alone and app is not ask.app:
+                continue
+            for each in app.asks.values():
+                if each is ask:
+                    continue
+                narrow = not alone & (Scope.ONE | Scope.APPLICATION) and each.demand.task_group != ask.demand.task_group
+                if each.demand.submission >= turn.number and each.open > 0 and _rival(policy, each) & alone:
+                    return {}
+                if not narrow and (node := self._fits(partition, each)) is not None:
+                    found[each] = node
+        return found
+
+
+def _rival(policy: CallbackPolicy, ask: Ask) -> Scope:
+    """Where it must be alone, beside nodes: those there take turns."""
+    return wanted(policy, ask.demand) & (Scope.ONE | Scope.APPLICATION | Scope.TASK_GROUP)
+
+
+def _find(core: SchedulerCore, partition: str, app_id: str, key: str) -> Ask | None:
+    found = core.partitions.get(partition)
+    app = found.apps.get(app_id) if found is not None else None
+    return app.asks.get(key) if app is not None else None
 
 
 def check_alone(policy: CallbackPolicy, partition: Partition, tally: Counter[str]) -> None:

@@ -324,6 +324,16 @@ def _turns_never_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Turns, "_free", lambda self, node: setattr(node, "taken", False))
 
 
+def _no_refused_ask_gives_way(patch: pytest.MonkeyPatch) -> None:
+    """A refused ask is the first again, until it was refused everywhere."""
+    patch.setattr(Turns, "give_way", lambda self, ask, refusals: None)
+
+
+def _nobody_in_line_is_called(patch: pytest.MonkeyPatch) -> None:
+    """A refused ask stands in line, and never leaves it."""
+    patch.setattr(Turns, "_next_of", lambda self, later: None)
+
+
 BREAKS: dict[Break, Collection[str]] = {
     _a_no_is_a_yes: {"allocation"},
     _silence_is_a_yes: {"allocation"},
@@ -353,6 +363,8 @@ BREAKS: dict[Break, Collection[str]] = {
     _turns_overlap: {"alone"},
     _asked_before_it_is_told: {"behind"},
     _turns_never_end: {"left pending"},
+    _no_refused_ask_gives_way: {"its turn"},
+    _nobody_in_line_is_called: {"left pending"},
 }
 # Lives in which what comes up seldom comes up; then all others are tried.
 HINTS: dict[Break, list[int]] = {

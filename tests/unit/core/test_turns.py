@@ -279,7 +279,7 @@ def test_no_answer_frees_the_scope_at_its_deadline() -> None:
     rm.want("app", item("k0"), item("k1"))
     rm.forget()
     rm.wait(10)
-    assert [key for key, _ in rm.open] == ["k0"], "it comes first, about another node"
+    assert [key for key, _ in rm.open] == ["k1"], "every other ask has its turn before the next one of k0"
     rm.forget()
     rm.wait(10)
     assert len(rm.open) == 1
@@ -363,7 +363,7 @@ def test_asks_that_are_to_be_alone_in_one_scope_wait_together() -> None:
     asked = len(rm.asked)
     rm.release("app", "a")
     rm.no()
-    assert rm.open == [("node1", "n00")]
+    assert rm.open == [("one0", "n00")], "it waited until nothing is open"
     assert len(rm.asked) == asked + 2
     rm.yes()
     rm.node("n02", m=9)

@@ -98,7 +98,7 @@ class Cycle:
             while not queue.leaf and queue.ready:
                 queue = queue.ready[0][-1]
             if not queue.leaf:
-                if turns.on and turns.let_go():
+                if (turns.on or turns.crowded) and turns.let_go():
                     continue
                 if state.reserved:
                     ranked = self._place_by_rank(out, now_ns, budget - made)
@@ -112,11 +112,18 @@ class Cycle:
             ask = group.head()
             assert ask is not None, f"{group} is ready without an ask"
             if questions.predicates and questions.enough:
-                turns.stopped = True
+                turns.crowded = turns.stopped = True
                 break
             if self._refuse_urgent(queue, app, out, now_ns):
                 continue
-            if turns.on and questions.predicates:
+            if (turns.on or turns.crowded) and questions.predicates:
+                # (A refused ask gives way to others; later they give way to it.)
+                chosen = turns.chosen(ask, group, now_ns)
+                if chosen is None:
+                    continue
+                if chosen is not group:
+                    app, group, ask = chosen.app, chosen, chosen.head()
+                    assert ask is not None, f"{group} is ready without an ask"
                 # (While the RM sees one proposal at a time, other asks stand in line.)
                 if turns.stops_all(ask):
                     break

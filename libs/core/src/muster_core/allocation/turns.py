@@ -16,6 +16,16 @@ If a scope is taken, further asks stand in line there, in the order of the searc
 * a node: it leaves the node index, and returns as a node that gained room. Meanwhile an ask takes the next best node;
   if there is none, it is parked at :attr:`Waiting.turns`.
 
+An ask that the RM refuses may be asked about many times, one node after the other. So it gives way: it stands in a line
+(:class:`Later`) until the search has tried everything else. Then the one that has waited longest for a turn leaves the
+line. So between two turns of a refused ask every other ask has one. What came after the last turn of the line does not
+prolong the wait of those in line:
+
+* of asks that must be alone in the RM, those that came later wait for one turn of the line;
+* once an ask waits for open proposals because it must be alone in the RM, it is tried before others that need not be.
+
+Asks that need not be alone anywhere give way only if the limit of open questions stopped a search.
+
 While no scope needs turns, this module keeps no data and costs no time.
 """
 
@@ -30,13 +40,14 @@ from muster_core.model.predicate_checks import PredicateCheck
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, fits
 from muster_core.model.scopes import Scope
-from muster_core.model.turn_lines import Turn
+from muster_core.model.turn_lines import Later, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from muster_core.allocation.waiting import Waiting
     from muster_core.model.partition_state import PartitionState
+    from muster_core.model.refusals import Refusals
     from muster_core.model.scopes import CallbackPolicy
     from muster_core.model.turn_lines import TurnLines, What
     from muster_core.nodes.figures import NodeFigures
@@ -49,19 +60,26 @@ class WholeTurn(Turn):
     :ivar last: the partition that had the last turn.
     :ivar partitions: the turns of each partition.
     :ivar on: some proposal must be alone in the RM, so all partitions take turns.
+    :ivar owed: the partition with an ask that waits until nothing is open, because it must be alone; None: there is
+        none.
+    :ivar refused: the number of turns of asks that give way.
     """
 
-    __slots__ = ("last", "on", "partitions")
+    __slots__ = ("last", "on", "owed", "partitions", "refused")
 
     def __init__(self) -> None:
         super().__init__()
         self.last = ""
         self.partitions: dict[Turns, None] = {}
         self.on = False
+        self.owed: Turns | None = None
+        self.refused = 0
 
 
 class OpenQuestions(Protocol):
     """The open questions to the RM, and its policy."""
+
+    number: Callable[[], int]
 
     @property
     def open(self) -> Mapping[int, PredicateCheck]:
@@ -81,6 +99,7 @@ class Turns:
     :ivar one: the turn of the whole RM, which its partitions share.
     :ivar on: whether any scope needs turns; False: this object keeps nothing.
     :ivar stopped: the last search stopped because the RM is asked about one proposal at a time.
+    :ivar crowded: the limit of open questions stopped a search, and not everything was tried since.
     """
 
     _questions: OpenQuestions
@@ -100,11 +119,15 @@ class Turns:
         self._waiting = waiting
         self._lines = lines
         self.one = WholeTurn()
-        self.on = self.stopped = False
+        self.on = self.stopped = self.crowded = False
         self._of = lines.of
         self._restless = lines.restless
         # For asks parked at the nodes' turns, by shape: a taken node that has room for the shape.
         self._awaited: dict[Shape, Node] = {}
+        # The lines of asks that give way: within an application, or (None) to all.
+        self._laters: dict[Application | None, Later] = {}
+        # The group for whose ask the search stopped until nothing is open; None: none, or the next in line.
+        self._owed: AskGroup | None = None
 
     def connect(self, *, questions: OpenQuestions) -> None:
         """Takes the part that is built after this one."""
@@ -120,6 +143,8 @@ class Turns:
     def part(self) -> None:
         """Leaves the RM's turn, because the partition goes."""
         self.one.partitions.pop(self, None)
+        if self.one.owed is self:
+            self.one.owed = None
 
     def begin(self, scope: Scope) -> None:
         """Begins to take turns in this scope. Proposals that are open now count."""
@@ -147,9 +172,16 @@ class Turns:
         """Whether the search stops for now: an open proposal must be alone in the RM, or this ask must."""
         one = self.one
         if one.open and (one.closed or Scope.ONE in self.wanted(ask)):
-            one.closed = self.stopped = True
+            if not one.closed:
+                self._owe(ask.group)
+            self.stopped = True
             return True
         return False
+
+    def _owe(self, group: AskGroup | None) -> None:
+        """Lets no further proposal be made until nothing is open. Then comes the turn of the group, or of the line."""
+        self.one.closed = True
+        self.one.owed, self._owed = self, group
 
     def stops(self, ask: Ask, group: AskGroup) -> bool:
         """Whether the ask's application or task group is taken. If so, puts the group into the line there, or lets the
@@ -326,6 +358,107 @@ class Turns:
                 return what
         return None
 
+    # ---- the lines of refused asks -------------------------------------------------------------------------------
+
+    def give_way(self, ask: Ask, refusals: Refusals) -> None:
+        """The RM refused the ask: others have their turn before the scheduler proposes it again."""
+        if not self.crowded and not (self.on and self.wanted(ask)):
+            return
+        self.one.refused += 1
+        refusals.turn = self.one.refused
+        whom = self._gives_way_to(ask)
+        later = self._laters.get(whom)
+        if later is None:
+            later = self._laters[whom] = Later()
+        if not later.line or later.last is ask:
+            later.mark = self._questions.number()
+        if later.last is ask:
+            later.last = None
+        group = ask.group
+        if group is not None and (group.ready_key is not None or group.in_line):
+            self._stand_in(later, group)
+
+    def _gives_way_to(self, ask: Ask) -> Application | None:
+        scope = self.wanted(ask)
+        narrow = Scope.ONE not in scope and scope & (Scope.APPLICATION | Scope.TASK_GROUP)
+        return ask.app if narrow else None
+
+    def chosen(self, ask: Ask, group: AskGroup, now_ns: int) -> AskGroup | None:
+        """The group to try now, if this one is the first in the search; None: it gives way, and the search goes on."""
+        one, scope = self.one, self.wanted(ask)
+        if one.owed is self and not one.open:
+            owed = self._owed
+            if Scope.ONE not in scope:
+                one.owed = self._owed = None
+                if owed is None:
+                    owed = self._call(self._laters.get(None))
+                return owed if owed is not None and _is_listed(owed) else group
+            if owed is group or owed is None:
+                one.owed = self._owed = None
+        whom = self._gives_way_to(ask)
+        later = self._laters.get(whom) if scope or self.crowded else None
+        if later is None or later.last is ask:
+            return group
+        if ask.refusals is not None:
+            if not later.line and later.called is None:
+                return group
+            self._waiting.carry(group, self._waiting.past_of(group, now_ns))
+            self._stand_in(later, group)
+            return None
+        # (Where such asks do not keep the search from its end, the line is called there.)
+        endless = whom is not None or self.crowded or (Scope.ONE in scope and not one.open)
+        called = self._call(later) if endless and ask.demand.submission > later.mark else None
+        return called if called is not None and _is_listed(called) else group
+
+    def _call(self, later: Later | None) -> AskGroup | None:
+        """Makes the first in line that may be proposed now ready, unless the last one has not been tried since. Returns
+        that group.
+        """
+        if later is None:
+            return None
+        called = later.called
+        if called is not None and _is_listed(called):
+            return called
+        group = self._next_of(later)
+        if group is not None:
+            later.last, later.mark = group.head(), self._questions.number()
+            self._lines.stand_out(group)
+            self._waiting.make_ready(group)
+        return group
+
+    def _next_of(self, later: Later) -> AskGroup | None:
+        for entry in later.line:
+            group: AskGroup = entry[-1]
+            ask = group.head()  # (None: its last ask is being removed, and the group with it)
+            if ask is not None and not self.is_taken(ask):
+                return group
+        return None
+
+    def _call_next(self) -> bool:
+        """Everything else was tried: calls the next in line, if a proposal is possible. Returns whether one came."""
+        one, later = self.one, self._laters.get(None)
+        group = self._next_of(later) if later is not None else None
+        ask = group.head() if group is not None else None
+        # The longest wait comes first, in whichever line: this is the last turn of the first in the line of all.
+        turn = ask.refusals.turn if ask is not None and ask.refusals is not None else None
+        whole = ask is not None and Scope.ONE in self.wanted(ask)
+        longer = False
+        for whom, line in list(self._laters.items()):
+            if not line.line:
+                if line.called is None:
+                    del self._laters[whom]
+            elif whom is not None and (turn is None or line.line[0][0] <= turn):
+                if not one.closed and self._call(line) is not None:
+                    return True
+                longer = True  # it waits for an answer in its application
+        self.crowded = self.crowded and None in self._laters
+        if later is None or ask is None or one.closed or (longer and whole):
+            return False
+        if whole and one.open:
+            self._owe(None)
+            return False
+        return self._call(later) is not None
+
     # ---- a task group's line ---------------------------------------------------------------------------------------
 
     def _stand_in(self, turn: Turn, group: AskGroup) -> None:
@@ -353,9 +486,11 @@ class Turns:
         """Makes the next group in line ready at each turn where a proposal is possible. Returns whether any was."""
         let_go = False
         # The last group that left the line is not ready: it waits elsewhere, or does not exist any more.
-        for turn in list(self._restless):
-            let_go |= self._let_go(turn)
-        return let_go
+        turns = list(self._restless)
+        for turn in turns:
+            if not isinstance(turn, Later):
+                let_go |= self._let_go(turn)
+        return let_go or self._call_next()
 
     def problem(self) -> str:
         """A contradiction in the data of the turns, as a text; "": there is none. O(cluster)."""
@@ -392,3 +527,11 @@ class Turns:
         if group is None or (group.ready_key is None and not group.in_line):
             return False
         return group.in_line or ask.app.taken or self.stopped
+
+
+def _is_listed(group: AskGroup) -> bool:
+    """Whether the search could come to the ready group now."""
+    app = group.app
+    if group.ready_key is None or app.ready_key is None:
+        return False
+    return all(queue.ready_key is not None for queue in app.queue.ancestry if queue.parent is not None)

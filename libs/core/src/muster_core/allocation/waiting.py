@@ -347,11 +347,10 @@ class Waiting:
         if past:
             self._carried[group] = past
 
-    @staticmethod
-    def past_of(group: AskGroup, now_ns: int) -> Past:
-        """The group's past reasons on its list, up to now; empty: it is on no list, or waited for moments only."""
+    def past_of(self, group: AskGroup, now_ns: int) -> Past:
+        """The group's past reasons on its list, up to now; empty: there are none, or it waited for moments only."""
         waitlist = group.app.queue.waitlists.get(group.wait_key)
-        return ended(waitlist.past, waitlist.reason, now_ns) if waitlist is not None else ()
+        return ended(waitlist.past, waitlist.reason, now_ns) if waitlist is not None else self._carried.get(group, ())
 
     def required_wait_point(self, node_id: str) -> WaitPoint[Waitlist]:
         """The wait point of asks that require the node."""
@@ -552,8 +551,8 @@ class Waiting:
             if waitlist.wait_point is None and not waitlist.groups and not waitlist.gone:
                 self.forget_list(waitlist, out)
         self._in_flight.clear()
-        # Groups that were not tried, as in a stopped queue, have no recorded reason.
-        self._carried.clear()
+        # Groups that were not tried, as in a stopped queue, have no recorded reason. (Those in line will have one.)
+        self._carried = {group: past for group, past in self._carried.items() if group.in_line and group.asks}
         for app in self._woken_apps:
             if app.waiting_at is None and (reason := app.reason) is not None:
                 self.may_run(app, out, now_ns)

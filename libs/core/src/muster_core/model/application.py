@@ -250,7 +250,8 @@ class AskGroup:
         (:attr:`Ask.apart`); 0: not apart.
     :ivar notified_skipped: the ask, and the reason, that the RM was last told is skipped.
     :ivar held: the gang holds it back (:meth:`Gang.holds`): it is neither ready nor parked.
-    :ivar in_line: it stands in the line of its task group's turn (``turn_lines.py``): it is neither ready nor parked.
+    :ivar in_line: it stands in the line of its task group's turn, or gives way (``turn_lines.py``): it is neither ready
+        nor parked.
     :ivar stood: the obstacle of its asks at the last event for people (``notifications.py``); None: there was no event.
     :ivar untold: the asks that were added since.
     """

@@ -48,6 +48,7 @@ class Refusals:
         on, not at once, because it was asked a moment ago. The record does not have them any more.
     :ivar rest_ns: how long the last rest was.
     :ivar armed_ns: the next deadline; 0: none.
+    :ivar turn: where the ask gives way to others, the number of its last refused turn (``allocation/turns.py``).
     """
 
     nodes: dict[str, Refusal] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Refusals:
     again_ns: int = 0
     rest_ns: int = 0
     armed_ns: int = 0
+    turn: int = 0
 
     @property
     def last(self) -> Refusal | None:

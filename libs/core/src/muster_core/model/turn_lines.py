@@ -9,7 +9,7 @@ from muster_core.model.application import Application
 from muster_core.model.node import Node
 
 if TYPE_CHECKING:
-    from muster_core.model.application import AskGroup
+    from muster_core.model.application import Ask, AskGroup
     from muster_core.model.predicate_checks import PredicateCheck
 
 What = Node | Application | tuple[Application, str] | None
@@ -35,6 +35,27 @@ class Turn:
         self.awake: AskGroup | None = None
 
 
+class Later(Turn):
+    """The line of refused asks that give way to others.
+
+    :ivar last: the ask that left the line last.
+    :ivar mark: an ask with a larger submission number came after the last turn of the line, or after it began.
+    """
+
+    __slots__ = ("last", "mark")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Ask | None = None
+        self.mark = 0
+
+    @property
+    def called(self) -> AskGroup | None:
+        """The group that left the line last and has not been tried since; None: it was tried."""
+        group = self.last.group if self.last is not None else None
+        return group if group is not None and group.ready_key is not None else None
+
+
 class TurnLines:
     """The turns of one partition with open proposals, or with groups in line.
 
@@ -46,7 +67,7 @@ class TurnLines:
         self.of: dict[What, Turn] = {}
         self.restless: dict[Turn, None] = {}
         # By group, the turn in whose line it stands, and its key there.
-        self._standing: dict[AskGroup, tuple[Turn, tuple[int, int, int]]] = {}
+        self._standing: dict[AskGroup, tuple[Turn, tuple[int, int, int, int]]] = {}
 
     def turn_of(self, group: AskGroup) -> Turn | None:
         """The turn in whose line the group stands; None: in none."""
@@ -59,11 +80,12 @@ class TurnLines:
         self.place(group, turn)
 
     def place(self, group: AskGroup, turn: Turn) -> None:
-        """Puts a group into its line, at the place of its oldest ask."""
+        """Puts a group into its line, at the place of its oldest ask: behind those that had no turn since its last."""
         self.stand_out(group)
         head = group.head()
         assert head is not None, f"{group} has nothing that could wait"
-        key = (-group.priority, head.created_ns, head.submission)
+        turns = head.refusals.turn if head.refusals is not None else 0
+        key = (turns, -group.priority, head.created_ns, head.submission)
         self._standing[group] = (turn, key)
         group.in_line = True
         insort(turn.line, (*key, group))

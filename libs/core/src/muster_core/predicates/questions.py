@@ -11,6 +11,7 @@ concerns this ask alone.
   of its nodes. If the RM refuses that node, the ask gets the first agreed node that still has room.
 * The scheduler forgets refusals after a pause, which grows; when the node changes; and when an allocation on the node
   ends. It cannot see everything that the RM checks.
+* A refused ask gives way to others, so that its many rounds delay nobody (``allocation/turns.py``).
 * A missing answer counts as a temporary refusal. So the scheduler keeps no more questions open than the RM answers in
   time: otherwise, in a burst of thousands, the last answers would be late, and the scheduler would repeat these
   questions again and again. The limit grows with each quick answer.
@@ -404,6 +405,8 @@ class Questions(RefusedNodes):
             apart = ask.group is not None and ask.group.apart != ask.apart
             past = self._waiting.past_of(ask.group, now_ns) if apart and ask.group is not None else check.past
             self._bring_back(ask, out, past)
+            if check.holds_out and ask.refusals is not None and not ask.gone:
+                self.turns.give_way(ask, ask.refusals)
 
     def _take_first(self, ask: Ask, agreed: Sequence[Node], out: Outcome, now_ns: int) -> bool:
         if not self._state.deciding or self._limit_checks.held_back(ask):

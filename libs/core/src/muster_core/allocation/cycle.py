@@ -98,13 +98,13 @@ class Cycle:
             while not queue.leaf and queue.ready:
                 queue = queue.ready[0][-1]
             if not queue.leaf:
-                if (turns.on or turns.crowded) and turns.let_go():
-                    continue
                 if state.reserved:
                     ranked = self._place_by_rank(out, now_ns, budget - made)
                     made += ranked
                     if ranked or root.ready:
                         continue
+                if (turns.on or turns.crowded) and turns.let_go():
+                    continue
                 break
             # 4. The leaf's best application, the application's best group, and the group's oldest ask.
             app: Application = queue.ready_apps.first()[-1]
@@ -221,12 +221,12 @@ class Cycle:
         """
         made = 0
         waiting, reservations = self._waiting, self._reservations
-        gained = {**self._held_back, **self._state.contested, **waiting.changed_reserved}
+        gained = {**self._held_back, **self._state.contested, **waiting.changed_claims}
         gained.update(dict.fromkeys(waiting.gained_reserved))
         if not gained:
             return 0
         self._held_back, self._state.contested = {}, {}
-        waiting.gained_reserved, waiting.changed_reserved = [], {}
+        waiting.gained_reserved, waiting.changed_claims = [], {}
         ready: list[Ask] | None = None
         pairs = [(ask, node) for node in gained for ask in node.reservations]
         for ask, node in sorted(pairs, key=_urgency) if len(pairs) > 1 else pairs:
@@ -321,8 +321,11 @@ class Cycle:
                     break
                 group = ask.group
                 assert group is not None, f"{ask} is in no group"
-                if self._must_wait(ask, node) or self._hold_back(ask, group, out, now_ns):
+                waits = self._must_wait(ask, node)
+                if waits or self._hold_back(ask, group, out, now_ns):
                     refused[group] = None
+                    if waits:
+                        self._held_back[node] = None
                     continue
                 self._place(ask, group, node, out, now_ns)
                 made += 1

@@ -58,7 +58,7 @@ class Waiting:
         shapes for which that is over.
     :ivar required: by node id, the waitlists of asks that require the node.
     :ivar waiting_gangs: by ledger, and by leaf, the gangs that wait there for room for the whole gang.
-    :ivar gained_reserved: reserved nodes that gained room; ``changed_reserved``: others that changed.
+    :ivar gained_reserved: reserved nodes that gained room; ``changed_claims``: others with claims of preemption.
     :ivar parked: groups that were parked, or whose first ask changed, since this was last emptied.
     """
 
@@ -84,7 +84,7 @@ class Waiting:
         self.waiting_gangs = self._app_lines.gangs
         self.turns_moved: dict[Shape, None] = {}
         self.gained_reserved: list[Node] = []
-        self.changed_reserved: dict[Node, None] = {}
+        self.changed_claims: dict[Node, None] = {}
         self.parked: dict[AskGroup, None] = {}
         # Shapes for which no node has room: they need not be searched again. Never iterated where the order could show.
         self.found_no_node: set[Shape] = set()
@@ -113,7 +113,7 @@ class Waiting:
 
     def node_gone(self, node: Node) -> None:
         """Forgets a node that was removed."""
-        for changed in (self._gained_nodes, self.changed_reserved):
+        for changed in (self._gained_nodes, self.changed_claims):
             changed.pop(node, None)
         self._other_nodes[node.node_id] = None
 
@@ -131,7 +131,8 @@ class Waiting:
     @property
     def has_wakeups(self) -> bool:
         """Whether a node or a limit gained room and the waitlists there were not woken yet."""
-        return bool(self._gained_nodes or self._gained_ledgers or self._other_nodes or self.turns_moved)
+        gained = self._gained_nodes or self._gained_ledgers or self._other_nodes
+        return bool(gained or self.turns_moved or self.changed_claims)
 
     def stir(self, ledgers: Iterable[Ledger]) -> None:
         """Wakes all waitlists at the ledgers, because limits changed."""

@@ -463,9 +463,11 @@ class Gangs:
                         self._start_anew(app, out)
                     if app.gang.stuck:
                         self._stuck[app] = None
-                    if app.gang.waits_for_room and not app.ready:
-                        if app.waiting_at is not None and app.waits_whole:
-                            self._waiting.stop_waiting(app)
+                    idle = app.gang.waits_for_room and not app.ready
+                    if app.waiting_at is not None and app.waits_whole and (idle or not app.gang.waits_for_room):
+                        self._waiting.stop_waiting(app)  # nothing of it can start, or its asks need not wait for room
+                        self._waiting.refresh_app(app)
+                    if idle:
                         self._waiting.wake_gangs_beside(app)  # it may have been woken before its asks went
 
     def _start_anew(self, app: Application, out: Outcome) -> None:

@@ -232,8 +232,9 @@ class NodeBooks:
             self.index.move(node, self._score(node, self._weights))
         if state.searching:
             self._figures.changed(node)
-            if node.reservations:
-                self._waiting.changed_reserved[node] = None
+            for ask in node.reservations:
+                if ask.preempts:
+                    self._waiting.changed_claims[node] = None
 
     def _measure(self, node: Node) -> None:
         node.available[:] = [

@@ -270,8 +270,35 @@ class Laws:
         return [
             node
             for node in self.partition.nodes.values()
-            if node.schedulable and all(other is self.ask for other in node.reservations)
+            if node.schedulable and all(other is self.ask or self.outranks(other) for other in node.reservations)
         ]
+
+    def outranks(self, other: Ask) -> bool:
+        """Law 6: a reservation by age gives way to asks of higher rank (decision 258)."""
+        if other.preempts or other.demand.required_node:
+            return False
+        shared = self.shared(other.app.queue)
+        sides = []
+        for ask in (self.ask, other):
+            below = ask.app.queue.ancestry[: ask.app.queue.ancestry.index(shared)]
+            priority, guaranteed = ask.priority, []
+            for queue in below:
+                offset = queue.policy.priority_offset
+                priority = offset if queue.policy.priority_fence else priority + offset
+            for number, value in ask.shape.items:
+                nearest = next((queue for queue in below if number in (queue.guaranteed or {})), None)
+                if nearest is not None and nearest.guaranteed is not None:
+                    guaranteed.append((value, nearest.allocated[number], nearest.guaranteed[number]))
+            within = bool(guaranteed) and all(used + value <= least for value, used, least in guaranteed)
+            sides.append((within, any(used < least for _, used, least in guaranteed), priority))
+        (within, unmet, priority), (others_within, others_unmet, others_priority) = sides
+        if within and not others_unmet:
+            return True
+        if others_within and not unmet:
+            return False
+        if priority != others_priority:
+            return priority > others_priority
+        return (self.ask.created_ns, self.ask.submission) < (other.created_ns, other.submission)
 
     def fits(self, node: Node, victims: Iterable[Allocation]) -> bool:
         gone = [held for held in victims if held.node_id == node.node_id]

@@ -68,6 +68,25 @@ def _search_in_random_clusters(seeds: range) -> None:
 
 
 @BATCHES
+def test_where_victims_exist_they_are_chosen_within_the_delay(first: int) -> None:
+    """Though nodes are reserved for others meanwhile: each ask that may preempt has its victims, or there are none."""
+    with_victims = 0
+    for seed in range(first, first + PER_TEST):
+        dice = random.Random(f"delay-{seed}")
+        arena = random_arena(dice, allocations=dice.randint(4, 10))
+        arena.wait(3)  # some get a node to themselves
+        arena.wait(61)  # the longest delay, and the time between two turns
+        invariants.check(arena.core)
+        for ask in _waiting(arena):
+            if ask.demand.allow_preempt_other and not ask.demand.required_node and ask.group is not None:
+                found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
+                assert isinstance(found, PreemptionNo), f"seed {seed}: {ask} has no victims, though there are {found}"
+                _check(arena, ask, found)
+        with_victims += sum(ask.preempts for app in arena.partition.apps.values() for ask in app.asks.values())
+    assert with_victims, "no ask had victims"
+
+
+@BATCHES
 def test_preempted_resources_are_not_preempted_back(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         dice = random.Random(f"cycle-{seed}")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, SchedulingState
 from muster_core.model.resources import fits
-from muster_core.queues.rank import may_use, outranks
+from muster_core.queues.rank import may_take_over, outranks
 
 if TYPE_CHECKING:
     from muster_core.allocation.waiting import Waiting
@@ -213,7 +213,7 @@ class Reservations:
     # ---- rank ------------------------------------------------------------------------------------------------------
 
     def giving_way(self, ask: Ask) -> list[Node]:
-        """The nodes that are reserved by age for asks of lower rank."""
+        """The nodes whose reservations by age the ask may take over."""
         if self._youngest is None:
             self._youngest = {}
             for node in self._state.reserved:
@@ -226,7 +226,8 @@ class Reservations:
         # (If it does not outrank the youngest ask of a leaf and priority, it outranks none of them.)
         if not any(outranks(ask, holder) for holder in self._youngest.values()):
             return []
-        return [node for node in self._state.reserved if may_use(ask, node)]
+        reserved = self._state.reserved
+        return [node for node in reserved if all(may_take_over(ask, holder) for holder in node.reservations)]
 
     def guarantees_moved(self) -> tuple[set[Queue], set[Queue]]:
         """The queues with guarantees that use less than when this was last called, and those that reached a guarantee

@@ -42,6 +42,20 @@ def outranks(ask: Ask, other: Ask) -> bool:
     return ask.age < other.age
 
 
+def may_take_over(ask: Ask, holder: Ask) -> bool:
+    """Whether the ask may take over the reservation by age of the other one.
+
+    It must outrank it, and come first in an order of all asks, too: of some asks, each may outrank the next one, and
+    they would take a node from each other for ever.
+    """
+    return holder.yields and outranks(ask, holder) and _place(ask) < _place(holder)
+
+
+def _place(ask: Ask) -> tuple[bool, int, int, int]:
+    queues = list(ask.app.queue.line)
+    return (not _is_within_guarantee(ask, queues), -_lifted(ask.demand.priority, queues), *ask.age)
+
+
 def highest(asks: list[Ask]) -> Ask | None:
     """An ask that no other one outranks; None if there are none.
 

@@ -51,6 +51,7 @@ class Reservations:
         self._youngest: dict[tuple[Queue, int], Ask] | None = None
         # By queue with a guarantee, what it used of these types.
         self._used: dict[Queue, dict[int, int]] = {}
+        self._used_version = -1
 
     def connect(self, *, questions: StateNotifications) -> None:
         """Takes the part that is built after this one."""
@@ -235,6 +236,9 @@ class Reservations:
         """
         lowered: set[Queue] = set()
         raised: set[Queue] = set()
+        if self._used_version == self._state.version:
+            return lowered, raised
+        self._used_version = self._state.version
         for queue in self._state.queues.values():
             if queue.guaranteed is None:
                 continue

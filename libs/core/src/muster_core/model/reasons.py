@@ -87,6 +87,8 @@ class PreemptionNo(StrEnum):
     NO_VICTIMS = "NO_VICTIMS"
     # All possible victims together would not make room on one node, or below the limit.
     NOT_ENOUGH_VICTIMS = "NOT_ENOUGH_VICTIMS"
+    # Room could be made only on nodes that are kept for other asks, which this ask does not outrank.
+    NODES_CLAIMED = "NODES_CLAIMED"
     # A limit is exceeded in which no victim counts, such as the user's or group's own.
     LIMIT = "LIMIT"
     # There is room without preemption; the ask is just not placed yet.
@@ -104,6 +106,7 @@ _PREEMPTION_WORDS = {
     PreemptionNo.FENCED: "its queue may not preempt outside, and has nothing of a lower priority",
     PreemptionNo.NO_VICTIMS: "no allocation may be preempted for it",
     PreemptionNo.NOT_ENOUGH_VICTIMS: "all possible victims together would not make room",
+    PreemptionNo.NODES_CLAIMED: "the nodes that could have room for it are kept for other asks",
     PreemptionNo.LIMIT: "no victim counts in the limit that it would exceed",
     PreemptionNo.NOT_NEEDED: "it has, or soon will have, room without preemption",
     PreemptionNo.TOO_MANY_WAYS: "the search reached its limit of tries and found no victims",

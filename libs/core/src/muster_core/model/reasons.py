@@ -40,7 +40,7 @@ class ReasonCode(StrEnum):
     REQUIRED_NODE_UNKNOWN = "REQUIRED_NODE_UNKNOWN"
     # The ask requires a node that has too little of the named type free.
     REQUIRED_NODE_FULL = "REQUIRED_NODE_FULL"
-    # Nodes with room are reserved for asks that have waited longer.
+    # Nodes with room are reserved for asks that come before this one.
     RESERVED_FOR_OTHERS = "RESERVED_FOR_OTHERS"
     # The gang starts as a whole, and the named queue, user or group has no room for all of it.
     GANG_ROOM = "GANG_ROOM"
@@ -246,7 +246,7 @@ class Reason:
                 return "no single node has every requested resource free"
             case ReasonCode.RESERVED_FOR_OTHERS:
                 said = f"; {self.said}" if self.said else ""  # why it is not backfilled
-                return f"the nodes with room for it are reserved for asks that have waited longer{said}"
+                return f"the nodes with room for it are reserved for asks that come before it{said}"
             case ReasonCode.QUEUE_MAX | ReasonCode.USER_LIMIT | ReasonCode.GROUP_LIMIT:
                 asked, used, limit = amounts(kind, self.asked, self.used, self.limit)
                 if self.asked > self.limit:

@@ -257,6 +257,18 @@ def preempted(stage: Stage) -> None:
 
 
 @story
+def lost_room(stage: Stage) -> None:
+    stage.begin("{name: root, submitacl: '*', queues: [{name: a, resources: {guaranteed: {vcore: 5m}}}, {name: b}]}")
+    stage.node(vcore=10)
+    stage.app("app-1", "root.b")
+    stage.ask("app-1", "key-1", 10, may_go=True)
+    stage.app("app-2", "root.a")
+    stage.ask("app-2", "key-2", 3, preempts=True)
+    stage.wait(31)
+    stage.node("node-1", si.NodeInfo.DECOMISSION)
+
+
+@story
 def tight_queue(stage: Stage) -> None:
     stage.begin("{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 5m}}}]}")
     _tight(stage)

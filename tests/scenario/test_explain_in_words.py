@@ -206,7 +206,7 @@ CAUSES: dict[str, tuple[Callable[[], Explained], str]] = {
         reserved,
         (
             "Ask ask of application app has waited for 3 minutes because the nodes with room for it are "
-            "reserved for asks that have waited longer."
+            "reserved for asks that come before it."
         ),
     ),
     "its queue may preempt nothing outside of it": (

@@ -76,7 +76,7 @@ def test_an_ask_that_ends_later_waits_and_says_why(mode: str) -> None:
     reason = cluster.reason("x", "long")
     assert isinstance(reason, Reason)
     assert reason.sentence() == (
-        "The nodes with room for it are reserved for asks that have waited longer; its 1m40s would last until after "
+        "The nodes with room for it are reserved for asks that come before it; its 1m40s would last until after "
         "these are due. 1 node with room is reserved for other asks."
     )
 

@@ -385,7 +385,7 @@ def test_nodes_that_are_not_there_for_the_ask_are_left_alone(closed: str) -> Non
         arena.do(UpdateNodes((NodeItem("n", NodeAction.DRAIN_NODE),)))
     else:
         arena.partition.reservations.reserve(arena.the_ask("p", "other"), arena.the_node("n"), Outcome(), arena.now_ns)
-    assert search(arena) is PreemptionNo.NOT_ENOUGH_VICTIMS
+    assert search(arena) is (PreemptionNo.NOT_ENOUGH_VICTIMS if closed == "drained" else PreemptionNo.NODES_CLAIMED)
 
 
 # ---- earlier preemptions that are not through ----------------------------------------------------------------------

@@ -399,6 +399,30 @@ def daemon(found: Cluster) -> Outcome:
     return found.do(UpdateAllocations([item]))
 
 
+def higher(found: Cluster) -> Outcome:
+    """An ask of a higher priority finds no node but the reserved one, which has no room for it either."""
+    found.ask("x", "higher", vcore=9, priority=1)
+    return found.wait(2)
+
+
+def with_victim() -> Cluster:
+    """An ask within a guarantee, for which the one allocation goes."""
+    poor = "{name: a, resources: {guaranteed: {vcore: 5m}}, properties: {preemption.delay: 1s}}"
+    found = cluster(f"{{name: root, submitacl: '*', queues: [{poor}, {{name: rich}}]}}")
+    found.app("x", "root.a")
+    found.app("r", "root.rich")
+    found.do(UpdateAllocations([AskItem("victim", "r", "default", {"vcore": 10}, allow_preempt_self=True)]))
+    found.do(UpdateAllocations([AskItem("k", "x", "default", {"vcore": 5}, allow_preempt_other=True)]))
+    return then(found, lambda c: c.wait(1))
+
+
+def others_use_it(found: Cluster) -> Outcome:
+    """Another manager takes the room before the victim is gone."""
+    item = AskItem("foreign", "", "default", {"vcore": 6}, tags={"foreign": "default"}, node_id="n")
+    found.do(UpdateAllocations([item]))
+    return let_go("victim", Termination.PREEMPTED_BY_SCHEDULER, "r")(found)
+
+
 STOPPED, FAILED = Termination.STOPPED_BY_RM, Termination.SCHEDULING_FAILED_ON_RM
 PREEMPTED, TIMEOUT = Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT
 Way = tuple[Callable[[], Cluster], Callable[[Cluster], Outcome]]
@@ -419,6 +443,8 @@ ALLOCATION_STEPS: dict[tuple[str, str], list[Way]] = {
     ("pending", "the RM withdraws the ask"): [(pending, let_go("k", STOPPED))],
     ("reserved", "room on its node"): [(reserved, let_go("other", STOPPED))],
     ("reserved", "its node is removed, or a daemon needs it"): [(reserved, without_node), (reserved, daemon)],
+    ("reserved", "an ask of higher rank takes its node"): [(reserved, higher)],
+    ("reserved", "the room that victims left is lost"): [(with_victim, others_use_it)],
     ("reserved", "the RM withdraws the ask"): [(reserved, let_go("k", STOPPED))],
     ("allocated", "released by the RM (STOPPED_BY_RM)"): [(allocated, let_go("k", STOPPED))],
     ("allocated", "the RM could not start it (SCHEDULING_FAILED_ON_RM)"): [

@@ -414,6 +414,13 @@ def too_many_ways() -> Explained:
         return asked(arena, vcore=9_000)
 
 
+def nodes_claimed() -> Explained:
+    """An older ask of a guaranteed queue has reserved the only node, and may not preempt."""
+    arena = poor_and_rich()
+    arena.want("app", "first", preempts=False, vcore=1_000)
+    return asked(arena)
+
+
 NOES: dict[PreemptionNo, Callable[[], Explained]] = {
     PreemptionNo.DISABLED: lambda: asked(poor_and_rich(preempts=PreemptionConfig(enabled=False))),
     PreemptionNo.NOT_ALLOWED: lambda: asked(poor_and_rich(), preempts=False),
@@ -425,6 +432,7 @@ NOES: dict[PreemptionNo, Callable[[], Explained]] = {
     ),
     PreemptionNo.NO_VICTIMS: lambda: asked(poor_and_rich(victims=0, opted_out=4)),
     PreemptionNo.NOT_ENOUGH_VICTIMS: lambda: asked(poor_and_rich(victims=1, opted_out=3), vcore=4_000),
+    PreemptionNo.NODES_CLAIMED: nodes_claimed,
     PreemptionNo.LIMIT: limit,
     PreemptionNo.NOT_NEEDED: not_needed,
     PreemptionNo.TOO_MANY_WAYS: too_many_ways,

@@ -283,6 +283,10 @@ def test_a_preemption_is_on_the_ask_the_victim_and_their_queues() -> None:
     assert b',"preempted":true,' in go_json(dao.allocation(told))
     assert dao.queue_head(partition, cluster.queue("root.b"), "").preempting_resource == {"vcore": 2}
     assert dao.queue_head(partition, cluster.queue("root.a"), "").preempting_resource == {}
+    cluster.do(UpdateNodes((NodeItem("n1", NodeAction.DECOMISSION),)))
+    asking_still = cluster.application("x").asks["k"]
+    assert (asking_still.preempts, asking_still.lost) == (False, "the node was removed")
+    assert b',"triggeredPreemption":true,' in go_json(dao.ask(asking_still))
 
 
 def test_an_ask_that_was_reported_to_the_autoscaler() -> None:

@@ -24,6 +24,7 @@ from muster_core.model.commands import (
 )
 from muster_core.model.states import QueueEvent
 from muster_runtime.go_json import go_json
+from muster_si.constants import FOREIGN, REQUIRED_NODE_TAG
 from muster_state.follower import Pause, RmInfo, RmState
 from muster_view.explain import explain
 from unit.view.recorded import Bench, Recorded, client_of
@@ -93,7 +94,7 @@ async def test_pending_has_every_figure_and_the_counts(bench: Bench) -> None:
         "asOf": since, "now": {"used": 3_000, "limit": 4_000, "free": 0, "promised": 0}, "waitingSince": since,
         "history": [],
         "gang": None, "reservation": None,
-        "preemption": {"state": "NO", "no": "NOT_ALLOWED", "mayAt": 0, "victims": []},
+        "preemption": {"state": "NO", "no": "NOT_ALLOWED", "mayAt": 0, "lost": "", "victims": []},
         "refusals": [], "refusedUntil": 0, "scaledUp": False,
         "message": "Queue root.a uses 3 cores of its max of 4 cores; 2 cores more would exceed it.",
     }  # fmt: skip
@@ -110,7 +111,7 @@ async def test_a_preempted_allocation_names_its_ask(bench: Bench) -> None:
     asked = await get(bench, f"{E}/ask/x/k")
     victims = asked["preemption"]["victims"]
     assert [each.pop("since") for each in victims] == [now_ns, now_ns]
-    assert asked["preemption"] == {"state": "CHOSEN", "no": "", "mayAt": 0, "victims": victims}
+    assert asked["preemption"] == {"state": "CHOSEN", "no": "", "mayAt": 0, "lost": "", "victims": victims}
     assert asked["reservation"] == {"node": "n1", "since": now_ns}
     assert "2 allocations were preempted for it " in asked["message"]
     assert asked["message"].endswith(" ago and have not ended yet. Node n1 is reserved for it.")
@@ -565,6 +566,30 @@ def test_asks_that_share_a_reason_have_their_own_word_about_preemption() -> None
     assert "Preemption: it has not waited long enough to preempt." in young["message"]
     assert "Preemption" not in explained(cluster, "may-not")["message"]
     assert explained(cluster, "young", cluster.now_ns + 30_000_000_000)["preemption"]["no"] == "OVER_GUARANTEE"
+
+
+def test_a_daemon_says_that_its_room_was_lost_and_from_when_it_may_preempt_again() -> None:
+    queues = "{name: root, submitacl: '*', queues: [{name: a}, {name: b}]}"
+    cluster = Cluster(queues).having({"n1": {"vcore": 4}}, {"x": "root.a", "y": "root.b"})
+    for key in ("v1", "v2"):
+        cluster.do(UpdateAllocations([AskItem(key, "y", "default", {"vcore": 2}, allow_preempt_self=True)]))
+    cluster.do(UpdateAllocations([AskItem("d", "x", "default", {"vcore": 2}, tags={REQUIRED_NODE_TAG: "n1"})]))
+    chosen_ns = cluster.now_ns
+    assert explained(cluster, "d")["preemption"]["state"] == "CHOSEN"
+    other = AskItem("f", "", "default", {"vcore": 2}, node_id="n1", tags={FOREIGN: "default"})
+    cluster.do(UpdateAllocations([other]))
+    cluster.wait(4)
+    (victim,) = [each for each in cluster.application("y").allocations.values() if each.preempted is not None]
+    cluster.release("y", victim.key)
+    said = explained(cluster, "d")
+    may_at = chosen_ns + 15_000_000_000
+    expected = {"state": "PENDING", "no": "", "mayAt": may_at, "lost": "others use it", "victims": []}
+    assert said["preemption"] == expected
+    lost = "The room that was made for it is lost: others use it."
+    assert f"{lost} It may preempt again in 11 seconds." in said["message"]
+    later = explained(cluster, "d", may_at)
+    assert (later["preemption"]["mayAt"], later["preemption"]["lost"]) == (0, "others use it")
+    assert lost in later["message"]
 
 
 def test_in_a_stopped_queue_nothing_is_decided() -> None:

@@ -353,7 +353,7 @@ class Cycle:
         were parked in this search; and those for queues that got below their guarantees, or reached them.
         """
         waiting, figures = self._waiting, self._figures
-        found = dict(self._state.contested)
+        found = {**self._state.contested, **self._held_back}
         lists: dict[Waitlist, None] = {}
         for group in waiting.parked:
             waitlist = group.app.queue.waitlists.get(group.wait_key)

@@ -40,7 +40,7 @@ class ReasonCode(StrEnum):
     REQUIRED_NODE_UNKNOWN = "REQUIRED_NODE_UNKNOWN"
     # The ask requires a node that has too little of the named type free.
     REQUIRED_NODE_FULL = "REQUIRED_NODE_FULL"
-    # Nodes with room are reserved for asks that have waited longer.
+    # Nodes with room are reserved for asks that come before this one.
     RESERVED_FOR_OTHERS = "RESERVED_FOR_OTHERS"
     # The gang starts as a whole, and the named queue, user or group has no room for all of it.
     GANG_ROOM = "GANG_ROOM"
@@ -87,6 +87,8 @@ class PreemptionNo(StrEnum):
     NO_VICTIMS = "NO_VICTIMS"
     # All possible victims together would not make room on one node, or below the limit.
     NOT_ENOUGH_VICTIMS = "NOT_ENOUGH_VICTIMS"
+    # Room could be made only on nodes that are kept for other asks, which this ask does not outrank.
+    NODES_CLAIMED = "NODES_CLAIMED"
     # A limit is exceeded in which no victim counts, such as the user's or group's own.
     LIMIT = "LIMIT"
     # There is room without preemption; the ask is just not placed yet.
@@ -104,6 +106,7 @@ _PREEMPTION_WORDS = {
     PreemptionNo.FENCED: "its queue may not preempt outside, and has nothing of a lower priority",
     PreemptionNo.NO_VICTIMS: "no allocation may be preempted for it",
     PreemptionNo.NOT_ENOUGH_VICTIMS: "all possible victims together would not make room",
+    PreemptionNo.NODES_CLAIMED: "the nodes that could have room for it are kept for other asks",
     PreemptionNo.LIMIT: "no victim counts in the limit that it would exceed",
     PreemptionNo.NOT_NEEDED: "it has, or soon will have, room without preemption",
     PreemptionNo.TOO_MANY_WAYS: "the search reached its limit of tries and found no victims",
@@ -243,7 +246,7 @@ class Reason:
                 return "no single node has every requested resource free"
             case ReasonCode.RESERVED_FOR_OTHERS:
                 said = f"; {self.said}" if self.said else ""  # why it is not backfilled
-                return f"the nodes with room for it are reserved for asks that have waited longer{said}"
+                return f"the nodes with room for it are reserved for asks that come before it{said}"
             case ReasonCode.QUEUE_MAX | ReasonCode.USER_LIMIT | ReasonCode.GROUP_LIMIT:
                 asked, used, limit = amounts(kind, self.asked, self.used, self.limit)
                 if self.asked > self.limit:

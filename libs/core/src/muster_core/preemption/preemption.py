@@ -129,6 +129,7 @@ class _Search:
         self._over = limits_over(ask, self._known.underway)
         self._branches: dict[Queue, Branch] = {}
         self._pools: dict[Node, _Pool | None] = {}
+        self._claimed: dict[Node, None] = {}  # nodes that are kept for other asks
         self._least: dict[Node, Class | None] = {}  # by node, no lower class makes room there; None: no class does
         # The gains and relief of allocations that are alike, by what is short on the node and needed in all.
         self._alike_on_nodes: dict[tuple[int, ...], dict[_Kind, tuple[tuple[int, ...], float]]] = {}
@@ -172,10 +173,10 @@ class _Search:
             if found is not None:
                 return found
         # 5. The reason for no plan.
-        if self._budget.ran_out:
-            no = PreemptionNo.TOO_MANY_WAYS
-        elif stages:
+        if stages and not self._budget.ran_out:
             no = self._why_not_enough(stages[-1])
+        elif self._budget.ran_out:
+            no = PreemptionNo.TOO_MANY_WAYS
         else:
             no = next((reach.no for reach in reaches if reach.no is not None), PreemptionNo.NO_VICTIMS)
         self._known.noes[alike] = no, age
@@ -208,10 +209,11 @@ class _Search:
         return found
 
     def _may_use(self, node: Node) -> bool:
+        return self._is_open(node) and may_use(self._ask, node)
+
+    def _is_open(self, node: Node) -> bool:
         refusals = self._ask.refusals
-        if refusals is not None and node.node_id in refusals.nodes:
-            return False
-        return node.usable and may_use(self._ask, node)
+        return node.usable and (refusals is None or node.node_id not in refusals.nodes)
 
     def _short(self, node: Node) -> list[tuple[int, int]]:
         room = self._known.underway.room(node, self._ask)
@@ -227,7 +229,18 @@ class _Search:
         for ledger, _ in self._over:
             if not any(ledger in app.ledgers for branch in branches for app in self._state.apps_in(branch.leaf)):
                 return PreemptionNo.LIMIT
-        return PreemptionNo.NOT_ENOUGH_VICTIMS
+        # Would a node do that is kept for another ask? (The branches are still those of the last stage.)
+        for node in self._claimed:
+            if not self._over and not self._short(node):
+                return PreemptionNo.NODES_CLAIMED
+            pool = self._pool(node)
+            if pool is not None:
+                self._budget.spend(len(pool.entries))
+                if cover(pool.entries, pool.numbers, pool.needs, self._budget, STEPS_PER_NODE_MAX):
+                    return PreemptionNo.NODES_CLAIMED
+            if self._budget.steps < 0:
+                break
+        return PreemptionNo.TOO_MANY_WAYS if self._budget.ran_out else PreemptionNo.NOT_ENOUGH_VICTIMS
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
@@ -320,7 +333,12 @@ class _Search:
         if node in self._pools:
             pool = self._pools[node]
         else:
-            self._pools[node] = pool = self._pool(node)
+            pool = None
+            if self._may_use(node):
+                pool = self._pool(node)
+            elif self._is_open(node):
+                self._claimed[node] = None
+            self._pools[node] = pool
             if rank is not None:
                 self._least[node] = pool.least if pool is not None else None
         if pool is None or (rank is not None and rank < pool.least):
@@ -346,8 +364,6 @@ class _Search:
 
     def _pool(self, node: Node) -> _Pool | None:
         """The needs of the ask on the node, and the victims that could cover them; None: they cannot."""
-        if not self._may_use(node):
-            return None
         short = self._short(node)
         numbers = [*(number for number, _ in short), *(number for _, number in self._over)]
         needs = [*(need for _, need in short), *self._over.values()]

@@ -1,7 +1,7 @@
 """The rank of asks: which of two waiting asks has the better right to the room of a node.
 
 A reservation by age holds a node against asks that rank below its own, and gives way to those that rank above
-(``docs/concepts/reservations``, decision 258). The rank of an ask does not depend on how much its queue uses in
+(``docs/concepts/reservation.md``, decision 258). The rank of an ask does not depend on how much its queue uses in
 proportion to others, because that changes with every placement. Between two asks, in this order:
 
 1. An ask within the unmet guarantee of its queue ranks above one whose queue has its guarantee, or has none. Only

@@ -26,12 +26,14 @@ class AskPreemptionDao(Whole, kw_only=True):
     """The state of preemption for an ask.
 
     ``state``: CHOSEN (victims were chosen for it), NO (``no`` gives the reason), PENDING (its turn will come), or NONE
-    (preemption cannot give what it waits for). ``mayAt``: if it is too young, the time from which it may preempt.
+    (preemption cannot give what it waits for). ``mayAt``: if it is too young, or has preempted just now and lost the
+    room, the time from which it may preempt. ``lost``: why the room that was last made for it is lost.
     """
 
     state: Code
     no: CodeOrEmpty = ""
     may_at: Time = 0
+    lost: str = ""
     victims: list[ToldToGoDao] = []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from muster_core.allocation.rights import preempts_from
 from muster_core.config.properties import PreemptionPolicy
 from muster_core.model.allocation import Preempted
 from muster_core.model.application import Allocation, Application, Ask
@@ -76,20 +77,24 @@ def of_ask(partition: Partition, wanted: Ask, reason: Reason, victims: Victims, 
         ]
         return AskPreemptionDao(state="CHOSEN", victims=told)
     no = reason.preemption
-    may_at = 0
-    if reason.code in _WAITS_FOR_ROOM and not wanted.demand.required_node:
-        may_at = wanted.created_ns + wanted.app.queue.policy.preemption_delay_ns
+    daemon = bool(wanted.demand.required_node)
+    may_at = preempts_from(wanted) if wanted.planned_ns or not daemon else 0
+    too_early = reason.code in _WAITS_FOR_ROOM and now_ns < may_at
+    if reason.code in _WAITS_FOR_ROOM and not daemon:
         if not partition.config.preemption.enabled:
             no = PreemptionNo.DISABLED
         elif not wanted.allow_preempt_other:
             no = PreemptionNo.NOT_ALLOWED
-        elif now_ns < may_at:
+        elif too_early and not wanted.planned_ns:
             no = PreemptionNo.TOO_YOUNG
+    if no in (PreemptionNo.DISABLED, PreemptionNo.NOT_ALLOWED):
+        return AskPreemptionDao(state="NO", no=no.value, lost=wanted.lost)
+    if too_early and wanted.planned_ns:  # (it has preempted, and what the last search said is about others)
+        return AskPreemptionDao(state="PENDING", may_at=may_at, lost=wanted.lost)
     if no is not None:
-        too_young = no is PreemptionNo.TOO_YOUNG
-        return AskPreemptionDao(state="NO", no=no.value, may_at=may_at if too_young else 0)
+        return AskPreemptionDao(state="NO", no=no.value, may_at=may_at if too_early else 0, lost=wanted.lost)
     comes = reason.code in _WAITS_FOR_ROOM and not reason.is_for_ever
-    return AskPreemptionDao(state="PENDING" if comes else "NONE")
+    return AskPreemptionDao(state="PENDING" if comes else "NONE", lost=wanted.lost)
 
 
 def worth_saying(preemption: AskPreemptionDao) -> str:
@@ -99,8 +104,14 @@ def worth_saying(preemption: AskPreemptionDao) -> str:
 
 def sentence_of_ask(preemption: AskPreemptionDao, now_ns: int) -> str:
     """The sentence besides the code; "": none."""
+    said = []
+    if preemption.lost:
+        said.append(f"The room that was made for it is lost: {preemption.lost}.")
     if preemption.may_at:
-        return f"It may preempt in {lasted(preemption.may_at - now_ns)}."
+        again = " again" if preemption.state == "PENDING" else ""
+        said.append(f"It may preempt{again} in {lasted(preemption.may_at - now_ns)}.")
+    if said:
+        return " ".join(said)
     if preemption.state != "CHOSEN":
         return ""
     victims = len(preemption.victims)

@@ -339,7 +339,7 @@ def ask(wanted: Ask) -> AskDao:
         application_id=wanted.app.app_id,
         placeholder=wanted.placeholder,
         task_group_name=wanted.task_group,
-        triggered_preemption=wanted.preempts,
+        triggered_preemption=wanted.planned_ns > 0,
         originator=wanted.originator,
         triggered_scale_up=wanted.scaled_up,
         pending_count=wanted.pending,

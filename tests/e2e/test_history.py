@@ -440,7 +440,7 @@ def test_an_unknown_application_gets_near_names(history: Any) -> None:
     code, _, err = history("app", "shor")
     assert (code, "near to it: short" in err) == (1, True)
     code, _, err = history("app", "short", "--life", "3")
-    assert (code, "expected 1 to 2" in err) == (2, True)
+    assert (code, "--life: must be from 1 to 2" in err) == (2, True)
     code, _, err = history("app", "short", "--rm", "other")
     assert (code, "--rm other: no events of it; known are hist" in err) == (1, True)
 

@@ -270,8 +270,8 @@ async def test_events_come_live_and_can_be_held(muster: Up, opened: Opened) -> N
 async def test_health_names_checks_and_resource_managers(muster: Up, opened: Opened) -> None:
     page = await opened(f"{muster.http}/#/health?{PROD}")
     checks = page.get_by_role("table", name="Health checks").locator("tbody tr")
-    await expect(checks).to_have_count(11)
-    await expect(checks.filter(has_text="✓ yes")).to_have_count(11)
+    await expect(checks).to_have_count(12)
+    await expect(checks.filter(has_text="✓ yes")).to_have_count(12)
     await expect(page.get_by_role("table", name="Registered resource managers")).to_contain_text("large")
     await expect(page.locator("section", has_text="Gateway").first).to_contain_text("Serving")
 

@@ -249,7 +249,6 @@ class Laws(Law):
                     del nodes[node_id]
 
     def _take_answers(self, core: SchedulerCore, command: Answers, before: set[int], now_ns: int) -> None:
-        outdated: list[Question] = []
         for answer in command.answers:
             question = self._asked.pop(answer.question, None)
             if question is None:
@@ -258,19 +257,16 @@ class Laws(Law):
             if answer.fits:
                 self._agreed[answer.question] = replace(question, last_victim=answer.last_victim)
             # (Else a better node was agreed to already: then what is said of others does not matter.)
-            elif answer.question in before and _is_refused(core, question) and not self._note_refusal(question, now_ns):
-                outdated.append(question)
-        for question in outdated:  # (the node is asked about anew, whatever else was said of it)
-            self._refused.get(question.about, {}).pop(question.fact.node_id, None)
+            elif answer.question in before and _is_refused(core, question):
+                self._note_refusal(question, now_ns)
 
-    def _note_refusal(self, question: Question, now_ns: int, *, unanswered: bool = False) -> bool:
-        """Gives whether it counts: else it may be about what was before."""
+    def _note_refusal(self, question: Question, now_ns: int, *, unanswered: bool = False) -> None:
+        """It counts, unless it may be about what was before."""
         if not unanswered and question.beat < self._moved.get((question.fact.partition, question.fact.node_id), 0):
-            return False
+            return
         self._ended.get(question.about, set()).discard(question.fact.node_id)
         refused = self._refused.setdefault(question.about, {})
         refused[question.fact.node_id] = (now_ns, unanswered)
-        return True
 
     def _cycled(self, core: SchedulerCore, before: set[int], facts: list[Fact], now_ns: int) -> None:
         self._note_ends(core, reported=False)

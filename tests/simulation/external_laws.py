@@ -12,7 +12,7 @@ from collections.abc import Callable
 from muster_bus.log import OutRecord
 from muster_bus.topics import parse_state_key
 from muster_core.external.external import ExternalKind, ExternalOffer, SourceState
-from muster_core.model.commands import Command, NodeAction, UpdateNodes
+from muster_core.model.commands import Command, NodeAction, UpdateAllocations, UpdateNodes
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.si.v1 import si_pb2 as si
@@ -45,6 +45,10 @@ class Laws:
         self._answers: Counter[tuple[str, bool]] = Counter()
         # Asks that a command of this step took back: an earlier one of the step may have placed them.
         self._withdrawn: dict[Name, Wanted] = {}
+        # Releases in this message complete swaps at once; by node, the room (beside containers) before each later command
+        # of the message.
+        self._swaps = False
+        self._earlier: list[dict[str, Amounts]] = []
         self._disputes: dict[str, dict[str, dict[str, int]]] = {}
         self.now_ns = 0
         # When an offer was last seen to be needed, or came.
@@ -55,6 +59,9 @@ class Laws:
     def taken(self, command: Command) -> None:
         books = self.books
         before, wanted = books.nodes(), dict(books.wanted)
+        if self._swaps:
+            self._earlier.append({node_id: self._room(node_id, node) for node_id, node in before.items()})
+        self._swaps = self._swaps or (isinstance(command, UpdateAllocations) and bool(command.releases))
         answers = books.take(command)
         self._withdrawn |= {name: each for name, each in wanted.items() if name not in books.wanted}
         self._answers.update(answers)
@@ -91,6 +98,8 @@ class Laws:
         must(not wrong, "answer", f"of nodes, accepted or not: {wrong}")
         self._answers.clear()
         self._withdrawn.clear()
+        self._swaps = False
+        self._earlier.clear()
         self.check_records()
         self._check_disputes(outputs)
 
@@ -154,14 +163,17 @@ class Laws:
         self._check_gate()
         takes_place = not held.placeholder and books.places[held.app_id, held.task_group] > 0
         books.places[held.app_id, held.task_group] -= takes_place
-        self._check_room(held, takes_place=takes_place)
+        outdated = takes_place and self._was_first(held)
+        if not outdated:
+            self._check_room(held, takes_place=takes_place)
         # (What a placeholder had counts for it, whatever became of the limit. And the application may have left since.)
         if not takes_place and name not in self._withdrawn:
             self._check_limits(held)
         self._check_pools(held)
         books.held[name] = held
         self.tally["allocations"] += 1
-        self.placed(held)
+        if not outdated:
+            self.placed(held)
 
     def _released(self, released: si.AllocationRelease) -> None:
         books = self.books
@@ -191,6 +203,21 @@ class Laws:
             passed = source is not None and source.life == life and source.state is not SourceState.LISTING
             must(passed, "gate", f"something is decided before {name} was heard of in {life}")
 
+    def _room(self, node_id: str, node: Effective) -> Amounts:
+        return minus(minus(node.capacity, node.occupied), self.books.others(node_id))
+
+    def _was_first(self, held: Held) -> bool:
+        """Whether it had room until a later command of the same message took that: a swap ends when the placeholder's
+        release is taken, before the rest of the message is.
+        """
+        wants = {name: value for name, value in held.quantities.items() if name not in POOLS}
+        used = self.books.containers(held.node_id)
+        node = self.books.effective(held.node_id)
+        if node is not None and covers(minus(self._room(held.node_id, node), used), wants):
+            return False
+        rooms = [each[held.node_id] for each in self._earlier if held.node_id in each]
+        return any(covers(minus(room, used), wants) for room in rooms)
+
     def _check_room(self, held: Held, *, takes_place: bool) -> None:
         books = self.books
         node = books.effective(held.node_id)
@@ -200,9 +227,7 @@ class Laws:
             must(held.node_id == held.required_node, "node", f"{held}, must be on {held.required_node}")
         elif not takes_place:  # (a swap that was told before goes on)
             must(node.schedulable, "unschedulable", f"{held}: the node takes nothing new")
-        free = minus(
-            minus(minus(node.capacity, node.occupied), books.others(held.node_id)), books.containers(held.node_id)
-        )
+        free = minus(self._room(held.node_id, node), books.containers(held.node_id))
         wants = {name: value for name, value in held.quantities.items() if name not in POOLS}
         if not covers(free, wants):
             offers = [each for _, _, offers, _ in books.parts(held.node_id) for each in offers]

@@ -160,6 +160,8 @@ class Cycle:
         # 9. Asks that have waited long may reserve a node or preempt. (But what this search set free helps other asks
         #    first, in the next pass.)
         if not self._waiting.has_wakeups:
+            if not all_tried and state.reserved:  # (the next search gives room by rank to what was parked in this one)
+                state.contested.update(self._contested_nodes())
             self._long_wait.parked(out, now_ns, all_tried=all_tried)
             self._long_wait.run(out, now_ns, all_tried=all_tried)
         # 10. If nodes changed, the reason of an ask may change, even if the ask still fits nowhere.

@@ -395,6 +395,10 @@ class Turns:
                 return owed if owed is not None and _is_listed(owed) else group
             if owed is group or owed is None:
                 one.owed = self._owed = None
+        within = self._laters.get(ask.app)
+        if within is not None and within.owed and (called := self._call(within)) is not None:
+            within.owed = False
+            return called if _is_listed(called) else group
         whom = self._gives_way_to(ask)
         later = self._laters.get(whom) if scope or self.crowded else None
         if later is None or later.last is ask:
@@ -430,9 +434,47 @@ class Turns:
         for entry in later.line:
             group: AskGroup = entry[-1]
             ask = group.head()  # (None: its last ask is being removed, and the group with it)
-            if ask is not None and not self.is_taken(ask):
+            if ask is None:
+                continue
+            turn = self._taken_by(ask)
+            if turn is None:
                 return group
+            if turn.what is ask.app and self._laters.get(ask.app) is later:
+                return None  # those behind it that need their task group only would keep the application taken
         return None
+
+    def _others_wait(self, later: Later, turn: int, app: Application | None = None) -> bool:
+        """Whether others had no turn since this turn of the line, because they wait for an answer in their application
+        or their task group.
+
+        :param app: only others of this application; None: of all.
+        """
+        for what, taken in self._of.items():
+            if not taken.closed or what is None or isinstance(what, Node):
+                continue
+            owner, line = (what, what.ready) if isinstance(what, Application) else (what[0], taken.line)
+            if owner.waiting_at is not None or (app is not None and owner is not app):
+                continue
+            for *_, group in line:
+                head = group.head()
+                if head is None or head.demand.submission > later.mark:
+                    continue
+                if head.refusals is None or head.refusals.turn < turn:
+                    return True
+        return False
+
+    def _owe_within(self, later: Later, app: Application) -> None:
+        """The first in the application's line waits for an answer there. Lets no further proposal be made where it must
+        be alone, so that its turn comes next; unless others wait there that had none since its last.
+        """
+        for turn, *_, group in later.line:
+            ask = group.head()
+            if ask is not None:
+                taken = self._taken_by(ask)
+                if taken is not None and not self._others_wait(later, turn, app):
+                    self._close(taken)
+                    later.owed = True
+                return
 
     def _call_next(self) -> bool:
         """Everything else was tried: calls the next in line, if a proposal is possible. Returns whether one came."""
@@ -450,12 +492,14 @@ class Turns:
             elif whom is not None and (turn is None or line.line[0][0] <= turn):
                 if not one.closed and self._call(line) is not None:
                     return True
+                self._owe_within(line, whom)
                 longer = True  # it waits for an answer in its application
         self.crowded = self.crowded and None in self._laters
         if later is None or ask is None or one.closed or (longer and whole):
             return False
         if whole and one.open:
-            self._owe(None)
+            if turn is None or not self._others_wait(later, turn):
+                self._owe(None)
             return False
         return self._call(later) is not None
 

@@ -40,14 +40,16 @@ class Later(Turn):
 
     :ivar last: the ask that left the line last.
     :ivar mark: an ask with a larger submission number came after the last turn of the line, or after it began.
+    :ivar owed: no proposal is made until the first in line can be called.
     """
 
-    __slots__ = ("last", "mark")
+    __slots__ = ("last", "mark", "owed")
 
     def __init__(self) -> None:
         super().__init__()
         self.last: Ask | None = None
         self.mark = 0
+        self.owed = False
 
     @property
     def called(self) -> AskGroup | None:

@@ -363,9 +363,9 @@ class Questions(RefusedNodes):
         if not fits:
             out.facts.append(QuestionRefused(question, unanswered))
             refusal = Refusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered)
+            moved = check.changed_nodes is not None and node in check.changed_nodes and not unanswered
+            self._date(check.ask, node, before_change=moved)
             self._refuse(check.ask, refusal, node, out, now_ns)
-            if check.changed_nodes is not None and node in check.changed_nodes and not unanswered:
-                self._outdated.setdefault(check.ask, []).append(node.node_id)
         if check.is_clear:
             self._settle(check, out, now_ns)
 

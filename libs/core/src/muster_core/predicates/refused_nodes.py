@@ -67,6 +67,18 @@ class RefusedNodes:
         if not refusals.armed_ns:
             self._arm_refusals(ask, refusals, refusals.until_ns)
 
+    def _date(self, ask: Ask, node: Node, *, before_change: bool) -> None:
+        """Notes whether a refusal may be about what was on the node before. What the RM says of the node as it is now
+        counts more, whichever of several answers comes first.
+        """
+        node_id, refusals = node.node_id, ask.refusals
+        outdated = self._outdated.get(ask, [])
+        if not before_change:
+            if node_id in outdated:
+                outdated[:] = [each for each in outdated if each != node_id]
+        elif refusals is None or node_id not in refusals.nodes or node_id in refusals.resting:
+            self._outdated.setdefault(ask, []).append(node_id)
+
     def _forget(self, ask: Ask, node_ids: Collection[str]) -> None:
         assert ask.refusals is not None, f"nothing is refused for {ask}"
         for node_id in node_ids:

@@ -70,8 +70,13 @@ def _search_in_random_clusters(seeds: range) -> None:
 @BATCHES
 def test_where_victims_exist_they_are_chosen_within_the_delay(first: int) -> None:
     """Though nodes are reserved for others meanwhile: each ask that may preempt has its victims, or there are none."""
+    assert _wait_for_victims(range(first, first + PER_TEST)), "no ask had victims"
+
+
+def _wait_for_victims(seeds: range) -> int:
+    """Lets the delay pass in random clusters. Returns how many asks had victims."""
     with_victims = 0
-    for seed in range(first, first + PER_TEST):
+    for seed in seeds:
         dice = random.Random(f"delay-{seed}")
         arena = random_arena(dice, allocations=dice.randint(4, 10))
         arena.wait(3)  # some get a node to themselves
@@ -83,7 +88,7 @@ def test_where_victims_exist_they_are_chosen_within_the_delay(first: int) -> Non
                 assert isinstance(found, PreemptionNo), f"seed {seed}: {ask} has no victims, though there are {found}"
                 _check(arena, ask, found)
         with_victims += sum(ask.preempts for app in arena.partition.apps.values() for ask in app.asks.values())
-    assert with_victims, "no ask had victims"
+    return with_victims
 
 
 @BATCHES
@@ -159,6 +164,12 @@ def _everybody_is_entitled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     reach = guarantee.Guarantee.reach
     monkeypatch.setattr(guarantee.Guarantee, "reach", generous)
+
+
+def test_reservations_that_keep_victims_from_everybody_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "may_use", lambda ask, node: not set(node.reservations) - {ask})
+    with pytest.raises(AssertionError, match=r"NOT_ENOUGH_VICTIMS|NODES_CLAIMED|NO_VICTIMS"):
+        _wait_for_victims(range(200))
 
 
 @pytest.mark.parametrize(

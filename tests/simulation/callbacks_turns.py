@@ -171,7 +171,10 @@ class Rounds:
                 if each is ask:
                     continue
                 narrow = not alone & (Scope.ONE | Scope.APPLICATION) and each.demand.task_group != ask.demand.task_group
-                if each.demand.submission >= turn.number and each.open > 0 and _rival(policy, each) & alone:
+                rival = _rival(policy, each)
+                # (Those that must be alone in their application or their task group have one line there.)
+                one_line = rival & alone or (rival and Scope.ONE not in rival | alone)
+                if each.demand.submission >= turn.number and each.open > 0 and one_line:
                     return {}
                 if not narrow and (node := self._fits(partition, each)) is not None:
                     found[each] = node

@@ -120,6 +120,11 @@ class Rounds:
                 ask = _find(core, *about)
                 if ask is not None:
                     self._turns[ask] = _Turn(core.next_submission)
+            elif isinstance(fact, NewAllocation):
+                # (On another node of the same probe: one at a time is open. A yes is no reason to give way.)
+                made = fact.allocation
+                if (ask := _find(core, fact.partition, made.app_id, made.key)) is not None:
+                    self._turns.pop(ask, None)
 
     def decides(self, policy: CallbackPolicy, core: SchedulerCore) -> None:
         for ask, turn in list(self._turns.items()):

@@ -120,6 +120,11 @@ class Rounds:
                 ask = _find(core, *about)
                 if ask is not None:
                     self._turns[ask] = _Turn(core.next_submission)
+            elif isinstance(fact, NewAllocation):
+                # (On another node of the same probe: one at a time is open. A yes is no reason to give way.)
+                made = fact.allocation
+                if (ask := _find(core, fact.partition, made.app_id, made.key)) is not None:
+                    self._turns.pop(ask, None)
 
     def decides(self, policy: CallbackPolicy, core: SchedulerCore) -> None:
         for ask, turn in list(self._turns.items()):
@@ -171,7 +176,10 @@ class Rounds:
                 if each is ask:
                     continue
                 narrow = not alone & (Scope.ONE | Scope.APPLICATION) and each.demand.task_group != ask.demand.task_group
-                if each.demand.submission >= turn.number and each.open > 0 and _rival(policy, each) & alone:
+                rival = _rival(policy, each)
+                # (Those that must be alone in their application or their task group have one line there.)
+                one_line = rival & alone or (rival and Scope.ONE not in rival | alone)
+                if each.demand.submission >= turn.number and each.open > 0 and one_line:
                     return {}
                 if not narrow and (node := self._fits(partition, each)) is not None:
                     found[each] = node

@@ -45,8 +45,8 @@ class Laws:
         self._answers: Counter[tuple[str, bool]] = Counter()
         # Asks that a command of this step took back: an earlier one of the step may have placed them.
         self._withdrawn: dict[Name, Wanted] = {}
-        # Releases in this message complete swaps at once; by node, the room (beside containers) before each later
-        # command of the message.
+        # Releases in this message complete swaps at once. Before each later command of it: by node, the room for
+        # containers.
         self._swaps = False
         self._earlier: list[dict[str, Amounts]] = []
         self._disputes: dict[str, dict[str, dict[str, int]]] = {}

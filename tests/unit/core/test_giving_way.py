@@ -312,3 +312,29 @@ def test_after_a_restart_they_take_turns_anew() -> None:
             rm.round()
         assert f"k{number}" in rm.placed("other")
         assert len(rm.asked) - before <= 1 + 3 * 32
+
+
+def test_an_ask_that_needs_its_application_is_not_passed_by_those_that_need_their_task_group() -> None:
+    """Other asks keep the application in questions all the time."""
+    rm = a_cluster()
+    tags = {SCOPE_TAG: "application"}, {SCOPE_TAG: "task-group"}
+    rm.want("stuck", *(item(f"stuck{each}", tags=tags[each], task_group="g") for each in range(2)))
+    told: list[str] = rm.proposed()
+    for number in range(40):
+        rm.want("stuck", item(f"k{number}", task_group="h"))
+        open_now = [each for each in rm.pile if each.key != f"k{number}"]
+        rm.answer(*(Answer(each.question, rm.verdict(each), "no label") for each in open_now))
+        told += rm.proposed()
+    turns = [key for key, before in zip(told[1:], told, strict=False) if key.startswith("stuck") and key != before]
+    assert len(turns) > 10
+    assert abs(turns.count("stuck0") - turns.count("stuck1")) <= 1
+
+
+def test_others_that_stand_in_the_line_of_their_task_group_come_first() -> None:
+    rm = a_cluster()
+    rm.want("stuck", alone("stuck", priority=3))
+    rm.want("other", *(alone(f"o{number}", "task-group") for number in range(5)))
+    told = rm.proposed()
+    for _ in range(12):
+        told += rm.round()
+    assert told[: told.index("stuck", 1)] == ["stuck", *(f"o{number}" for number in range(5))]

@@ -682,6 +682,22 @@ def test_a_no_from_before_something_ended_on_the_node_is_asked_for_again() -> No
     assert rm.refused("app", "k") == ["n1"]
 
 
+def test_a_no_from_after_something_ended_on_the_node_holds_whatever_an_older_question_is_answered() -> None:
+    """Of an ask with repeats, two questions about one node may be open, with an end of something between them."""
+    for newest_first in (False, True):
+        rm = Asking(LEAF).having({"n1": {"m": 3}}, {"app": "root.a"})
+        rm.want("app", item("runs", 2, node_id="n1"))
+        rm.ask("app", "k", m=1, wanted=2)
+        _stop(rm)
+        assert rm.open == [("k", "n1")] * 2
+        first, second = list(rm.pile)
+        for each in (second, first) if newest_first else (first, second):
+            rm.core.apply(Answers([Answer(each.question, False, "no")]), rm.now_ns)
+        rm.do()
+        assert len(rm.asked) == 2, newest_first
+        assert rm.refused("app", "k") == ["n1"]
+
+
 def test_ends_on_a_busy_node_are_no_storm_of_questions() -> None:
     """With 20 ends a second for a minute, a refused ask causes calls at once, then fewer and fewer."""
     rm = Asking(LEAF).having({"n1": {"m": 2000}}, {"app": "root.a"})

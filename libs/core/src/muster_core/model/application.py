@@ -28,8 +28,7 @@ _DURATION_MAX = (1 << 62) - 1
 # or in the quota of its user or group; the RM refuses every node for it; preemption finds nothing on its required node.
 NOTIFIED_QUEUE, NOTIFIED_USER, NOTIFIED_REFUSED, NOTIFIED_NO_VICTIM = 1, 2, 4, 8
 HARD = "hard"
-# Above all priorities.
-NOTHING_HELD = 1 << 62
+NOTHING_HELD = 1 << 62  # above all priorities
 # Shape, priority, required node, whether it may preempt, task group, placeholder, apart: asks of one application with
 # the same values are alike.
 GroupKey = tuple[Shape, int, str, bool, str, bool, int]

@@ -371,7 +371,7 @@ HINTS: dict[Break, list[int]] = {
     _forgotten_and_not_tried: [21],
     _kept_refusals_of_dead_nodes: [12],
     _more_than_wanted: [37],
-    _not_counted_as_running: [101],
+    _not_counted_as_running: [62],
     _preempts_others: [39, 19],
     _preempts_too_many: [19],
     _replaced_elsewhere: [7],

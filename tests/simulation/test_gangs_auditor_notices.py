@@ -362,6 +362,8 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
 # Lives in which it comes up at once; then all others are tried.
 HINTS = {
     "stuck for ever": [56, 87],
+    "heir not looked at": [44],
+    "too large": [403],
     "gang torn": [26],
     "node not kept": [31],
     "promises kept": [14],

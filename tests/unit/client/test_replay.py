@@ -243,7 +243,7 @@ async def test_the_command_gives_exit_code_and_json(cluster: Cluster, tmp_path: 
 async def test_the_command_names_what_is_wrong_with_the_trace(tmp_path: Path) -> None:
     console = Screen(record=True, width=200)
     assert await asyncio.to_thread(main_replay, tmp_path / "nowhere", console=console) == 2
-    assert "queues.yaml" in console.export_text()
+    assert "nodes.csv" in console.export_text()
 
 
 async def test_an_address_without_a_scheme_is_http(cluster: Cluster, tmp_path: Path) -> None:

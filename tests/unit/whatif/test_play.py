@@ -94,7 +94,7 @@ def test_changes_of_the_machines_are_checked() -> None:
     for change, message in {
         "+1:large": "there is no machine of kind 'large', expected one of small",
         "-3:small": "there are only 2",
-        "more": "'more', expected [+]COUNT:KIND or -COUNT:KIND",
+        "more": "must be [+]COUNT:KIND or -COUNT:KIND with a whole number from 1 to .*, got 'more'",
         "-2:small": "no machine is left",
     }.items():
         with pytest.raises(ScenarioWrong, match=message):

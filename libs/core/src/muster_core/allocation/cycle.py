@@ -148,10 +148,7 @@ class Cycle:
                 self._park_without_node(group, out, now_ns)
                 continue
             # 7. The allocation, in all books; or the RM is asked first, while the proposal counts in all books.
-            if questions.predicates:
-                questions.place(ask, group, node, out, now_ns)
-            else:
-                self._placing.allocate(ask, group, node, out, now_ns)
+            self._place(ask, group, node, out, now_ns)
             made += 1
         # 8. Woken groups that do not wait any more leave their lists. (Without budget left, some were not tried yet.)
         all_tried = made < budget and not turns.stopped
@@ -265,7 +262,7 @@ class Cycle:
         return made
 
     def _place(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
-        """Makes the allocation on a reserved node, or asks the RM first."""
+        """Makes the allocation on the node, or asks the RM first."""
         if self._questions.predicates:
             self._questions.place(ask, group, node, out, now_ns)
         else:

@@ -367,9 +367,7 @@ class LongWait:
                 self._questions.reserve(head, found[0], out, now_ns)
             elif found:
                 best = due_first(found, head, now_ns) if timed else found[0]
-                for other in list(best.reservations):
-                    self._reservations.unreserve(other, out, now_ns)
-                self._reservations.reserve(head, best, out, now_ns)
+                self._reservations.take_over(head, best, out, now_ns)
 
     def reservation_timed_out(self, ask: Ask, out: Outcome, now_ns: int) -> None:
         """Gives up the reservation of an ask that a limit stops. An ask that waits for room keeps its reservation."""

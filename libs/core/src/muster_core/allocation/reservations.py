@@ -88,14 +88,18 @@ class Reservations:
         self._questions.tell(ask, SchedulingState.RESERVED, f"Node {node.node_id} is reserved for it.", out)
         self.limit_time(ask)
 
+    def take_over(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
+        """Reserves the node for the ask. Other claims there end."""
+        for other in list(node.reservations):
+            self.unreserve(other, out, now_ns)
+        self.reserve(ask, node, out, now_ns)
+
     def claim(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         """Claims the room that victims leave on the node for the ask. Other claims there end."""
         if ask.reserved_node != node.node_id:
             if ask.reserved_node:
                 self.unreserve(ask, out, now_ns)
-            for other in list(node.reservations):
-                self.unreserve(other, out, now_ns)
-            self.reserve(ask, node, out, now_ns)
+            self.take_over(ask, node, out, now_ns)
         ask.preempts, ask.planned_ns, ask.lost = True, now_ns, ""
         self._youngest = None
         if ask.group is not None:

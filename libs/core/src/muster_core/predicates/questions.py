@@ -426,9 +426,7 @@ class Questions(RefusedNodes):
         # (The RM may have refused the node meanwhile, in another check of the ask.)
         is_open = node.usable and not node.taken and may_use(ask, node) and node.node_id not in self.refused(ask)
         if waits and is_open and fits(ask.shape.items, node.capacity):
-            for other in list(node.reservations):
-                self._reservations.unreserve(other, out, now_ns)
-            self._reservations.reserve(ask, node, out, now_ns)
+            self._reservations.take_over(ask, node, out, now_ns)
 
     def _give_up(self, ask: Ask, check: PredicateCheck, out: Outcome, now_ns: int) -> None:
         """Cancels the ask's reservation of a node that was refused."""

@@ -9,6 +9,7 @@ asks       an RM of the same partition sends messages of 20,000 asks, as fast as
 configs    RMs register with hostile and with large configurations, three at a time
 streams    20 connections open 200 streams each, send nothing, and open each ended stream again
 metrics    40 readers ask for /metrics without a pause
+leavers    one thread connects to the HTTP port, sends a request and closes, 3,500 times in a second
 
 The others run in a process of their own. Percentiles are of the quiet RM's asks, in ms. ``loop_…`` is the processor
 time that Muster's event loop used meanwhile: other load of the machine does not change it, and on a quiet machine the
@@ -40,8 +41,9 @@ from muster_client import RmClient, application, ask, node  # noqa: E402
 from muster_proto.si.v1 import si_pb2 as si  # noqa: E402
 from muster_replay.accounts import percentile  # noqa: E402
 from perf.driver import Driver, Shape, queue_config  # noqa: E402
+from perf.neighbours_http import leave_unread  # noqa: E402
 
-ATTACKS = ("asks", "configs", "streams", "metrics")
+ATTACKS = ("asks", "configs", "streams", "metrics", "leavers")
 QUIET_RM = "quiet"
 ASKS_PER_S = 20.0
 ASKS_PER_MESSAGE = 20_000
@@ -72,6 +74,8 @@ async def attack(name: str, gateway: str, http: str) -> None:
             await asyncio.gather(*(_register(channel, number) for number in range(REGISTRATIONS_AT_ONCE)))
         elif name == "streams":
             await _be_silent(gateway)
+        elif name == "leavers":
+            await asyncio.to_thread(leave_unread, http, _begin)
         else:
             await asyncio.gather(*(_read_metrics(http) for _ in range(READERS)))
 

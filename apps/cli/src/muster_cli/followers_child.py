@@ -4,7 +4,7 @@ The followers (the view, the event publisher with its exports, usage) need as mu
 itself, and a Python process does one thing at a time. So they have a process of their own. It has the same parts, over
 a log whose file it reads itself (``muster_bus.pipe.following``). The followers answer on Unix sockets in a directory
 that only this user can enter. All callers come through the gateway, which identifies them, or through the gateway's
-HTTP front, which is in this process (``followers_front.py``): whoever floods it with requests delays no decision.
+HTTP front, which is in this process (``followers_front.py``), so that no flood of requests delays a decision.
 
 ``muster_runtime.child_process`` describes the life of the process.
 """

@@ -1,4 +1,4 @@
-"""The HTTP front in a process that decides nothing, so that whoever floods it with requests delays no decision.
+"""The HTTP front in a process that decides nothing, so that no flood of requests delays a decision.
 
 :class:`FrontEnd` serves the gateway's listening socket with an ``HttpFront`` of its own: it identifies callers, checks
 rights, counts rates and writes audit entries as the gateway's front does, from the same settings and files. Requests

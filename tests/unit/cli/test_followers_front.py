@@ -10,6 +10,7 @@ from muster_cli import followers_front
 from muster_cli.followers_front import GatewayBackend
 from muster_cli.followers_handover import FrontHandover
 from muster_cli.followers_pipe import CloseFront, Forwarded, FrontState, OpenFront, Response
+from muster_gateway.http_bodies import HeldBodies
 from muster_runtime.caller import Caller, calling, current
 from muster_runtime.identity import Identity, Proof, Role, rights_of
 from starlette.types import Message, Receive, Scope, Send
@@ -101,7 +102,7 @@ async def test_a_request_is_answered_for_the_caller_that_the_child_proved() -> N
     handover.open("g", answer, Server())  # type: ignore[arg-type]
     pipe.sent.clear()
     child = Pipe()
-    backend = GatewayBackend(child, 10)  # type: ignore[arg-type]
+    backend = GatewayBackend(child, 10, HeldBodies())  # type: ignore[arg-type]
     caller, got = Caller(OPS, "192.0.2.7", "http", "POST /ws/v1/operate/pause", b"digest"), list[Message]()
 
     async def send(message: Message) -> None:
@@ -136,7 +137,7 @@ async def test_a_request_is_answered_for_the_caller_that_the_child_proved() -> N
 async def test_a_deciding_process_that_does_not_answer_is_neither_live_nor_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend = GatewayBackend(Pipe(), 10)  # type: ignore[arg-type]
+    backend = GatewayBackend(Pipe(), 10, HeldBodies())  # type: ignore[arg-type]
     for name in ("_HEALTH_TIMEOUT_S", "_METRICS_TIMEOUT_S"):
         monkeypatch.setattr(followers_front, name, 0.01)
     assert not await backend.live()
@@ -149,7 +150,7 @@ async def test_a_deciding_process_that_does_not_answer_is_neither_live_nor_ready
 
 async def test_requests_to_the_deciding_process_are_bounded() -> None:
     child = Pipe()
-    backend = GatewayBackend(child, 10)  # type: ignore[arg-type]
+    backend = GatewayBackend(child, 10, HeldBodies())  # type: ignore[arg-type]
     got = list[Message]()
 
     async def send(message: Message) -> None:

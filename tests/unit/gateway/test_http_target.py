@@ -200,7 +200,7 @@ async def said_to(port: int, method: str, path: str, headers: str = "", body: by
 
 
 async def test_large_slow_bodies_do_not_use_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_target, "_AHEAD_OF_ALL_BYTES", 100_000)
+    monkeypatch.setattr(http_target, "BODIES_BYTES_MAX", 100_000)
     async with telling() as port:
         slow_reader, slow = await asyncio.open_connection("127.0.0.1", port)
         slow.write(

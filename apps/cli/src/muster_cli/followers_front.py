@@ -17,6 +17,7 @@ from muster_bus.errors import BusError
 from muster_bus.pipe.following import FollowedLog
 from muster_gateway.errors import SettingsWrong
 from muster_gateway.front_end import FrontEnd
+from muster_gateway.http_bodies import HeldBodies, bounded
 from muster_gateway.http_front import Target, respond_error
 from muster_runtime.caller import INTERNAL, Caller, current
 from muster_runtime.channel import Channel
@@ -50,10 +51,13 @@ class GatewayBackend:
     """The gateway over the pipe; see :class:`muster_gateway.front_end.Backend`.
 
     :param body_bytes_max: of a request's body; the gateway refuses longer ones.
+    :param held: the bodies of this process.
+    :ivar answer: passes a request on, with the present caller, and its answer back.
     """
 
-    def __init__(self, channel: Channel[FromParent], body_bytes_max: int) -> None:
+    def __init__(self, channel: Channel[FromParent], body_bytes_max: int, held: HeldBodies) -> None:
         self._channel, self._body_bytes_max = channel, body_bytes_max
+        self.answer: Target = bounded(self._answer, held)
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Response]] = {}
 
@@ -88,8 +92,7 @@ class GatewayBackend:
             raise OSError(answer.body.decode().strip() or f"The deciding process answers with status {answer.status}")
         return answer.body
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, with the present caller, and its answer back."""
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if len(self._waiting) >= _FORWARDED_MAX:
             await respond_error(send, 503, "Too many such requests are under way, try again", [(b"retry-after", b"1")])
             return
@@ -152,9 +155,10 @@ class FollowersFront:
     ) -> None:
         self._settings, self._bus, self._clock = settings, bus, clock
         self._listener, self._changed = listener, changed
-        self.backend = GatewayBackend(channel, settings.gateway.limits.max_record_bytes)
-        self._view = _fresh(bus, _beside(followers.view.asgi, self.backend))
-        self._publisher = _fresh(bus, followers.publisher.asgi)
+        held = HeldBodies()
+        self.backend = GatewayBackend(channel, settings.gateway.limits.max_record_bytes, held)
+        self._view = bounded(_fresh(bus, _beside(followers.view.asgi, self.backend)), held)
+        self._publisher = bounded(_fresh(bus, followers.publisher.asgi), held)
         self._gateway_id = ""
         self._opening, self._closing, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._life = Life("front end")

@@ -73,7 +73,8 @@ class Backend(Protocol):
         """Returns the answer of /metrics. Raises OSError if there is none."""
         ...
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    @property
+    def answer(self) -> Target:
         """Passes a request on, with the present caller, and its answer back."""
         ...
 

@@ -1,5 +1,5 @@
 """The messages between ``muster up`` and the followers' process, besides those of the log
-(``muster_bus.pipe.messages``).
+(``muster_bus.pipe.messages``), and the place of the sockets.
 
 =========  ==========  ==================================================================
 sender     message     content
@@ -18,6 +18,10 @@ parent     Response    answers a Forwarded, by number
 
 from __future__ import annotations
 
+import hashlib
+import os
+import stat
+import tempfile
 from collections.abc import Mapping, Sequence, Set
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -171,3 +175,31 @@ def in_clear(value: object) -> object:
         case Sequence() | Set():
             return [in_clear(each) for each in value]
     return value
+
+
+def socket_directory(log_path: Path) -> Path:
+    """Returns the directory of the followers' sockets for a log.
+
+    It is always the same one, so that a new process finds the remains of a killed one; but another user's directory is
+    not used. It is not beside the log: a path of a Unix socket is short (107 bytes), and some file systems have no
+    sockets.
+    """
+    which = hashlib.sha256(os.fsencode(log_path.absolute())).hexdigest()[:12]
+    name = f"muster-{os.getuid()}-{which}"
+    longest = max(map(len, (VIEW_SOCKET, PUBLISHER_SOCKET, EVENTS_SOCKET)))
+    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - 0700, ours
+        directory = Path(parent) / name
+        size = len(os.fsencode(directory)) + 1 + longest + 1
+        if parent and size <= SOCKET_PATH_BYTES_MAX and os.access(parent, os.W_OK) and _is_ours_or_free(directory):
+            return directory
+    return Path(tempfile.mkdtemp(prefix="muster-"))
+
+
+def _is_ours_or_free(directory: Path) -> bool:
+    try:
+        there = directory.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return stat.S_ISDIR(there.st_mode) and there.st_uid == os.getuid()

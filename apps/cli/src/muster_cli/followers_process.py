@@ -22,16 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import os
 import shutil
 import socket
-import stat
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import structlog
 from muster_bus.backends.sqlite import SqliteLog
@@ -58,7 +53,6 @@ from muster_cli.followers_pipe import (
     LEVEL_PATH,
     OWN_PATHS,
     PUBLISHER_SOCKET,
-    SOCKET_PATH_BYTES_MAX,
     VIEW_SOCKET,
     Begin,
     Failed,
@@ -68,6 +62,7 @@ from muster_cli.followers_pipe import (
     Stop,
     Told,
     in_clear,
+    socket_directory,
 )
 from muster_cli.operations import ProblemCheck
 from muster_cli.settings import MusterSettings
@@ -397,31 +392,3 @@ def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
     else:
         future.set_exception(error)
         future.exception()  # marks the error as retrieved: perhaps no task waits
-
-
-def socket_directory(log_path: Path) -> Path:
-    """Returns the directory of the followers' sockets for a log.
-
-    It is always the same one, so that a new process finds the remains of a killed one; but another user's directory is
-    not used. It is not beside the log: a path of a Unix socket is short (107 bytes), and some file systems have no
-    sockets.
-    """
-    which = hashlib.sha256(os.fsencode(log_path.absolute())).hexdigest()[:12]
-    name = f"muster-{os.getuid()}-{which}"
-    longest = max(map(len, (VIEW_SOCKET, PUBLISHER_SOCKET, EVENTS_SOCKET)))
-    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - 0700, ours
-        directory = Path(parent) / name
-        size = len(os.fsencode(directory)) + 1 + longest + 1
-        if parent and size <= SOCKET_PATH_BYTES_MAX and os.access(parent, os.W_OK) and _is_ours_or_free(directory):
-            return directory
-    return Path(tempfile.mkdtemp(prefix="muster-"))
-
-
-def _is_ours_or_free(directory: Path) -> bool:
-    try:
-        there = directory.lstat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return stat.S_ISDIR(there.st_mode) and there.st_uid == os.getuid()

@@ -39,6 +39,7 @@ from muster_runtime.terminal import Screen, marked
 from muster_cli import addresses, garbage, operations, queue_config
 from muster_cli.composition import Composed
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
+from muster_cli.followers_pipe import socket_directory
 from muster_cli.present_log import as_present
 from muster_cli.priority import give_way
 from muster_cli.running import Opened, Part, run, signals
@@ -65,6 +66,9 @@ _FILES = 1 << 16
 # for a moment at each turn. Each time, the wait of the log's writer and of gRPC's poller begins anew, so with a value
 # above a turn's length they get nothing as long as the loop has work.
 _SWITCH_S = 0.0005
+
+# How long a start waits for the port of a killed Muster, whose followers' process is ending.
+_PORT_WAIT_S, _PORT_POLL_S = 3.0, 0.02
 
 # Deriving's share of the processor if the followers have their own process; folding and exporting need the rest.
 _OWN_PROCESSOR_SHARE = 0.3
@@ -96,7 +100,6 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     given = [*_given(flags), *_queue_config(config)]
     settings = _paced(load(file, assignments, given, embedded_defaults(data_dir)))
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
-    addresses.check_free("--http-address", settings.gateway.http_address)
     addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
     listener = _front_listener(settings)
     first = _fork_followers(settings)
@@ -290,14 +293,26 @@ def _operations(
 
 
 def _front_listener(settings: MusterSettings) -> socket.socket | None:
-    """Returns the bound socket of the HTTP front, if the followers' process will serve it. It does not listen yet."""
-    address = settings.gateway.http_address
+    """Returns the bound socket of the HTTP front, if the followers' process will serve it. It does not listen yet.
+
+    Raises UsageError. After a kill the followers' process of before may end a moment later than its parent, and has the
+    port until then.
+    """
+    field, address = "--http-address", settings.gateway.http_address
     if not address or not settings.process.followers_own_process or settings.log.backend != "sqlite":
+        addresses.check_free(field, address)
         return None
-    try:
-        return listen("gateway.http_address", address, at_once=False)
-    except OSError as error:
-        raise UsageError(str(error.strerror)) from error
+    was_killed = socket_directory(settings.log.sqlite_path).exists()
+    until_s = time.monotonic() + (_PORT_WAIT_S if was_killed else 0.0)
+    while True:
+        try:
+            return listen(field, address, at_once=False)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until_s:
+                raise UsageError(str(error.strerror)) from error
+            time.sleep(_PORT_POLL_S)
 
 
 def _fork_followers(settings: MusterSettings) -> ChildProcess[FromFollowers] | None:

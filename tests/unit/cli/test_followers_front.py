@@ -60,14 +60,14 @@ async def test_only_one_of_both_accepts_and_the_deciding_process_if_in_doubt() -
     assert server.accepts
     assert not await handover.is_decided()
     for state, accepts in ((FrontState.FAILED, True), (FrontState.OPEN, False), (FrontState.CLOSED, True)):
-        handover.child_told(state)
+        handover.child_reported(state)
         assert server.accepts is accepts
-    handover.child_told(FrontState.OPEN)
+    handover.child_reported(FrontState.OPEN)
     heard = False
     handover.check()
     assert server.accepts, "a child that hangs serves nobody"
     heard = True
-    handover.child_told(FrontState.OPEN)
+    handover.child_reported(FrontState.OPEN)
     assert not server.accepts
     handover.child_gone()
     assert server.accepts
@@ -75,11 +75,11 @@ async def test_only_one_of_both_accepts_and_the_deciding_process_if_in_doubt() -
     following = Pipe()
     handover.child_began(following)  # type: ignore[arg-type]
     assert following.sent == [OpenFront("g")]
-    handover.child_told(FrontState.OPEN)
+    handover.child_reported(FrontState.OPEN)
     closing = asyncio.create_task(handover.close())
     await asyncio.sleep(0)
     assert following.sent[-1] == CloseFront()
-    handover.child_told(FrontState.CLOSED)
+    handover.child_reported(FrontState.CLOSED)
     await asyncio.wait_for(closing, 60)
     assert not server.accepts, "a gateway that stops accepts nothing more"
 
@@ -120,7 +120,7 @@ async def test_a_request_is_answered_for_the_caller_that_the_child_proved() -> N
         handover.forward(child.sent[0])
         while not pipe.sent:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        backend.take(pipe.sent[0])
+        backend.on_response(pipe.sent[0])
         await asyncio.wait_for(asking, 60)
     assert (seen[0].identity, seen[0].peer, seen[0].credential) == (OPS, "192.0.2.7", b"digest")
     assert caller.carried, "the scheduler writes the audit entry, so the child writes none"
@@ -145,7 +145,7 @@ async def test_a_deciding_process_that_does_not_answer_is_neither_live_nor_ready
     with pytest.raises(OSError, match="does not answer"):
         await backend.exposition()
     assert not backend._waiting
-    backend.take(Response(1, 200, (), b"late"))
+    backend.on_response(Response(1, 200, (), b"late"))
 
 
 async def test_requests_to_the_deciding_process_are_bounded() -> None:

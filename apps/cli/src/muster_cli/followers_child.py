@@ -255,7 +255,7 @@ async def _listen(
             case CloseFront() if front is not None:
                 front.close()
             case Response() if front is not None:
-                front.backend.take(message)
+                front.backend.on_response(message)
             case of_log.Settled() | of_log.Moved() | of_log.Reply() | of_log.AskSeen():
                 bus.take(message)
 

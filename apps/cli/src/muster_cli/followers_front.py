@@ -61,7 +61,7 @@ class GatewayBackend:
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Response]] = {}
 
-    def take(self, response: Response) -> None:
+    def on_response(self, response: Response) -> None:
         """Takes a message from the pipe."""
         waiting = self._waiting.get(response.number)
         if waiting is not None and not waiting.done():

@@ -89,7 +89,7 @@ class FrontHandover:
         self._channel = None
         self._child_is(FrontState.CLOSED)
 
-    def child_told(self, state: FrontState) -> None:
+    def child_reported(self, state: FrontState) -> None:
         """The child reported."""
         self._child_is(state)
 

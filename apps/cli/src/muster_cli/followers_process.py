@@ -344,7 +344,7 @@ class FollowersProcess:
         match message:
             case Told():
                 self._told, self._told_s = message, self._clock.monotonic()
-                self.front.child_told(message.front)
+                self.front.child_reported(message.front)
                 self._watch_silence()
                 if message.ready:
                     _settle(self._first, None)

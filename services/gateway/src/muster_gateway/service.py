@@ -45,6 +45,7 @@ from muster_gateway.codec import RequestCodec
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, why_not
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
+from muster_gateway.front_end import OtherFront
 from muster_gateway.http_front import HttpFront, Target
 from muster_gateway.http_target import HttpTarget
 from muster_gateway.identity import Doorman
@@ -104,6 +105,8 @@ class Gateway:
     :param ready_when: further conditions of readiness, for a process with several services.
     :param beside: checks of those services by name; /health shows their problems, which do not affect readiness.
     :param exposition: returns the answer of the front's /metrics; None: this process's metrics.
+    :param listener: a bound socket for HTTP, in place of one at ``settings.http_address``.
+    :param other_front: serves that socket from another process; this gateway serves it while the other does not.
 
     The constructor raises SettingsWrong (see errors.py) if a door cannot be opened with these settings.
     """
@@ -122,7 +125,10 @@ class Gateway:
         ready_when: Sequence[Ready] = (),
         beside: Mapping[str, ProblemCheck] | None = None,
         exposition: Callable[[], Awaitable[bytes]] | None = None,
+        listener: socket.socket | None = None,
+        other_front: OtherFront | None = None,
     ) -> None:
+        self._listener, self._other_front = listener, other_front
         self.settings, self.sessions = settings, sessions
         self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._bus, self._topics, self._clock = bus, topics, clock
@@ -217,10 +223,11 @@ class Gateway:
         if self._events is not None:
             await self._events.stop()
         await self._calls.stop()
-        if self._server is not None:
-            await self._server.stop(self.settings.stop_grace_s)
-        if self._http is not None:
-            await self._http.stop()
+        closing = self._other_front.close() if self._other_front is not None else _nothing()
+        _, *stopped = await asyncio.gather(closing, self._stop_servers(), return_exceptions=True)
+        for error in stopped:
+            if isinstance(error, BaseException):
+                raise error
         await self._life.cancel_tasks()
         if self._writer is not None:
             await self._audit.finish(self._writer, self.settings.stop_grace_s)
@@ -231,6 +238,14 @@ class Gateway:
             await self.sessions.drop_lease(self.gateway_id)
         await self._stack.aclose()
         self._life.end()
+
+    async def _stop_servers(self) -> None:
+        if self._server is not None:
+            await self._server.stop(self.settings.stop_grace_s)
+        if self._http is not None:
+            await self._http.stop()
+        elif self._listener is not None:
+            self._listener.close()
 
     async def healthy(self) -> bool:
         """Tells whether everything of the gateway works; :meth:`problems` has the details."""
@@ -266,6 +281,14 @@ class Gateway:
             return problems
         agreed = [await condition() for condition in self._ready_when]
         return [] if all(agreed) else ["another service of this process is not ready"]
+
+    async def health(self) -> tuple[bool, list[str]]:
+        """Returns whether the gateway can serve, and all problems of this process, one sentence each."""
+        unready = await self.unready()
+        return not unready, [*unready, *await self._said_beside()]
+
+    async def _lives(self) -> bool:
+        return self._life.alive
 
     async def _said_beside(self) -> list[str]:
         """Returns the problems of the other services of this process."""
@@ -420,27 +443,26 @@ class Gateway:
             view,
             await self._target(self._publisher, self.settings.publisher_url, "event publisher"),
             self._doorman,
-            lambda: self._life.alive,
-            self.unready,
-            self._said_beside,
+            self._lives,
+            self.health,
             self._exposition,
             self.settings.default_rm,
             self._callers,
             self._rates,
             self._audit,
             AuditPages(self._trail),
-            OperatePages(
-                self._admin,
-                tokens=bool(self.settings.tokens) or self.settings.jwt.enabled,
-                record_bytes_max=self.settings.limits.max_record_bytes,
-            ),
+            OperatePages(self._admin, record_bytes_max=self.settings.limits.max_record_bytes),
+            tokens=bool(self.settings.tokens) or self.settings.jwt.enabled,
         )
         door = self._doorman.tls if self.settings.tls.http else None
         tls = door.context() if door is not None else None
-        self._http = HttpServer(front, self.settings.http_address, self.settings.stop_grace_s, tls=tls)
+        address = self._listener if self._listener is not None else self.settings.http_address
+        self._http = HttpServer(front, address, self.settings.stop_grace_s, tls=tls)
         self.http_port = self._http.port
         self._life.watch(self._http.serve(), "http front")
         await self._http.ready()
+        if self._other_front is not None:
+            self._other_front.open(self.gateway_id, front.answer_admitted, self._http)
         if self.settings.http_open:
             log.warning(
                 "http front is open: every client that reaches it has access without a token",
@@ -557,6 +579,10 @@ class Gateway:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *_SERVICES):
             await self._health.set(name, status)
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _local(settings: GatewaySettings) -> bool:

@@ -82,6 +82,10 @@ class AuditWriter:
         """Notes a gRPC call over a limit of its caller, who is not identified yet."""
         self.refused(Caller(NOBODY, peer, "grpc", method), "call", "", error)
 
+    def connection_ended(self, peer: str, error: Exception) -> None:
+        """Notes that a host lost gRPC connections over a limit."""
+        self.refused(Caller(NOBODY, peer, "grpc", ""), "connect", "", error)
+
     def ended(self, caller: Caller, action: str, rm_id: str, result: Result, reason: str = "") -> None:
         """Notes a call that ended, unless the scheduler writes its entry."""
         if not caller.carried:

@@ -42,6 +42,8 @@ from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
+from muster_gateway.connection_guard import ConnectionGuard
+from muster_gateway.connections import Accounts, Bounds
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, why_not
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
@@ -151,6 +153,7 @@ class Gateway:
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
         self._limits = CallLimits(settings.calls, clock)
+        self._accounts = Accounts(settings.max_message_bytes)
         self._door = GrpcDoor(self._doorman, self._callers, rates=self._rates, audit=self._audit, limits=self._limits)
         self._calls = StreamCalls(settings.max_streams, self._limits, self._audit)
         self._servicer: SchedulerServicer | None = None
@@ -370,6 +373,7 @@ class Gateway:
             table=self._table,
             quotas=self._quotas,
             rates=self._rates,
+            accounts=self._accounts,
         )
         questions = Questions(settings, self._topics, self._writer, self._tails)
         groups = PolicyGroups(life)
@@ -381,7 +385,7 @@ class Gateway:
         self._admin = AdminServicer(
             settings, self._clock, self._codec, life, questions, self.sessions, view_client, groups, configs
         )
-        guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit)
+        guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit, accounts=self._accounts)
         self._server = grpc.aio.server(interceptors=(guard, self._door), options=_server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
         asked = CallbackServicer(parts, self._calls, self._audit.of_updates(self._admin.update_configuration))
@@ -400,6 +404,9 @@ class Gateway:
             self.grpc_mtls_port = self._listen(self._server, field, address, certificates=True)
         await self._set_health(serving=await self.ready())
         await self._server.start()
+        connections = ConnectionGuard(self._accounts, _bounds(settings), self._audit.connection_ended)
+        connections.start({self.grpc_port, self.grpc_mtls_port} - {0})
+        self._stack.push_async_callback(connections.stop)
         plain = self._doorman.tls is None or (bool(settings.http_address) and not tls.http)
         if settings.tokens and plain and not _local(settings):
             log.warning("tokens travel in plain text: other machines reach a door without TLS (gateway.tls)")
@@ -607,8 +614,20 @@ async def _in_time_said(check: ProblemCheck) -> list[str]:
         return [f"it cannot say how it is: {type(error).__name__}"]
 
 
+def _bounds(settings: GatewaySettings) -> Bounds:
+    limits = settings.connections
+    return Bounds(limits.of_all(), limits.of_host(), limits.max_quiet_bytes, settings.max_message_bytes)
+
+
 def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:
+    connections, metadata_bytes = settings.connections.of_all(), settings.connections.max_metadata_bytes
     return [
+        # Idle connections over the limit end a moment later (connections.py). Of those that come meanwhile gRPC closes
+        # what is over this one, at once.
+        ("grpc.max_allowed_incoming_connections", connections + max(16, connections // 4)),
+        # Between the first and the second gRPC would refuse by chance.
+        ("grpc.max_metadata_size", metadata_bytes),
+        ("grpc.absolute_max_metadata_size", metadata_bytes),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),  # the log's record limit bounds the messages
         ("grpc.so_reuseport", 0),  # two gateways on one port would share its connections by chance

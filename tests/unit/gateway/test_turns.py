@@ -16,7 +16,7 @@ from muster_gateway.admission import admission_steps, admit
 from muster_gateway.response_reader import ResponseTail
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.turns import Active, Undecided, in_turns
+from muster_gateway.turns import Active, StepTurns, Undecided
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.emit import decided_report
@@ -41,7 +41,7 @@ async def test_other_tasks_run_between_the_steps_of_a_large_message() -> None:
             turns += 1
 
     running = asyncio.create_task(other())
-    admitted = await in_turns(admission_steps(StreamKind.ALLOCATION, message(5_000), "rm", LIMITS))
+    admitted = await StepTurns().run("rm", admission_steps(StreamKind.ALLOCATION, message(5_000), "rm", LIMITS))
     running.cancel()
     assert turns > 10
     assert admitted.items == 5_000
@@ -61,7 +61,7 @@ async def test_steps_that_fail_raise_in_their_caller() -> None:
         raise ValueError("bad")
 
     with pytest.raises(ValueError, match="bad"):
-        await in_turns(failing())
+        await StepTurns().run("rm", failing())
 
 
 def test_undecided_work_shrinks_with_the_reports() -> None:

@@ -59,10 +59,12 @@ class Layout:
 
     :param spans: the items of each list.
     :param beside: a message with everything else in it that may be of use.
+    :param left_out: of each list, the number of items beyond the limit, if that is one of each list.
     """
 
     spans: list[list[Span]]
     beside: Any
+    left_out: list[int]
 
 
 def no_message(message_type: type[Any], size: int) -> InvalidRequest:
@@ -72,10 +74,20 @@ def no_message(message_type: type[Any], size: int) -> InvalidRequest:
 
 
 def layout_steps(
-    message_type: type[Any], raw: bytes, lists: Sequence[ItemList], max_items: int, sizes: StepSizes
+    message_type: type[Any],
+    raw: bytes,
+    lists: Sequence[ItemList],
+    max_items: int,
+    sizes: StepSizes,
+    *,
+    leaves_out: bool = False,
 ) -> Steps[Layout]:
-    """Finds all items, in steps. Raises InvalidRequest, OverLimit."""
-    search = _Search(message_type, raw, lists, max_items, sizes)
+    """Finds all items, in steps. Raises InvalidRequest, OverLimit.
+
+    :param leaves_out: each list may have ``max_items``, and further ones are left out; otherwise the message may have
+        so many, and more are an error.
+    """
+    search = _Search(message_type, raw, lists, max_items, sizes, leaves_out=leaves_out)
     try:
         yield from search.steps()
     except (DecodeError, Malformed) as error:
@@ -85,10 +97,19 @@ def layout_steps(
 
 class _Search:
     def __init__(
-        self, message_type: type[Any], raw: bytes, lists: Sequence[ItemList], max_items: int, sizes: StepSizes
+        self,
+        message_type: type[Any],
+        raw: bytes,
+        lists: Sequence[ItemList],
+        max_items: int,
+        sizes: StepSizes,
+        *,
+        leaves_out: bool,
     ) -> None:
         self._type, self._raw, self._max_items, self._sizes = message_type, raw, max_items, sizes
-        self.layout = Layout([[] for _ in lists], message_type())
+        self._leaves_out = leaves_out
+        self.layout = Layout([[] for _ in lists], message_type(), [0] * len(lists))
+        self._lists = lists
         self._of: dict[int, list[Span]] = {}
         self._nested: dict[int, dict[int, list[Span]]] = {}
         for each, spans in zip(lists, self.layout.spans, strict=True):
@@ -108,7 +129,7 @@ class _Search:
         while not scanner.done:
             for tag, begin_field, body, end_field in scanner.scan(self._sizes.fields):
                 spans = of.get(tag)
-                if spans is not None:
+                if spans is not None and not (self._leaves_out and len(spans) >= self._max_items):
                     spans.append((begin_field, body, end_field))
                 elif tag in nested:
                     if body < end_field:
@@ -132,7 +153,7 @@ class _Search:
     def _large(self, begin: int, end: int) -> Steps[None]:
         beside = self.layout.beside
         yield from bounded_steps(self._raw, begin, end, Place(self._type), (), self._sizes, into=beside)
-        beside.DiscardUnknownFields()
+        self._forget()
 
     def _parse(self, fields: bytearray, parent: int) -> None:
         """Parses fields beside the items. Only those of the message itself are of use."""
@@ -140,13 +161,22 @@ class _Search:
             self._type.FromString(framed(parent, bytes(fields)))
         else:
             self.layout.beside.MergeFromString(bytes(fields))
-            self.layout.beside.DiscardUnknownFields()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Clears what is of no use: it was parsed to be judged."""
+        beside = self.layout.beside
+        beside.DiscardUnknownFields()
+        if self._leaves_out:
+            for index, each in enumerate(self._lists):
+                self.layout.left_out[index] += len(each.items(beside))
+                beside.ClearField(each.name)
 
     def _check_count(self, *, exact: bool) -> None:
         count = 0
         for spans in self.layout.spans:
             count += len(spans)
-        if count > self._max_items:
+        if count > self._max_items and not self._leaves_out:
             raise too_many(self._type, count, self._max_items, exact=exact)
 
 

@@ -147,7 +147,14 @@ class Gateway:
         self._http: HttpServer | None = None
         self._limits = CallLimits(settings.calls, clock)
         self._turns = StepTurns()
-        self._door = GrpcDoor(self._doorman, self._callers, rates=self._rates, audit=self._audit, limits=self._limits)
+        self._door = GrpcDoor(
+            self._doorman,
+            self._callers,
+            rates=self._rates,
+            audit=self._audit,
+            limits=self._limits,
+            turns=self._turns,
+        )
         self._calls = StreamCalls(settings.max_streams, self._limits, self._audit)
         self._servicer: SchedulerServicer | None = None
         self._admin: AdminServicer | None = None

@@ -49,7 +49,7 @@ PIECES = [
 def is_scanned(raw: bytes) -> bool:
     scanner, end = FieldScanner(raw, 0, len(raw)), 0
     try:
-        while not scanner.done:
+        while not scanner.is_done():
             for _, begin, body, after in scanner.scan(3):
                 assert begin == end
                 assert begin <= body <= after

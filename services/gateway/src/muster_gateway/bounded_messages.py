@@ -161,7 +161,7 @@ class _Parser:
         begin_piece = begin
         if begin == end:
             self._add(b"", tags)
-        while not scanner.done:
+        while not scanner.is_done():
             for tag, begin_field, body, end_field in scanner.scan(self._sizes.fields):
                 nested = descriptor.fields_by_number.get(tag >> 3) if end_field - body > large_bytes else None
                 if nested is not None and nested.message_type is not None and tag & 7 == _BYTES:
@@ -203,7 +203,7 @@ class _Parser:
         entry = GetMessageClass(descriptor)()
         scanner = FieldScanner(self._raw, begin, end)
         begin_piece = begin
-        while not scanner.done:
+        while not scanner.is_done():
             for _, _, _, end_field in scanner.scan(self._sizes.fields):
                 if end_field - begin_piece >= self._sizes.large_bytes or end_field == end:
                     piece = self._raw[begin_piece:end_field]
@@ -249,7 +249,7 @@ def _without(piece: bytes, path: tuple[int, ...]) -> bytes:
     """Returns the fields of a message without those at a path of tags."""
     left = bytearray()
     scanner = FieldScanner(piece, 0, len(piece))
-    while not scanner.done:
+    while not scanner.is_done():
         for tag, begin, body, end in scanner.scan(len(piece)):
             if tag != path[0]:
                 left += piece[begin:end]

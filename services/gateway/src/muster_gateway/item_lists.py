@@ -126,7 +126,7 @@ class _Search:
         raw, nested = self._raw, {} if parent else self._nested
         large_bytes, beside = self._sizes.large_bytes, bytearray()
         scanner = FieldScanner(raw, begin, end)
-        while not scanner.done:
+        while not scanner.is_done():
             for tag, begin_field, body, end_field in scanner.scan(self._sizes.fields):
                 spans = of.get(tag)
                 if spans is not None and not (self._leaves_out and len(spans) >= self._max_items):
@@ -144,8 +144,8 @@ class _Search:
                         self._parse(beside, parent)
                         beside.clear()
                         yield
-            self._check_count(exact=scanner.done and not parent)
-            if not scanner.done:
+            self._check_count(exact=scanner.is_done() and not parent)
+            if not scanner.is_done():
                 yield
         if beside:
             self._parse(beside, parent)

@@ -42,9 +42,8 @@ class FieldScanner:
         self._outer = begin  # of the outermost group that is open
         self._groups: list[int] = []
 
-    @property
-    def done(self) -> bool:
-        """Whether all fields were returned."""
+    def is_done(self) -> bool:
+        """Tells whether all fields were returned."""
         return self._position >= self._end and not self._groups
 
     def scan(self, most: int) -> list[Field]:  # noqa: PLR0912 (a case for each type of wire; a call in it is felt)

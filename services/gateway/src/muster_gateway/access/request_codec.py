@@ -79,7 +79,7 @@ def _last_text(raw: bytes, begin: int, end: int, tags: tuple[int, ...], sizes: S
     """Returns the last text at a path; None: there is none."""
     found: str | None = None
     scanner = FieldScanner(raw, begin, end)
-    while not scanner.done:
+    while not scanner.is_done():
         for tag, _, body, end_field in scanner.scan(sizes.fields):
             if tag != tags[0]:
                 continue
@@ -88,6 +88,6 @@ def _last_text(raw: bytes, begin: int, end: int, tags: tuple[int, ...], sizes: S
             else:
                 inner = yield from _last_text(raw, body, end_field, tags[1:], sizes)
                 found = inner if inner is not None else found
-        if not scanner.done:
+        if not scanner.is_done():
             yield
     return found

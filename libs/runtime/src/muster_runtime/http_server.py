@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from muster_runtime.addresses import is_loopback, listen
 from muster_runtime.pages import for_programs
+from muster_runtime.transports import let_go
 from muster_runtime.waits import in_step_s
 
 # Extra time beyond that of open requests.
@@ -235,6 +236,10 @@ class _Connection(H11Protocol):
         if len(self.connections) > self.server_state.connections_max:
             self.server_state.refused += 1
             transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        let_go(self.transport)
 
     def waits(self) -> object:
         """Returns a value that stays the same while the client owes the same thing; None: the client owes nothing.

@@ -187,6 +187,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         teller.up()
         logs.ready()
         garbage.settle()
+        garbage.collect_in_time()
         garbage.collect_when_grown()
 
     running = asyncio.create_task(

@@ -413,6 +413,7 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], No
 
     def ready(plan: Plan) -> None:
         garbage.settle()
+        garbage.collect_in_time()
         if any(part.name in _FOLLOWERS for part in plan.parts):
             garbage.collect_when_grown()
         on_ready(plan)

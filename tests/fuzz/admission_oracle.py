@@ -14,9 +14,9 @@ from muster_gateway.stream_kind import StreamKind
 
 # So small that a small message takes all ways of a large one.
 TINY = [
-    StepSizes(whole_bytes=0, fields=1, chunk_items=1, chunk_bytes=1, large_bytes=2),
-    StepSizes(whole_bytes=0, fields=3, chunk_items=3, chunk_bytes=50, large_bytes=9),
-    StepSizes(whole_bytes=0, fields=2, chunk_items=2, chunk_bytes=300, large_bytes=60),
+    StepSizes(whole_bytes=0, fields=1, chunk_items=1, chunk_bytes=1, large_bytes=2, piece_bytes=2),
+    StepSizes(whole_bytes=0, fields=3, chunk_items=3, chunk_bytes=50, large_bytes=9, piece_bytes=5),
+    StepSizes(whole_bytes=0, fields=2, chunk_items=2, chunk_bytes=300, large_bytes=60, piece_bytes=60),
 ]
 LIMITS = AdmissionLimits.model_validate({
     "max_tags": 4, "max_resource_types": 3, "max_groups": 3, "max_tags_bytes": 90, "max_items": 9, "max_id_chars": 30,

@@ -38,7 +38,8 @@ class StepSizes:
     :param fields: that one step finds.
     :param chunk_items: that one step parses and checks.
     :param chunk_bytes: the same in bytes.
-    :param large_bytes: a larger item is cut itself, into pieces of this size.
+    :param large_bytes: a larger item is cut itself.
+    :param piece_bytes: of its pieces.
     """
 
     whole_bytes: int = 16 * 1024
@@ -46,6 +47,7 @@ class StepSizes:
     chunk_items: int = 64
     chunk_bytes: int = 16 * 1024
     large_bytes: int = 32 * 1024
+    piece_bytes: int = 8 * 1024
 
 
 SIZES = StepSizes()
@@ -156,21 +158,21 @@ class _Parser:
 
     def steps(self, begin: int, end: int, descriptor: Descriptor, tags: tuple[int, ...]) -> Steps[None]:
         """Parses the fields of the message, or of one of its nested messages."""
-        large_bytes = self._sizes.large_bytes
+        piece_bytes = self._sizes.piece_bytes
         scanner = FieldScanner(self._raw, begin, end)
         begin_piece = begin
         if begin == end:
             self._add(b"", tags)
         while not scanner.is_done():
             for tag, begin_field, body, end_field in scanner.scan(self._sizes.fields):
-                nested = descriptor.fields_by_number.get(tag >> 3) if end_field - body > large_bytes else None
+                nested = descriptor.fields_by_number.get(tag >> 3) if end_field - body > piece_bytes else None
                 if nested is not None and nested.message_type is not None and tag & 7 == _BYTES:
                     if begin_piece < begin_field:
                         self._add(self._raw[begin_piece:begin_field], tags)
                         yield
                     yield from self._nested(nested, body, end_field, tag, tags)
                     begin_piece = end_field
-                elif end_field - begin_piece >= large_bytes:
+                elif end_field - begin_piece >= piece_bytes:
                     self._add(self._raw[begin_piece:end_field], tags)
                     begin_piece = end_field
                     yield
@@ -205,7 +207,7 @@ class _Parser:
         begin_piece = begin
         while not scanner.is_done():
             for _, _, _, end_field in scanner.scan(self._sizes.fields):
-                if end_field - begin_piece >= self._sizes.large_bytes or end_field == end:
+                if end_field - begin_piece >= self._sizes.piece_bytes or end_field == end:
                     piece = self._raw[begin_piece:end_field]
                     self._place.parse(piece, tags)
                     entry.MergeFromString(piece)

@@ -12,12 +12,14 @@ T = TypeVar("T")
 
 # A go ends with the step that is under way after so long.
 _GO_S = 0.001
+# A go comes in one of so many passes: an ask of another RM needs a dozen. A pass without other work costs nothing.
+_PASSES = 3
 # An RM without a request and without a response for one to two of these times is not active.
 _ACTIVE_S = 60.0
 
 
 class StepTurns:
-    """Runs the steps of large messages between the other tasks of the loop: one go in a pass, callers in turn.
+    """Runs the steps of large messages between the other tasks of the loop: one go in a few passes, callers in turn.
 
     So many messages at the same time hold up the loop no longer than one. The messages of one caller wait for each
     other, not for other callers'.
@@ -30,6 +32,7 @@ class StepTurns:
         self._running = 0
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # by caller; the first one is next
         self._is_due = False
+        self._passes = 0  # since the last go
 
     async def run(self, caller: str, steps: Generator[None, None, T]) -> T:
         """Returns the result of the steps. A message that is one step passes at once."""
@@ -42,7 +45,8 @@ class StepTurns:
         try:
             while True:
                 if self._running == 1:
-                    await asyncio.sleep(0)
+                    for _ in range(_PASSES):
+                        await asyncio.sleep(0)
                 else:
                     await self._turn(caller)
                 ends_s = self._now_s() + _GO_S
@@ -67,7 +71,8 @@ class StepTurns:
 
     def _next(self) -> None:
         """Lets the next caller's first message go on. Its line comes after all others'."""
-        while self._lines:
+        self._passes += 1
+        while self._lines and self._passes >= _PASSES:
             caller = next(iter(self._lines))
             line = self._lines.pop(caller)
             waiting = line.popleft()
@@ -75,7 +80,7 @@ class StepTurns:
                 self._lines[caller] = line
             if not waiting.done():  # a cancelled one is passed over
                 waiting.set_result(None)
-                break
+                self._passes = 0
         self._is_due = bool(self._lines)
         if self._is_due:
             asyncio.get_running_loop().call_soon(self._next)

@@ -10,6 +10,7 @@ from muster_bus.topics import Topics, state_key
 from muster_core.model.application import Allocation
 from muster_core.model.commands import SetCallbacks, SetQuotas
 from muster_core.model.outcome import Outcome
+from muster_core.model.steps import finish
 from muster_core.requests.registration_end import FORGOTTEN
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -152,7 +153,7 @@ class Registrar:
         outputs.append(emitter.registration(envelope.request_id, all_problems, accepted=True, policy_group=member))
         self._enter(RmState(info, core), emitter, out)
         if known is not None:
-            known.core.take_apart()
+            finish(known.core.take_apart())
         log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
 
     def _enter(self, state: RmState, emitter: Emitter, out: Outcome) -> None:
@@ -195,5 +196,5 @@ class Registrar:
         # 4. the machine's own entries
         self._roster.drop(rm_id, kept)
         self._quotas.forget(rm_id)
-        known.core.take_apart()
+        finish(known.core.take_apart())
         log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)

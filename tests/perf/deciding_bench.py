@@ -194,7 +194,7 @@ class Steps:
 
 
 async def _measured(asks: int, a_message: int, single: bool, steps: Steps | None) -> dict[str, float]:
-    garbage.collect_rarely()
+    garbage.collect_young()
     garbage.settle()
     limits = AdmissionLimits()
     with tempfile.TemporaryDirectory(prefix="muster-deciding-") as directory:

@@ -238,7 +238,7 @@ def main() -> None:
 
 def run_on(end: socket.socket) -> NoReturn:
     """Runs the process, with its end of the pipe."""
-    garbage.collect_rarely()
+    garbage.collect_young()
     run_child(end, FromParent, lambda channel: serve(channel, SystemClock()))
 
 

@@ -1,10 +1,13 @@
 """Sets up Python's cyclic garbage collector for a scheduler's memory.
 
-A scheduler holds hundreds of thousands of objects for hours, and a full collection walks all of them: 40 to 60 ms with
-20,000 allocations, during which nothing is decided. Reference counts free almost everything here. Only removed
-applications, nodes and connections leave cycles, and in followers a registration that replaces another one: all that it
-had. (The scheduler takes its ended core apart.) So full collections are rare, and they exclude the objects that remain
-from the start (modules, settings). But memory that grew by a quarter is a reason for one: it may be garbage.
+A scheduler holds hundreds of thousands of objects for hours, and a full collection walks all of them: 100 to 300 ms
+with 20,000 to 100,000 allocations, during which nothing is decided. So a process that decides has none. It looks for
+circles among young objects only: what refers to itself and lives longer would stay for ever. Nothing of Muster's does
+(``tests/integration/test_no_garbage.py``): reference counts free it, and what ends is taken apart where it would be a
+circle.
+
+Followers decide nothing. A registration there leaves all that the RM had before, since a reader may be in the middle of
+it. So they look, when their memory has grown by a quarter.
 """
 
 from __future__ import annotations
@@ -15,17 +18,17 @@ from collections.abc import Callable
 
 from muster_runtime.process import resident_bytes
 
-# A young collection per 5,000 new objects (under a millisecond). Every third is a middle one, of 15,000 objects (some
-# three milliseconds; all wait meanwhile). One of 8,000 middle ones may be full.
-_YOUNG, _MIDDLE, _FULL = 5_000, 1, 8_000
+# A young collection per 5,000 new objects (under a millisecond). Every second one is a middle one, of 10,000 objects
+# (some three milliseconds; all wait meanwhile). Python's number for full ones is never reached.
+_YOUNG, _MIDDLE, _NEVER = 5_000, 1, 1 << 30
 # Memory that grows from 200 to 1,000 MiB for good reason so costs seven full collections.
 _GROWN, _GROWN_BYTES = 1.25, 64 << 20
 _LOOK_S = 20.0
 
 
-def collect_rarely() -> None:
+def collect_young() -> None:
     """Sets the thresholds. Call this at the start of a process."""
-    gc.set_threshold(_YOUNG, _MIDDLE, _FULL)
+    gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
 
 
 def settle() -> None:
@@ -58,7 +61,7 @@ class Growth:
 
 
 def collect_when_grown() -> None:
-    """Looks at the memory every 20 s, as long as the running loop runs."""
+    """Looks at the memory every 20 s, as long as the running loop runs. For processes that decide nothing."""
     loop, growth = asyncio.get_running_loop(), Growth(resident_bytes)
 
     def look() -> None:

@@ -266,6 +266,9 @@ bench-simulate: install-dev ## decisions per second of simulations in virtual ti
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
 
+bench-commands: install-dev ## one command about 100,000 allocations: the loop's longest steps, other RMs' waits; JSON (BENCH_ARGS='--only remove')
+	@$(BIN)/python -m tests.perf.commands_bench $(BENCH_ARGS)
+
 profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--backend kafka --bulk', '--path', '--syscalls')
 	@$(BIN)/python -m tests.perf.profile_bench $(BENCH_ARGS)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from muster_core.config.config import ClusterConfig
+from muster_core.model.steps import finish
 from muster_core.scheduler import SchedulerCore
 from simulation.circles import unreachable
 from simulation.stories import KINDS, Kind, new_life
@@ -28,7 +29,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SchedulerCore]]:
         found.append(self)
         begin(self, *given, **more)
 
-    SchedulerCore(ClusterConfig(())).take_apart()  # (The first one makes what all later ones share.)
+    finish(SchedulerCore(ClusterConfig(())).take_apart())  # (The first one makes what all later ones share.)
     monkeypatch.setattr(SchedulerCore, "__init__", noted)
     gc.collect()
     gc.disable()
@@ -45,7 +46,7 @@ def test_what_ends_in_a_life_leaves_no_circle(kind: Kind, cores: list[SchedulerC
         assert not unreachable(), f"seed {seed}"
         # Nor do whole cores, once they are taken apart: those that lived, that were folded, and that followed.
         for core in cores:
-            core.take_apart()
+            finish(core.take_apart())
         cores.clear()
         del life, core
         assert unreachable().keys() <= OUTLIVE_CORES, f"seed {seed}: taken apart"

@@ -36,6 +36,8 @@ from muster_bus import log_mark, metrics
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
 from muster_bus.backends.rules import RecordRules
+from muster_bus.backends.sqlite_breaks import refuse_breaks
+from muster_bus.backends.sqlite_chain import Chains, adopt, is_chained, note_claims
 from muster_bus.backends.sqlite_commits import Committer
 from muster_bus.backends.sqlite_format import (
     OFFSET_BITS,
@@ -139,11 +141,11 @@ class SqliteLog:
             self._writing,
             settled=lambda units, reason: self._on_loop(self._settle_queued, units, reason),
             broke=lambda why: self._on_loop(self._break, why),
-            partitions=self._partitions,
+            chains=self._chains,
             syncs_commits=self.settings.sqlite_synchronous == "full",
         )
         anchor = self._clock.anchor if isinstance(self._clock, SystemClock) else Anchor
-        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_ends, anchor)
+        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_heads, anchor)
         self._maintenance = Maintenance(
             self.path,
             self.settings,
@@ -242,6 +244,7 @@ class SqliteLog:
                 "RETURNING id, epoch, position",
                 (group, topic, partition),
             ).fetchall()[0]
+            note_claims(connection)
             claim = self._claims.setdefault((group, topic, partition), Claim(row[0], 0, row[2]))
             claim.epoch = row[1]
             return claim, row[1]
@@ -310,6 +313,11 @@ class SqliteLog:
             connection.execute("BEGIN IMMEDIATE")
             present = LogMark(identify(connection), present.ends)
             connection.execute("COMMIT")
+        if not is_chained(connection):
+            connection.execute("BEGIN IMMEDIATE")
+            adopt(connection)
+            connection.execute("COMMIT")
+        refuse_breaks(connection, self.path)
         self._log_id = present.log_id
         if self._accepts:
             log.warning("log.loss_accepted", path=str(self.path), story=self.loss)
@@ -344,6 +352,7 @@ class SqliteLog:
                     [(spec.name, partition) for partition in range(spec.partitions)],
                 )
         connection.execute("COMMIT")
+        self._chains = Chains(connection)
         rows = connection.execute("SELECT id, topic, partition, first_offset, cleaned_to, kept FROM partitions")
         for id_, topic, partition, first, cleaned_to, kept in rows.fetchall():
             newest = connection.execute(

@@ -98,25 +98,38 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
 def verify(backup_dir: Path | None, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
     """Checks a backup, or a data directory, also beside a working Muster. Returns the exit code."""
     if backup_dir is not None:
-        where = backup_dir
-        problems = _differences(where, _manifest(where))
+        where, problems = backup_dir, _differences(backup_dir, _manifest(backup_dir))
+        verified = verify_log(where / LOG)
+        problems += _of_sessions(where) + verified.problems
     else:
         where = _data(data_dir, file, assignments)
-        problems = []
-    # The side file first: the log only grows.
-    side = read_mark(where / LOG).mark if backup_dir is None else None
-    problems += verify_database(where / SESSIONS) if (where / SESSIONS).exists() else []
-    verified = verify_log(where / LOG)
-    problems += verified.problems
-    if not problems:
-        try:
-            check(str(where / LOG), verified.mark, mark_path(where / LOG).name, side, "")
-        except LogBehind as error:
-            problems.append(str(error))
+        verified = examine(where)
+        problems = verified.problems
     if problems:
         raise CommandError("\n".join(problems))
-    say(f"{where}: whole; {verified.records} records of the log {verified.mark.log_id[:8]}")
+    for gap in verified.gaps:
+        say(f"{where}: {gap}")
+    but = f", but for {len(verified.gaps)} accepted gaps" if verified.gaps else ""
+    say(f"{where}: whole{but}; {verified.records} records of the log {verified.mark.log_id[:8]}")
     return 0
+
+
+def examine(data: Path) -> Verified:
+    """Checks a data directory: the log, the sessions, and that the log has all that its side file knows."""
+    # The side file first: the log only grows.
+    side = read_mark(data / LOG)
+    verified = verify_log(data / LOG)
+    problems = _of_sessions(data) + verified.problems
+    if not problems:
+        try:
+            check(str(data / LOG), verified.mark, mark_path(data / LOG).name, side.mark, "")
+        except LogBehind as error:
+            problems.append(str(error))
+    return verified._replace(problems=problems)
+
+
+def _of_sessions(directory: Path) -> list[str]:
+    return verify_database(directory / SESSIONS) if (directory / SESSIONS).exists() else []
 
 
 def _data(data_dir: Path | None, file: Path | None, assignments: Sequence[str], *, must_exist: bool = True) -> Path:

@@ -17,12 +17,17 @@ from muster_bus.backends import blocks
 from muster_bus.backends.blocks import DIGEST_MASK, Block
 from muster_bus.backends.sqlite_chain import is_chained, is_compacted
 from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, block_columns
+from muster_bus.backends.sqlite_mark import read_mark
+from muster_bus.backends.sqlite_wal import unread_commits
+from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged
 from muster_bus.log import Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, event_id_of, parse_state_key
 
 SMALL_TABLES = ("topics", "partitions", "claims", "identity", "chains", "chain_claims", "chain_heads", "chain_gaps")
 _RMS_SHOWN_MAX = 5
+# (Whatever is in a column: SQLite itself compares no types, and has no limits for numbers from elsewhere.)
+_UNREADABLE = (sqlite3.DatabaseError, OverflowError, TypeError, ValueError)
 _TIME_MAX_MS = 253_402_300_799_000  # the year 9999
 
 
@@ -35,6 +40,7 @@ class BreakKind(StrEnum):
     COUNT = "count"  # blocks are missing, or there are others, at an unknown place: they are counted again
     EVENTS = "events"  # the ids of an RM's events have a gap: it is noted
     TABLE = "table"  # the small tables contradict each other: they are derived again
+    WAL = "wal"  # the write-ahead log has commits that are not read: it goes on without them
     FILE = "file"  # the structure of the file: nothing can be read there
 
 
@@ -83,6 +89,9 @@ class Gap(NamedTuple):
     accepted_ms: int
     story: str
 
+    def __str__(self) -> str:
+        return f"accepted at {_time(self.accepted_ms)}: {self.story}"
+
 
 class Checked(NamedTuple):
     """:param records: number of the records that were read."""
@@ -115,7 +124,7 @@ def was_written_by_older(connection: sqlite3.Connection) -> bool:
 
 def refuse_breaks(connection: sqlite3.Connection, path: Path) -> None:
     """Checks what a start relies on. Raises LogDamaged, sqlite3.Error."""
-    found = check(connection, whole=False).breaks
+    found = unread_part(connection, path) + check(connection, whole=False).breaks
     if not found:
         return
     first = found[0]
@@ -127,6 +136,16 @@ def refuse_breaks(connection: sqlite3.Connection, path: Path) -> None:
     error = LogDamaged(first.topic, first.partition, first.first_offset, first.next_offset, first.reason, remedy)
     error.args = (f"log {path} is damaged: {first}{more}; {remedy}",)
     raise error
+
+
+def unread_part(connection: sqlite3.Connection, path: Path) -> list[Break]:
+    """Returns the break of a log whose write-ahead log is damaged. Raises sqlite3.Error, OSError."""
+    boot_id = read_mark(path).clock.boot_id
+    unread = unread_commits(connection, interrupted=not boot_id or boot_id != SystemClock().anchor().boot_id)
+    if unread is None:
+        return []
+    reason = f"{path}-wal is damaged at frame {unread.frame}: {unread.commits} commits from there on cannot be read"
+    return [Break(BreakKind.WAL, "", 0, 0, 0, reason)]
 
 
 def check(connection: sqlite3.Connection, *, whole: bool) -> Checked:
@@ -182,24 +201,30 @@ class _Check:
         self._event_ids: dict[tuple[bytes, bytes], tuple[int, int]] = {}  # the last id of an instance, and its offset
 
     def run(self) -> Checked:
-        self._check_tables()
-        for place in self._places():
-            before = len(self._breaks)
-            try:
-                self._check_partition(place)
-            except sqlite3.DatabaseError as error:
-                self._add(BreakKind.FILE, place, 0, place.noted_to or 0, f"the file cannot be read there ({error})")
-            self._breaks[before:] = self._merged(self._breaks[before:])
-        if self._chained:
-            self._check_claims()
-            if not self._breaks:
-                self._check_heads()
+        try:
+            self._check_all()
+        except _UNREADABLE as error:
+            self._breaks.append(Break(BreakKind.FILE, "", 0, 0, 0, f"the small tables cannot be read ({error})"))
         if self._breaks:
             rms = _rms_of(self._connection, self._select)
             self._breaks = [
                 each._replace(rms=rms.get(each.partition, ())) if each.topic else each for each in self._breaks
             ]
         return Checked(self._breaks, self._gaps, self._records)
+
+    def _check_all(self) -> None:
+        self._check_tables()
+        for place in self._places():
+            before = len(self._breaks)
+            try:
+                self._check_partition(place)
+            except _UNREADABLE as error:
+                self._add(BreakKind.FILE, place, 0, 0, f"the file cannot be read there ({error})")
+            self._breaks[before:] = self._merged(self._breaks[before:])
+        if self._chained:
+            self._check_claims()
+            if not self._breaks:
+                self._check_heads()
 
     def _add(
         self, kind: BreakKind, place: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)

@@ -41,7 +41,7 @@ _KAFKA = (
 
 def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
     """Copies log and sessions to a new directory, while Muster works or not. Returns the exit code."""
-    data = _data(data_dir, file, assignments)
+    data = data_of(data_dir, file, assignments)
     if target.exists():
         raise UsageError(f"{target}: exists already; a backup is a new directory")
     partial = target.with_name(f"{target.name}.partial")
@@ -73,7 +73,7 @@ def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: 
 
 def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | None, assignments: Sequence[str]) -> int:
     """Puts a backup in a data directory's place. Returns the exit code."""
-    data = _data(data_dir, file, assignments, must_exist=False)
+    data = data_of(data_dir, file, assignments, must_exist=False)
     manifest = _manifest(source)
     problems = _differences(source, manifest) or _whole(source / LOG).problems
     if problems:
@@ -102,7 +102,7 @@ def verify(backup_dir: Path | None, data_dir: Path | None, file: Path | None, as
         verified = verify_log(where / LOG)
         problems += _of_sessions(where) + verified.problems
     else:
-        where = _data(data_dir, file, assignments)
+        where = data_of(data_dir, file, assignments)
         verified = examine(where)
         problems = verified.problems
     if problems:
@@ -132,7 +132,8 @@ def _of_sessions(directory: Path) -> list[str]:
     return verify_database(directory / SESSIONS) if (directory / SESSIONS).exists() else []
 
 
-def _data(data_dir: Path | None, file: Path | None, assignments: Sequence[str], *, must_exist: bool = True) -> Path:
+def data_of(data_dir: Path | None, file: Path | None, assignments: Sequence[str], *, must_exist: bool = True) -> Path:
+    """Returns the data directory that a command is about. Raises UsageError."""
     if data_dir is None:
         if load(file, assignments).values.log.backend == "kafka":
             raise UsageError(_KAFKA)

@@ -17,7 +17,7 @@ from muster_bus.backends import blocks
 from muster_bus.backends.blocks import DIGEST_MASK, Block
 from muster_bus.backends.sqlite_chain import is_chained, is_compacted
 from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, block_columns
-from muster_bus.backends.sqlite_mark import read_mark
+from muster_bus.backends.sqlite_mark import mark_path, read_mark
 from muster_bus.backends.sqlite_wal import unread_commits
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged
@@ -124,7 +124,7 @@ def was_written_by_older(connection: sqlite3.Connection) -> bool:
 
 def refuse_breaks(connection: sqlite3.Connection, path: Path) -> None:
     """Checks what a start relies on. Raises LogDamaged, sqlite3.Error."""
-    found = unread_part(connection, path) + check(connection, whole=False).breaks
+    found = check_beside(connection, path) + check(connection, whole=False).breaks
     if not found:
         return
     first = found[0]
@@ -138,14 +138,35 @@ def refuse_breaks(connection: sqlite3.Connection, path: Path) -> None:
     raise error
 
 
-def unread_part(connection: sqlite3.Connection, path: Path) -> list[Break]:
-    """Returns the break of a log whose write-ahead log is damaged. Raises sqlite3.Error, OSError."""
-    boot_id = read_mark(path).clock.boot_id
+def check_beside(connection: sqlite3.Connection, path: Path) -> list[Break]:
+    """Compares a log with the files beside it: its write-ahead log, and the heads in its side file. Raises
+    sqlite3.Error, OSError.
+    """
+    side = read_mark(path)
+    boot_id = side.clock.boot_id
+    found: list[Break] = []
     unread = unread_commits(connection, interrupted=not boot_id or boot_id != SystemClock().anchor().boot_id)
-    if unread is None:
-        return []
-    reason = f"{path}-wal is damaged at frame {unread.frame}: {unread.commits} commits from there on cannot be read"
-    return [Break(BreakKind.WAL, "", 0, 0, 0, reason)]
+    if unread is not None:
+        lost = f"{unread.commits} commits from there on cannot be read"
+        reason = f"{path}-wal is damaged at frame {unread.frame}: {lost}"
+        found.append(Break(BreakKind.WAL, "", 0, 0, 0, reason))
+    if side.mark is None or not is_chained(connection) or was_written_by_older(connection):
+        return found
+    for place, head in side.mark.heads.items():
+        topic, _, number = place.rpartition("/")
+        end = side.mark.ends.get(place, 0)
+        row = connection.execute(
+            "SELECT b.id, b.digest, b.timestamp_ms FROM partitions p JOIN blocks b ON b.id = "
+            "(SELECT max(id) FROM blocks WHERE id >= p.id << ? AND id < (p.id << ?) + ?) "
+            "WHERE p.topic = ? AND p.partition = ? AND b.next_offset = ?",
+            (OFFSET_BITS, OFFSET_BITS, end, topic, int(number), end),
+        ).fetchone()
+        # (In a topic that is compacted the block may be another one by now. Its count and sum are checked.)
+        cleanup = connection.execute("SELECT cleanup FROM topics WHERE name = ?", (topic,)).fetchone()
+        if row is not None and row[1] not in (None, head) and cleanup is not None and not is_compacted(cleanup[0]):
+            reason = f"its block is another one than {mark_path(path).name} knows"
+            found.append(Break(BreakKind.BLOCK, topic, int(number), row[0] & OFFSET_MASK, end, reason, row[2]))
+    return found
 
 
 def check(connection: sqlite3.Connection, *, whole: bool) -> Checked:
@@ -542,7 +563,7 @@ def _rms_of(connection: sqlite3.Connection, select: str) -> Mapping[int, tuple[s
             for row in connection.execute(select, (id_ << OFFSET_BITS, (id_ + 1) << OFFSET_BITS)):
                 names |= dict.fromkeys(_names(topic, partition, Block(row[0] & OFFSET_MASK, *row[1:])))
             found[partition] = tuple(sorted(names))
-    except sqlite3.Error:
+    except _UNREADABLE:
         return found
     return found
 

@@ -145,7 +145,7 @@ def check_beside(connection: sqlite3.Connection, path: Path) -> list[Break]:
     side = read_mark(path)
     boot_id = side.clock.boot_id
     found: list[Break] = []
-    unread = unread_commits(connection, interrupted=not boot_id or boot_id != SystemClock().anchor().boot_id)
+    unread = unread_commits(path, interrupted=not boot_id or boot_id != SystemClock().anchor().boot_id)
     if unread is not None:
         lost = f"{unread.commits} commits from there on cannot be read"
         reason = f"{path}-wal is damaged at frame {unread.frame}: {lost}"

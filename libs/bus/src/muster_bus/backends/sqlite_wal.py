@@ -8,11 +8,16 @@ between.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sqlite3
 import struct
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from muster_bus.backends.sqlite_format import PAGE_BYTES
 
 _HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
 _HEADER = struct.Struct(">4s4sII8s8s")  # magic, version, page size, number of the checkpoint, salts, checksum
@@ -32,29 +37,48 @@ class Unread(NamedTuple):
     commits: int
 
 
-def unread_commits(connection: sqlite3.Connection, *, interrupted: bool) -> Unread | None:
+def unread_commits(path: Path, *, interrupted: bool) -> Unread | None:
     """Returns what SQLite does not read of a log's write-ahead log; None if it reads all of it.
 
-    :param connection: of the log. Its index must be beside the file; without one nothing is found.
+    :param path: of the log.
     :param interrupted: a power failure may have interrupted the last commit.
 
     Raises sqlite3.Error, OSError.
     """
-    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # reads the write-ahead log
-    path = connection.execute("PRAGMA database_list").fetchone()[2]
-    ahead, index = Path(f"{path}-wal"), Path(f"{path}-shm")
-    if not ahead.exists() or not index.exists():
+    ahead = Path(f"{path}-wal")
+    if not ahead.exists() or not ahead.stat().st_size:
         return None
-    before = _frames_read(index)
-    commits = sum(_commits_after(ahead, before))
-    if _frames_read(index) != before or commits <= int(interrupted):  # another process writes, or nothing is lost
-        return None
-    return Unread(before + 1, commits)
+    # SQLite says how far it reads in the index beside the file. A copy has an index of its own: to open and close the
+    # other one would take the locks from this process's connections.
+    with tempfile.TemporaryDirectory(prefix="muster-wal-") as directory:
+        alone = Path(directory, "any.db")
+        copy = Path(f"{alone}-wal")
+        with contextlib.closing(sqlite3.connect(alone, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE any (one)")
+        header = _header(ahead)
+        shutil.copyfile(ahead, copy)
+        if _header(ahead) != header:  # another process writes, and has begun it anew
+            return None
+        with contextlib.closing(sqlite3.connect(f"file:{alone}?mode=ro", uri=True)) as connection:
+            with contextlib.suppress(sqlite3.Error):  # (its pages are of another database)
+                connection.execute("SELECT count(*) FROM any").fetchone()
+            read = _frames_read(Path(f"{alone}-shm"))
+            commits = sum(_commits_after(copy, read))
+    return Unread(read + 1, commits) if commits > int(interrupted) else None
+
+
+def _header(ahead: Path) -> bytes:
+    with ahead.open("rb") as file:
+        return file.read(_HEADER_BYTES)
 
 
 def _frames_read(index: Path) -> int:
-    with index.open("rb") as file:
-        content = file.read(_INDEX_FRAMES_AT + _NATIVE.size)
+    try:
+        content = index.read_bytes()
+    except FileNotFoundError:
+        return 0
     if len(content) < _INDEX_FRAMES_AT + _NATIVE.size:
         return 0
     frames: int = _NATIVE.unpack_from(content, _INDEX_FRAMES_AT)[0]

@@ -62,6 +62,7 @@ from muster_bus.backends.sqlite_format import (
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
 from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
+from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.backends.sqlite_units import Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Anchor, Clock, SystemClock
@@ -289,9 +290,7 @@ class SqliteLog:
         try:
             make_private_directory(self.path.parent)
             self._lock_file = lock(self.path)  # held until close
-            if not self.path.exists() or not self.path.stat().st_size:
-                # Before the file is opened: SQLite deletes the write-ahead log beside an empty file.
-                self._compare(LogMark("", {}))
+            self._examine()
             make_private_database(self.path)
             tighten([mark_path(self.path)])
             self._writing = connect(self.path, self.settings.sqlite_synchronous)
@@ -308,6 +307,20 @@ class SqliteLog:
             self._close_files()
             raise
 
+    def _examine(self) -> None:
+        """Refuses a log that is not whole, before anything is changed. Raises LogBehind, LogDamaged, LogIncompatible.
+
+        (SQLite deletes the write-ahead log beside an empty file. It also moves what it can read of one into the file
+        when the last connection that may write is closed.)
+        """
+        if not self.path.exists() or not self.path.stat().st_size:
+            self._compare(LogMark("", {}))
+            return
+        with contextlib.closing(open_read_only(self.path)) as reading:
+            if not is_new(reading, self.path):
+                refuse_breaks(reading, self.path)
+                self._compare(mark_of(reading))
+
     def _recognise(self, connection: sqlite3.Connection) -> None:
         """Compares the file with its side file, then creates the tables of a new log. Raises LogIncompatible,
         LogBehind.
@@ -322,7 +335,6 @@ class SqliteLog:
             connection.execute("BEGIN IMMEDIATE")
             present = LogMark(identify(connection), present.ends)
             connection.execute("COMMIT")
-        refuse_breaks(connection, self.path)
         if not is_chained(connection) or was_written_by_older(connection):
             connection.execute("BEGIN IMMEDIATE")
             adopt(connection)

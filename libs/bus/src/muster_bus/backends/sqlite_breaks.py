@@ -152,6 +152,8 @@ def check_beside(connection: sqlite3.Connection, path: Path) -> list[Break]:
         found.append(Break(BreakKind.WAL, "", 0, 0, 0, reason))
     if side.mark is None or not is_chained(connection) or was_written_by_older(connection):
         return found
+    if (side.mark.log_id,) not in connection.execute("SELECT id FROM identity").fetchall():
+        return found  # another log, which is refused as that
     for place, head in side.mark.heads.items():
         topic, _, number = place.rpartition("/")
         end = side.mark.ends.get(place, 0)
@@ -218,7 +220,7 @@ class _Check:
         self._positions: dict[int, int] = {}  # of claims, in the blocks after the note
         self._ends: dict[tuple[str, int], int] = {}
         self._newest: dict[tuple[str, int], Block] = {}
-        self._heads = 0
+        self._heads, self._is_all_noted = 0, True
         self._event_ids: dict[tuple[bytes, bytes], tuple[int, int]] = {}  # the last id of an instance, and its offset
 
     def run(self) -> Checked:
@@ -342,6 +344,8 @@ class _Check:
         sums = {row[0] for row in rows} | {
             (block.heads + (block.digest or 0)) & DIGEST_MASK for block in newest if block.heads is not None
         }
+        if self._is_all_noted:
+            sums = {row[0] for row in rows}
         if not self._older and self._heads not in sums:
             self._table("the newest blocks of the partitions are not of one moment: the newest of one is missing")
 
@@ -370,6 +374,7 @@ class _Check:
                 self._positions[block.claim] = max(position, self._positions.get(block.claim, -1))
         walk.finish(counts=reads_all)
         self._ends[place.topic, place.partition] = walk.end
+        self._is_all_noted = self._is_all_noted and walk.end == noted_to
         if walk.newest is not None:
             self._newest[place.topic, place.partition] = walk.newest
             self._heads = (self._heads + (walk.newest.digest or 0)) & DIGEST_MASK
@@ -446,10 +451,10 @@ class _Walk:
     def __init__(self, place: _Place, add: _Add, gaps: list[Gap], *, is_older: bool) -> None:
         self._place, self._add, self._gaps, self._is_older = place, add, gaps, is_older
         self._at: int | None = None if place.is_compacted else place.first_offset  # where the next block begins
-        self._previous: int | None = place.start
+        self._previous: int | None = place.start or 0
         self._last: Block | None = None
         self._is_first = True
-        self._checks_links = True
+        self._checks_links = not is_older  # (it notes no start)
         self._blocks = self._total = self._unchained = 0
         self.end = place.first_offset
         self.newest: Block | None = None

@@ -49,6 +49,12 @@ from muster_core.queues import quota
 from muster_core.queues.limits import Limits
 from muster_core.queues.queue_tree import QueueTree
 
+# The parts that are connected to later ones, and so are in a circle with them.
+CONNECTED = (
+    *("books", "reservations", "asks", "releases", "lifecycle"),
+    *("gangs", "questions", "queue_tree", "node_lives"),
+)
+
 
 class Partition(PartitionState):
     """One partition: its data, and the parts that work on it.

@@ -131,7 +131,7 @@ class SqliteLog:
         self._allowance = Allowance(settings.sqlite_loop_share, _ALLOWED_S, time.monotonic())
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
-        self._tail_order: deque[tuple[PartitionTail, int, int]] = deque()  # tail, records, bytes; oldest first
+        self._tail_order: deque[PartitionTail] = deque()  # of each part in the tails, oldest part first
         self._tail_bytes = 0
         self._watchers: list[Watcher] = []
         self._log_id = ""
@@ -582,23 +582,27 @@ class SqliteLog:
                             waiter.set_exception(reason)
 
     def _publish(self, run: Run, timestamp_ms: int) -> None:
-        place, first = run.partition, run.first_offset
-        records = run.records(first, timestamp_ms)
+        place, first, count = run.partition, run.first_offset, len(run.keys)
         assert first == place.tail.end, "commits are published in their order"
-        size = sum(run.sizes) + len(records) * _RECORD_MEMORY_BYTES
-        self._tail_order.append((place.tail, len(records), size))
-        self._tail_bytes += size
-        place.tail.extend(records)
+        if place.readers:
+            self._keep(place.tail, run.records(first, timestamp_ms), sum(run.sizes) + count * _RECORD_MEMORY_BYTES)
+        else:
+            place.tail.skip(count)
         for watcher in self._watchers:
             watcher(place.id, place.first_offset, place.tail.end)
         for index, waiter in enumerate(run.done):
             if not waiter.done():
                 waiter.set_result(first + index)
-        self._count_written[place.topic](len(records))
-        while self._tail_bytes > self.settings.sqlite_tail_bytes:
-            tail, count, freed = self._tail_order.popleft()
-            tail.drop(count)
-            self._tail_bytes -= freed
+        self._count_written[place.topic](count)
+
+    def _keep(self, tail: PartitionTail, records: Sequence[Record], size: int) -> None:
+        """Puts records into a tail. If all tails have too much, drops some parts: about twice as much as came."""
+        self._tail_order.extend([tail] * tail.extend(records, size))
+        self._tail_bytes += size
+        freed = 0
+        while self._tail_bytes - freed > self.settings.sqlite_tail_bytes and freed <= 2 * size:
+            freed += self._tail_order.popleft().drop_part()
+        self._tail_bytes -= freed
 
     def _set_first(self, place: StoredPartition, first_offset: int) -> None:
         place.first_offset = first_offset

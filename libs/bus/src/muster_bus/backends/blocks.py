@@ -8,10 +8,15 @@ The body is five columns in MessagePack: offsets and timestamps (differences fro
 without a hole, and for equal timestamps), keys, values, and headers (None if no record has any). A body of at least
 :data:`COMPRESS_BYTES` is deflated, which adds a checksum. A smaller body is followed by a CRC-32. SQLite itself does
 not notice changed bytes.
+
+A row also has a digest of all that is in it, and the digest of the row before it (``sqlite_chain.py``). Rows of
+versions before 0.3 have neither.
 """
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -28,6 +33,13 @@ _LEVEL = 1  # 5-7 times smaller for scheduler records; higher levels save little
 
 PLAIN, DEFLATED = 0, 1
 
+# A digest is a number of so many bits, so that SQLite can add digests without an overflow. It is against faults:
+# whoever writes into the file on purpose can compute digests, too.
+DIGEST_BITS = 62
+DIGEST_MASK = (1 << DIGEST_BITS) - 1
+_PLACE = struct.Struct("<8q")
+_FIRST = struct.Struct("<Q")
+
 _Columns = tuple[list[int] | None, list[int] | None, list[bytes | None], list[bytes | None], list[Headers] | None]
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Columns)
@@ -41,6 +53,13 @@ class Block(NamedTuple):
     timestamp_ms: int  # of the newest record
     codec: int
     body: bytes
+    claim: int | None = None  # whose input position the transaction of this block moved
+    position: int | None = None  # to where
+    previous: int | None = (
+        None  # digest of the partition's block before; 0: it had none; None: compaction wrote this one
+    )
+    heads: int | None = None  # sum of the newest digests of all partitions, in the last block of a transaction
+    digest: int | None = None  # of all above and of the place; None: an older version wrote this block
 
 
 def encode_run(
@@ -69,6 +88,10 @@ def encode_records(records: Sequence[Record], next_offset: int) -> Block:
 def decode(topic: str, partition: int, block: Block) -> list[Record]:
     """Returns the records of a block. Raises LogDamaged."""
     first, ms = block.first_offset, block.timestamp_ms
+    if block.digest is not None and block.digest != digest_of(topic, partition, block):
+        raise LogDamaged(
+            topic, partition, first, max(block.next_offset, first + 1), "its block is not as it was written"
+        )
     try:
         body = zlib.decompress(block.body) if block.codec == DEFLATED else _checked(block.body)
         offsets, timestamps, keys, values, headers = _decoder.decode(body)
@@ -86,7 +109,60 @@ def decode(topic: str, partition: int, block: Block) -> list[Record]:
         ]
     except (zlib.error, msgspec.MsgspecError, ValueError, TypeError) as error:
         # (Whatever is in the columns of the row: SQLite itself compares no types.)
-        raise LogDamaged(topic, partition, first, block.next_offset, f"its block cannot be read ({error})") from error
+        reason = f"its block cannot be read ({error})"
+        raise LogDamaged(topic, partition, first, max(block.next_offset, first + 1), reason) from error
+
+
+def digest_of(topic: str, partition: int, block: Block) -> int:
+    """Returns the digest of a block and its place; -1 if a column has no possible value."""
+    try:
+        return digest_at(
+            place_of(topic, partition),
+            block.first_offset,
+            block.next_offset,
+            block.timestamp_ms,
+            block.codec,
+            block.body,
+            block.claim,
+            block.position,
+            block.previous,
+            block.heads,
+        )
+    except struct.error:
+        return -1
+
+
+def place_of(topic: str, partition: int) -> bytes:
+    """Returns a partition's name in digests."""
+    return f"{topic}/{partition} ".encode()
+
+
+def digest_at(
+    place: bytes,
+    first_offset: int,
+    next_offset: int,
+    timestamp_ms: int,
+    codec: int,
+    body: bytes,
+    claim: int | None,
+    position: int | None,
+    previous: int | None,
+    heads: int | None,
+) -> int:
+    """Returns the digest of a block with these columns. Raises struct.error if one has no possible value."""
+    # (No column is negative, so -1 is None.)
+    columns = _PLACE.pack(
+        first_offset,
+        next_offset,
+        timestamp_ms,
+        codec,
+        -1 if claim is None else claim,
+        -1 if position is None else position,
+        -1 if previous is None else previous,
+        -1 if heads is None else heads,
+    )
+    digest: int = _FIRST.unpack_from(hashlib.sha256(b"".join((place, columns, body))).digest())[0]
+    return digest & DIGEST_MASK
 
 
 def _checked(body: bytes) -> bytes:

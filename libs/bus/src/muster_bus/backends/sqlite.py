@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import sqlite3
 import time
 from collections import deque
@@ -31,12 +30,23 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 import structlog
 from muster_runtime.disposal import Disposal
-from muster_runtime.private_files import make_private_database, make_private_directory, open_private, tighten
+from muster_runtime.private_files import make_private_database, make_private_directory, tighten
 
 from muster_bus import log_mark, metrics
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
 from muster_bus.backends.rules import RecordRules
+from muster_bus.backends.sqlite_breaks import refuse_breaks, was_written_by_older
+from muster_bus.backends.sqlite_chain import (
+    Chains,
+    add_partitions,
+    adopt,
+    begin,
+    is_chained,
+    is_compacted,
+    note_claims,
+    refuse_hole,
+)
 from muster_bus.backends.sqlite_commits import Committer
 from muster_bus.backends.sqlite_format import (
     OFFSET_BITS,
@@ -46,12 +56,14 @@ from muster_bus.backends.sqlite_format import (
     create,
     identify,
     is_new,
+    lock,
     mark_of,
     reading_error,
 )
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
 from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
+from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.backends.sqlite_units import LARGE_RECORDS, Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Anchor, Clock, SystemClock
@@ -77,21 +89,6 @@ T = TypeVar("T")
 # The log calls a watcher with a partition's id in the file, its lowest existing offset, and one past its highest
 # visible offset.
 Watcher = Callable[[int, int, int], None]
-
-
-def lock(path: Path) -> IO[bytes]:
-    """Takes a log's file for this log alone, until the returned file is closed. Raises LogUnavailable, OSError."""
-    # The lock is on a file of its own: closing any descriptor of the database's file would drop SQLite's locks on it.
-    file = open_private(Path(f"{path}.lock"), append=True)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise LogUnavailable(
-            f"log {path} is in use by another process (or another log of this one); "
-            "the embedded log belongs to one at a time"
-        ) from error
-    return file
 
 
 class SqliteLog:
@@ -147,11 +144,11 @@ class SqliteLog:
             self._writing,
             settled=lambda units, reason: self._on_loop(self._settle_queued, units, reason),
             broke=lambda why: self._on_loop(self._break, why),
-            partitions=self._partitions,
+            chains=self._chains,
             syncs_commits=self.settings.sqlite_synchronous == "full",
         )
         anchor = self._clock.anchor if isinstance(self._clock, SystemClock) else Anchor
-        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_ends, anchor)
+        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_heads, anchor)
         self._maintenance = Maintenance(
             self.path,
             self.settings,
@@ -253,6 +250,7 @@ class SqliteLog:
                 "RETURNING id, epoch, position",
                 (group, topic, partition),
             ).fetchall()[0]
+            note_claims(connection)
             claim = self._claims.setdefault((group, topic, partition), Claim(row[0], 0, row[2]))
             claim.epoch = row[1]
             return claim, row[1]
@@ -290,9 +288,7 @@ class SqliteLog:
         try:
             make_private_directory(self.path.parent)
             self._lock_file = lock(self.path)  # held until close
-            if not self.path.exists() or not self.path.stat().st_size:
-                # Before the file is opened: SQLite deletes the write-ahead log beside an empty file.
-                self._compare(LogMark("", {}))
+            self._examine()
             make_private_database(self.path)
             tighten([mark_path(self.path)])
             self._writing = connect(self.path, self.settings.sqlite_synchronous)
@@ -309,6 +305,20 @@ class SqliteLog:
             self._close_files()
             raise
 
+    def _examine(self) -> None:
+        """Refuses a log that is not whole, before anything is changed. Raises LogBehind, LogDamaged, LogIncompatible.
+
+        (SQLite deletes the write-ahead log beside an empty file. It also moves what it can read of one into the file
+        when the last connection that may write is closed.)
+        """
+        if not self.path.exists() or not self.path.stat().st_size:
+            self._compare(LogMark("", {}))
+            return
+        with contextlib.closing(open_read_only(self.path)) as reading:
+            if not is_new(reading, self.path):
+                refuse_breaks(reading, self.path)
+                self._compare(mark_of(reading))
+
     def _recognise(self, connection: sqlite3.Connection) -> None:
         """Compares the file with its side file, then creates the tables of a new log. Raises LogIncompatible,
         LogBehind.
@@ -322,6 +332,11 @@ class SqliteLog:
         if not present.log_id:
             connection.execute("BEGIN IMMEDIATE")
             present = LogMark(identify(connection), present.ends)
+            connection.execute("COMMIT")
+        if not is_chained(connection) or was_written_by_older(connection):
+            connection.execute("BEGIN IMMEDIATE")
+            adopt(connection)
+            begin(connection)
             connection.execute("COMMIT")
         self._log_id = present.log_id
         if self._accepts:
@@ -356,7 +371,9 @@ class SqliteLog:
                     "INSERT INTO partitions (topic, partition) VALUES (?, ?) ON CONFLICT DO NOTHING",
                     [(spec.name, partition) for partition in range(spec.partitions)],
                 )
+        add_partitions(connection)
         connection.execute("COMMIT")
+        self._chains = Chains(connection)
         rows = connection.execute("SELECT id, topic, partition, first_offset, cleaned_to, kept FROM partitions")
         for id_, topic, partition, first, cleaned_to, kept in rows.fetchall():
             newest = connection.execute(
@@ -473,7 +490,8 @@ class SqliteLog:
             raise LogClosed(f"log {self.path} is closed") from error
 
     def _read_blocks(self, place: StoredPartition, position: int, end: int, max_records: int) -> list[Record]:
-        base, size = place.id << OFFSET_BITS, 0
+        base, size, at = place.id << OFFSET_BITS, 0, position
+        is_contiguous = not is_compacted(self.rules.spec(place.topic, place.partition).cleanup)
         records: list[Record] = []
         reading = self._reading
         try:
@@ -490,6 +508,8 @@ class SqliteLog:
                     if block.next_offset <= position:
                         continue
                     try:
+                        if is_contiguous and block.first_offset > at:
+                            refuse_hole(reading, place.topic, place.partition, at, block.first_offset)
                         found = blocks.decode(place.topic, place.partition, block)
                     except LogDamaged:
                         if records:  # the next read begins at the damaged block
@@ -498,6 +518,7 @@ class SqliteLog:
                     if found[0].offset < position or block.next_offset > end:  # the file may be ahead of the tail
                         found = [record for record in found if position <= record.offset < end]
                     records.extend(found)
+                    at = block.next_offset
                     size += len(block.body)
                     if len(records) >= max_records or size >= _READ_BYTES or block.next_offset >= end:
                         break

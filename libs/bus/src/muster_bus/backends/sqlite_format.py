@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import secrets
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from muster_runtime import durable
+from muster_runtime.private_files import open_private
 
 from muster_bus.backends import blocks
 from muster_bus.errors import LogDamaged, LogError, LogIncompatible, LogUnavailable
@@ -19,7 +22,7 @@ APPLICATION_ID = 0x4D555354  # "MUST" in the file's header marks a file of Muste
 
 OFFSET_BITS = 40  # low bits of a block's row id; the others are the partition's id: 10^12 records, 4 million partitions
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
-ROWS_PER_INSERT = 64  # 7 variables per row; SQLite allows 32,766
+ROWS_PER_INSERT = 64  # 10 variables per row; SQLite allows 32,766
 PAGE_BYTES = 8192  # a commit of a few blocks touches half as many pages as with SQLite's default
 
 _SCHEMA = f"""
@@ -54,15 +57,40 @@ PRAGMA user_version = {SCHEMA_VERSION};
 """  # noqa: S608 - numbers of this module only
 
 INSERT_BLOCKS = [
-    "INSERT INTO blocks (id, next_offset, timestamp_ms, codec, body, claim, position) VALUES "  # noqa: S608
-    + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
+    "INSERT INTO blocks (id, next_offset, timestamp_ms, codec, body, claim, position, previous, heads, digest) VALUES "  # noqa: S608
+    + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)
     for rows in range(ROWS_PER_INSERT + 1)
 ]
 # The columns of a Block. SQLite keeps any type in any column; with the casts, a damaged one is a wrong value at worst.
-BLOCK_COLUMNS = (
-    "id, CAST(next_offset AS INTEGER), CAST(timestamp_ms AS INTEGER), CAST(codec AS INTEGER), CAST(body AS BLOB)"
+# None is possible, too, where a row was cut off.
+_OLD_COLUMNS = (
+    "id, coalesce(CAST(next_offset AS INTEGER), -1), coalesce(CAST(timestamp_ms AS INTEGER), -1), "
+    "coalesce(CAST(codec AS INTEGER), -1), coalesce(CAST(body AS BLOB), x''), "
+    "CAST(claim AS INTEGER), CAST(position AS INTEGER)"
 )
+BLOCK_COLUMNS = f"{_OLD_COLUMNS}, CAST(previous AS INTEGER), CAST(heads AS INTEGER), CAST(digest AS INTEGER)"
 SELECT_BLOCKS = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608
+
+
+def block_columns(connection: sqlite3.Connection) -> str:
+    """Returns the columns of a Block in a log that may be of an older version. Raises sqlite3.Error."""
+    names = {name for _, name, *_ in connection.execute("PRAGMA table_info(blocks)")}
+    return BLOCK_COLUMNS if "digest" in names else f"{_OLD_COLUMNS}, NULL, NULL, NULL"
+
+
+def lock(path: Path) -> IO[bytes]:
+    """Takes a log's file for this log alone, until the returned file is closed. Raises LogUnavailable, OSError."""
+    # The lock is on a file of its own: closing any descriptor of the database's file would drop SQLite's locks on it.
+    file = open_private(Path(f"{path}.lock"), append=True)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise LogUnavailable(
+            f"log {path} is in use by another process (or another log of this one); "
+            "the embedded log belongs to one at a time"
+        ) from error
+    return file
 
 
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:

@@ -110,7 +110,7 @@ class Run:
         """Yields rows of table ``blocks``. The writer has set the first offset."""
         base, first = self.partition.id << OFFSET_BITS, self.first_offset
         for block in self._blocks(timestamp_ms) if self.blocks is None else self.blocks:
-            yield (base | first + block.first_offset, first + block.next_offset, *block[2:], None, None)
+            yield (base | first + block.first_offset, first + block.next_offset, *block[2:])
 
     def _blocks(self, timestamp_ms: int) -> Iterator[Block]:
         """Yields the blocks, with offsets from 0 on."""
@@ -192,3 +192,4 @@ class Order:
 
     work: Callable[[sqlite3.Connection], object]
     done: Callable[[object, BaseException | None], None]
+    notes: bool = False  # the heads of the partitions are noted first, in the same transaction

@@ -152,7 +152,7 @@ class DecidingPath:
 
     async def send(self, kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> None:
         admitted = admit(kind, raw, RM, limits)
-        assert admitted.answer is None
+        assert not admitted.answers
         for payload in admitted.payloads:
             await self.writer.ready()
             self.writer.append(self.codec.request(RM, 0, kind, payload, self.clock.now_ns()))

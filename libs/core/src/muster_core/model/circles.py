@@ -5,7 +5,7 @@ A process that decides has no such collections (``muster_cli.garbage``). So what
 
 from __future__ import annotations
 
-import gc
+_PLAIN = (str, int, float)
 
 
 def vacate(thing: object, blank: object) -> None:
@@ -14,7 +14,7 @@ def vacate(thing: object, blank: object) -> None:
     Texts and numbers stay: what was recorded of it may name them.
     """
     for name in _attributes(thing):
-        if gc.is_tracked(getattr(thing, name, None)):
+        if not isinstance(getattr(thing, name, 0), _PLAIN) and hasattr(blank, name):
             setattr(thing, name, getattr(blank, name))
 
 

@@ -380,9 +380,7 @@ class Outcome:
         Removed objects come first, children before parents; then living ones, parents before children. A follower can
         apply them in this order. An object that was added and removed within this outcome is not written.
         """
-        for found in self.objects_in_steps():
-            if found is not None:
-                yield found
+        return filter(None, self.objects_in_steps())
 
     def objects_in_steps(self) -> Iterator[tuple[str, Primary, bool] | None]:
         """Does the same, with None after each few objects that were only sorted: other work may run there.

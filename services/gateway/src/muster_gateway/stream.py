@@ -305,12 +305,9 @@ class RmStream:
         finally:
             self._parts.table.remove(self)
             self._finished.set()
-            self._forget()
-
-    def _forget(self) -> None:
-        """Drops what refers to the stream, so that it is freed with its last user, without a collection of garbage."""
-        self._reading = self._writing = None
-        if self._error is not None:  # where it was raised, the stream is a variable
+            # Freed with its last user, without a collection of garbage: where an error was raised, it is a variable.
+            self._reading = self._writing = None
+            assert self._error is not None
             self._error.__traceback__ = self._error.__context__ = self._error.__cause__ = None
 
     async def wait_finished(self, timeout_s: float) -> None:

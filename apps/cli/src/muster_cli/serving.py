@@ -443,7 +443,7 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Plan]
 
     clock = SystemClock()
     if settings.log.backend == "sqlite":
-        clock.resume(_last_anchor(settings))
+        clock.resume(*_last_time(settings))
     settings = settings.model_copy(update={"log": await as_present(settings.log, clock)})
     bus = make_log(settings.log, clock)
     stop = asyncio.Event()
@@ -474,12 +474,13 @@ def _liveness(settings: MusterSettings) -> list[Opened]:
     return [Opened("liveness", liveness.start, liveness.stop)]
 
 
-def _last_anchor(settings: MusterSettings) -> Anchor:
-    """Returns the clock's anchor of the last process that had the embedded log."""
+def _last_time(settings: MusterSettings) -> tuple[Anchor, int]:
+    """Returns the clock's anchor and recorded time of the last process that had the embedded log."""
     try:
-        return read_mark(settings.log.sqlite_path).clock
+        side = read_mark(settings.log.sqlite_path)
     except OSError:  # opening the log reports it
-        return Anchor()
+        return Anchor(), 0
+    return side.clock, side.recorded_ns
 
 
 async def _open(bus: Log, settings: MusterSettings) -> None:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Mapping
 
 import structlog
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, day_ns
 from muster_bus.log import Log
 from muster_bus.topics import Topics
 from muster_core.external.external_books import ExternalBooks
@@ -150,7 +150,7 @@ class ViewService:
     async def _sample(self) -> None:
         """Takes a sample of the history at once, and then every ``history_interval_s`` (a minute by default)."""
         while True:
-            self._history.take(self.states(), self._clock.now_ns())
+            self._history.take(self.states(), day_ns(self._clock))
             await asyncio.sleep(self.settings.history_interval_s)
 
     # ---- for REST --------------------------------------------------------------------------------------------------

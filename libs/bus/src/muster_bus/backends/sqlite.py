@@ -52,7 +52,7 @@ from muster_bus.backends.sqlite_maintenance import Maintenance
 from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
 from muster_bus.backends.sqlite_units import Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
-from muster_bus.clock import Anchor, Clock, SystemClock
+from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone, TopicMismatch
 from muster_bus.log import Record
 from muster_bus.log_mark import LogMark
@@ -141,8 +141,8 @@ class SqliteLog:
             partitions=self._partitions,
             syncs_commits=self.settings.sqlite_synchronous == "full",
         )
-        anchor = self._clock.anchor if isinstance(self._clock, SystemClock) else Anchor
-        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_ends, anchor)
+        clock = self._clock if isinstance(self._clock, SystemClock) else None
+        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_ends, clock)
         self._maintenance = Maintenance(
             self.path,
             self.settings,

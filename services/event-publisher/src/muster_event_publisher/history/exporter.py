@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, day_ns
 from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
 
@@ -121,7 +121,7 @@ class Exporter:
     def lag_s(self) -> float:
         """Age of the oldest event that is not durable; if it is not in memory, the time since the sink had all."""
         if self._runs:
-            return max(self._clock.now_ns() - decode(self._runs[0].values[0]).timestampNano, 0) / 1e9
+            return max(day_ns(self._clock) - decode(self._runs[0].values[0]).timestampNano, 0) / 1e9
         return self._clock.monotonic() - self._caught_up_at if self.lag else 0.0
 
     def _due(self) -> bool:

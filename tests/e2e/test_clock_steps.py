@@ -172,7 +172,7 @@ async def test_small_steps_in_a_row_neither_fire_a_time_out_nor_stop_it(tmp_path
 async def _step_again_and_again(up: SteppedUp, step_s: float) -> None:
     while True:
         up.set_s(up.off_s + step_s)
-        await asyncio.sleep(1.1)  # libfaketime looks at its file once a second
+        await asyncio.sleep(1.5)  # libfaketime looks at its file once a second
 
 
 async def test_time_outs_and_times_of_day_over_restarts(tmp_path: Path) -> None:

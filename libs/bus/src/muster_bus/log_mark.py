@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from muster_bus.errors import LogBehind
@@ -30,10 +31,12 @@ class LogMark(NamedTuple):
 
     :param log_id: the identity; "": the log has none (it is new, or of a version without identities).
     :param ends: end offset by ``topic/partition``; partitions without records may be absent.
+    :param heads: digest of what ends there, by ``topic/partition``, where the log has digests.
     """
 
     log_id: str
     ends: Mapping[str, int]
+    heads: Mapping[str, int] = MappingProxyType({})
 
     @property
     def records(self) -> int:
@@ -41,14 +44,22 @@ class LogMark(NamedTuple):
         return sum(self.ends.values())
 
     def to_json(self) -> str:
-        return json.dumps({"log": self.log_id, "ends": {place: end for place, end in self.ends.items() if end}})
+        content: dict[str, object] = {
+            "log": self.log_id,
+            "ends": {place: end for place, end in self.ends.items() if end},
+        }
+        if heads := {place: head for place, head in self.heads.items() if head}:
+            content["heads"] = heads
+        return json.dumps(content)
 
     @classmethod
     def from_json(cls, text: str) -> LogMark:
         """Inverse of :meth:`to_json`. Raises ValueError."""
         content = json.loads(text)
         try:
-            return cls(str(content["log"]), {str(place): int(end) for place, end in content["ends"].items()})
+            ends = {str(place): int(end) for place, end in content["ends"].items()}
+            heads = {str(place): int(head) for place, head in content.get("heads", {}).items()}
+            return cls(str(content["log"]), ends, heads)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no mark of a log: {text[:80]!r}") from error
 

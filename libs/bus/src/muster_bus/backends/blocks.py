@@ -8,16 +8,22 @@ The body is five columns in MessagePack: offsets and timestamps (differences fro
 without a hole, and for equal timestamps), keys, values, and headers (None if no record has any). A body of at least
 :data:`COMPRESS_BYTES` is deflated, which adds a checksum. A smaller body is followed by a CRC-32. SQLite itself does
 not notice changed bytes.
+
+A row also has a digest of all that is in it, and the digest of the row before it (``sqlite_chain.py``). Rows of
+versions before 0.3 have neither.
 """
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from muster_bus.errors import LogDamaged
 from muster_bus.log import Headers, Record
 
 MAX_RECORDS = 1000  # a reader that wants one record decodes up to this many
@@ -26,6 +32,12 @@ COMPRESS_BYTES = 2048  # for fewer bytes, the thread switch costs more than comp
 _LEVEL = 1  # 5-7 times smaller for scheduler records; higher levels save little more and take twice the time
 
 PLAIN, DEFLATED = 0, 1
+
+# A digest is a number of so many bits, so that SQLite can add digests without an overflow. It is against faults:
+# whoever writes into the file on purpose can compute digests, too.
+DIGEST_BITS = 62
+DIGEST_MASK = (1 << DIGEST_BITS) - 1
+_PLACE = struct.Struct("<8q")
 
 _Columns = tuple[list[int] | None, list[int] | None, list[bytes | None], list[bytes | None], list[Headers] | None]
 _encoder = msgspec.msgpack.Encoder()
@@ -40,6 +52,13 @@ class Block(NamedTuple):
     timestamp_ms: int  # of the newest record
     codec: int
     body: bytes
+    claim: int | None = None  # whose input position the transaction of this block moved
+    position: int | None = None  # to where
+    previous: int | None = (
+        None  # digest of the partition's block before; 0: it had none; None: compaction wrote this one
+    )
+    heads: int | None = None  # sum of the newest digests of all partitions, in the last block of a transaction
+    digest: int | None = None  # of all above and of the place; None: an older version wrote this block
 
 
 def encode_run(
@@ -66,25 +85,52 @@ def encode_records(records: Sequence[Record], next_offset: int) -> Block:
 
 
 def decode(topic: str, partition: int, block: Block) -> list[Record]:
-    """Returns the records of a block. Raises ValueError if the body is damaged."""
+    """Returns the records of a block. Raises LogDamaged."""
+    first, ms = block.first_offset, block.timestamp_ms
+    if block.digest is not None and block.digest != digest_of(topic, partition, block):
+        raise LogDamaged(
+            topic, partition, first, max(block.next_offset, first + 1), "its block is not as it was written"
+        )
     try:
         body = zlib.decompress(block.body) if block.codec == DEFLATED else _checked(block.body)
         offsets, timestamps, keys, values, headers = _decoder.decode(body)
-    except (zlib.error, msgspec.MsgspecError) as error:
-        raise ValueError(f"block {block.first_offset} of {topic}[{partition}] is damaged: {error}") from error
-    first, ms = block.first_offset, block.timestamp_ms
-    count = len(keys)
-    return [
-        Record(topic, partition, first + offset, ms + age, key, value, header)
-        for offset, age, key, value, header in zip(
-            offsets if offsets is not None else range(count),
-            timestamps if timestamps is not None else (0,) * count,
-            keys,
-            values,
-            headers if headers is not None else ((),) * count,
-            strict=True,
+        count = len(keys)
+        return [
+            Record(topic, partition, first + offset, ms + age, key, value, header)
+            for offset, age, key, value, header in zip(
+                offsets if offsets is not None else range(count),
+                timestamps if timestamps is not None else (0,) * count,
+                keys,
+                values,
+                headers if headers is not None else ((),) * count,
+                strict=True,
+            )
+        ]
+    except (zlib.error, msgspec.MsgspecError, ValueError, TypeError) as error:
+        # (Whatever is in the columns of the row: SQLite itself compares no types.)
+        reason = f"its block cannot be read ({error})"
+        raise LogDamaged(topic, partition, first, max(block.next_offset, first + 1), reason) from error
+
+
+def digest_of(topic: str, partition: int, block: Block) -> int:
+    """Returns the digest of a block and its place; -1 if a column has no possible value."""
+    none = -1  # (in place of None: no column is negative)
+    try:
+        place = _PLACE.pack(
+            block.first_offset,
+            block.next_offset,
+            block.timestamp_ms,
+            block.codec,
+            none if block.claim is None else block.claim,
+            none if block.position is None else block.position,
+            none if block.previous is None else block.previous,
+            none if block.heads is None else block.heads,
         )
-    ]
+    except struct.error:
+        return -1
+    digest = hashlib.sha256(b"%s/%d %s" % (topic.encode(), partition, place))
+    digest.update(block.body)
+    return int.from_bytes(digest.digest()[:8], "little") & DIGEST_MASK
 
 
 def _checked(body: bytes) -> bytes:

@@ -36,6 +36,8 @@ from muster_bus import log_mark, metrics
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
 from muster_bus.backends.rules import RecordRules
+from muster_bus.backends.sqlite_breaks import refuse_breaks
+from muster_bus.backends.sqlite_chain import Chains, adopt, is_chained, note_claims
 from muster_bus.backends.sqlite_commits import Committer
 from muster_bus.backends.sqlite_format import (
     OFFSET_BITS,
@@ -46,6 +48,7 @@ from muster_bus.backends.sqlite_format import (
     identify,
     is_new,
     mark_of,
+    reading_error,
 )
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
@@ -53,7 +56,7 @@ from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, wr
 from muster_bus.backends.sqlite_units import Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Clock, SystemClock
-from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone, TopicMismatch
+from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone, TopicMismatch
 from muster_bus.log import Record
 from muster_bus.log_mark import LogMark
 from muster_bus.topics import TopicSpec
@@ -138,11 +141,11 @@ class SqliteLog:
             self._writing,
             settled=lambda units, reason: self._on_loop(self._settle_queued, units, reason),
             broke=lambda why: self._on_loop(self._break, why),
-            partitions=self._partitions,
+            chains=self._chains,
             syncs_commits=self.settings.sqlite_synchronous == "full",
         )
         clock = self._clock if isinstance(self._clock, SystemClock) else None
-        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_ends, clock)
+        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_heads, clock)
         self._maintenance = Maintenance(
             self.path,
             self.settings,
@@ -241,6 +244,7 @@ class SqliteLog:
                 "RETURNING id, epoch, position",
                 (group, topic, partition),
             ).fetchall()[0]
+            note_claims(connection)
             claim = self._claims.setdefault((group, topic, partition), Claim(row[0], 0, row[2]))
             claim.epoch = row[1]
             return claim, row[1]
@@ -309,6 +313,11 @@ class SqliteLog:
             connection.execute("BEGIN IMMEDIATE")
             present = LogMark(identify(connection), present.ends)
             connection.execute("COMMIT")
+        if not is_chained(connection):
+            connection.execute("BEGIN IMMEDIATE")
+            adopt(connection)
+            connection.execute("COMMIT")
+        refuse_breaks(connection, self.path)
         self._log_id = present.log_id
         if self._accepts:
             log.warning("log.loss_accepted", path=str(self.path), story=self.loss)
@@ -343,6 +352,7 @@ class SqliteLog:
                     [(spec.name, partition) for partition in range(spec.partitions)],
                 )
         connection.execute("COMMIT")
+        self._chains = Chains(connection)
         rows = connection.execute("SELECT id, topic, partition, first_offset, cleaned_to, kept FROM partitions")
         for id_, topic, partition, first, cleaned_to, kept in rows.fetchall():
             newest = connection.execute(
@@ -449,7 +459,7 @@ class SqliteLog:
 
     async def read_file(self, place: StoredPartition, position: int, max_records: int) -> list[Record]:
         """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetGone,
-        LogUnavailable.
+        LogUnavailable, LogDamaged.
         """
         try:
             return await self._loop.run_in_executor(
@@ -459,7 +469,8 @@ class SqliteLog:
             raise LogClosed(f"log {self.path} is closed") from error
 
     def _read_blocks(self, place: StoredPartition, position: int, end: int, max_records: int) -> list[Record]:
-        base, records, size = place.id << OFFSET_BITS, [], 0
+        base, size = place.id << OFFSET_BITS, 0
+        records: list[Record] = []
         reading = self._reading
         try:
             reading.execute("BEGIN")  # one snapshot for both queries
@@ -474,7 +485,12 @@ class SqliteLog:
                     block = Block(row[0] & OFFSET_MASK, *row[1:])
                     if block.next_offset <= position:
                         continue
-                    found = blocks.decode(place.topic, place.partition, block)
+                    try:
+                        found = blocks.decode(place.topic, place.partition, block)
+                    except LogDamaged:
+                        if records:  # the next read begins at the damaged block
+                            break
+                        raise
                     if found[0].offset < position or block.next_offset > end:  # the file may be ahead of the tail
                         found = [record for record in found if position <= record.offset < end]
                     records.extend(found)
@@ -484,11 +500,9 @@ class SqliteLog:
             finally:
                 reading.execute("ROLLBACK")
         except (sqlite3.Error, ValueError) as error:
-            raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
+            raise reading_error(self.path, error, place.topic, place.partition, position, end) from error
         if not records:  # retention and compaction never remove the newest record before the end
-            raise LogUnavailable(
-                f"log {self.path} is damaged: {place.topic}[{place.partition}] has nothing from {position} to {end}"
-            )
+            raise LogDamaged(place.topic, place.partition, position, end, "nothing is there")
         return records
 
     async def _order(self, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -11,12 +11,13 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
 from muster_bus import metrics
+from muster_bus.backends.sqlite_chain import Chains
 from muster_bus.backends.sqlite_format import INSERT_BLOCKS, ROWS_PER_INSERT, stored_bytes
 from muster_bus.backends.sqlite_units import Claim, Order, Stop, StoredPartition, Unit
 from muster_bus.errors import Fenced, LogFull, LogUnavailable
@@ -42,7 +43,7 @@ class Committer:
 
     :param settled: called after each commit, in commit order.
     :param broke: called with the reason when the file can no longer be written.
-    :param partitions: of the log; the caller fills the mapping before the thread starts.
+    :param chains: of the partitions.
     :param syncs_commits: a commit that has returned is on the disk; False: only what a checkpoint took is.
     :ivar checkpoint_wanted: set when the write-ahead log has grown; maintenance clears it.
     """
@@ -53,14 +54,15 @@ class Committer:
         writing: sqlite3.Connection,
         settled: Settled,
         broke: Callable[[str], None],
-        partitions: Mapping[tuple[str, int], StoredPartition],
+        chains: Chains,
         *,
         syncs_commits: bool = True,
     ) -> None:
         self._path = path
+        self._chains = chains
         self._wal = Path(f"{path}-wal")
-        self._partitions, self._syncs_commits = partitions, syncs_commits
-        self._synced_ends: Mapping[str, int] = {}
+        self._syncs_commits = syncs_commits
+        self._synced_heads: Mapping[str, tuple[int, int]] = {}
         self._waited_s = float("-inf")  # the last wait for readers
         self._writing = writing
         self._settled = settled
@@ -107,12 +109,15 @@ class Committer:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def durable_ends(self) -> Mapping[str, int]:
-        """Returns the end of each partition (``topic/partition``), as far as it is on the disk. Any thread."""
-        return self._ends() if self._syncs_commits else self._synced_ends
+    def durable_heads(self) -> Mapping[str, tuple[int, int]]:
+        """Returns the end of each partition (``topic/partition``) and the digest there, as far as they are on the disk.
+        Any thread.
+        """
+        return self._chains.heads() if self._syncs_commits else self._synced_heads
 
-    def _ends(self) -> dict[str, int]:
-        return {f"{place.topic}/{place.partition}": place.next_offset for place in self._partitions.values()}
+    def is_noted(self) -> bool:
+        """Tells whether the heads of all partitions are noted in the file. Any thread."""
+        return self._chains.is_noted()
 
     def _run(self) -> None:
         """1 wait for work, 2 take the waiting units, 3 commit them together, 4 report to the event loop."""
@@ -136,6 +141,8 @@ class Committer:
                 with self._using:
                     self._checkpoint()
                 item = following if following is not None else self._queue.get()
+            with self._using, contextlib.suppress(sqlite3.Error):  # without it, the next start notes what came
+                self._note()
         except BaseException as error:
             self._died(error)
             raise
@@ -169,17 +176,19 @@ class Committer:
                 claim = unit.hold.claim
                 claims[claim.id] = (claim, unit.input_position)
                 if len(rows) > first_row:
-                    rows[-1] = (*rows[-1][:5], claim.id, unit.input_position)
+                    rows[-1] = (*rows[-1][:5], claim.id, unit.input_position, None, None, None)
                 else:
                     positions.append((unit.input_position, claim.id))
+        sealed = self._chains.seal(rows)
         try:
-            self._execute(rows, positions)
+            self._execute(sealed.rows, positions)
         except sqlite3.Error as error:
             reason = self._unavailable(error)
             for unit in units:
                 if unit.read_by is not None:
                     unit.read_by.lost = str(reason)
             return reason
+        self._chains.appended(sealed)
         for place, next_offset in next_offsets.values():
             place.next_offset = next_offset
         for claim, position in claims.values():
@@ -197,7 +206,7 @@ class Committer:
             unit.error = LogUnavailable(f"it has read what was not written: {hold.lost}")
         return unit.error is not None
 
-    def _execute(self, rows: list[tuple[object, ...]], positions: list[tuple[int, int]]) -> None:
+    def _execute(self, rows: Sequence[tuple[object, ...]], positions: list[tuple[int, int]]) -> None:
         writing = self._writing
         if len(rows) <= ROWS_PER_INSERT and not positions:
             if rows:
@@ -212,6 +221,7 @@ class Committer:
                 # has one owner, whose commits follow each other, so no group is in both lists.
                 for position in positions:
                     writing.execute("UPDATE claims SET position = ? WHERE id = ?", position)
+                    writing.execute("UPDATE chain_claims SET position = ? WHERE id = ?", position)
                 writing.execute("COMMIT")
             except sqlite3.Error:
                 self._rollback()
@@ -241,8 +251,12 @@ class Committer:
         changes = self._writing.total_changes
         try:
             self._writing.execute("BEGIN IMMEDIATE")
+            if order.notes:
+                self._chains.note(self._writing)
             result = order.work(self._writing)
             self._writing.execute("COMMIT")
+            if order.notes:
+                self._chains.noted()
             if self._writing.total_changes > changes:
                 self.full = False
         except sqlite3.Error as error:
@@ -253,6 +267,19 @@ class Committer:
             order.done(None, error)
             return
         order.done(result, failure)
+
+    def _note(self) -> None:
+        """Notes the heads of all partitions in the file. Raises sqlite3.Error."""
+        if self._chains.is_noted() or self._writing.in_transaction:
+            return
+        try:
+            self._writing.execute("BEGIN IMMEDIATE")
+            self._chains.note(self._writing)
+            self._writing.execute("COMMIT")
+        except sqlite3.Error:
+            self._rollback()
+            raise
+        self._chains.noted()
 
     def _checkpoint(self) -> None:
         """Keeps the write-ahead log bounded.
@@ -273,11 +300,12 @@ class Committer:
         readers; later ones read the file alone. A reader of another program may keep its snapshot longer: then the
         log grows, and says so.
         """
-        ends = self._ends()
+        heads = self._chains.heads()
         try:
+            self._note()
             busy, pages, moved = self._writing.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if not busy and pages == moved:
-                self._written_bytes, self._synced_ends = 0, ends
+                self._written_bytes, self._synced_heads = 0, heads
             else:
                 self._written_bytes = _WAL_BYTES // 2  # not at every commit
             self._shorten()
@@ -313,5 +341,5 @@ def _size_of(units: list[Unit]) -> int:
     return sum(unit.size_bytes for unit in units)
 
 
-def _flat(rows: list[tuple[object, ...]]) -> list[object]:
+def _flat(rows: Sequence[tuple[object, ...]]) -> list[object]:
     return [value for row in rows for value in row]

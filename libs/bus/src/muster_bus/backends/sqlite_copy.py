@@ -18,6 +18,7 @@ from muster_runtime.private_files import make_private_directory
 from muster_bus.backends import blocks
 from muster_bus.backends.sqlite import SqliteLog, lock
 from muster_bus.backends.sqlite_backup import verify_log
+from muster_bus.backends.sqlite_chain import Chains, Row
 from muster_bus.backends.sqlite_format import INSERT_BLOCKS, OFFSET_BITS, connect, mark_of, split_into_blocks
 from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
 from muster_bus.clock import Clock
@@ -50,6 +51,7 @@ class SqliteTarget:
         self._path = Path(f"{self._final}.copying")
         self._lock: IO[bytes] | None = None
         self._connection: sqlite3.Connection | None = None
+        self._chains: Chains | None = None
         self._places: dict[tuple[str, int], int] = {}
         self._ends: dict[tuple[str, int], int] = {}
 
@@ -62,6 +64,7 @@ class SqliteTarget:
         with self._errors():
             self._connection = connection = connect(self._path, "full")
             connection.execute(_PLACES)
+            self._chains = Chains(connection)
             rows = connection.execute("SELECT topic, partition, id FROM partitions").fetchall()
             self._places = {(topic, partition): id_ for topic, partition, id_ in rows}
             for place, end in mark_of(connection).ends.items():
@@ -89,20 +92,24 @@ class SqliteTarget:
 
     def _write(self, topic: str, records: Mapping[int, Sequence[Record]], copied: Mapping[int, int]) -> None:
         ends: dict[tuple[str, int], int] = {}
+        rows: list[Row] = []
         with self._errors(), self._transaction() as connection:
             for partition, some in records.items():
                 place, offset = self._places[topic, partition], self._ends.get((topic, partition), 0)
                 for part in split_into_blocks(list(some)):
                     moved = [each._replace(offset=offset + index) for index, each in enumerate(part)]
                     block = blocks.encode_records(moved, offset + len(moved))
-                    row = (place << OFFSET_BITS | offset, *block[1:], None, None)
-                    connection.execute(INSERT_BLOCKS[1], row)
+                    rows.append((place << OFFSET_BITS | offset, *block[1:]))
                     offset = block.next_offset
                 ends[topic, partition] = offset
+            sealed = self._chained.seal(rows)
+            for row in sealed.rows:
+                connection.execute(INSERT_BLOCKS[1], row)
             connection.executemany(
                 "INSERT OR REPLACE INTO copied VALUES (?, ?, ?)",
                 [(topic, partition, position) for partition, position in copied.items()],
             )
+        self._chained.appended(sealed)
         self._ends.update(ends)
 
     async def ends(self, topic: str) -> list[int]:
@@ -130,6 +137,9 @@ class SqliteTarget:
     def _finish(self) -> None:
         with self._errors():
             connection = self._open
+            with self._transaction():
+                self._chained.note(connection)
+            self._chained.noted()
             mark = mark_of(connection)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.execute("PRAGMA journal_mode = DELETE")  # one file, without a write-ahead log
@@ -176,6 +186,11 @@ class SqliteTarget:
     def _open(self) -> sqlite3.Connection:
         assert self._connection is not None, "the target is started"
         return self._connection
+
+    @property
+    def _chained(self) -> Chains:
+        assert self._chains is not None, "the target is started"
+        return self._chains
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

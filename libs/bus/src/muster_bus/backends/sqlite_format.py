@@ -10,7 +10,7 @@ from pathlib import Path
 from muster_runtime import durable
 
 from muster_bus.backends import blocks
-from muster_bus.errors import LogIncompatible
+from muster_bus.errors import LogDamaged, LogError, LogIncompatible, LogUnavailable
 from muster_bus.log import Record
 from muster_bus.log_mark import LogMark
 
@@ -19,7 +19,7 @@ APPLICATION_ID = 0x4D555354  # "MUST" in the file's header marks a file of Muste
 
 OFFSET_BITS = 40  # low bits of a block's row id; the others are the partition's id: 10^12 records, 4 million partitions
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
-ROWS_PER_INSERT = 64  # 7 variables per row; SQLite allows 32,766
+ROWS_PER_INSERT = 64  # 10 variables per row; SQLite allows 32,766
 PAGE_BYTES = 8192  # a commit of a few blocks touches half as many pages as with SQLite's default
 
 _SCHEMA = f"""
@@ -54,13 +54,23 @@ PRAGMA user_version = {SCHEMA_VERSION};
 """  # noqa: S608 - numbers of this module only
 
 INSERT_BLOCKS = [
-    "INSERT INTO blocks (id, next_offset, timestamp_ms, codec, body, claim, position) VALUES "  # noqa: S608
-    + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
+    "INSERT INTO blocks (id, next_offset, timestamp_ms, codec, body, claim, position, previous, heads, digest) VALUES "  # noqa: S608
+    + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)
     for rows in range(ROWS_PER_INSERT + 1)
 ]
-SELECT_BLOCKS = (
-    "SELECT id, next_offset, timestamp_ms, codec, body FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+# The columns of a Block. SQLite keeps any type in any column; with the casts, a damaged one is a wrong value at worst.
+_OLD_COLUMNS = (
+    "id, CAST(next_offset AS INTEGER), CAST(timestamp_ms AS INTEGER), CAST(codec AS INTEGER), CAST(body AS BLOB)"
+    ", CAST(claim AS INTEGER), CAST(position AS INTEGER)"
 )
+BLOCK_COLUMNS = f"{_OLD_COLUMNS}, CAST(previous AS INTEGER), CAST(heads AS INTEGER), CAST(digest AS INTEGER)"
+SELECT_BLOCKS = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608
+
+
+def block_columns(connection: sqlite3.Connection) -> str:
+    """Returns the columns of a Block in a log that may be of an older version. Raises sqlite3.Error."""
+    names = {name for _, name, *_ in connection.execute("PRAGMA table_info(blocks)")}
+    return BLOCK_COLUMNS if "digest" in names else f"{_OLD_COLUMNS}, NULL, NULL, NULL"
 
 
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:
@@ -129,6 +139,14 @@ def mark_of(connection: sqlite3.Connection) -> LogMark:
         ).fetchone()
         ends[f"{topic}/{partition}"] = newest[0] if newest is not None else first
     return LogMark(row[0] if row is not None else "", ends)
+
+
+def reading_error(path: Path, error: Exception, topic: str, partition: int, start: int, end: int) -> LogError:
+    """Returns the log's error for one of SQLite while a partition was read from ``start`` on, up to ``end``."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return LogDamaged(topic, partition, start, end, f"{path} cannot be read there ({error})")
+    return LogUnavailable(f"log {path} cannot be read: {error}")
 
 
 def split_into_blocks(records: list[Record]) -> Iterator[list[Record]]:

@@ -18,6 +18,7 @@ import structlog
 from muster_bus import metrics
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
+from muster_bus.backends.sqlite_chain import seal_rewritten
 from muster_bus.backends.sqlite_commits import Committer
 from muster_bus.backends.sqlite_format import (
     INSERT_BLOCKS,
@@ -94,6 +95,7 @@ class Maintenance:
                 return
             try:
                 if time.monotonic() >= mark_due_s:
+                    self._note_heads()
                     self._keep_mark()
                     self._look_for_room()
                     mark_due_s = time.monotonic() + self._settings.sqlite_mark_interval_s
@@ -106,6 +108,12 @@ class Maintenance:
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + self._settings.sqlite_maintenance_interval_s
 
+    def _note_heads(self) -> None:
+        """Notes the heads of all partitions in the file, if there are new ones."""
+        if not self._committer.full and not self._committer.is_noted():
+            with contextlib.suppress(LogError):  # a disk that is full: the chain goes on from the last note
+                self._order_and_wait(lambda _: None, notes=True)
+
     def _look_for_room(self) -> None:
         """Tries to write after the disk was full: while nothing is asked of Muster, nothing else would notice."""
         if not self._committer.full:
@@ -115,14 +123,24 @@ class Maintenance:
             log.info("log.has_room", path=str(self._path))
 
     def _checkpoint_beside(self) -> None:
+        self._note_heads()  # so that a page which the disk loses is missed
         with contextlib.closing(connect(self._path, self._settings.sqlite_synchronous)) as connection:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         with contextlib.suppress(LogClosed):
             self._order_and_wait(lambda _: None, after=self._committer.finish_checkpoint)
         self._committer.checkpoint_wanted.clear()
 
-    def _order_and_wait(self, work: Callable[[sqlite3.Connection], T], after: Callable[[], None] | None = None) -> T:
-        """Runs ``work`` in the writer's thread, in a SQL transaction. Returns its result. Raises LogClosed."""
+    def _order_and_wait(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        after: Callable[[], None] | None = None,
+        *,
+        notes: bool = False,
+    ) -> T:
+        """Runs ``work`` in the writer's thread, in a SQL transaction. Returns its result. Raises LogClosed.
+
+        :param notes: the heads of all partitions are noted first: ``work`` changes blocks.
+        """
         finished = threading.Event()
         box: list[tuple[object, BaseException | None]] = []
 
@@ -132,7 +150,7 @@ class Maintenance:
             box.append((result, error))
             finished.set()
 
-        self._committer.put(Order(work, done))
+        self._committer.put(Order(work, done, notes))
         while not finished.wait(0.5):
             if not self._committer.alive():
                 raise LogClosed(f"log {self._path} is closed")
@@ -176,7 +194,7 @@ class Maintenance:
                 writing.execute("UPDATE partitions SET first_offset = ? WHERE id = ?", (first_offset, place.id))
 
             removed = first_offset - (old[0][0] & OFFSET_MASK)
-            self._order_and_wait(delete)
+            self._order_and_wait(delete, notes=True)
             self._first_moved(place, first_offset)
             metrics.maintenance_removed.labels(place.topic, "retention").inc(removed)
             if len(old) < _STEP_BLOCKS:
@@ -256,10 +274,14 @@ class Maintenance:
     def _rewrite(self, place: StoredPartition, span: tuple[int, int], records: list[Record]) -> None:
         """Replaces the blocks that begin in ``span`` (both ends included) with blocks of ``records``."""
         base = place.id << OFFSET_BITS
-        rows = [
-            (base | block.first_offset, *block[1:], None, None)
-            for block in (blocks.encode_records(part, part[-1].offset + 1) for part in split_into_blocks(records))
-        ]
+        rows = seal_rewritten(
+            place.topic,
+            place.partition,
+            [
+                (base | block.first_offset, *block[1:])
+                for block in (blocks.encode_records(part, part[-1].offset + 1) for part in split_into_blocks(records))
+            ],
+        )
 
         def replace(writing: sqlite3.Connection) -> None:
             writing.execute("DELETE FROM blocks WHERE id >= ? AND id <= ?", (base | span[0], base | span[1]))
@@ -267,7 +289,7 @@ class Maintenance:
                 writing.execute(INSERT_BLOCKS[1], row)
 
         started_s = time.monotonic()
-        self._order_and_wait(replace)
+        self._order_and_wait(replace, notes=True)
         self._stopped.wait(time.monotonic() - started_s)  # use at most half of the writer's time
 
     def _closing(self) -> bool:

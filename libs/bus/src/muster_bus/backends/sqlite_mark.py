@@ -72,7 +72,7 @@ class MarkKeeper:
 
     :param log_id: the log's identity.
     :param written: what the side file has.
-    :param durable_ends: returns the ends of what is durable.
+    :param durable_heads: returns where what is durable ends, and the digest there.
     :param clock: its anchor and time are written, so that the next process continues recorded time.
     """
 
@@ -81,12 +81,12 @@ class MarkKeeper:
         path: Path,
         log_id: str,
         written: SideFile,
-        durable_ends: Callable[[], Mapping[str, int]],
+        durable_heads: Callable[[], Mapping[str, tuple[int, int]]],
         clock: SystemClock | None = None,
     ) -> None:
         self._path, self._log_id = path, log_id
         self._clock, self._anchored_ns = clock, written.clock.offset_ns
-        self._durable_ends = durable_ends
+        self._durable_heads = durable_heads
         self._written = written.mark if written.mark is not None and written.mark.log_id == log_id else None
         self._loss = written.loss
         self._failed = False
@@ -94,11 +94,13 @@ class MarkKeeper:
 
     def mark(self) -> LogMark:
         """Returns the mark of what is durable now."""
-        ends = dict(self._durable_ends())
+        known = dict(self._durable_heads())
         if self._written is not None:  # with synchronous=normal, this process may know less than the one before it
             for place, end in self._written.ends.items():
-                ends[place] = max(end, ends.get(place, 0))
-        return LogMark(self._log_id, ends)
+                if end > known.get(place, (0, 0))[0]:
+                    known[place] = end, self._written.heads.get(place, 0)
+        ends = {place: end for place, (end, _) in known.items()}
+        return LogMark(self._log_id, ends, {place: head for place, (_, head) in known.items()})
 
     def loss_told(self) -> None:
         """The RMs' histories know the accepted loss."""

@@ -117,7 +117,7 @@ class Run:
                 self.values[start:end],
                 self.headers[start:end],
             )
-            yield (base | block.first_offset, *block[1:], None, None)
+            yield (base | block.first_offset, *block[1:])
             start = end
 
 
@@ -172,3 +172,4 @@ class Order:
 
     work: Callable[[sqlite3.Connection], object]
     done: Callable[[object, BaseException | None], None]
+    notes: bool = False  # the heads of the partitions are noted first, in the same transaction

@@ -1,0 +1,528 @@
+"""Finds breaks of an embedded log: what is not as it was written, or missing (``sqlite_chain.py``).
+
+A start checks what it must rely on: the small tables, the newest blocks of each partition, and all blocks of the topics
+that are compacted, since state is folded from them. ``muster verify`` checks every block and can count the events' ids.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from muster_bus.backends import blocks
+from muster_bus.backends.blocks import DIGEST_MASK, Block
+from muster_bus.backends.sqlite_chain import is_chained
+from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, block_columns
+from muster_bus.errors import LogDamaged
+from muster_bus.log import Record
+from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, event_id_of, parse_state_key
+
+SMALL_TABLES = ("topics", "partitions", "claims", "identity", "chains", "chain_claims", "chain_heads", "chain_gaps")
+_RMS_SHOWN_MAX = 5
+_TIME_MAX_MS = 253_402_300_799_000  # the year 9999
+
+
+class BreakKind(StrEnum):
+    """What is broken, and so what a repair does."""
+
+    BLOCK = "block"  # a block's bytes or place: it is removed
+    GAP = "gap"  # blocks are missing before a block: the gap is noted
+    END = "end"  # the newest blocks are missing: the partition ends earlier
+    COUNT = "count"  # blocks are missing, or there are others, at an unknown place: they are counted again
+    EVENTS = "events"  # the ids of an RM's events have a gap: it is noted
+    TABLE = "table"  # the small tables contradict each other: they are derived again
+    FILE = "file"  # the structure of the file: nothing can be read there
+
+
+class Break(NamedTuple):
+    """A part of the log that is not as it was written.
+
+    :param topic: "": the part belongs to no topic.
+    :param first_offset: lowest offset of the part; ``next_offset`` is one past the highest.
+    :param from_ms: the part's records are from between these times; 0: unknown.
+    :param rms: ids of the RMs whose records are in the partition, as far as they are known.
+    """
+
+    kind: BreakKind
+    topic: str
+    partition: int
+    first_offset: int
+    next_offset: int
+    reason: str
+    from_ms: int = 0
+    to_ms: int = 0
+    rms: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.topic:
+            return self.reason
+        times = [_time(ms) for ms in (self.from_ms, self.to_ms) if ms]
+        when = f", written {' to '.join(dict.fromkeys(times))}" if times else ""
+        more = f" and {len(self.rms) - _RMS_SHOWN_MAX} more" if len(self.rms) > _RMS_SHOWN_MAX else ""
+        whose = f", with records of {', '.join(map(repr, self.rms[:_RMS_SHOWN_MAX]))}{more}" if self.rms else ""
+        return (
+            f"{self.topic}[{self.partition}] from {self.first_offset} to {self.next_offset}{when}{whose}: {self.reason}"
+        )
+
+
+class Gap(NamedTuple):
+    """A part that is missing, which an operator has accepted.
+
+    :param previous: what the block after it names as its previous one; None: no block followed.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    next_offset: int
+    previous: int | None
+    accepted_ms: int
+    story: str
+
+
+class Checked(NamedTuple):
+    """:param records: number of the records that were read."""
+
+    breaks: list[Break]
+    gaps: list[Gap]
+    records: int
+
+
+def gaps_of(connection: sqlite3.Connection) -> list[Gap]:
+    """Returns the accepted gaps. Raises sqlite3.Error."""
+    if not is_chained(connection):
+        return []
+    rows = connection.execute(
+        "SELECT topic, partition, first_offset, next_offset, previous, accepted_ms, story FROM chain_gaps ORDER BY id"
+    )
+    return [Gap(*row) for row in rows]
+
+
+def refuse_breaks(connection: sqlite3.Connection, path: Path) -> None:
+    """Checks what a start relies on. Raises LogDamaged, sqlite3.Error."""
+    found = check(connection, whole=False).breaks
+    if not found:
+        return
+    first = found[0]
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    remedy = (
+        "nothing was changed; put whole files back, or restore a backup, or run muster repair --data-dir "
+        f"{path.parent}, which lists all such parts and goes on without those that you accept (docs/backup.md)"
+    )
+    error = LogDamaged(first.topic, first.partition, first.first_offset, first.next_offset, first.reason, remedy)
+    error.args = (f"log {path} is damaged: {first}{more}; {remedy}",)
+    raise error
+
+
+def check(connection: sqlite3.Connection, *, whole: bool) -> Checked:
+    """Checks a log in one snapshot.
+
+    :param whole: reads every record. Otherwise see the module's docstring.
+
+    Raises sqlite3.Error if the file's structure is damaged.
+    """
+    began = not connection.in_transaction
+    if began:
+        connection.execute("BEGIN")
+    try:
+        return _Check(connection, whole=whole).run()
+    finally:
+        if began:
+            connection.execute("ROLLBACK")
+
+
+class _Place(NamedTuple):
+    """A partition, and its note; all numbers of the note are None in a log without chains."""
+
+    id: int
+    topic: str
+    partition: int
+    first_offset: int
+    cleanup: str
+    noted_to: int | None
+    head: int | None
+    start: int | None
+    blocks: int | None
+    total: int | None
+    unchained: int | None
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup
+
+
+class _Check:
+    def __init__(self, connection: sqlite3.Connection, *, whole: bool) -> None:
+        self._connection, self._whole = connection, whole
+        self._chained = is_chained(connection)
+        self._select = f"SELECT {block_columns(connection)} FROM blocks WHERE id >= ? AND id < ? ORDER BY id"  # noqa: S608
+        self._breaks: list[Break] = []
+        self._gaps = gaps_of(connection)
+        self._records = 0
+        self._positions: dict[int, int] = {}  # of claims, in the blocks after the note
+        self._ends: dict[tuple[str, int], int] = {}
+        self._newest: dict[tuple[str, int], Block] = {}
+        self._heads = 0
+        self._event_ids: dict[tuple[bytes, bytes], tuple[int, int]] = {}  # the last id of an instance, and its offset
+
+    def run(self) -> Checked:
+        self._check_tables()
+        for place in self._places():
+            before = len(self._breaks)
+            try:
+                self._check_partition(place)
+            except sqlite3.DatabaseError as error:
+                self._add(BreakKind.FILE, place, 0, place.noted_to or 0, f"the file cannot be read there ({error})")
+            self._breaks[before:] = self._merged(self._breaks[before:])
+        if self._chained:
+            self._check_claims()
+            if not self._breaks:
+                self._check_heads()
+        if self._breaks:
+            rms = _rms_of(self._connection, self._select)
+            self._breaks = [
+                each._replace(rms=rms.get(each.partition, ())) if each.topic else each for each in self._breaks
+            ]
+        return Checked(self._breaks, self._gaps, self._records)
+
+    def _add(
+        self, kind: BreakKind, place: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)
+    ) -> None:
+        from_ms, to_ms = (ms if 0 < ms < _TIME_MAX_MS else 0 for ms in around)
+        self._breaks.append(Break(kind, place.topic, place.partition, first, end, reason, from_ms, to_ms))
+
+    def _table(self, reason: str) -> None:
+        self._breaks.append(Break(BreakKind.TABLE, "", 0, 0, 0, reason))
+
+    # ---- small tables ------------------------------------------------------------------------------------------------
+
+    def _places(self) -> list[_Place]:
+        note = (
+            "c.next_offset, c.head, c.start, c.blocks, c.total, c.unchained"
+            if self._chained
+            else ", ".join(["NULL"] * 6)
+        )
+        join = "LEFT JOIN chains c ON c.id = p.id" if self._chained else ""
+        rows = self._connection.execute(
+            "SELECT p.id, p.topic, p.partition, p.first_offset, coalesce(t.cleanup, ''), "  # noqa: S608
+            f"{note} FROM partitions p LEFT JOIN topics t ON t.name = p.topic {join} ORDER BY p.id"
+        ).fetchall()
+        return [_Place(*row) for row in rows]
+
+    def _check_tables(self) -> None:
+        """The small tables have sound indexes, agree with each other and with their repetition."""
+        connection = self._connection
+        present = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        for name in present.intersection(SMALL_TABLES):
+            for (text,) in connection.execute(f"PRAGMA integrity_check({name})"):
+                if text != "ok":
+                    self._table(f"table {name}: {text}")
+        for name, wanted, counted in connection.execute(
+            "SELECT t.name, t.partitions, count(p.id) FROM topics t LEFT JOIN partitions p ON p.topic = t.name "
+            "GROUP BY t.name HAVING t.partitions IS NOT count(p.id)"
+        ):
+            self._table(f"topic {name} has {counted} partitions instead of {wanted}")
+        for topic, partition in connection.execute(
+            "SELECT topic, partition FROM partitions WHERE topic NOT IN (SELECT name FROM topics)"
+        ):
+            self._table(f"{topic}[{partition}] belongs to no topic")
+        if self._whole:
+            statement = f"SELECT count(*) FROM blocks WHERE id >> {OFFSET_BITS} NOT IN (SELECT id FROM partitions)"  # noqa: S608
+            (count,) = connection.execute(statement).fetchone()
+            if count:
+                self._table(f"{count} blocks belong to no partition")
+        if not self._chained:
+            return
+        for name, kept in connection.execute(
+            "SELECT p.topic || '/' || p.partition || ' ' || coalesce(t.cleanup, ''), c.name "
+            "FROM partitions p LEFT JOIN topics t ON t.name = p.topic LEFT JOIN chains c ON c.id = p.id "
+            "WHERE (p.first_offset, p.cleaned_to, p.kept) IS NOT (c.first_offset, c.cleaned_to, c.kept) "
+            "OR c.name IS NOT p.topic || '/' || p.partition || ' ' || coalesce(t.cleanup, '')"
+        ):
+            self._table(f"partition {name} is noted otherwise than it is{f' (as {kept})' if kept != name else ''}")
+        for (name,) in connection.execute("SELECT name FROM chains WHERE id NOT IN (SELECT id FROM partitions)"):
+            self._table(f"partition {name} is missing")
+
+    def _check_claims(self) -> None:
+        """Each group is where its last commit left it."""
+        rows = self._connection.execute(
+            "SELECT c.id, c.group_name || ' ' || c.topic || '/' || c.partition, n.name, c.topic, c.partition, "
+            "c.epoch, n.epoch, c.position, n.position FROM claims c LEFT JOIN chain_claims n ON n.id = c.id"
+        ).fetchall()
+        for id_, name, noted_name, topic, partition, epoch, noted_epoch, position, noted in rows:
+            if name != noted_name:
+                self._table(f"group {name} is noted as {noted_name}")
+                continue
+            values = (epoch, noted_epoch, *(each for each in (position, noted) if each is not None))
+            if not all(isinstance(each, int) for each in values):
+                self._table(f"group {name} has no number as its epoch or position")
+                continue
+            after = max(-1 if noted is None else noted, self._positions.get(id_, -1))
+            at = -1 if position is None else position
+            if epoch < noted_epoch:
+                self._table(f"group {name} has epoch {epoch}, noted is {noted_epoch}")
+            elif at < after or (at > after and epoch == noted_epoch):  # (an older version of Muster took it meanwhile)
+                self._table(f"group {name} is at {position}, its last commit was at {after}")
+            elif self._whole and at > (end := self._ends.get((topic, partition), 0)):
+                self._table(f"group {name} is at {position} of {topic}[{partition}], which ends at {end}")
+        for (name,) in self._connection.execute(
+            "SELECT name FROM chain_claims WHERE id NOT IN (SELECT id FROM claims)"
+        ):
+            self._table(f"group {name} is missing")
+
+    def _check_heads(self) -> None:
+        """The newest blocks of all partitions are those that one commit left."""
+        newest = list(self._newest.values())
+        if any(block.digest is None for block in newest):
+            return  # an older version of Muster wrote last
+        rows = self._connection.execute("SELECT heads FROM chain_heads").fetchall()
+        sums = {row[0] for row in rows} | {
+            (block.heads + (block.digest or 0)) & DIGEST_MASK for block in newest if block.heads is not None
+        }
+        older = self._connection.execute(
+            "SELECT count(*) FROM claims c JOIN chain_claims n ON n.id = c.id WHERE c.epoch > n.epoch"
+        ).fetchone()[0]
+        if not older and self._heads not in sums:
+            self._table("the newest blocks of the partitions are not of one moment: the newest of one is missing")
+
+    # ---- blocks ------------------------------------------------------------------------------------------------------
+
+    def _check_partition(self, place: _Place) -> None:
+        base, top = place.id << OFFSET_BITS, (place.id + 1) << OFFSET_BITS
+        noted_to = place.noted_to
+        reads_all = self._whole or place.is_compacted
+        walk, low = _Walk(place, self._add, self._gaps), base
+        if not reads_all:
+            self._check_first(place, base, top)
+            (last_noted,) = self._connection.execute(
+                "SELECT max(id) FROM blocks WHERE id >= ? AND id < ?",
+                (base, top if noted_to is None else base | noted_to),
+            ).fetchone()
+            if last_noted is not None:
+                low = last_noted
+                walk.begins_at(low & OFFSET_MASK)
+        for row in self._connection.execute(self._select, (low, top)):
+            block = Block(row[0] & OFFSET_MASK, *row[1:])
+            if walk.take(block) and self._whole:
+                self._read(place, block, walk)
+            if noted_to is not None and block.first_offset >= noted_to and block.claim is not None:
+                position = -1 if block.position is None else block.position
+                self._positions[block.claim] = max(position, self._positions.get(block.claim, -1))
+        walk.finish(counts=reads_all)
+        self._ends[place.topic, place.partition] = walk.end
+        if walk.newest is not None:
+            self._newest[place.topic, place.partition] = walk.newest
+            self._heads = (self._heads + (walk.newest.digest or 0)) & DIGEST_MASK
+        else:
+            self._heads = (self._heads + (place.start or 0)) & DIGEST_MASK
+
+    def _check_first(self, place: _Place, base: int, top: int) -> None:
+        """The partition begins where retention left it."""
+        (lowest,) = self._connection.execute(
+            "SELECT min(id) FROM blocks WHERE id >= ? AND id < ?", (base, top)
+        ).fetchone()
+        if lowest is None:
+            return
+        first = lowest & OFFSET_MASK
+        if first != place.first_offset and not _is_accepted(self._gaps, place, place.first_offset, first):
+            low, high = sorted((first, place.first_offset))
+            self._add(
+                BreakKind.GAP, place, low, high, f"the partition begins at {place.first_offset}, its blocks at {first}"
+            )
+
+    def _read(self, place: _Place, block: Block, walk: _Walk) -> None:
+        """Reads the records of a block."""
+        try:
+            records = blocks.decode(place.topic, place.partition, block)
+        except LogDamaged as error:
+            walk.damaged(block, error.reason)
+            return
+        self._records += len(records)
+        if any(not block.first_offset <= record.offset < block.next_offset for record in records):
+            walk.damaged(block, "its records are of other offsets")
+        if place.topic.endswith("si.events.v1"):
+            self._count_events(place, block, records)
+
+    def _count_events(self, place: _Place, block: Block, records: list[Record]) -> None:
+        """The ids of an RM's events have no gap."""
+        for record in records:
+            headers = dict(record.headers)
+            id_ = event_id_of(headers.get(HEADER_EVENT_ID))
+            if id_ is None:
+                continue
+            whose = headers.get(HEADER_RM_ID, b""), headers.get(HEADER_INSTANCE, b"")
+            last, at = self._event_ids.get(whose, (id_ - 1, record.offset))
+            if id_ != last + 1 and not self._is_gap_between(place, at, record.offset):
+                rm_id = whose[0].decode(errors="replace")
+                reason = f"an event of {rm_id!r} has the id {id_} after {last}"
+                times = (block.timestamp_ms, 0)
+                self._add(BreakKind.EVENTS, place, at + 1, record.offset, reason, around=times)
+            self._event_ids[whose] = id_, record.offset
+
+    def _is_gap_between(self, place: _Place, first: int, end: int) -> bool:
+        return any(
+            (gap.topic, gap.partition) == (place.topic, place.partition) and first < gap.next_offset <= end
+            for gap in self._gaps
+        )
+
+    def _merged(self, found: list[Break]) -> list[Break]:
+        """Leaves out what another break of the partition explains."""
+        for kinds in ((BreakKind.COUNT,), (BreakKind.COUNT, BreakKind.EVENTS)):
+            found = [each for each in found if each.kind not in kinds] or found
+        return found
+
+
+class _Add(Protocol):
+    """Adds a break."""
+
+    def __call__(
+        self, kind: BreakKind, place: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)
+    ) -> None: ...
+
+
+class _Walk:
+    """Follows the chain of one partition."""
+
+    def __init__(self, place: _Place, add: _Add, gaps: list[Gap]) -> None:
+        self._place, self._add, self._gaps = place, add, gaps
+        self._at: int | None = None if place.is_compacted else place.first_offset  # where the next block begins
+        self._previous: int | None = place.start
+        self._last: Block | None = None
+        self._is_first = True
+        self._checks_links = True
+        self._blocks = self._total = self._unchained = 0
+        self._head_seen = False
+        self.end = place.first_offset
+        self.newest: Block | None = None
+
+    def begins_at(self, first_offset: int) -> None:
+        """The walk begins in the middle: the first block's previous one is not read."""
+        self._at, self._checks_links = first_offset, False
+
+    def damaged(self, block: Block, reason: str) -> None:
+        ms = block.timestamp_ms
+        end = max(block.next_offset, block.first_offset + 1)
+        self._add(BreakKind.BLOCK, self._place, block.first_offset, end, reason, around=(ms, 0))
+
+    def take(self, block: Block) -> bool:
+        """Takes the next block. Returns whether its digest is right."""
+        place, last = self._place, self._last
+        self._count(block)
+        good = True
+        if block.digest is not None and block.digest != blocks.digest_of(place.topic, place.partition, block):
+            self.damaged(block, "its block is not as it was written")
+            good = False
+        elif block.next_offset <= block.first_offset or (last is not None and block.first_offset < last.next_offset):
+            self.damaged(block, "its block is not in its place")
+            good = False
+        elif not self._follows(block):
+            good = False
+        is_noted_end = good and place.noted_to is not None and block.next_offset == place.noted_to
+        if is_noted_end and place.head is not None:
+            self._head_seen = True
+            if block.digest != place.head:
+                self.damaged(block, "its block is another one than is noted")
+        self._last, self.newest = block, block
+        self._at = block.next_offset if good or self._at is None else max(block.next_offset, self._at)
+        self._previous = block.digest if good else None
+        self._checks_links = good
+        self.end = max(self.end, self._at or 0)
+        return good
+
+    def _count(self, block: Block) -> None:
+        if self._place.noted_to is not None and block.first_offset < self._place.noted_to:
+            self._blocks += 1
+            self._total = (self._total + (block.digest or 0)) & DIGEST_MASK
+            self._unchained += block.digest is None
+
+    def _follows(self, block: Block) -> bool:
+        """Checks that nothing is missing between the last block and this one."""
+        place, last = self._place, self._last
+        at = self._at
+        is_new = place.noted_to is not None and block.first_offset >= place.noted_to
+        accepted = at is not None and _is_accepted(self._gaps, place, at, block.first_offset, block.previous)
+        if accepted:
+            return True
+        around = (last.timestamp_ms if last is not None else 0, block.timestamp_ms)
+        if not place.is_compacted and at is not None and block.first_offset != at:
+            low, high = sorted((at, block.first_offset))
+            self._add(BreakKind.GAP, place, low, high, "blocks are missing", around=around)
+            return True
+        if not self._checks_links or block.digest is None or block.previous is None:
+            return True
+        if place.is_compacted and (not is_new or self._previous is None):
+            return True
+        if block.previous != (self._previous or 0):
+            first = last.first_offset if last is not None else block.first_offset
+            self._add(
+                BreakKind.GAP, place, first, block.first_offset,
+                "the block before is another one than the next one names", around=around,
+            )  # fmt: skip
+        return True
+
+    def finish(self, *, counts: bool) -> None:
+        """Compares with the note at the end of the partition."""
+        place, noted_to = self._place, self._place.noted_to
+        if noted_to is None:
+            return
+        if self.end < noted_to and not self._is_end_accepted(noted_to):
+            ms = self._last.timestamp_ms if self._last is not None else 0
+            self._add(BreakKind.END, place, self.end, noted_to, "its newest blocks are missing", around=(ms, 0))
+            return
+        if not counts:
+            return
+        noted, there = (place.blocks, place.total, place.unchained), (self._blocks, self._total, self._unchained)
+        if noted == there:
+            return
+        if place.blocks == self._blocks:
+            reason = f"its {self._blocks} blocks are others than noted"
+        else:
+            reason = f"it has {self._blocks} blocks instead of {place.blocks}"
+        self._add(BreakKind.COUNT, place, place.first_offset, noted_to, reason)
+
+    def _is_end_accepted(self, noted_to: int) -> bool:
+        return _is_accepted(self._gaps, self._place, self.end, noted_to)
+
+
+def _is_accepted(gaps: list[Gap], place: _Place, first: int, end: int, previous: int | None = None) -> bool:
+    """Tells whether an operator has accepted that the part is missing."""
+    return any(
+        (gap.topic, gap.partition) == (place.topic, place.partition)
+        and gap.next_offset == end
+        and gap.first_offset <= first
+        and (gap.previous is None or previous is None or gap.previous == previous)
+        for gap in gaps
+    )
+
+
+def _rms_of(connection: sqlite3.Connection, select: str) -> Mapping[int, tuple[str, ...]]:
+    """Returns the RMs of each partition, as far as the state can be read."""
+    found: dict[int, tuple[str, ...]] = {}
+    try:
+        for id_, topic, partition in connection.execute(
+            "SELECT id, topic, partition FROM partitions WHERE topic LIKE '%si.state.v1'"
+        ).fetchall():
+            names: dict[str, None] = {}
+            for row in connection.execute(select, (id_ << OFFSET_BITS, (id_ + 1) << OFFSET_BITS)):
+                names |= dict.fromkeys(_names(topic, partition, Block(row[0] & OFFSET_MASK, *row[1:])))
+            found[partition] = tuple(sorted(names))
+    except sqlite3.Error:
+        return found
+    return found
+
+
+def _names(topic: str, partition: int, block: Block) -> Iterator[str]:
+    try:
+        for record in blocks.decode(topic, partition, block):
+            if record.key:
+                yield parse_state_key(record.key)[0]
+    except (LogDamaged, ValueError):
+        return
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -21,7 +21,7 @@ from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_mark import read_mark
 from muster_bus.clock import Anchor, Clock, SystemClock
 from muster_bus.engines import make_log
-from muster_bus.errors import BusError, LogBehind, LogUnavailable
+from muster_bus.errors import BusError, LogBehind, LogDamaged, LogUnavailable
 from muster_bus.log import Log
 from muster_core.external.errors import NotSynced
 from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
@@ -424,12 +424,14 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], No
     except ServiceDied as error:
         if isinstance(error.cause, NotSynced):  # Muster works; a source is away or wrong
             raise CommandError(str(error.cause)) from error
+        if isinstance(error.cause, LogDamaged):  # an operator must decide
+            raise UsageError(str(error.cause)) from error
         log.error("died", service=error.service, exc_info=error.cause)
         raise
     except StartFailed as error:
         if isinstance(error.cause, UsageError):
             raise error.cause from error
-        if isinstance(error.cause, LogBehind):  # an operator must decide
+        if isinstance(error.cause, LogBehind | LogDamaged):  # an operator must decide
             raise UsageError(str(error.cause)) from error
         if isinstance(error.cause, OSError) and error.cause.errno in _ADDRESS_ERRORS:
             raise UsageError(error.cause.strerror or str(error.cause)) from error

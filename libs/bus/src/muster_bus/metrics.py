@@ -30,6 +30,7 @@ class Metric(StrEnum):
     WAL_BYTES = "muster_bus_wal_bytes"
     MAINTENANCE_REMOVED = "muster_bus_maintenance_removed_records"
     GROUP_GENERATIONS = "muster_bus_group_generations"
+    DAMAGED_PARTS = "muster_bus_damaged_parts"
     STANDBY_LAG_RECORDS = "muster_bus_standby_lag_records"
 
 
@@ -74,6 +75,7 @@ wal_bytes = Gauge(Metric.WAL_BYTES, "Size of the embedded log's write-ahead log 
 maintenance_removed = Counter(
     Metric.MAINTENANCE_REMOVED, "Records removed by retention or compaction (embedded log).", ["topic", "why"]
 )
+damaged_parts = Gauge(Metric.DAMAGED_PARTS, "Damaged parts of the log that a reader passed over.", ["topic"])
 group_generations = Counter(
     Metric.GROUP_GENERATIONS, "Times that a group shared its partitions out and this process got a share.", ["group"]
 )

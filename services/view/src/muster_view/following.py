@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import structlog
 from muster_bus.clock import Clock
-from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
+from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 from muster_core.external.external_books import ExternalBooks
@@ -315,6 +315,12 @@ class PartitionFollower:
     def _failed(self, error: Exception) -> None:
         metrics.FOLLOW_ERRORS.labels(str(self.partition)).inc()
         self._fresh.clear()
+        if isinstance(error, LogDamaged):  # what is shown stays as it was before the damaged part
+            problem = f"partition {self.partition}: {error}; the state before it is shown"
+            if problem != self.problem:
+                self.problem = problem
+                log.error("view.not_following", partition=self.partition, error="LogDamaged", detail=str(error))
+            return
         self._broken = self._broken or not isinstance(error, LogUnavailable)
         if isinstance(error, LogUnavailable):
             self.problem = f"partition {self.partition}: the log does not answer: {error}"

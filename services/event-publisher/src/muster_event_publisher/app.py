@@ -270,7 +270,11 @@ class PublisherService:
 
     async def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
-        return await self._hindrances() + self._damage.problems()
+        return await self._hindrances() + self.damaged()
+
+    def damaged(self) -> list[str]:
+        """The damaged parts of the log that were passed over, one sentence each."""
+        return self._damage.problems()
 
     async def _hindrances(self) -> list[str]:
         problems = [] if await self._log.healthy() else ["the log does not answer"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 from muster_bus.clock import Clock, day_ns
@@ -62,6 +62,7 @@ class ViewService:
         self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
         self._history = History()
         self._streams = OpenStreams(settings.publisher_url) if settings.publisher_url else None
+        self._damaged: Callable[[], list[str]] = list
         self._health: dict[str | None, tuple[float, HealthDao]] = {}
         self._checking = asyncio.Lock()
         self._server: HttpServer | None = None
@@ -70,9 +71,12 @@ class ViewService:
         )
         self._life = Life("view")
 
-    def asks(self, publisher: ASGIApp) -> None:
-        """Uses the event publisher of this process instead of ``settings.publisher_url``."""
-        self._streams = OpenStreams(publisher)
+    def asks(self, publisher: ASGIApp, damaged: Callable[[], list[str]]) -> None:
+        """Uses the event publisher of this process instead of ``settings.publisher_url``.
+
+        :param damaged: returns the damaged parts of the log that it passed over, one sentence each.
+        """
+        self._streams, self._damaged = OpenStreams(publisher), damaged
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -253,7 +257,7 @@ class ViewService:
             if rm_id in (None, known)
             for each in external.lost(known, books)
         ]
-        check = HealthCheck(chosen, problems, self._lagging(rm_id), lost)
+        check = HealthCheck(chosen, problems, self._lagging(rm_id), lost, self._damaged())
         with self._gate.hold():
             await cooperate(check.steps(), self._clock, self.settings.render_slice_ms / 1000)
         return check.result()

@@ -52,6 +52,9 @@ CHANGES = {
     "body": "UPDATE blocks SET body = CAST(substr(body, 1, 20) || x'00' || substr(body, 22) AS BLOB) WHERE id = ?",
     "no blob": "UPDATE blocks SET body = 17 WHERE id = ?",
     "empty": "UPDATE blocks SET body = x'' WHERE id = ?",
+    "timestamp": "UPDATE blocks SET timestamp_ms = timestamp_ms - 1 WHERE id = ?",
+    "position": "UPDATE blocks SET position = position + 1 WHERE id = ?",
+    "hole": "DELETE FROM blocks WHERE id = ?",
     "codec": "UPDATE blocks SET codec = 1 - codec WHERE id = ?",
 }
 
@@ -91,8 +94,11 @@ async def test_each_reader_names_the_block_and_reads_the_others(tmp_path: Path, 
         await followed.stop()
     finally:
         await log.close()
-    with LogFile(tmp_path / "log.db") as file, pytest.raises(LogDamaged) as caught:
-        file.read(topic, 0, 0)
+    with LogFile(tmp_path / "log.db") as file:
+        records, after = file.read(topic, 0, 0)
+        assert [record.offset for record in records] == list(range(DAMAGED * PER_BLOCK)) == list(range(after))
+        with pytest.raises(LogDamaged) as caught:
+            file.read(topic, 0, after)
     assert caught.value.first_offset == DAMAGED * PER_BLOCK
 
 

@@ -38,6 +38,7 @@ PLAIN, DEFLATED = 0, 1
 DIGEST_BITS = 62
 DIGEST_MASK = (1 << DIGEST_BITS) - 1
 _PLACE = struct.Struct("<8q")
+_FIRST = struct.Struct("<Q")
 
 _Columns = tuple[list[int] | None, list[int] | None, list[bytes | None], list[bytes | None], list[Headers] | None]
 _encoder = msgspec.msgpack.Encoder()
@@ -114,23 +115,54 @@ def decode(topic: str, partition: int, block: Block) -> list[Record]:
 
 def digest_of(topic: str, partition: int, block: Block) -> int:
     """Returns the digest of a block and its place; -1 if a column has no possible value."""
-    none = -1  # (in place of None: no column is negative)
     try:
-        place = _PLACE.pack(
+        return digest_at(
+            place_of(topic, partition),
             block.first_offset,
             block.next_offset,
             block.timestamp_ms,
             block.codec,
-            none if block.claim is None else block.claim,
-            none if block.position is None else block.position,
-            none if block.previous is None else block.previous,
-            none if block.heads is None else block.heads,
+            block.body,
+            block.claim,
+            block.position,
+            block.previous,
+            block.heads,
         )
     except struct.error:
         return -1
-    digest = hashlib.sha256(b"%s/%d %s" % (topic.encode(), partition, place))
-    digest.update(block.body)
-    return int.from_bytes(digest.digest()[:8], "little") & DIGEST_MASK
+
+
+def place_of(topic: str, partition: int) -> bytes:
+    """Returns a partition's name in digests."""
+    return f"{topic}/{partition} ".encode()
+
+
+def digest_at(
+    place: bytes,
+    first_offset: int,
+    next_offset: int,
+    timestamp_ms: int,
+    codec: int,
+    body: bytes,
+    claim: int | None,
+    position: int | None,
+    previous: int | None,
+    heads: int | None,
+) -> int:
+    """Returns the digest of a block with these columns. Raises struct.error if one has no possible value."""
+    # (No column is negative, so -1 is None.)
+    columns = _PLACE.pack(
+        first_offset,
+        next_offset,
+        timestamp_ms,
+        codec,
+        -1 if claim is None else claim,
+        -1 if position is None else position,
+        -1 if previous is None else previous,
+        -1 if heads is None else heads,
+    )
+    digest: int = _FIRST.unpack_from(hashlib.sha256(b"".join((place, columns, body))).digest())[0]
+    return digest & DIGEST_MASK
 
 
 def _checked(body: bytes) -> bytes:

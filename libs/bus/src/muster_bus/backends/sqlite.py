@@ -36,8 +36,17 @@ from muster_bus import log_mark, metrics
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
 from muster_bus.backends.rules import RecordRules
-from muster_bus.backends.sqlite_breaks import refuse_breaks
-from muster_bus.backends.sqlite_chain import Chains, adopt, is_chained, note_claims
+from muster_bus.backends.sqlite_breaks import refuse_breaks, was_written_by_older
+from muster_bus.backends.sqlite_chain import (
+    Chains,
+    add_partitions,
+    adopt,
+    begin,
+    is_chained,
+    is_compacted,
+    note_claims,
+    refuse_hole,
+)
 from muster_bus.backends.sqlite_commits import Committer
 from muster_bus.backends.sqlite_format import (
     OFFSET_BITS,
@@ -313,11 +322,12 @@ class SqliteLog:
             connection.execute("BEGIN IMMEDIATE")
             present = LogMark(identify(connection), present.ends)
             connection.execute("COMMIT")
-        if not is_chained(connection):
+        refuse_breaks(connection, self.path)
+        if not is_chained(connection) or was_written_by_older(connection):
             connection.execute("BEGIN IMMEDIATE")
             adopt(connection)
+            begin(connection)
             connection.execute("COMMIT")
-        refuse_breaks(connection, self.path)
         self._log_id = present.log_id
         if self._accepts:
             log.warning("log.loss_accepted", path=str(self.path), story=self.loss)
@@ -351,6 +361,7 @@ class SqliteLog:
                     "INSERT INTO partitions (topic, partition) VALUES (?, ?) ON CONFLICT DO NOTHING",
                     [(spec.name, partition) for partition in range(spec.partitions)],
                 )
+        add_partitions(connection)
         connection.execute("COMMIT")
         self._chains = Chains(connection)
         rows = connection.execute("SELECT id, topic, partition, first_offset, cleaned_to, kept FROM partitions")
@@ -469,7 +480,8 @@ class SqliteLog:
             raise LogClosed(f"log {self.path} is closed") from error
 
     def _read_blocks(self, place: StoredPartition, position: int, end: int, max_records: int) -> list[Record]:
-        base, size = place.id << OFFSET_BITS, 0
+        base, size, at = place.id << OFFSET_BITS, 0, position
+        is_contiguous = not is_compacted(self.rules.spec(place.topic, place.partition).cleanup)
         records: list[Record] = []
         reading = self._reading
         try:
@@ -486,6 +498,8 @@ class SqliteLog:
                     if block.next_offset <= position:
                         continue
                     try:
+                        if is_contiguous and block.first_offset > at:
+                            refuse_hole(reading, place.topic, place.partition, at, block.first_offset)
                         found = blocks.decode(place.topic, place.partition, block)
                     except LogDamaged:
                         if records:  # the next read begins at the damaged block
@@ -494,6 +508,7 @@ class SqliteLog:
                     if found[0].offset < position or block.next_offset > end:  # the file may be ahead of the tail
                         found = [record for record in found if position <= record.offset < end]
                     records.extend(found)
+                    at = block.next_offset
                     size += len(block.body)
                     if len(records) >= max_records or size >= _READ_BYTES or block.next_offset >= end:
                         break

@@ -11,17 +11,16 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 from muster_runtime import durable
 
 from muster_bus.backends.sqlite_breaks import Gap, check
 from muster_bus.backends.sqlite_format import is_new, mark_of
+from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.errors import LogIncompatible, LogUnavailable
 from muster_bus.log_mark import LogMark
 
 _PROBLEMS_MAX = 20
-_BUSY_S = 10.0
 
 
 class Verified(NamedTuple):
@@ -45,7 +44,10 @@ def copy_database(source: Path, target: Path) -> None:
     :param target: does not exist yet.
     """
     try:
-        with contextlib.closing(_read_only(source)) as reading, contextlib.closing(sqlite3.connect(target)) as writing:
+        with (
+            contextlib.closing(open_read_only(source)) as reading,
+            contextlib.closing(sqlite3.connect(target)) as writing,
+        ):
             reading.backup(writing, pages=-1)
             writing.execute("PRAGMA journal_mode = DELETE")
         target.chmod(0o600)
@@ -59,9 +61,9 @@ def copy_database(source: Path, target: Path) -> None:
 def verify_database(path: Path) -> list[str]:
     """Checks the structure of a SQLite file. Returns the problems."""
     try:
-        with contextlib.closing(_read_only(path)) as connection:
+        with contextlib.closing(open_read_only(path)) as connection:
             found = [str(text) for (text,) in connection.execute(f"PRAGMA integrity_check({_PROBLEMS_MAX})")]
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         return [f"{path}: {error}"]
     return [f"{path}: {text}" for text in found if text != "ok"]
 
@@ -75,17 +77,11 @@ def verify_log(path: Path) -> Verified:
     if problems := verify_database(path):
         return Verified(nothing, 0, problems)
     try:
-        with contextlib.closing(_read_only(path)) as connection:
+        with contextlib.closing(open_read_only(path)) as connection:
             if is_new(connection, path):
                 return Verified(nothing, 0, [f"{path}: is empty"])
             connection.execute("BEGIN")
             checked, mark = check(connection, whole=True), mark_of(connection)
-    except (sqlite3.Error, LogIncompatible) as error:
+    except (sqlite3.Error, OSError, LogIncompatible) as error:
         return Verified(nothing, 0, [f"{path}: {error}"])
     return Verified(mark, checked.records, list(map(str, checked.breaks[:_PROBLEMS_MAX])), checked.gaps)
-
-
-def _read_only(path: Path) -> sqlite3.Connection:
-    """Raises sqlite3.Error."""
-    location = f"file:{quote(str(path.absolute()))}?mode=ro"
-    return sqlite3.connect(location, uri=True, timeout=_BUSY_S, isolation_level=None)

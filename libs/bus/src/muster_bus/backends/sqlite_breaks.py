@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import DIGEST_MASK, Block
-from muster_bus.backends.sqlite_chain import is_chained
+from muster_bus.backends.sqlite_chain import is_chained, is_compacted
 from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, block_columns
 from muster_bus.errors import LogDamaged
 from muster_bus.log import Record
@@ -102,6 +102,17 @@ def gaps_of(connection: sqlite3.Connection) -> list[Gap]:
     return [Gap(*row) for row in rows]
 
 
+def was_written_by_older(connection: sqlite3.Connection) -> bool:
+    """Tells whether a version without chains has used the log since the last note: it took claims over and did not note
+    that. Raises sqlite3.Error.
+    """
+    found: int
+    (found,) = connection.execute(
+        "SELECT count(*) FROM claims c JOIN chain_claims n ON n.id = c.id WHERE c.epoch > n.epoch"
+    ).fetchone()
+    return bool(found)
+
+
 def refuse_breaks(connection: sqlite3.Connection, path: Path) -> None:
     """Checks what a start relies on. Raises LogDamaged, sqlite3.Error."""
     found = check(connection, whole=False).breaks
@@ -152,13 +163,14 @@ class _Place(NamedTuple):
 
     @property
     def is_compacted(self) -> bool:
-        return "compact" in self.cleanup
+        return is_compacted(self.cleanup)
 
 
 class _Check:
     def __init__(self, connection: sqlite3.Connection, *, whole: bool) -> None:
         self._connection, self._whole = connection, whole
         self._chained = is_chained(connection)
+        self._older = self._chained and was_written_by_older(connection)
         self._select = f"SELECT {block_columns(connection)} FROM blocks WHERE id >= ? AND id < ? ORDER BY id"  # noqa: S608
         self._breaks: list[Break] = []
         self._gaps = gaps_of(connection)
@@ -235,7 +247,7 @@ class _Check:
             (count,) = connection.execute(statement).fetchone()
             if count:
                 self._table(f"{count} blocks belong to no partition")
-        if not self._chained:
+        if not self._chained or self._older:
             return
         for name, kept in connection.execute(
             "SELECT p.topic || '/' || p.partition || ' ' || coalesce(t.cleanup, ''), c.name "
@@ -255,7 +267,8 @@ class _Check:
         ).fetchall()
         for id_, name, noted_name, topic, partition, epoch, noted_epoch, position, noted in rows:
             if name != noted_name:
-                self._table(f"group {name} is noted as {noted_name}")
+                if noted_name is not None or not self._older:
+                    self._table(f"group {name} is noted as {noted_name}")
                 continue
             values = (epoch, noted_epoch, *(each for each in (position, noted) if each is not None))
             if not all(isinstance(each, int) for each in values):
@@ -265,7 +278,7 @@ class _Check:
             at = -1 if position is None else position
             if epoch < noted_epoch:
                 self._table(f"group {name} has epoch {epoch}, noted is {noted_epoch}")
-            elif at < after or (at > after and epoch == noted_epoch):  # (an older version of Muster took it meanwhile)
+            elif at < after or (at > after and not self._older):
                 self._table(f"group {name} is at {position}, its last commit was at {after}")
             elif self._whole and at > (end := self._ends.get((topic, partition), 0)):
                 self._table(f"group {name} is at {position} of {topic}[{partition}], which ends at {end}")
@@ -283,10 +296,7 @@ class _Check:
         sums = {row[0] for row in rows} | {
             (block.heads + (block.digest or 0)) & DIGEST_MASK for block in newest if block.heads is not None
         }
-        older = self._connection.execute(
-            "SELECT count(*) FROM claims c JOIN chain_claims n ON n.id = c.id WHERE c.epoch > n.epoch"
-        ).fetchone()[0]
-        if not older and self._heads not in sums:
+        if not self._older and self._heads not in sums:
             self._table("the newest blocks of the partitions are not of one moment: the newest of one is missing")
 
     # ---- blocks ------------------------------------------------------------------------------------------------------
@@ -295,7 +305,7 @@ class _Check:
         base, top = place.id << OFFSET_BITS, (place.id + 1) << OFFSET_BITS
         noted_to = place.noted_to
         reads_all = self._whole or place.is_compacted
-        walk, low = _Walk(place, self._add, self._gaps), base
+        walk, low = _Walk(place, self._add, self._gaps, is_older=self._older), base
         if not reads_all:
             self._check_first(place, base, top)
             (last_noted,) = self._connection.execute(
@@ -387,15 +397,14 @@ class _Add(Protocol):
 class _Walk:
     """Follows the chain of one partition."""
 
-    def __init__(self, place: _Place, add: _Add, gaps: list[Gap]) -> None:
-        self._place, self._add, self._gaps = place, add, gaps
+    def __init__(self, place: _Place, add: _Add, gaps: list[Gap], *, is_older: bool) -> None:
+        self._place, self._add, self._gaps, self._is_older = place, add, gaps, is_older
         self._at: int | None = None if place.is_compacted else place.first_offset  # where the next block begins
         self._previous: int | None = place.start
         self._last: Block | None = None
         self._is_first = True
         self._checks_links = True
         self._blocks = self._total = self._unchained = 0
-        self._head_seen = False
         self.end = place.first_offset
         self.newest: Block | None = None
 
@@ -422,10 +431,8 @@ class _Walk:
         elif not self._follows(block):
             good = False
         is_noted_end = good and place.noted_to is not None and block.next_offset == place.noted_to
-        if is_noted_end and place.head is not None:
-            self._head_seen = True
-            if block.digest != place.head:
-                self.damaged(block, "its block is another one than is noted")
+        if is_noted_end and not self._is_older and block.digest != place.head:
+            self.damaged(block, "its block is another one than is noted")
         self._last, self.newest = block, block
         self._at = block.next_offset if good or self._at is None else max(block.next_offset, self._at)
         self._previous = block.digest if good else None
@@ -454,7 +461,7 @@ class _Walk:
             return True
         if not self._checks_links or block.digest is None or block.previous is None:
             return True
-        if place.is_compacted and (not is_new or self._previous is None):
+        if place.is_compacted and (self._is_older or not is_new or self._previous is None):
             return True
         if block.previous != (self._previous or 0):
             first = last.first_offset if last is not None else block.first_offset
@@ -473,7 +480,7 @@ class _Walk:
             ms = self._last.timestamp_ms if self._last is not None else 0
             self._add(BreakKind.END, place, self.end, noted_to, "its newest blocks are missing", around=(ms, 0))
             return
-        if not counts:
+        if not counts or self._is_older or not place.is_compacted:
             return
         noted, there = (place.blocks, place.total, place.unchained), (self._blocks, self._total, self._unchained)
         if noted == there:

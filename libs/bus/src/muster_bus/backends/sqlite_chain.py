@@ -5,16 +5,15 @@ last block of a transaction also has the sum of the newest digests of all partit
 missing, a later one knows.
 
 The table ``chains`` notes for each partition up to where it was written (``next_offset``), the digest there
-(``head``), that of the last block which retention deleted (``start``), and number and sum of the digests of the blocks
-before. The note costs commits nothing: it is written once a second, before each checkpoint, before maintenance removes
-something, and at the end. What came after it is chained to it, and a later start notes it. A trigger keeps number and
-sum while blocks are removed and rewritten.
+(``head``), that of the last block which retention deleted (``start``), and, in topics that are compacted, number and
+sum of the digests of the blocks before. The note costs commits nothing: it is written once a second, before each
+checkpoint, before maintenance removes something, and at the end. What came after it is chained to it, and a later start
+notes it. Maintenance corrects number and sum as it removes blocks and writes others in their place.
 
-An older version of Muster can use the file. It writes blocks without digests. Triggers count those that it puts among
-the noted ones, and the others come after the note. So a block without a digest is either counted, or newer than the
-note.
+The table ``chain_claims`` and the first columns of ``chains`` repeat the small tables, on other pages.
 
-The tables ``chain_claims`` and the first columns of ``chains`` repeat the small tables, on other pages.
+An older version of Muster can use the file. It writes blocks without digests and corrects no note. It always takes
+claims over, which raises their epochs above the noted ones: then the note begins anew with what is there.
 """
 
 from __future__ import annotations
@@ -22,19 +21,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from muster_bus.backends.blocks import DIGEST_MASK, Block, digest_of
-from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK
+from muster_bus.backends.blocks import DIGEST_MASK, Block, digest_at, digest_of, place_of
+from muster_bus.backends.sqlite_format import INSERT_BLOCKS, OFFSET_BITS, OFFSET_MASK
+from muster_bus.errors import LogDamaged
 
-Row = tuple[object, ...]
+Row = tuple[Any, ...]
+
+_NOTHING = (0, 0)
 
 _NAME_OF_CLAIM = "{0}group_name || ' ' || {0}topic || '/' || {0}partition"
 _NAME_OF_PARTITION = (
     "{0}topic || '/' || {0}partition || ' ' || coalesce((SELECT cleanup FROM topics WHERE name = {0}topic), '')"
 )
 
-_TABLES = f"""
+_TABLES = """
 CREATE TABLE chains (
     id INTEGER PRIMARY KEY, name TEXT NOT NULL,        -- of the partition, with the topic's cleanup
     first_offset INTEGER NOT NULL, cleaned_to INTEGER NOT NULL, kept INTEGER NOT NULL,  -- as in partitions
@@ -53,46 +55,20 @@ CREATE TABLE chain_gaps (                              -- what an operator has a
     previous INTEGER,                                  -- what the block after the gap names as its previous one
     accepted_ms INTEGER NOT NULL, story TEXT NOT NULL
 );
-CREATE TRIGGER chains_rewritten AFTER INSERT ON blocks WHEN new.previous IS NULL BEGIN
-    UPDATE chains SET blocks = blocks + 1, total = (total + coalesce(new.digest, 0)) & {DIGEST_MASK},
-        unchained = unchained + (new.digest IS NULL)
-    WHERE id = new.id >> {OFFSET_BITS} AND next_offset > new.id & {OFFSET_MASK};
-END;
-CREATE TRIGGER chains_removed AFTER DELETE ON blocks BEGIN
-    UPDATE chains SET start = old.digest WHERE id = old.id >> {OFFSET_BITS};
-    UPDATE chains SET blocks = blocks - 1, total = (total - coalesce(old.digest, 0)) & {DIGEST_MASK},
-        unchained = unchained - (old.digest IS NULL),
-        head = CASE WHEN old.next_offset = next_offset THEN NULL ELSE head END
-    WHERE id = old.id >> {OFFSET_BITS} AND next_offset > old.id & {OFFSET_MASK};
-END;
-CREATE TRIGGER chains_partition AFTER INSERT ON partitions BEGIN
-    INSERT INTO chains (id, name, first_offset, cleaned_to, kept)
-    VALUES (new.id, {_NAME_OF_PARTITION.format("new.")}, new.first_offset, new.cleaned_to, new.kept);
-END;
-CREATE TRIGGER chains_moved AFTER UPDATE ON partitions BEGIN
-    UPDATE chains SET first_offset = new.first_offset, cleaned_to = new.cleaned_to, kept = new.kept WHERE id = new.id;
-END;
-CREATE TRIGGER chains_claim AFTER INSERT ON claims BEGIN
-    INSERT INTO chain_claims VALUES (new.id, {_NAME_OF_CLAIM.format("new.")}, new.epoch, new.position);
-END;
+INSERT INTO chain_heads VALUES (1, 0);
+"""
+
+_ADD_PARTITIONS = f"""
 INSERT INTO chains (id, name, first_offset, cleaned_to, kept, next_offset)
     SELECT id, {_NAME_OF_PARTITION.format("partitions.")}, first_offset, cleaned_to, kept,
         coalesce((SELECT next_offset FROM blocks WHERE blocks.id >= partitions.id << {OFFSET_BITS}
             AND blocks.id < (partitions.id + 1) << {OFFSET_BITS} ORDER BY blocks.id DESC LIMIT 1), first_offset)
-    FROM partitions;
-INSERT INTO chain_claims SELECT id, {_NAME_OF_CLAIM.format("")}, epoch, position FROM claims;
-INSERT INTO chain_heads VALUES (1, 0);
-"""  # noqa: S608 - numbers and names of this module only
-
-# A range of ids for each partition: one pass over the table's leaves.
-_COUNT_OLD = f"""
-UPDATE chains SET (blocks, unchained) = (SELECT count(*), count(*) FROM blocks
-    WHERE blocks.id >= chains.id << {OFFSET_BITS} AND blocks.id < (chains.id + 1) << {OFFSET_BITS})
+    FROM partitions WHERE id NOT IN (SELECT id FROM chains)
 """  # noqa: S608
-
 _NOTE_CLAIMS = (
     f"INSERT OR REPLACE INTO chain_claims SELECT id, {_NAME_OF_CLAIM.format('')}, epoch, position FROM claims"  # noqa: S608
 )
+_FIRST = "SELECT previous FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT 1"
 _NEWEST = "SELECT next_offset, digest FROM blocks WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1"
 
 
@@ -113,7 +89,59 @@ def adopt(connection: sqlite3.Connection) -> None:
         connection.execute(f"ALTER TABLE blocks ADD COLUMN {name} INTEGER")
     for statement in _statements(_TABLES):
         connection.execute(statement)
-    connection.execute(_COUNT_OLD)
+    begin(connection)
+
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Begins the note anew with what is in the file. Runs in the caller's transaction. Raises sqlite3.Error."""
+    connection.execute("DELETE FROM chains")
+    connection.execute("DELETE FROM chain_claims")
+    add_partitions(connection)
+    note_claims(connection)
+    heads = 0
+    for id_, name in connection.execute("SELECT id, name FROM chains").fetchall():
+        low, high = id_ << OFFSET_BITS, (id_ + 1) << OFFSET_BITS
+        newest = connection.execute(_NEWEST, (low, high)).fetchone()
+        head = newest[1] if newest is not None else None
+        heads = (heads + (head or 0)) & DIGEST_MASK
+        counted = count(connection, low, high) if is_compacted(name) else _NONE
+        previous = connection.execute(_FIRST, (low, high)).fetchone()
+        connection.execute(
+            "UPDATE chains SET head = ?, start = ?, blocks = ?, total = ?, unchained = ? WHERE id = ?",
+            (head, previous[0] if previous is not None else None, *counted, id_),
+        )
+    connection.execute("UPDATE chain_heads SET heads = ?", (heads,))
+
+
+def add_partitions(connection: sqlite3.Connection) -> None:
+    """Gives new partitions their chains. Runs in the caller's transaction. Raises sqlite3.Error."""
+    connection.execute(_ADD_PARTITIONS)
+
+
+def is_compacted(cleanup: str) -> bool:
+    """Tells whether compaction removes blocks in the middle of a partition."""
+    return "compact" in cleanup
+
+
+class Counted(NamedTuple):
+    """Number of blocks, the sum of their digests, and the number of those without one."""
+
+    blocks: int
+    total: int
+    unchained: int
+
+
+_NONE = Counted(0, 0, 0)
+
+
+def count(connection: sqlite3.Connection, low: int, high: int) -> Counted:
+    """Counts the blocks with ids from ``low`` to before ``high``. Raises sqlite3.Error."""
+    blocks = total = unchained = 0
+    for (digest,) in connection.execute("SELECT digest FROM blocks WHERE id >= ? AND id < ?", (low, high)):
+        blocks += 1
+        total += digest or 0
+        unchained += digest is None
+    return Counted(blocks, total & DIGEST_MASK, unchained)
 
 
 def _statements(script: str) -> Iterable[str]:
@@ -131,6 +159,7 @@ class Chain:
     """A partition's chain, as far as its blocks are committed.
 
     :ivar head: where the newest block ends, and its digest; 0: it has none. One object, which other threads may read.
+    :ivar place: the partition's name in digests.
     :ivar blocks: number of the blocks that are not noted.
     :ivar total: sum of their digests.
     :ivar unchained: number of those without one.
@@ -139,6 +168,7 @@ class Chain:
     topic: str
     partition: int
     head: tuple[int, int]
+    place: bytes
     blocks: int = 0
     total: int = 0
     unchained: int = 0
@@ -169,13 +199,8 @@ class Chains:
             low, high = id_ << OFFSET_BITS, (id_ + 1) << OFFSET_BITS
             newest = connection.execute(_NEWEST, (low, high)).fetchone()
             end, head = newest if newest is not None else (first, start)
-            chain = self._chains[id_] = Chain(topic, partition, (end, head or 0))
-            for (digest,) in connection.execute(
-                "SELECT digest FROM blocks WHERE id >= ? AND id < ?", (low | noted, high)
-            ):
-                chain.blocks += 1
-                chain.total = (chain.total + (digest or 0)) & DIGEST_MASK
-                chain.unchained += digest is None
+            counted = count(connection, low | noted, high)
+            self._chains[id_] = Chain(topic, partition, (end, head or 0), place_of(topic, partition), *counted)
         self._sum = sum(chain.head[1] for chain in self._chains.values()) & DIGEST_MASK
 
     def heads(self) -> dict[str, tuple[int, int]]:
@@ -187,22 +212,31 @@ class Chains:
         sealed: list[Row] = []
         heads: dict[int, tuple[int, int]] = {}
         added: dict[int, tuple[int, int]] = {}
-        total, last = self._sum, len(rows) - 1
-        for index, row in enumerate(rows):
-            block = Block(row[0] & OFFSET_MASK, *row[1:])  # type: ignore[operator, arg-type]
-            id_ = row[0] >> OFFSET_BITS  # type: ignore[operator]
-            chain = self._chains[id_]
-            previous = heads.get(id_, chain.head)[1]
-            block = block._replace(previous=previous)
-            if index == last:
-                # (A digest cannot cover itself: the sum is of all heads but this one.)
-                block = block._replace(heads=(total - previous) & DIGEST_MASK)
-            digest = digest_of(chain.topic, chain.partition, block)
+        total, left = self._sum, len(rows)
+        for id_, next_offset, timestamp_ms, codec, body, claim, position, *_ in rows:
+            number = id_ >> OFFSET_BITS
+            chain = self._chains[number]
+            previous = (heads.get(number) or chain.head)[1]
+            left -= 1
+            # (A digest cannot cover itself: the sum is of all heads but this one.)
+            of_others = None if left else (total - previous) & DIGEST_MASK
+            digest = digest_at(
+                chain.place,
+                id_ & OFFSET_MASK,
+                next_offset,
+                timestamp_ms,
+                codec,
+                body,
+                claim,
+                position,
+                previous,
+                of_others,
+            )
             total = (total - previous + digest) & DIGEST_MASK
-            heads[id_] = block.next_offset, digest
-            count, so_far = added.get(id_, (0, 0))
-            added[id_] = count + 1, (so_far + digest) & DIGEST_MASK
-            sealed.append((row[0], *block[1:9], digest))
+            heads[number] = next_offset, digest
+            count, so_far = added.get(number, _NOTHING)
+            added[number] = count + 1, so_far + digest
+            sealed.append((id_, next_offset, timestamp_ms, codec, body, claim, position, previous, of_others, digest))
         return Sealed(sealed, heads, added, total)
 
     def appended(self, sealed: Sealed) -> None:
@@ -243,10 +277,60 @@ def note_claims(connection: sqlite3.Connection) -> None:
     connection.execute(_NOTE_CLAIMS)
 
 
-def seal_rewritten(topic: str, partition: int, rows: Sequence[Row]) -> list[Row]:
-    """Returns rows of blocks that replace others, with their digests. They are in no chain."""
-    sealed: list[Row] = []
+def refuse_hole(connection: sqlite3.Connection, topic: str, partition: int, first: int, end: int) -> None:
+    """Raises LogDamaged for missing blocks of a topic without compaction, unless an operator has accepted that."""
+    if is_chained(connection):
+        found = connection.execute(
+            "SELECT 1 FROM chain_gaps WHERE topic = ? AND partition = ? AND first_offset <= ? AND next_offset = ?",
+            (topic, partition, first, end),
+        ).fetchone()
+        if found is not None:
+            return
+    raise LogDamaged(topic, partition, first, end, "blocks are missing")
+
+
+def remove(connection: sqlite3.Connection, low: int, high: int) -> None:
+    """Removes the noted blocks with ids from ``low`` to ``high`` (included) of one partition, also from the note. Runs
+    in the caller's transaction. Raises sqlite3.Error.
+    """
+    id_ = low >> OFFSET_BITS
+    (name,) = connection.execute("SELECT name FROM chains WHERE id = ?", (id_,)).fetchone()
+    if is_compacted(name):
+        counted = count(connection, low, high + 1)
+        _correct(connection, id_, -counted.blocks, -counted.total, -counted.unchained)
+    connection.execute(
+        "UPDATE chains SET start = (SELECT digest FROM blocks WHERE id >= ? AND id <= ? ORDER BY id DESC LIMIT 1) "
+        "WHERE id = ?",
+        (low, high, id_),
+    )
+    connection.execute("DELETE FROM blocks WHERE id >= ? AND id <= ?", (low, high))
+
+
+def put_in_place(connection: sqlite3.Connection, topic: str, partition: int, rows: Sequence[Row]) -> None:
+    """Writes blocks in the place of removed ones of a topic that is compacted, also into the note. Runs in the caller's
+    transaction. Raises sqlite3.Error.
+    """
+    total = 0
     for row in rows:
-        block = Block(row[0] & OFFSET_MASK, *row[1:])  # type: ignore[operator, arg-type]
-        sealed.append((*row[:-1], digest_of(topic, partition, block)))
-    return sealed
+        digest = digest_of(topic, partition, Block(row[0] & OFFSET_MASK, *row[1:]))
+        total += digest
+        connection.execute(INSERT_BLOCKS[1], (*row[:-1], digest))
+    if rows:
+        _correct(connection, rows[0][0] >> OFFSET_BITS, len(rows), total, 0)
+
+
+def note_partition(connection: sqlite3.Connection, id_: int) -> None:
+    """Notes the row of a partition after a change. Runs in the caller's transaction. Raises sqlite3.Error."""
+    connection.execute(
+        "UPDATE chains SET (first_offset, cleaned_to, kept) = "
+        "(SELECT first_offset, cleaned_to, kept FROM partitions WHERE partitions.id = chains.id) WHERE id = ?",
+        (id_,),
+    )
+
+
+def _correct(connection: sqlite3.Connection, id_: int, blocks: int, total: int, unchained: int) -> None:
+    connection.execute(
+        f"UPDATE chains SET blocks = blocks + ?, total = (total + ?) & {DIGEST_MASK}, unchained = unchained + ? "  # noqa: S608
+        "WHERE id = ?",
+        (blocks, total & DIGEST_MASK, unchained, id_),
+    )

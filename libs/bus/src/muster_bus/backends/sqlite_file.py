@@ -11,23 +11,23 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import quote
 
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
+from muster_bus.backends.sqlite_chain import is_compacted, refuse_hole
 from muster_bus.backends.sqlite_format import (
     APPLICATION_ID,
-    BLOCK_COLUMNS,
     OFFSET_BITS,
     OFFSET_MASK,
     SCHEMA_VERSION,
+    block_columns,
     reading_error,
 )
-from muster_bus.errors import BadRecord, LogIncompatible, LogUnavailable, OffsetGone
+from muster_bus.backends.sqlite_read_only import open_read_only
+from muster_bus.errors import BadRecord, LogDamaged, LogIncompatible, LogUnavailable, OffsetGone
 from muster_bus.log import Record
 
 _BLOCKS_PER_READ = 16
-_SELECT_FROM = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE id >= ? AND id < ? ORDER BY id"  # noqa: S608
 
 
 class LogFile:
@@ -46,15 +46,8 @@ class LogFile:
         if not path.is_file():
             raise LogUnavailable(f"log {path} does not exist")
         try:
-            self._connection = sqlite3.connect(
-                f"file:{quote(str(path.absolute()))}?mode=ro",
-                uri=True,
-                timeout=5.0,
-                isolation_level=None,
-                check_same_thread=not any_thread,
-            )
+            self._connection = open_read_only(path, any_thread=any_thread)
             try:
-                self._connection.execute("PRAGMA query_only = 1")
                 (application_id,) = self._connection.execute("PRAGMA application_id").fetchone()
                 (version,) = self._connection.execute("PRAGMA user_version").fetchone()
                 if application_id != APPLICATION_ID:
@@ -67,10 +60,16 @@ class LogFile:
                         "SELECT id, topic, partition FROM partitions"
                     )
                 }
+                self._compacted = {
+                    topic
+                    for topic, cleanup in self._connection.execute("SELECT name, cleanup FROM topics")
+                    if is_compacted(cleanup)
+                }
+                self._columns = block_columns(self._connection)
             except BaseException:
                 self._connection.close()
                 raise
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise LogUnavailable(f"log {path} cannot be read: {error}") from error
 
     def __enter__(self) -> LogFile:
@@ -104,12 +103,18 @@ class LogFile:
             if not first <= start <= end:
                 raise OffsetGone(topic, partition, start, first, end)
             records: list[Record] = []
-            low = self._block_at(place, start)
+            at, low = start, self._block_at(place, start)
             for block in self._blocks("id >= ? AND id < ? ORDER BY id", low, (place + 1) << OFFSET_BITS):
                 if block.next_offset <= start:
                     continue
-                records += [r for r in blocks.decode(topic, partition, block) if r.offset >= start]
-                end = block.next_offset
+                try:
+                    found = self._decode(topic, partition, block, at)
+                except LogDamaged:
+                    if records:  # the next read begins at the damaged block
+                        break
+                    raise
+                records += [record for record in found if record.offset >= start]
+                at = end = block.next_offset
             return records, end
 
     def blocks_from(self, topic: str, partition: int, start: int) -> Generator[tuple[Block, list[Record]], None, None]:
@@ -122,12 +127,14 @@ class LogFile:
         with self._snapshot(topic, partition, start):
             if start < (first := self._first(place)):
                 raise OffsetGone(topic, partition, start, first, self._bounds(place)[1])
-            low = self._block_at(place, start)
-            for row in self._connection.execute(_SELECT_FROM, (low, (place + 1) << OFFSET_BITS)):
+            at, low = start, self._block_at(place, start)
+            statement = f"SELECT {self._columns} FROM blocks WHERE id >= ? AND id < ? ORDER BY id"  # noqa: S608
+            for row in self._connection.execute(statement, (low, (place + 1) << OFFSET_BITS)):
                 block = Block(row[0] & OFFSET_MASK, *row[1:])
                 if block.next_offset <= start:
                     continue
-                records = blocks.decode(topic, partition, block)
+                records = self._decode(topic, partition, block, at)
+                at = block.next_offset
                 if block.first_offset < start:
                     records = [record for record in records if record.offset >= start]
                 yield block, records
@@ -163,9 +170,15 @@ class LogFile:
         return first, newest[0] if newest is not None else first
 
     def _blocks(self, which: str, low: int, high: int) -> Iterator[Block]:
-        statement = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE {which} LIMIT ?"  # noqa: S608 - words of this module
+        statement = f"SELECT {self._columns} FROM blocks WHERE {which} LIMIT ?"  # noqa: S608 - words of this module
         for row in self._connection.execute(statement, (low, high, _BLOCKS_PER_READ)).fetchall():
             yield Block(row[0] & OFFSET_MASK, *row[1:])
+
+    def _decode(self, topic: str, partition: int, block: Block, at: int) -> list[Record]:
+        """Returns the records of the block that is the next one from an offset on. Raises LogDamaged."""
+        if block.first_offset > at and topic not in self._compacted:
+            refuse_hole(self._connection, topic, partition, at, block.first_offset)
+        return blocks.decode(topic, partition, block)
 
     def _block_at(self, place: int, start: int) -> int:
         """Returns the row of the last block that begins at or before an offset. After compaction there may be none;

@@ -16,12 +16,10 @@ from typing import TypeVar
 import structlog
 
 from muster_bus import metrics
-from muster_bus.backends import blocks
+from muster_bus.backends import blocks, sqlite_chain
 from muster_bus.backends.blocks import Block
-from muster_bus.backends.sqlite_chain import seal_rewritten
 from muster_bus.backends.sqlite_commits import Committer
 from muster_bus.backends.sqlite_format import (
-    INSERT_BLOCKS,
     OFFSET_BITS,
     OFFSET_MASK,
     SELECT_BLOCKS,
@@ -190,8 +188,9 @@ class Maintenance:
             first_offset, last_id = old[-1][1], old[-1][0]
 
             def delete(writing: sqlite3.Connection, first_offset: int = first_offset, last_id: int = last_id) -> None:
-                writing.execute("DELETE FROM blocks WHERE id >= ? AND id <= ?", (low, last_id))
+                sqlite_chain.remove(writing, low, last_id)
                 writing.execute("UPDATE partitions SET first_offset = ? WHERE id = ?", (first_offset, place.id))
+                sqlite_chain.note_partition(writing, place.id)
 
             removed = first_offset - (old[0][0] & OFFSET_MASK)
             self._order_and_wait(delete, notes=True)
@@ -255,6 +254,7 @@ class Maintenance:
 
         def note(writing: sqlite3.Connection) -> None:
             writing.execute("UPDATE partitions SET cleaned_to = ?, kept = ? WHERE id = ?", (boundary, kept, place.id))
+            sqlite_chain.note_partition(writing, place.id)
 
         self._order_and_wait(note)
         place.cleaned_to, place.kept = boundary, kept
@@ -274,19 +274,14 @@ class Maintenance:
     def _rewrite(self, place: StoredPartition, span: tuple[int, int], records: list[Record]) -> None:
         """Replaces the blocks that begin in ``span`` (both ends included) with blocks of ``records``."""
         base = place.id << OFFSET_BITS
-        rows = seal_rewritten(
-            place.topic,
-            place.partition,
-            [
-                (base | block.first_offset, *block[1:])
-                for block in (blocks.encode_records(part, part[-1].offset + 1) for part in split_into_blocks(records))
-            ],
-        )
+        rows = [
+            (base | block.first_offset, *block[1:])
+            for block in (blocks.encode_records(part, part[-1].offset + 1) for part in split_into_blocks(records))
+        ]
 
         def replace(writing: sqlite3.Connection) -> None:
-            writing.execute("DELETE FROM blocks WHERE id >= ? AND id <= ?", (base | span[0], base | span[1]))
-            for row in rows:
-                writing.execute(INSERT_BLOCKS[1], row)
+            sqlite_chain.remove(writing, base | span[0], base | span[1])
+            sqlite_chain.put_in_place(writing, place.topic, place.partition, rows)
 
         started_s = time.monotonic()
         self._order_and_wait(replace, notes=True)

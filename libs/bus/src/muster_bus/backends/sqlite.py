@@ -322,7 +322,8 @@ class SqliteLog:
             connection.execute("BEGIN IMMEDIATE")
             present = LogMark(identify(connection), present.ends)
             connection.execute("COMMIT")
-        refuse_breaks(connection, self.path)
+        topics = self.settings.topics()
+        refuse_breaks(connection, self.path, (topics.requests, topics.state))
         if not is_chained(connection) or was_written_by_older(connection):
             connection.execute("BEGIN IMMEDIATE")
             adopt(connection)

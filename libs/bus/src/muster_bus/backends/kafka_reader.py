@@ -136,6 +136,8 @@ class KafkaReader:
 
     async def _poll(self, max_records: int, timeout_s: float) -> Sequence[ConsumerRecord]:
         place = self._place
+        if self._damaged_at is not None and self._position > self._damaged_at:  # another broker has it whole
+            self._damaged_at = None
         if self._damaged_at is not None:
             max_records = 1  # aiokafka drops what it has read of an answer when it meets the batch
         try:

@@ -91,13 +91,16 @@ def _damage(data: Path, topic: str) -> tuple[int, int]:
 
 
 @contextlib.asynccontextmanager
-async def _up_with_damage(worked: Path, directory: Path, topic: str) -> AsyncIterator[tuple[Up, tuple[int, int]]]:
-    up = Up(directory, environment=ONE_PARTITION)
+async def _up_with_damage(
+    worked: Path, directory: Path, topic: str, *, later: bool = False, **environment: str
+) -> AsyncIterator[tuple[Up, tuple[int, int]]]:
+    """:param later: the block is damaged while Muster works."""
+    up = Up(directory, environment=ONE_PARTITION | environment)
     shutil.copytree(worked, up.data)
-    place = _damage(up.data, topic)
+    place = (0, 0) if later else _damage(up.data, topic)
     try:
         await up.start()
-        yield up, place
+        yield up, _damage(up.data, topic) if later else place
         text = up.process.log_file.read_text()
         assert "Traceback" not in text
         assert text.count("the followers' process was started") == 1
@@ -155,6 +158,19 @@ async def test_damaged_events_are_passed_over(worked: Path, tmp_path: Path) -> N
         async with grpc.aio.insecure_channel(up.grpc) as channel:
             await _register(SchedulerStub(channel))
         assert b'muster_bus_damaged_parts{topic="si.events.v1"}' in up.get("/metrics")[1]
+
+
+async def test_events_that_are_damaged_while_muster_works_are_passed_over(worked: Path, tmp_path: Path) -> None:
+    """Events that are older than the ring are read from the log when somebody asks."""
+    few = {"MUSTER_PUBLISHER__RING_CAPACITY": "3"}
+    async with _up_with_damage(worked, tmp_path, "si.events.v1", later=True, **few) as (up, (first, after)):
+        assert _problems(up) == []
+        for start in range(20):
+            assert up.get(f"/ws/v1/events/batch?rm=rm&start={start}&count=100")[0] == 200
+        await eventually(lambda: len(_problems(up)) == 1, PATIENCE_S)
+        assert f"si.events.v1[0] from {first} to {after}" in _problems(up)[0]
+        for path in LOOKS:
+            assert up.get(path)[0] == 200, path
 
 
 @pytest.mark.parametrize("topic", ["si.usage.v1", "si.usage-state.v1", "si.requests.v1"])

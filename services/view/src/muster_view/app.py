@@ -126,16 +126,20 @@ class ViewService:
         self._life.end()
 
     async def healthy(self) -> bool:
-        """Whether everything works; :meth:`problems` names each fault."""
-        return not await self.problems()
+        """Whether everything works, if only up to a damaged part of the log; :meth:`problems` names each fault."""
+        return not await self._hindrances()
 
     async def problems(self) -> list[str]:
         """The present problems, one sentence each."""
+        damaged = [follower.problem for follower in self._followers if follower.met_damage and follower.problem]
+        return [*damaged, *await self._hindrances()]
+
+    async def _hindrances(self) -> list[str]:
         problems = [] if await self._log.healthy() else ["the log does not answer"]
         for follower in self._followers:
             if not follower.settled:
                 problems.append(f"partition {follower.partition} is not folded yet")
-            elif follower.problem:
+            elif follower.problem and not follower.met_damage:
                 problems.append(follower.problem)
         return [*problems, *filter(None, [self._lagging(None)])]
 

@@ -29,8 +29,8 @@ _FETCHES_OF_SILENCE = 4  # so many fetches, idle ones too, must fit into log.kaf
 # default, 0.2 s, is most of what an idle reader costs.
 _LOOK_S = 5.0
 _REMEDY = (
-    "let a broker with a whole copy lead the partition (docs/backup.md); what decides needs the records, what only shows "
-    "or exports goes on behind them"
+    "let a broker with a whole copy lead the partition (docs/backup.md); what decides needs these records, what only "
+    "follows goes on behind them"
 )
 
 

@@ -89,4 +89,4 @@ class Figures:
     async def health(self, _call: Call) -> Answer:
         problems = await self._source.problems()
         body = {"healthy": not problems, "problems": problems}
-        return Answer(render.body(body), 503 if problems else 200)
+        return Answer(render.body(body), 200 if await self._source.healthy() else 503)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from muster_client.access import Access
 from muster_client.admin import AdminClient
 from muster_client.audit_client import RESULTS, AuditClient, AuditQuery, entry_of
 from muster_client.errors import AdminFailed, AdminRefused
-from muster_runtime.terminal import as_seen, say_json
+from muster_runtime.terminal import as_seen, say, say_json
 from rich.table import Table
 
 from muster_cli.audit_flags import AuditWanted
@@ -115,7 +114,7 @@ def _of_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iter
                     try:
                         records, position = log.read(topic, partition, position)
                     except LogDamaged as error:
-                        sys.stderr.write(f"muster: entries are missing here: {error}\n")
+                        say(f"entries are missing here: {error}", error=True)
                         position = error.next_offset
                         continue
                     entries = (entry_of(record.value) for record in records)

@@ -123,5 +123,5 @@ class PassingReaders:
     async def reader(
         self, topic: str, partition: int, start: int | None = None, *, fetch_max_bytes: int | None = None
     ) -> LogReader:
-        reader = await self._bus.reader(topic, partition, start, fetch_max_bytes=fetch_max_bytes)
-        return PassingReader(reader, self._damage)
+        bound = {} if fetch_max_bytes is None else {"fetch_max_bytes": fetch_max_bytes}
+        return PassingReader(await self._bus.reader(topic, partition, start, **bound), self._damage)

@@ -75,10 +75,10 @@ wal_bytes = Gauge(Metric.WAL_BYTES, "Size of the embedded log's write-ahead log 
 maintenance_removed = Counter(
     Metric.MAINTENANCE_REMOVED, "Records removed by retention or compaction (embedded log).", ["topic", "why"]
 )
-damaged_parts = Gauge(Metric.DAMAGED_PARTS, "Damaged parts of the log that a reader passed over.", ["topic"])
 group_generations = Counter(
     Metric.GROUP_GENERATIONS, "Times that a group shared its partitions out and this process got a share.", ["group"]
 )
+damaged_parts = Gauge(Metric.DAMAGED_PARTS, "Damaged parts of the log that a reader passed over.", ["topic"])
 standby_lag_records = Gauge(
     Metric.STANDBY_LAG_RECORDS, "State records that a standby has not folded yet.", ["partition"]
 )

@@ -173,6 +173,9 @@ kubernetes-test-long: kubernetes-programs ## the same with kills of one process 
 fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (FUZZ_S=600 SEED=7); findings go to tests/fuzz/found
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) $(if $(SEED),--seed $(SEED))
 
+fuzz-log: install-dev ## pages, blocks and columns of a log that has lived get another content: none is silent (TRIES=5000 SEED=7)
+	@PYTHONPATH=tests $(BIN)/python -m fuzz.log_faults --tries $(or $(TRIES),5000) $(if $(SEED),--seed $(SEED))
+
 LIVES = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 
 simulate: install-dev ## random lives of a cluster with an auditor beside them, then lives with all features at once (SEEDS=5000 STEPS=60; SEED=17 for one)

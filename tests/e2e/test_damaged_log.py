@@ -1,254 +1,134 @@
-"""`muster up` on a log with a damaged block: what decisions need stops the start with one sentence; what is only shown
-is passed over, and health, the answers and the RM's stream say so.
-"""
+"""`muster up` refuses a log with a hole in one sentence, and `muster repair` goes on without what is missing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import AsyncIterator
+import urllib.error
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
-from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.clock import SystemClock
-from muster_bus.log import OutRecord
-from muster_bus.settings import LogSettings
-from muster_client.admin import AdminClient
-from muster_proto.si.v1 import si_pb2
+from e2e.full_disk import small_disk
+from frozen.furnish import Stream, allocation, application, node
+from muster_proto.si.v1 import si_pb2 as si
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from muster_replay.local import muster_command
 from up import Up
-from waiting import PATIENCE_S, eventually
+from waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
 CONFIG = "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: a}]}]}]"
-ONE_PARTITION = {"MUSTER_LOG__PARTITIONS": "1"}
-ROUNDS = 12  # each is a block of requests, responses, events and state
-LOOKS = ["/ws/v1/whoami", "/ws/v1/partition/default/queues", "/ws/v1/events/batch?rm=rm", "/health", "/"]
-REST_LOOKS = 30
+KEYS = [f"task-{number}" for number in range(6)]
 
 
-async def _register(stub: SchedulerStub) -> None:
-    request = si_pb2.RegisterResourceManagerRequest(rmID="rm", version="1", policyGroup="queues", config=CONFIG)
-    await stub.RegisterResourceManager(request, timeout=PATIENCE_S)
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    one = Up(tmp_path)
+    yield one
+    one.process.kill()
 
 
-async def _worked(up: Up) -> None:
-    """An RM registers nodes in some rounds; an operator pauses and resumes it, for the audit trail."""
-    async with grpc.aio.insecure_channel(up.grpc) as channel:
-        stub = SchedulerStub(channel)
-        await _register(stub)
-        call = stub.UpdateNode()
-        for number in range(ROUNDS):
-            node = si_pb2.NodeInfo(
-                nodeID=f"n{number}",
-                action=si_pb2.NodeInfo.CREATE,
-                schedulableResource=si_pb2.Resource(resources={"vcore": si_pb2.Quantity(value=8)}),
-            )
-            await call.write(si_pb2.NodeRequest(rmID="rm", nodes=[node]))
-            await call.read()
-        call.cancel()
-    async with AdminClient(up.grpc) as admin:
-        for _ in range(6):
-            await admin.pause("rm", timeout_s=PATIENCE_S)
-            await admin.resume("rm", timeout_s=PATIENCE_S)
+def muster(*arguments: str, code: int) -> str:
+    """What a command prints."""
+    outcome = subprocess.run(muster_command(*arguments), capture_output=True, text=True, timeout=240)
+    assert outcome.returncode == code, outcome
+    return outcome.stdout + outcome.stderr
 
 
-@pytest.fixture(scope="module")
-def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data of a Muster that worked and ended."""
-    directory = tmp_path_factory.mktemp("worked")
-    up = Up(directory, environment=ONE_PARTITION)
+def work(up: Up) -> None:
+    """Places the tasks, each in a transaction of its own."""
+    with grpc.insecure_channel(up.grpc) as channel:
+        scheduler = SchedulerStub(channel)
+        request = si.RegisterResourceManagerRequest(rmID="one", version="1", policyGroup="queues", config=CONFIG)
+        scheduler.RegisterResourceManager(request, timeout=60)
+        nodes, apps = Stream(scheduler.UpdateNode, "one"), Stream(scheduler.UpdateApplication, "one")
+        nodes.until(si.NodeRequest(rmID="one", nodes=[node("n1")]), lambda answer: answer.accepted)
+        apps.until(
+            si.ApplicationRequest(rmID="one", new=[application("app", "root.a")]), lambda answer: answer.accepted
+        )
+        stream = Stream(scheduler.UpdateAllocation, "one")
+        for key in KEYS:
+            request = si.AllocationRequest(rmID="one", allocations=[allocation("app", key)])
+            stream.until(request, lambda answer, key=key: key in [made.allocationKey for made in answer.new])
 
-    async def work() -> None:
-        await up.start()
-        await _worked(up)
 
-    try:
-        asyncio.run(work())
-        up.process.stop()
-    finally:
-        up.process.kill()
-    return up.data
-
-
-def _damage(data: Path, topic: str, offset: int | None = None) -> tuple[int, int]:
-    """Flips a bit in a block of a topic: that which begins at the offset, or one in the middle. Returns its first
-    offset, and the one behind it.
-    """
+def remove_a_block(data: Path, topic: str, mark: bytes) -> None:
+    """Removes the newest block of a topic that has these bytes in it, but for the topic's newest one."""
     with contextlib.closing(sqlite3.connect(data / "log.db", isolation_level=None)) as connection:
         rows = connection.execute(
-            "SELECT b.id, b.body FROM blocks b JOIN partitions p ON b.id >> 40 = p.id WHERE p.topic = ? ORDER BY b.id",
-            (topic,),
+            "SELECT b.id FROM partitions p JOIN blocks b ON b.id >> 40 = p.id "
+            "WHERE p.topic = ? AND codec = 0 AND instr(body, ?) ORDER BY b.id DESC",
+            (topic, mark),
         ).fetchall()
-        assert len(rows) >= 2, f"{topic} has {len(rows)} blocks"
-        begins = [place & (1 << 40) - 1 for place, _ in rows]
-        number = len(rows) // 2 - 1 if offset is None else begins.index(offset)
-        (place, body), (after, _) = rows[number : number + 2]
-        middle = len(body) // 2
-        changed = body[:middle] + bytes([body[middle] ^ 4]) + body[middle + 1 :]
-        connection.execute("UPDATE blocks SET body = ? WHERE id = ?", (changed, place))
-        return place & (1 << 40) - 1, after & (1 << 40) - 1
+        assert len(rows) > 1
+        connection.execute("DELETE FROM blocks WHERE id = ?", rows[1])
 
 
-@contextlib.asynccontextmanager
-async def _up_with_damage(
-    worked: Path, directory: Path, topic: str, *, later: bool = False, **environment: str
-) -> AsyncIterator[tuple[Up, tuple[int, int]]]:
-    """:param later: the block is damaged while Muster works."""
-    up = Up(directory, environment=ONE_PARTITION | environment)
-    shutil.copytree(worked, up.data)
-    place = (0, 0) if later else _damage(up.data, topic)
-    try:
-        await up.start()
-        yield up, _damage(up.data, topic) if later else place
-        text = up.process.log_file.read_text()
-        assert "Traceback" not in text
-        assert text.count("the followers' process was started") == 1
-        assert text.count("log.damaged_part_passed") <= 2, "one line for each service that meets it"
-    finally:
+async def test_a_missing_block_of_the_state_is_refused_and_repaired(up: Up, tmp_path: Path) -> None:
+    await up.start()
+    await asyncio.to_thread(work, up)
+    assert up.process.stop() == 0
+    remove_a_block(up.data, "si.state.v1", b"one/alloc/")
+    whole = {path.name: path.read_bytes() for path in up.data.glob("log.db")}
+
+    told = muster(*up.arguments, "--set", "process.log_level=error", code=2)
+    assert told.count("\n") == 1, told
+    assert re.search(r"si\.state\.v1\[\d\] from 0 to \d+, with records of 'one': it has \d+ blocks instead of", told)
+    assert f"muster repair --data-dir {up.data}" in told
+    assert "instead of" in muster("verify", "--data-dir", str(up.data), code=1)
+
+    listed = muster("repair", "--data-dir", str(up.data), code=1)
+    words = re.findall(r"--accept (\w+)", listed)
+    assert len(words) == 1
+    assert "with records of 'one'" in listed
+    muster("repair", "--data-dir", str(up.data), "--accept", "another", code=1)
+    assert {path.name: path.read_bytes() for path in up.data.glob("log.db")} == whole
+
+    muster("repair", "--data-dir", str(up.data), "--accept", words[0], code=0)
+    (aside,) = up.data.glob("replaced-*")
+    assert (aside / "log.db").read_bytes() == whole["log.db"]
+    assert "accepted at" in muster("verify", "--data-dir", str(up.data), code=0)
+    await up.start()
+
+    def is_told() -> bool:
+        with contextlib.suppress(urllib.error.HTTPError):  # 404: the publisher has not heard of the RM yet
+            lowest = json.loads(up.get("/ws/v1/events/batch?rm=one")[1])["LowestID"]  # of the new instance
+            return b"goes on without" in up.get(f"/ws/v1/events/batch?rm=one&start={lowest}")[1]
+        return False
+
+    await eventually(is_told, "an event tells of the loss")
+    assert up.process.stop() == 0
+    assert "accepted at" in muster("verify", "--data-dir", str(up.data), code=0)
+
+
+def read_only(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("kept", ["log.db*", "log.db-wal", ""], ids=["killed", "without the index", "stopped"])
+async def test_a_log_is_read_where_nothing_can_be_written(up: Up, tmp_path: Path, kept: str) -> None:
+    """
+    :param kept: files beside the log.
+    """
+    await up.start()
+    await asyncio.to_thread(work, up)
+    if kept:
         up.process.kill()
-
-
-def _json(up: Up, path: str) -> Any:
-    return json.loads(up.get(path)[1])
-
-
-def _problems(up: Up) -> list[str]:
-    return [each for each in up.get("/health")[1].decode().splitlines() if "the log is damaged" in each]
-
-
-async def _refused(up: Up) -> list[str]:
-    """The lines with which it does not start, or ends."""
-    outcome = await asyncio.to_thread(
-        subprocess.run,
-        muster_command(*up.arguments, "--set", "log.partitions=1", "--set", "process.log_level=error"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert outcome.returncode == 2, outcome
-    assert "Traceback" not in outcome.stderr
-    return outcome.stderr.splitlines()
-
-
-async def test_damage_of_the_state_is_one_sentence_and_exit_code_2(worked: Path, tmp_path: Path) -> None:
-    up = Up(tmp_path, environment=ONE_PARTITION)
-    shutil.copytree(worked, up.data)
-    _damage(up.data, "si.state.v1")
-    (line,) = await _refused(up)
-    assert "si.state.v1[0] from " in line
-    assert "muster repair" in line
-
-
-async def test_a_damaged_request_that_is_not_decided_yet_ends_with_its_place_and_exit_code_2(
-    worked: Path, tmp_path: Path
-) -> None:
-    """A start does not read all requests: the scheduler meets it."""
-    up = Up(tmp_path, environment=ONE_PARTITION)
-    shutil.copytree(worked, up.data)
-    settings = LogSettings(partitions=1, sqlite_path=up.data / "log.db")
-    topic, log = settings.topics().requests, SqliteLog(settings.topics().specs(), settings, SystemClock())
-    await log.start()
-    writer = await log.writer("test")
-    offsets = [await writer.append(OutRecord(topic, 0, b"rm", b"not decided" * 9)) for _ in range(3)]
-    await writer.close()
-    await log.close()
-    _damage(up.data, topic, offsets[0])
-    lines = await _refused(up)
-    assert f"{topic}[0] from {offsets[0]} to {offsets[1]}" in lines[-1]
-    assert "muster repair" in lines[-1]
-
-
-async def test_damaged_events_are_passed_over(worked: Path, tmp_path: Path) -> None:
-    async with _up_with_damage(worked, tmp_path, "si.events.v1") as (up, (first, after)):
-        await eventually(lambda: len(_problems(up)) == 1, PATIENCE_S)
-        (problem,) = _problems(up)
-        assert f"si.events.v1[0] from {first} to {after}" in problem
-        for _ in range(REST_LOOKS):
-            for path in LOOKS:
-                assert up.get(path)[0] == 200, path
-        assert up.get("/health")[1].startswith(b"SERVING\n")
-        (check,) = [
-            each for each in _json(up, "/ws/v1/scheduler/healthcheck")["HealthChecks"] if each["Name"] == "Whole log"
-        ]
-        assert not check["Succeeded"]
-        assert f"si.events.v1[0] from {first} to {after}" in check["DiagnosisMessage"]
-        # the answer names the gap, and gives what is on both sides of it
-        found = _json(up, "/ws/v1/events/batch?rm=rm&count=10000")
-        assert found["EventRecords"], found
-        # and decisions go on
-        async with grpc.aio.insecure_channel(up.grpc) as channel:
-            await _register(SchedulerStub(channel))
-        assert b'muster_bus_damaged_parts{topic="si.events.v1"}' in up.get("/metrics")[1]
-
-
-async def test_events_that_are_damaged_while_muster_works_are_passed_over(worked: Path, tmp_path: Path) -> None:
-    """Events that are older than the ring are read from the log when somebody asks."""
-    few = {"MUSTER_PUBLISHER__RING_CAPACITY": "3"}
-    async with _up_with_damage(worked, tmp_path, "si.events.v1", later=True, **few) as (up, (first, after)):
-        assert _problems(up) == []
-        for start in range(20):
-            assert up.get(f"/ws/v1/events/batch?rm=rm&start={start}&count=100")[0] == 200
-        await eventually(lambda: len(_problems(up)) == 1, PATIENCE_S)
-        assert f"si.events.v1[0] from {first} to {after}" in _problems(up)[0]
-        for path in LOOKS:
-            assert up.get(path)[0] == 200, path
-
-
-@pytest.mark.parametrize("topic", ["si.usage.v1", "si.usage-state.v1", "si.requests.v1"])
-async def test_damage_of_what_is_derived_or_decided_already_stops_nothing(
-    worked: Path, tmp_path: Path, topic: str
-) -> None:
-    async with _up_with_damage(worked, tmp_path, topic) as (up, _):
-        if topic != "si.requests.v1":
-            await eventually(lambda: len(_problems(up)) == 1, PATIENCE_S)
-            assert topic in _problems(up)[0]
-        for path in LOOKS:
-            assert up.get(path)[0] == 200, path
-        assert up.get("/ws/v1/usage?kind=queue")[0] == 200
-
-
-async def test_damaged_audit_entries_have_an_entry_in_their_place(worked: Path, tmp_path: Path) -> None:
-    async with _up_with_damage(worked, tmp_path, "si.audit.v1") as (up, (first, after)):
-        entries = _json(up, "/ws/v1/audit?limit=1000")["entries"]
-        lost = [each for each in entries if each["action"] == "lost"]
-        assert [each["reason"] for each in lost] == [
-            f"entries from offset {first} to {after} are in a damaged part of the log"
-        ]
-        assert 0 < entries.index(lost[0]) < len(entries) - 1
-        assert len(_problems(up)) == 1
-
-
-async def test_an_rm_whose_unread_responses_are_damaged_is_told_to_register_again(worked: Path, tmp_path: Path) -> None:
-    async with (
-        _up_with_damage(worked, tmp_path, "si.responses.v1") as (up, _),
-        grpc.aio.insecure_channel(up.grpc) as channel,
-    ):
-        stub = SchedulerStub(channel)
-        call = stub.UpdateNode(metadata=[("muster-resume-after", "0")])
-        await call.write(si_pb2.NodeRequest(rmID="rm"))
-        async with asyncio.timeout(PATIENCE_S):
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                while await call.read() is not grpc.aio.EOF:
-                    pass
-            code, details = await call.code(), await call.details()
-        assert code is grpc.StatusCode.DATA_LOSS
-        assert "damaged part of the log" in details
-        assert "register again" in details
-        assert len(_problems(up)) == 1
-        # the way on
-        await _register(stub)
-        call = stub.UpdateNode()
-        node = si_pb2.NodeInfo(nodeID="again", action=si_pb2.NodeInfo.CREATE)
-        await call.write(si_pb2.NodeRequest(rmID="rm", nodes=[node]))
-        answer = await call.read()
-        assert [each.nodeID for each in answer.accepted] == ["again"]
-        call.cancel()
+    else:
+        assert up.process.stop() == 0
+    with small_disk(tmp_path / "disk", 64) as disk:
+        for path in [up.data / "log.db", *up.data.glob("*.mark"), *(up.data.glob(kept) if kept else ())]:
+            shutil.copy(path, disk.path / path.name)
+        assert (disk.path / "log.db-wal").exists() == bool(kept)
+        before = {path.name: path.read_bytes() for path in disk.path.iterdir()}
+        read_only(disk.path)
+        assert "whole" in muster("verify", "--data-dir", str(disk.path), code=0)
+        shown = muster("history", "app", "app", "--rm", "one", "--data-dir", str(disk.path), code=0)
+        assert KEYS[0] in shown
+        assert {path.name: path.read_bytes() for path in disk.path.iterdir()} == before

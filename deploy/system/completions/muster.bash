@@ -9,14 +9,14 @@ _muster() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
+  local options_with_values='--accept --action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
 
   # Build list of all valid command names (to distinguish from positionals)
-  local all_commands='admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump end-application event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
+  local all_commands='admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump end-application event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues repair replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
 
   # Detect command path by collecting valid command words only
   local -a cmd_path=()
-  local all_paths='|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin end-application|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|simulate|what-if|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
+  local all_paths='|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin end-application|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|simulate|what-if|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|repair|migrate|top|get|audit|version|completion|'
   local i skip_next=0
   for ((i=1; i<COMP_CWORD; i++)); do
     local word="${COMP_WORDS[i]}"
@@ -75,7 +75,7 @@ _muster() {
           [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
         done
       else
-        local -a _c=("history" "simulate" "what-if" "events" "explain" "health" "top" "get" "audit" "topics" "config" "context" "admin" "backup" "restore" "verify" "migrate" "version" "completion" "up" "gateway" "scheduler" "view" "event-publisher" "derive" "replay-trace" "demo")
+        local -a _c=("history" "simulate" "what-if" "events" "explain" "health" "top" "get" "audit" "topics" "config" "context" "admin" "backup" "restore" "verify" "repair" "migrate" "version" "completion" "up" "gateway" "scheduler" "view" "event-publisher" "derive" "replay-trace" "demo")
         local _q
         COMPREPLY=()
         for _x in "${_c[@]}"; do
@@ -629,6 +629,38 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --to-set)
+                COMPREPLY=()
+                ;;
+              --settings)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --set)
+                COMPREPLY=()
+                ;;
+              *)
+                COMPREPLY=()
+                ;;
+            esac
+          fi
+          ;;
+        "repair")
+          if [[ ${cur} == -* ]]; then
+            local -a _c=("--data-dir" "--accept" "--settings" "--set" "--help" "-h" "--version")
+            local _q
+            COMPREPLY=()
+            for _x in "${_c[@]}"; do
+              [[ "$_x" == "${cur}"* ]] && { printf -v _q '%q' "$_x"; COMPREPLY+=("$_q"); }
+            done
+          else
+            local _value_prev="${prev}"
+            if [[ "$_value_prev" == "=" && $COMP_CWORD -ge 2 ]]; then
+              _value_prev="${COMP_WORDS[COMP_CWORD-2]}"
+            fi
+            case "$_value_prev" in
+              --data-dir)
+                COMPREPLY=( $(compgen -f -- "${cur}") )
+                ;;
+              --accept)
                 COMPREPLY=()
                 ;;
               --settings)

@@ -5,9 +5,9 @@
 function __fish_muster_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
-    set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin end-application|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|simulate|what-if|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|migrate|top|get|audit|version|completion|'
-    set -l options_with_values '--action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
-    set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump end-application event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
+    set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin end-application|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|simulate|what-if|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|repair|migrate|top|get|audit|version|completion|'
+    set -l options_with_values '--accept --action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
+    set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump end-application event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues repair replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
     set -e cmd[1]
@@ -46,7 +46,7 @@ end
 function __fish_muster_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
+    set -l options_with_values '--accept --action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -88,6 +88,7 @@ complete -c muster -n __fish_use_subcommand -a 'admin' -d 'Operate Muster: list,
 complete -c muster -n __fish_use_subcommand -a 'backup' -d 'Copies the log and the sessions of muster up to a new directory, also while it …'
 complete -c muster -n __fish_use_subcommand -a 'restore' -d 'Puts a backup into a data directory; Muster must not be running there (docs/bac…'
 complete -c muster -n __fish_use_subcommand -a 'verify' -d 'Checks a backup or a data directory, also while Muster works: structure, checks…'
+complete -c muster -n __fish_use_subcommand -a 'repair' -d 'Lists the parts of a log that are damaged or missing, and goes on without them;…'
 complete -c muster -n __fish_use_subcommand -a 'migrate' -d 'Copies a log into a new one: from muster up to Kafka, or back; Muster must not …'
 complete -c muster -n __fish_use_subcommand -a 'version' -d 'Shows the version of Muster, its form and its Python.'
 complete -c muster -n __fish_use_subcommand -a 'completion' -d 'Prints the completion script for a shell (docs/command-line.md).'
@@ -731,6 +732,15 @@ complete -c muster -n '__fish_muster_using_command migrate' -l to-settings -r -F
 complete -c muster -n '__fish_muster_using_command migrate' -l to-set -r -d 'one setting of the new Muster as section.field=value; repeatable.'
 complete -c muster -n '__fish_muster_using_command migrate' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command migrate' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
+
+# Options for: repair
+complete -c muster -n '__fish_muster_using_command repair' -l help -d 'Display this message and exit.'
+complete -c muster -n '__fish_muster_using_command repair' -s h -d 'Display this message and exit.'
+complete -c muster -n '__fish_muster_using_command repair' -l version -d 'Display application version.'
+complete -c muster -n '__fish_muster_using_command repair' -l data-dir -r -F -d 'the directory of muster up.'
+complete -c muster -n '__fish_muster_using_command repair' -l accept -r -d 'the word of a part to go on without, as listed; all parts must be accepted.'
+complete -c muster -n '__fish_muster_using_command repair' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
+complete -c muster -n '__fish_muster_using_command repair' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 
 # Options for: replay-trace
 complete -c muster -n '__fish_muster_using_command replay-trace' -l help -d 'Display this message and exit.'

@@ -41,7 +41,7 @@ _KAFKA = (
 
 def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
     """Copies log and sessions to a new directory, while Muster works or not. Returns the exit code."""
-    data = _data(data_dir, file, assignments)
+    data = data_of(data_dir, file, assignments)
     if target.exists():
         raise UsageError(f"{target}: exists already; a backup is a new directory")
     partial = target.with_name(f"{target.name}.partial")
@@ -73,7 +73,7 @@ def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: 
 
 def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | None, assignments: Sequence[str]) -> int:
     """Puts a backup in a data directory's place. Returns the exit code."""
-    data = _data(data_dir, file, assignments, must_exist=False)
+    data = data_of(data_dir, file, assignments, must_exist=False)
     manifest = _manifest(source)
     problems = _differences(source, manifest) or _whole(source / LOG).problems
     if problems:
@@ -98,28 +98,42 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
 def verify(backup_dir: Path | None, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
     """Checks a backup, or a data directory, also beside a working Muster. Returns the exit code."""
     if backup_dir is not None:
-        where = backup_dir
-        problems = _differences(where, _manifest(where))
+        where, problems = backup_dir, _differences(backup_dir, _manifest(backup_dir))
+        verified = verify_log(where / LOG)
+        problems += _of_sessions(where) + verified.problems
     else:
-        where = _data(data_dir, file, assignments)
-        problems = []
-    # The side file first: the log only grows.
-    side = read_mark(where / LOG).mark if backup_dir is None else None
-    problems += verify_database(where / SESSIONS) if (where / SESSIONS).exists() else []
-    verified = verify_log(where / LOG)
-    problems += verified.problems
-    if not problems:
-        try:
-            check(str(where / LOG), verified.mark, mark_path(where / LOG).name, side, "")
-        except LogBehind as error:
-            problems.append(str(error))
+        where = data_of(data_dir, file, assignments)
+        verified = examine(where)
+        problems = verified.problems
     if problems:
         raise CommandError("\n".join(problems))
-    say(f"{where}: whole; {verified.records} records of the log {verified.mark.log_id[:8]}")
+    for gap in verified.gaps:
+        say(f"{where}: {gap}")
+    but = f", but for {len(verified.gaps)} accepted gaps" if verified.gaps else ""
+    say(f"{where}: whole{but}; {verified.records} records of the log {verified.mark.log_id[:8]}")
     return 0
 
 
-def _data(data_dir: Path | None, file: Path | None, assignments: Sequence[str], *, must_exist: bool = True) -> Path:
+def examine(data: Path) -> Verified:
+    """Checks a data directory: the log, the sessions, and that the log has all that its side file knows."""
+    # The side file first: the log only grows.
+    side = read_mark(data / LOG)
+    verified = verify_log(data / LOG)
+    problems = _of_sessions(data) + verified.problems
+    if not problems:
+        try:
+            check(str(data / LOG), verified.mark, mark_path(data / LOG).name, side.mark, "")
+        except LogBehind as error:
+            problems.append(str(error))
+    return verified._replace(problems=problems)
+
+
+def _of_sessions(directory: Path) -> list[str]:
+    return verify_database(directory / SESSIONS) if (directory / SESSIONS).exists() else []
+
+
+def data_of(data_dir: Path | None, file: Path | None, assignments: Sequence[str], *, must_exist: bool = True) -> Path:
+    """Returns the data directory that a command is about. Raises UsageError."""
     if data_dir is None:
         if load(file, assignments).values.log.backend == "kafka":
             raise UsageError(_KAFKA)

@@ -322,6 +322,25 @@ def verify(backup_dir: Path | None = None, *, data_dir: Path | None = None, comm
 
 
 @app.command(group=OPERATE)
+def repair(
+    *,
+    data_dir: Path | None = None,
+    accept: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    common: Common = _COMMON,
+) -> int:
+    """Lists the parts of a log that are damaged or missing, and goes on without them; Muster must not be running there.
+
+    The log is written anew without these parts. The old files are moved aside (docs/backup.md).
+
+    :param data_dir: the directory of `muster up`.
+    :param accept: the word of a part to go on without, as listed; all parts must be accepted.
+    """
+    from muster_cli import repair as of
+
+    return of.repair(data_dir, accept, common.settings, common.set)
+
+
+@app.command(group=OPERATE)
 def migrate(
     *,
     data_dir: Path | None = None,

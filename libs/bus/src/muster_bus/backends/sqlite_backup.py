@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from muster_runtime import durable
 
-from muster_bus.backends.sqlite_breaks import Gap, check
+from muster_bus.backends.sqlite_breaks import Gap, check, check_beside
 from muster_bus.backends.sqlite_format import is_new, mark_of
 from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.errors import LogIncompatible, LogUnavailable
@@ -80,8 +80,9 @@ def verify_log(path: Path) -> Verified:
         with contextlib.closing(open_read_only(path)) as connection:
             if is_new(connection, path):
                 return Verified(nothing, 0, [f"{path}: is empty"])
+            unread = check_beside(connection, path)
             connection.execute("BEGIN")
             checked, mark = check(connection, whole=True), mark_of(connection)
-    except (sqlite3.Error, OSError, LogIncompatible) as error:
+    except (sqlite3.Error, OSError, OverflowError, TypeError, LogIncompatible) as error:
         return Verified(nothing, 0, [f"{path}: {error}"])
-    return Verified(mark, checked.records, list(map(str, checked.breaks[:_PROBLEMS_MAX])), checked.gaps)
+    return Verified(mark, checked.records, list(map(str, [*unread, *checked.breaks][:_PROBLEMS_MAX])), checked.gaps)

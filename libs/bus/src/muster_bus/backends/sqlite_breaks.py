@@ -17,12 +17,17 @@ from muster_bus.backends import blocks
 from muster_bus.backends.blocks import DIGEST_MASK, Block
 from muster_bus.backends.sqlite_chain import is_chained, is_compacted
 from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, block_columns
+from muster_bus.backends.sqlite_mark import mark_path, read_mark
+from muster_bus.backends.sqlite_wal import unread_commits
+from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged
 from muster_bus.log import Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, event_id_of, parse_state_key
 
 SMALL_TABLES = ("topics", "partitions", "claims", "identity", "chains", "chain_claims", "chain_heads", "chain_gaps")
 _RMS_SHOWN_MAX = 5
+# (Whatever is in a column: SQLite itself compares no types, and has no limits for numbers from elsewhere.)
+_UNREADABLE = (sqlite3.DatabaseError, OverflowError, TypeError, ValueError)
 _TIME_MAX_MS = 253_402_300_799_000  # the year 9999
 
 
@@ -35,6 +40,7 @@ class BreakKind(StrEnum):
     COUNT = "count"  # blocks are missing, or there are others, at an unknown place: they are counted again
     EVENTS = "events"  # the ids of an RM's events have a gap: it is noted
     TABLE = "table"  # the small tables contradict each other: they are derived again
+    WAL = "wal"  # the write-ahead log has commits that are not read: it goes on without them
     FILE = "file"  # the structure of the file: nothing can be read there
 
 
@@ -83,6 +89,9 @@ class Gap(NamedTuple):
     accepted_ms: int
     story: str
 
+    def __str__(self) -> str:
+        return f"accepted at {_time(self.accepted_ms)}: {self.story}"
+
 
 class Checked(NamedTuple):
     """:param records: number of the records that were read."""
@@ -121,7 +130,7 @@ def refuse_breaks(connection: sqlite3.Connection, path: Path, needed: Collection
     """
     found = [
         each
-        for each in check(connection, whole=False).breaks
+        for each in check_beside(connection, path) + check(connection, whole=False).breaks
         if each.kind is not BreakKind.BLOCK or each.topic in needed
     ]
     if not found:
@@ -135,6 +144,37 @@ def refuse_breaks(connection: sqlite3.Connection, path: Path, needed: Collection
     error = LogDamaged(first.topic, first.partition, first.first_offset, first.next_offset, first.reason, remedy)
     error.args = (f"log {path} is damaged: {first}{more}; {remedy}",)
     raise error
+
+
+def check_beside(connection: sqlite3.Connection, path: Path) -> list[Break]:
+    """Compares a log with the files beside it: its write-ahead log, and the heads in its side file. Raises
+    sqlite3.Error, OSError.
+    """
+    side = read_mark(path)
+    boot_id = side.clock.boot_id
+    found: list[Break] = []
+    unread = unread_commits(path, interrupted=not boot_id or boot_id != SystemClock().anchor().boot_id)
+    if unread is not None:
+        lost = f"{unread.commits} commits from there on cannot be read"
+        reason = f"{path}-wal is damaged at frame {unread.frame}: {lost}"
+        found.append(Break(BreakKind.WAL, "", 0, 0, 0, reason))
+    if side.mark is None or not is_chained(connection) or was_written_by_older(connection):
+        return found
+    for place, head in side.mark.heads.items():
+        topic, _, number = place.rpartition("/")
+        end = side.mark.ends.get(place, 0)
+        row = connection.execute(
+            "SELECT b.id, b.digest, b.timestamp_ms FROM partitions p JOIN blocks b ON b.id = "
+            "(SELECT max(id) FROM blocks WHERE id >= p.id << ? AND id < (p.id << ?) + ?) "
+            "WHERE p.topic = ? AND p.partition = ? AND b.next_offset = ?",
+            (OFFSET_BITS, OFFSET_BITS, end, topic, int(number), end),
+        ).fetchone()
+        # (In a topic that is compacted the block may be another one by now. Its count and sum are checked.)
+        cleanup = connection.execute("SELECT cleanup FROM topics WHERE name = ?", (topic,)).fetchone()
+        if row is not None and row[1] not in (None, head) and cleanup is not None and not is_compacted(cleanup[0]):
+            reason = f"its block is another one than {mark_path(path).name} knows"
+            found.append(Break(BreakKind.BLOCK, topic, int(number), row[0] & OFFSET_MASK, end, reason, row[2]))
+    return found
 
 
 def check(connection: sqlite3.Connection, *, whole: bool) -> Checked:
@@ -190,24 +230,30 @@ class _Check:
         self._event_ids: dict[tuple[bytes, bytes], tuple[int, int]] = {}  # the last id of an instance, and its offset
 
     def run(self) -> Checked:
-        self._check_tables()
-        for place in self._places():
-            before = len(self._breaks)
-            try:
-                self._check_partition(place)
-            except sqlite3.DatabaseError as error:
-                self._add(BreakKind.FILE, place, 0, place.noted_to or 0, f"the file cannot be read there ({error})")
-            self._breaks[before:] = self._merged(self._breaks[before:])
-        if self._chained:
-            self._check_claims()
-            if not self._breaks:
-                self._check_heads()
+        try:
+            self._check_all()
+        except _UNREADABLE as error:
+            self._breaks.append(Break(BreakKind.FILE, "", 0, 0, 0, f"the small tables cannot be read ({error})"))
         if self._breaks:
             rms = _rms_of(self._connection, self._select)
             self._breaks = [
                 each._replace(rms=rms.get(each.partition, ())) if each.topic else each for each in self._breaks
             ]
         return Checked(self._breaks, self._gaps, self._records)
+
+    def _check_all(self) -> None:
+        self._check_tables()
+        for place in self._places():
+            before = len(self._breaks)
+            try:
+                self._check_partition(place)
+            except _UNREADABLE as error:
+                self._add(BreakKind.FILE, place, 0, 0, f"the file cannot be read there ({error})")
+            self._breaks[before:] = self._merged(self._breaks[before:])
+        if self._chained:
+            self._check_claims()
+            if not self._breaks:
+                self._check_heads()
 
     def _add(
         self, kind: BreakKind, place: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)
@@ -525,7 +571,7 @@ def _rms_of(connection: sqlite3.Connection, select: str) -> Mapping[int, tuple[s
             for row in connection.execute(select, (id_ << OFFSET_BITS, (id_ + 1) << OFFSET_BITS)):
                 names |= dict.fromkeys(_names(topic, partition, Block(row[0] & OFFSET_MASK, *row[1:])))
             found[partition] = tuple(sorted(names))
-    except sqlite3.Error:
+    except _UNREADABLE:
         return found
     return found
 

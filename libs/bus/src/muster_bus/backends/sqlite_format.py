@@ -59,9 +59,11 @@ INSERT_BLOCKS = [
     for rows in range(ROWS_PER_INSERT + 1)
 ]
 # The columns of a Block. SQLite keeps any type in any column; with the casts, a damaged one is a wrong value at worst.
+# None is possible, too, where a row was cut off.
 _OLD_COLUMNS = (
-    "id, CAST(next_offset AS INTEGER), CAST(timestamp_ms AS INTEGER), CAST(codec AS INTEGER), CAST(body AS BLOB)"
-    ", CAST(claim AS INTEGER), CAST(position AS INTEGER)"
+    "id, coalesce(CAST(next_offset AS INTEGER), -1), coalesce(CAST(timestamp_ms AS INTEGER), -1), "
+    "coalesce(CAST(codec AS INTEGER), -1), coalesce(CAST(body AS BLOB), x''), "
+    "CAST(claim AS INTEGER), CAST(position AS INTEGER)"
 )
 BLOCK_COLUMNS = f"{_OLD_COLUMNS}, CAST(previous AS INTEGER), CAST(heads AS INTEGER), CAST(digest AS INTEGER)"
 SELECT_BLOCKS = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608

@@ -1,0 +1,85 @@
+"""``muster repair``: goes on without the parts of an embedded log that are damaged or missing (docs/backup.md).
+
+Each part has a word, which is made of what is wrong. Only when all words are accepted, the log is written anew without
+these parts. The old files are moved aside, and nothing of them is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster_bus.backends.sqlite_backup import verify_database
+from muster_bus.backends.sqlite_breaks import Break, BreakKind, check, check_beside
+from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
+from muster_bus.backends.sqlite_read_only import open_read_only
+from muster_bus.backends.sqlite_repair import repair_log
+from muster_bus.errors import LogError
+from muster_runtime import durable
+from muster_runtime.terminal import say
+
+from muster_cli.backup import LOG, SESSIONS, data_of, locked, make_way
+from muster_cli.errors import CommandError
+
+
+def repair(data_dir: Path | None, accept: Sequence[str], file: Path | None, assignments: Sequence[str]) -> int:
+    """Lists what is damaged, and goes on without it if all is accepted. Returns the exit code."""
+    data = data_of(data_dir, file, assignments)
+    with locked(data):
+        found = {word_of(each): each for each in _breaks(data / LOG)}
+        if not found:
+            say(f"{data}: whole; there is nothing to repair")
+            return 0
+        missing = [word for word in found if word not in accept]
+        if missing:
+            for word, each in found.items():
+                say(f"{word}  {each}")
+            words = " ".join(f"--accept {word}" for word in found)
+            raise CommandError(
+                f"{data}: {len(found)} parts are damaged or missing. Nothing was changed. Put whole files back, or "
+                f"restore a backup. To go on without these parts: muster repair --data-dir {data} {words}"
+            )
+        _go_on(data, list(found.values()))
+    return 0
+
+
+def word_of(found: Break) -> str:
+    """Returns the word that accepts a break."""
+    return hashlib.sha256(repr(tuple(found)).encode()).hexdigest()[:8]
+
+
+def _breaks(path: Path) -> list[Break]:
+    try:
+        with contextlib.closing(open_read_only(path)) as connection:
+            found = check_beside(connection, path) + check(connection, whole=True).breaks
+    except (sqlite3.Error, OSError) as error:
+        raise CommandError(f"{path} cannot be read: {error}. Restore a backup (docs/backup.md)") from error
+    if not any(each.kind is BreakKind.FILE for each in found):
+        found += [Break(BreakKind.FILE, "", 0, 0, 0, problem) for problem in verify_database(path)]
+    return found
+
+
+def _go_on(data: Path, accepted: Sequence[Break]) -> None:
+    new = data / f"{LOG}.repairing"
+    try:
+        for each in data.glob(f"{new.name}*"):  # an interrupted repair's
+            each.unlink()
+        repaired = repair_log(data / LOG, new, accepted, round(time.time() * 1000))
+        new.chmod(0o600)
+        durable.sync(new)
+        clock = read_mark(data / LOG).clock
+        keep = [new, *([] if repaired.ends_earlier else data.glob(f"{SESSIONS}*"))]
+        make_way(data, replace=True, keep=keep)
+        story = f"the log goes on without {len(accepted)} parts that were damaged or missing: {accepted[0]}"
+        write_mark(data / LOG, repaired.mark, story, clock)
+        new.replace(data / LOG)
+        durable.sync(data)
+    except (LogError, OSError) as error:
+        raise CommandError(f"not repaired, nothing was changed: {error}") from error
+    for gap in repaired.gaps:
+        say(f"{mark_path(data / LOG).name}: {gap}")
+    say(f"{data}: repaired; {repaired.mark.records} records were ever written; muster verify lists the accepted gaps")

@@ -1,18 +1,22 @@
-"""Measures the latency of one RM's asks beside another RM, or a reader, with a high load. One JSON line.
+"""Measures the latency of one RM's asks beside neighbours that ask for much, or attack. One JSON object.
 
-.venv/bin/python -m tests.perf.neighbours_bench [--seconds 8] [--only asks]
+.venv/bin/python -m tests.perf.neighbours_bench [--only asks,configs] [--seconds 8] [--rounds 3] [--json FILE] [--list]
 
-A quiet RM sends one ask at a time, twenty in a second. The figure is the time to the allocation. Beside it:
+A quiet RM sends one ask at a time, twenty in a second. The figures are the time to the allocation. Each row
+(``tests/perf/neighbours``) has a `muster up` of its own, and four phases:
 
-quiet      nothing
-asks       an RM of the same partition sends messages of 20,000 asks, as fast as they are taken
-configs    RMs register with hostile and with large configurations, three at a time
-streams    20 connections open 200 streams each, send nothing, and open each ended stream again
-metrics    40 readers ask for /metrics without a pause
+quiet      nothing beside
+beside     the row's neighbour, in a process of its own
+after      the neighbour was killed; what it left is there
+control    another `muster up`; beside it, outside of Muster, processes use as much processor time as the neighbour did,
+           and as much as Muster's processes used more than in ``quiet``
 
-The others run in a process of their own. Percentiles are of the quiet RM's asks, in ms. ``loop_…`` is the processor
-time that Muster's event loop used meanwhile: other load of the machine does not change it, and on a quiet machine the
-latency is little more. ``neighbour_per_s`` is what the RM of ``asks`` gets meanwhile (allocations per second).
+p50 … max are percentiles of the quiet RM's asks, in ms. ``loop_p…`` is the processor time that Muster's event loop used
+meanwhile: other load of the machine does not change it, and on a quiet machine the latency is little more. ``burned``
+is what each process of the control uses (cores). ``memory`` is of Muster's main process and its followers, in MiB, at
+the end of each phase. ``callbacks`` are the steps of both processes' loops that used the processor for 1 ms and more
+in each phase: the longest, how many, and what they were (without ``--plain``; to note them costs a microsecond for each
+callback). With rounds, all figures are medians; the callbacks are those of the worst round.
 """
 
 from __future__ import annotations
@@ -21,270 +25,204 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
+import resource
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import grpc  # noqa: E402
-import httpx  # noqa: E402
 from chaos.harness import Deployment, embedded  # noqa: E402
-from muster_bus.settings import LogSettings  # noqa: E402
-from muster_client import RmClient, application, ask, node  # noqa: E402
-from muster_proto.si.v1 import si_pb2 as si  # noqa: E402
-from muster_replay.accounts import percentile  # noqa: E402
-from perf.driver import Driver, Shape, queue_config  # noqa: E402
+from muster_client import RmClient  # noqa: E402
+from perf.driver import Shape  # noqa: E402
+from perf.neighbours.burning import burn, spawn  # noqa: E402
+from perf.neighbours.processes import followers_of, long_callbacks, memory_mib, processor_s, tree  # noqa: E402
+from perf.neighbours.quiet import Quiet  # noqa: E402
+from perf.neighbours.rows import QUIET_RM, Row, Target, all_rows  # noqa: E402
 
-ATTACKS = ("asks", "configs", "streams", "metrics")
-QUIET_RM = "quiet"
-ASKS_PER_S = 20.0
-ASKS_PER_MESSAGE = 20_000
-MESSAGES = 10
-READERS = 40
-CONNECTIONS, STREAMS = 20, 200
-_RETRY_S = 0.1
-REGISTRATIONS_AT_ONCE = 3
-_SERVICE = "/si.v1.Scheduler/"
+INSTRUMENT = Path(__file__).parent / "neighbours" / "instrument"
+THIS = [sys.executable, "-m", "tests.perf.neighbours_bench"]
+WARM_S = 1.0
+BEGIN_TIMEOUT_S = 120.0
+Figures = dict[str, Any]
 
 
-# ---- the other process -----------------------------------------------------------------------------------------------
+class Measured:
+    """A `muster up` with a quiet RM, and what its processes used in the phases so far."""
+
+    def __init__(self, deployment: Deployment, driver: Quiet, rm: RmClient, notes: Path | None) -> None:
+        self.deployment, self._driver, self._rm, self._notes = deployment, driver, rm, notes
+        self._pid = deployment.processes["up"].pid
+        self.figures: Figures = {"memory": {}, "callbacks": {}}
+        self.cores: dict[str, dict[str, float]] = {}
+
+    async def phase(self, name: str, seconds: float, other: int = 0) -> None:
+        """Measure a phase. ``other``: the pid of the neighbour's process."""
+        used, began = self._used(other), time.monotonic()
+        self.figures[name] = await self._driver.ask_beside(self._rm, name, seconds)
+        until = time.monotonic()
+        now = self._used(other)
+        self.cores[name] = {who: (now[who] - used.get(who, 0.0)) / (until - began) for who in now}
+        followers = followers_of(self._pid)
+        self.figures["memory"][name] = {"main": memory_mib(self._pid), "followers": memory_mib(followers)}
+        if self._notes is not None:
+            pids = {"main": self._pid, "followers": followers}
+            noted = {who: long_callbacks(self._notes, pid, began, until) for who, pid in pids.items()}
+            self.figures["callbacks"][name] = noted
+
+    def burned(self) -> list[float]:
+        """Return what the neighbour used, and what Muster's processes used beside it and not without it (cores)."""
+        quiet, beside = self.cores["quiet"], self.cores["beside"]
+        return [round(max(0.0, used - quiet.get(who, 0.0)), 3) for who, used in beside.items()]
+
+    def _used(self, other: int) -> dict[str, float]:
+        own = tree(self._pid)
+        followers = followers_of(self._pid)
+        used = {"main": processor_s(self._pid), "followers": processor_s(followers)}
+        used["others"] = sum(processor_s(each.pid) for each in own if each.pid not in (self._pid, followers))
+        used["neighbour"] = sum(processor_s(each.pid) for each in tree(other)) if other else 0.0
+        return used
 
 
-def neighbour_of(rm_id: str) -> str:
-    """Returns the id of an RM of the same partition."""
-    topics = LogSettings().topics()
-    wanted = topics.partition_of(rm_id)
-    return next(name for number in range(1000) if topics.partition_of(name := f"noisy-{number}") == wanted)
+@contextlib.asynccontextmanager
+async def measured(row: Row, plain: bool) -> AsyncIterator[Measured]:
+    """Start a Muster as the row wants it, with a quiet RM that has sent a few asks."""
+    with tempfile.TemporaryDirectory(prefix="muster-neighbours-") as directory:
+        notes = None if plain else Path(directory, "callbacks")
+        environment = dict(row.environment)
+        if notes is not None:
+            notes.mkdir()
+            environment |= {"PYTHONPATH": str(INSTRUMENT), "MUSTER_BENCH_CALLBACKS": str(notes)}
+        deployment = embedded(Path(directory), environment)
+        with _files(row.files):
+            deployment.processes["up"].start()
+        try:
+            await deployment.serving()
+            driver = Quiet(deployment.gateway, QUIET_RM, Shape(nodes=100, asks=20_000, applications=10))
+            driver.watch(deployment.processes["up"].pid)
+            async with driver.client() as rm:
+                await driver.set_up(rm)
+                await driver.ask_beside(rm, "warm", WARM_S)
+                yield Measured(deployment, driver, rm, notes)
+        except BaseException:
+            print(deployment.logs(), file=sys.stderr)
+            raise
+        finally:
+            await deployment.stop()
 
 
-async def attack(name: str, gateway: str, http: str) -> None:
-    """Print a line at the begin, and run until the process is ended."""
-    async with grpc.aio.insecure_channel(gateway, options=[("grpc.max_send_message_length", -1)]) as channel:
-        if name == "asks":
-            await _ask_for_much(channel)
-        elif name == "configs":
-            await asyncio.gather(*(_register(channel, number) for number in range(REGISTRATIONS_AT_ONCE)))
-        elif name == "streams":
-            await _be_silent(gateway)
-        else:
-            await asyncio.gather(*(_read_metrics(http) for _ in range(READERS)))
+@contextlib.contextmanager
+def _files(limit: int) -> Any:
+    """Lower the limit of open files for the processes that start meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def _begin() -> None:
-    print("begins", flush=True)
+async def end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
 
 
-async def _ask_for_much(channel: grpc.aio.Channel) -> None:
-    rm_id = neighbour_of(QUIET_RM)
-    await channel.unary_unary(f"{_SERVICE}RegisterResourceManager")(
-        si.RegisterResourceManagerRequest(rmID=rm_id, config=queue_config(10)).SerializeToString()
-    )
+async def measure(row: Row, seconds: float, plain: bool) -> Figures:
+    """Measure all phases of a row once."""
+    async with measured(row, plain) as muster:
+        await muster.phase("quiet", seconds)
+        place = (muster.deployment.gateway, muster.deployment.http)
+        process = await asyncio.create_subprocess_exec(
+            *THIS, "--attack", row.name, *place, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            line = await asyncio.wait_for(process.stdout.readline(), BEGIN_TIMEOUT_S)
+            assert line, f"{row.name}: the neighbour ended before it began"
+            await muster.phase("beside", seconds, process.pid)
+            assert process.returncode is None, f"{row.name}: the neighbour ended while it was measured"
+        finally:
+            await end(process)
+        await muster.phase("after", seconds)
+        burned = muster.burned()
+    async with measured(row, plain) as control:
+        burners = await spawn([*THIS, "--burn"], burned)
+        try:
+            await control.phase("control", seconds)
+        finally:
+            for process in burners:
+                await end(process)
+    return {**muster.figures, "control": control.figures["control"], "burned": burned}
 
-    def open_stream(method: str) -> Any:
-        return channel.stream_stream(f"{_SERVICE}{method}")(metadata=[("muster-rm-id", rm_id)])
 
-    async def drain(call: Any) -> None:
-        while await call.read() is not grpc.aio.EOF:
-            pass
+def together(rounds: list[Figures]) -> Figures:
+    """Return the medians of all numbers; of the callbacks, the worst of each."""
 
-    nodes, apps, asks = (open_stream(f"Update{what}") for what in ("Node", "Application", "Allocation"))
-    draining = [asyncio.create_task(drain(call)) for call in (nodes, apps, asks)]
-    capacity = {"vcore": 1 << 40, "memory": 1 << 50}
-    await nodes.write(
-        si.NodeRequest(rmID=rm_id, nodes=[node(f"n-{number}", capacity) for number in range(500)]).SerializeToString()
-    )
-    await apps.write(
-        si.ApplicationRequest(
-            rmID=rm_id, new=[application(f"app-{number}", f"root.q{number % 10}", user="x") for number in range(100)]
-        ).SerializeToString()
-    )
-    quantities = {"vcore": 1000, "memory": 1 << 30}
-    messages = [
-        si.AllocationRequest(
-            rmID=rm_id,
-            allocations=[
-                ask(f"a-{message}-{number}", f"app-{number % 100}", quantities, tags={"creationTime": "1"})
-                for number in range(ASKS_PER_MESSAGE)
-            ],
-        ).SerializeToString()
-        for message in range(MESSAGES)
+    def merged(values: list[Any]) -> Any:
+        if isinstance(values[0], Mapping):
+            if "longest" in values[0]:
+                return max(values, key=lambda each: each["max_ms"])
+            return {name: merged([each[name] for each in values]) for name in values[0]}
+        if isinstance(values[0], list):
+            return [merged(list(each)) for each in zip(*values, strict=True)]
+        return round(median(values), 3)
+
+    return merged(rounds)  # type: ignore[no-any-return]
+
+
+def table(results: Mapping[str, Figures], rows: Mapping[str, Row]) -> str:
+    """Return the rows for docs/security-neighbours.md."""
+    lines = [
+        "| a single ask every 50 ms, beside | p50 | p95 | p99 | p99 after it | control: p50, p99 | longest steps |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    _begin()
-    for message in messages:
-        await asks.write(message)
-    await asyncio.gather(*draining)
-
-
-def configurations() -> list[str]:
-    """Return expensive texts, refused and accepted ones, below and above the default limit."""
-    head = "partitions:\n- name: default\n  queues:\n  - name: root\n    submitacl: '*'\n    queues:\n"
-    line = "    - {name: queue-%05d, submitacl: '*', resources: {max: {memory: 10Gi, vcore: 10}}}\n"
-    return [
-        "a: [" + "x," * 470_000 + "]\n",
-        "a: [" + "x," * 60_000 + "]\n",
-        head + "".join(line % number for number in range(1_400)),
-        head + "".join(f"    - {{name: q{number}}}\n" for number in range(5_500)),
-    ]
-
-
-async def _register(channel: grpc.aio.Channel, number: int) -> None:
-    texts = configurations()
-    call = channel.unary_unary(f"{_SERVICE}RegisterResourceManager")
-    if not number:
-        _begin()
-    while True:
-        for text in texts:
-            request = si.RegisterResourceManagerRequest(rmID=f"hostile-{number}", config=text)
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await call(request.SerializeToString(), timeout=60)
-
-
-async def _be_silent(gateway: str) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        channels = [
-            await stack.enter_async_context(
-                # (gRPC shares connections of channels with the same options)
-                grpc.aio.insecure_channel(gateway, options=[("grpc.use_local_subchannel_pool", 1)])
-            )
-            for _ in range(CONNECTIONS)
-        ]
-        opened = 0
-
-        async def stay_silent(channel: grpc.aio.Channel) -> None:
-            nonlocal opened
-            while True:
-                call: Any = channel.stream_stream(f"{_SERVICE}UpdateNode")()
-                opened += 1
-                if opened == CONNECTIONS * STREAMS:
-                    _begin()
-                with contextlib.suppress(grpc.aio.AioRpcError):
-                    while await call.read() is not grpc.aio.EOF:
-                        pass
-                await asyncio.sleep(_RETRY_S)
-
-        await asyncio.gather(*(stay_silent(channel) for channel in channels for _ in range(STREAMS)))
-
-
-async def _read_metrics(http: str) -> None:
-    async with httpx.AsyncClient(timeout=60) as client:
-        (await client.get(f"{http}/metrics")).raise_for_status()
-        _begin()
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                await client.get(f"{http}/metrics")
-
-
-# ---- the measure -----------------------------------------------------------------------------------------------------
-
-
-class Quiet(Driver):
-    """An RM that notes the processor time of Muster's event loop with each ask."""
-
-    def watch(self, pid: int) -> None:
-        """``pid``: the process whose first thread is the loop."""
-        self._used = Path(f"/proc/{pid}/schedstat")
-        self.loop_s: list[float] = []
-        self.used_at: dict[str, float] = {}
-
-    def used_s(self) -> float:
-        return int(self._used.read_text().split()[0]) / 1e9
-
-    async def ask_beside(self, rm: RmClient, prefix: str, duration_s: float) -> dict[str, float]:
-        """Like ``ask_on_a_clock``."""
-        asks = self.asks(prefix, int(ASKS_PER_S * duration_s))
-        self._begin(self.allocated + len(asks))
-        self.loop_s.clear()
-        began = time.monotonic()
-        for number, item in enumerate(asks):
-            due = began + number / ASKS_PER_S
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            self.due_at[item.allocationKey] = due
-            self.used_at[item.allocationKey] = self.used_s()
-            await rm.send_asks([item])
-        await self._until_reached("allocations")
-        loop = {
-            f"loop_p{percent}_ms": round(percentile(self.loop_s, percent) * 1_000, 1) for percent in (50, 95, 99, 100)
-        }
-        return {**self._percentiles(), **loop}
-
-    def _on_allocated(self, items: Sequence[si.Allocation]) -> None:
-        now_s = self.used_s()
-        self.loop_s += [
-            now_s - self.used_at[item.allocationKey] for item in items if item.allocationKey in self.used_at
-        ]
-        super()._on_allocated(items)
-
-
-async def allocated_by_neighbour(http: str) -> float:
-    """Return the number of allocations of the RM of ``asks`` so far."""
-    async with httpx.AsyncClient(timeout=60) as client:
-        text = (await client.get(f"{http}/metrics")).text
-    name = f'muster_scheduler_allocations_total{{rm="{neighbour_of(QUIET_RM)}"}} '
-    return next((float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), 0.0)
-
-
-async def measure(deployment: Deployment, seconds: float, only: str) -> dict[str, dict[str, float]]:
-    """Measure the quiet RM beside each attack."""
-    driver = Quiet(deployment.gateway, QUIET_RM, Shape(nodes=100, asks=20_000, applications=10))
-    driver.watch(deployment.processes["up"].pid)
-    results: dict[str, dict[str, float]] = {}
-    async with driver.client() as rm:
-        await driver.set_up(rm)
-        await driver.ask_beside(rm, "warm", 1.0)
-        results["quiet"] = await driver.ask_beside(rm, "quiet", seconds)
-        for name in ATTACKS if not only else (only,):
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tests.perf.neighbours_bench",
-                "--attack",
-                name,
-                deployment.gateway,
-                deployment.http,
-                cwd=ROOT,
-                stdout=asyncio.subprocess.PIPE,
-                env=os.environ,
-            )
-            try:
-                assert process.stdout is not None
-                assert await process.stdout.readline(), "the other process ended"
-                before, began_s = await allocated_by_neighbour(deployment.http), time.monotonic()
-                results[name] = await driver.ask_beside(rm, name, seconds)
-                if name == "asks":
-                    more = await allocated_by_neighbour(deployment.http) - before
-                    results[name]["neighbour_per_s"] = round(more / (time.monotonic() - began_s))
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-    return results
-
-
-async def run(seconds: float, only: str) -> dict[str, dict[str, float]]:
-    with tempfile.TemporaryDirectory() as directory:
-        deployment = embedded(Path(directory))
-        async with deployment.running():
-            return await measure(deployment, seconds, only)
+    for name, found in results.items():
+        beside, after, control = found["beside"], found["after"], found["control"]
+        steps = found["callbacks"].get("beside")
+        longest = f"{steps['main']['max_ms']:.0f}, {steps['followers']['max_ms']:.0f} ms" if steps else ""
+        lines.append(
+            f"| {rows[name].about} | {beside['p50']:.0f} ms | {beside['p95']:.0f} ms | {beside['p99']:.0f} ms "
+            f"| {after['p99']:.0f} ms | {control['p50']:.0f}, {control['p99']:.0f} ms | {longest} |"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--only", choices=ATTACKS, default="")
-    parser.add_argument("--attack", nargs=3, metavar=("NAME", "GATEWAY", "HTTP"))
+    rows = all_rows()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each phase")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--only", default="", help=f"some of {', '.join(rows)}; with commas")
+    parser.add_argument("--plain", action="store_true", help="do not note callbacks")
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too, after each row")
+    parser.add_argument("--table", action="store_true", help="print a table of docs/security-neighbours.md instead")
+    parser.add_argument("--list", action="store_true", help="print the rows, and end")
+    parser.add_argument("--attack", nargs=3, metavar=("ROW", "GATEWAY", "HTTP"), help=argparse.SUPPRESS)
+    parser.add_argument("--burn", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.attack:
-        asyncio.run(attack(*given.attack))
+        asyncio.run(rows[given.attack[0]].attack(Target(*given.attack[1:])))  # type: ignore[arg-type]
         return
-    began_s = time.monotonic()
-    results = asyncio.run(run(given.seconds, given.only))
-    print(json.dumps({"took_s": round(time.monotonic() - began_s, 1), **results}))
+    if given.burn:
+        burn(given.burn)
+    if given.list:
+        print("\n".join(f"{row.name:<16} {row.about}" for row in rows.values()))
+        return
+    names = given.only.split(",") if given.only else list(rows)
+    if unknown := set(names) - set(rows):
+        parser.error(f"--only: must be of {', '.join(rows)}, got {', '.join(sorted(unknown))}")
+    results: dict[str, Figures] = {}
+    for name in names:
+        found = [asyncio.run(measure(rows[name], given.seconds, given.plain)) for _ in range(given.rounds)]
+        results[name] = together(found)
+        if given.json:
+            given.json.write_text(json.dumps(results, indent=1) + "\n")
+    print(table(results, rows) if given.table else json.dumps(results))
 
 
 if __name__ == "__main__":

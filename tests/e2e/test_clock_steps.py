@@ -43,7 +43,12 @@ class SteppedUp(Up):
     def set(self, days: int) -> None:
         """Sets the clock so many days off."""
         self._clock.set(days)
-        self.off_s = days * DAY_S
+        self.off_s = float(days * DAY_S)
+
+    def set_s(self, seconds: float) -> None:
+        """Sets the clock so many seconds off."""
+        self._clock.set_s(seconds)
+        self.off_s = seconds
 
     def json(self, path: str) -> Any:
         return json.loads(self.get(path)[1])
@@ -69,14 +74,14 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @asynccontextmanager
-async def gang(up: Up, rm_id: str) -> AsyncIterator[None]:
+async def gang(up: Up, rm_id: str, timeout_s: int = TIMEOUT_S) -> AsyncIterator[None]:
     """An RM with an application whose placeholder nobody replaces: it must time out. Its streams stay open inside."""
     app = si_pb2.AddApplicationRequest(
         applicationID="app",
         queueName="root.a",
         partitionName="default",
         ugi=si_pb2.UserGroupInformation(user="alice"),
-        executionTimeoutMilliSeconds=TIMEOUT_S * 1000,
+        executionTimeoutMilliSeconds=timeout_s * 1000,
         placeholderAsk=si_pb2.Resource(resources={"vcore": si_pb2.Quantity(value=1)}),
         gangSchedulingStyle="Soft",
     )
@@ -139,6 +144,35 @@ async def test_time_outs_count_what_elapses_whoever_sets_the_clock(tmp_path: Pat
         assert "clock.stepped" in up.process.log_file.read_text()
     finally:
         up.process.kill()
+
+
+@pytest.mark.parametrize("step_s", [1.9, -1.9])
+async def test_small_steps_in_a_row_neither_fire_a_time_out_nor_stop_it(tmp_path: Path, step_s: float) -> None:
+    """The clock is set by 1.9 s again and again until the time-out comes, at least as long as it lasts."""
+    up = SteppedUp(tmp_path)
+    try:
+        await up.start()
+        began_s = time.monotonic()
+        async with gang(up, "rm", 3 * TIMEOUT_S):
+            stepping = asyncio.create_task(_step_again_and_again(up, step_s))
+            await until(lambda: timed_out(up, "rm"), "the time-out never came")
+            assert time.monotonic() - began_s >= 3 * TIMEOUT_S * 0.999
+            await until(lambda: bool(steps(up, "rm")), "no event of the steps")
+            stepping.cancel()
+        assert b"the system clock was set" in up.get("/health")[1]
+        metrics = up.get("/metrics")[1].decode()
+        (line,) = [
+            each for each in metrics.splitlines() if each.startswith("muster_scheduler_clock_difference_seconds ")
+        ]
+        assert float(line.split()[1]) * step_s > 0, "on the side to which the clock was set"
+    finally:
+        up.process.kill()
+
+
+async def _step_again_and_again(up: SteppedUp, step_s: float) -> None:
+    while True:
+        up.set_s(up.off_s + step_s)
+        await asyncio.sleep(1.5)  # libfaketime looks at its file once a second
 
 
 async def test_time_outs_and_times_of_day_over_restarts(tmp_path: Path) -> None:

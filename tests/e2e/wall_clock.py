@@ -43,6 +43,10 @@ class WallClock:
 
     def set(self, days: int) -> None:
         """Sets the clock so many days off."""
+        self.set_s(days * 86_400)
+
+    def set_s(self, seconds: float) -> None:
+        """Sets the clock so many seconds off."""
         beside = self._file.with_suffix(".new")
-        beside.write_text(f"{days:+d}d\n")
+        beside.write_text(f"{seconds:+.3f}\n")
         beside.replace(self._file)

@@ -241,8 +241,8 @@ async def test_a_malformed_usage_record_stops_nothing() -> None:
     async with asked([life]) as http:
         usage = (await http.get("/ws/v1/usage?kind=queue")).json()
         assert usage["rm"] == life.rm_id
-    table = UsageRest(SETTINGS, MemoryLog(TOPICS.specs(), SystemClock()), TOPICS)
-    log = table._bus
+    log = MemoryLog(TOPICS.specs(), SystemClock())
+    table = UsageRest(SETTINGS, log, TOPICS)
     await log.start()
     await table.start()
     writer = await log.writer("test")

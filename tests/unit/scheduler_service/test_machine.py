@@ -448,7 +448,9 @@ def test_a_clock_set_back_does_not_turn_time_back(rig: Rig) -> None:
     told = [event for _, event in rig.events if "was set back by 8.3 minutes" in event.message]
     assert [event.objectID for event in told] == ["root"]
     assert rig.events[-1][1].timestampNano == rig.now_ns
-    assert rig.machine.next_deadline_ns() == rig.now_ns + 30 * SECOND_NS
+    deadline_ns = rig.machine.next_deadline_ns()
+    assert deadline_ns is not None
+    assert 0.998 * 30 * SECOND_NS <= deadline_ns - rig.now_ns <= 30 * SECOND_NS
     (rm,) = rig.machine.rms.values()
     assert rm.info.last_decided_ns == late_ns, "recorded time does not turn back"
     rig.now_ns += 31 * SECOND_NS

@@ -13,7 +13,7 @@ import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
-from muster_bus.errors import LogUnavailable, OffsetGone
+from muster_bus.errors import LogDamaged, LogUnavailable, OffsetGone
 from muster_bus.log import Log, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
@@ -23,6 +23,7 @@ from muster_state.follower import Pause, PauseKind, encode_registration
 from muster_view.following import PartitionFollower
 from muster_view.settings import ViewSettings
 from muster_view.turns import FoldGate
+from structlog.testing import capture_logs
 from unit.view.recorded import Bench, ClockOf, client_of
 from waiting import eventually
 
@@ -329,6 +330,34 @@ async def test_the_log_may_be_away_for_a_while(bench: Bench, monkeypatch: pytest
         await eventually(lambda: followed.problem == "")
         await eventually(view.healthy)
         await eventually(lambda: _nodes(client, 1))
+
+
+async def test_a_damaged_part_leaves_the_state_before_it_and_is_a_problem_but_no_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rm = bench.rm()
+    rm.cluster.node("n1", vcore=1)
+    await bench.write(rm)
+    async with bench.view(poll_s=0.01, **QUICK) as view, client_of(view) as client:
+        followed, tries = view._followers[rm.partition], 0
+        assert followed._reader is not None
+
+        async def read(max_records: int, timeout_s: float) -> Sequence[Record]:
+            nonlocal tries
+            tries += 1
+            raise LogDamaged("si.state", 0, 5, 9, "bits flipped", "repair it")
+
+        monkeypatch.setattr(followed._reader, "read", read)
+        with capture_logs() as lines:
+            await eventually(lambda: tries >= 3)
+        assert [line["event"] for line in lines] == ["view.not_following"], "one line, however often it is tried"
+        assert len((await client.get("/ws/v1/partition/default/nodes")).json()) == 1
+        answer = await client.get("/health")
+        assert (answer.status_code, answer.json()["healthy"]) == (200, False)
+        (problem,) = answer.json()["problems"]
+        assert "si.state[0] from 5 to 9: bits flipped; repair it; the state before it is shown" in problem
+        health = (await client.get("/ws/v1/scheduler/healthcheck")).json()
+        assert (health["Healthy"], health["HealthChecks"][0]["Succeeded"]) == (False, False)
 
 
 async def test_a_record_that_cannot_be_read_leaves_the_old_state_until_it_is_gone(bench: Bench) -> None:

@@ -24,6 +24,7 @@ NAMES = [
     "Orphan allocation on app check",
     "State lag",
     "External sources",
+    "Whole log",
     "Access lists",
 ]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from muster_bus.backends.sqlite_file import LogFile
-from muster_bus.errors import LogError
+from muster_bus.errors import LogDamaged, LogError
 from muster_client.access import Access
 from muster_client.admin import AdminClient
 from muster_client.audit_client import RESULTS, AuditClient, AuditQuery, entry_of
 from muster_client.errors import AdminFailed, AdminRefused
-from muster_runtime.terminal import as_seen, say_json
+from muster_runtime.terminal import as_seen, say, say_json
 from rich.table import Table
 
 from muster_cli.audit_flags import AuditWanted
@@ -111,7 +111,12 @@ def _of_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iter
                 first, end = log.bounds(topic, partition)
                 position = max(first, positions.get(partition, 0))
                 while position < end:
-                    records, position = log.read(topic, partition, position)
+                    try:
+                        records, position = log.read(topic, partition, position)
+                    except LogDamaged as error:
+                        say(f"entries are missing here: {error}", error=True)
+                        position = error.next_offset
+                        continue
                     entries = (entry_of(record.value) for record in records)
                     found += (entry for entry in entries if entry is not None and query.fits(entry))
                 positions[partition] = position

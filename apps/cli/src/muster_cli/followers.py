@@ -53,7 +53,7 @@ def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
         default_rm=settings.gateway.default_rm,
         fills_beside=True,
     )
-    view.asks(publisher.asgi)
+    view.asks(publisher.asgi, publisher.damaged)
     if usage:
         usage.lives = publisher.rm_settings.lives
     parts, problems = [Part("view", view), Part("event-publisher", publisher)], {

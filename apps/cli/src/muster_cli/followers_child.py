@@ -20,6 +20,7 @@ from typing import NoReturn, cast
 
 import structlog
 from muster_bus.clock import Clock, SystemClock
+from muster_bus.errors import LogDamaged
 from muster_bus.pipe import messages as of_log
 from muster_bus.pipe.following import FollowedLog
 from muster_event_publisher.errors import SinkSettingsWrong
@@ -229,6 +230,10 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
             listening.result()
         await running
     except (StartFailed, ServiceDied) as error:
+        if isinstance(error.cause, LogDamaged):  # an operator must decide; another child would meet it, too
+            log.error("a follower ended", service=error.service, error=str(error.cause))
+            channel.send(Refused((str(error.cause),)))
+            return 1
         log.error("a follower ended", service=error.service, exc_info=error.cause)
         channel.send(Failed(error.service, str(error)))
         return 1

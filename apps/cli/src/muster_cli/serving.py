@@ -22,7 +22,7 @@ from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_mark import read_mark
 from muster_bus.clock import Anchor, Clock, SystemClock
 from muster_bus.engines import make_log
-from muster_bus.errors import BusError, LogBehind, LogUnavailable
+from muster_bus.errors import BusError, LogBehind, LogDamaged, LogUnavailable
 from muster_bus.log import Log
 from muster_core.external.errors import NotSynced
 from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
@@ -473,12 +473,14 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], No
     except ServiceDied as error:
         if isinstance(error.cause, NotSynced):  # Muster works; a source is away or wrong
             raise CommandError(str(error.cause)) from error
+        if isinstance(error.cause, LogDamaged):  # an operator must decide
+            raise UsageError(str(error.cause)) from error
         log.error("died", service=error.service, exc_info=error.cause)
         raise
     except StartFailed as error:
         if isinstance(error.cause, UsageError):
             raise error.cause from error
-        if isinstance(error.cause, LogBehind):  # an operator must decide
+        if isinstance(error.cause, LogBehind | LogDamaged):  # an operator must decide
             raise UsageError(str(error.cause)) from error
         if isinstance(error.cause, OSError) and error.cause.errno in _ADDRESS_ERRORS:
             raise UsageError(error.cause.strerror or str(error.cause)) from error
@@ -492,7 +494,7 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Plan]
 
     clock = SystemClock()
     if settings.log.backend == "sqlite":
-        clock.resume(_last_anchor(settings))
+        clock.resume(*_last_time(settings))
     settings = settings.model_copy(update={"log": await as_present(settings.log, clock)})
     bus = make_log(settings.log, clock)
     stop = asyncio.Event()
@@ -523,12 +525,13 @@ def _liveness(settings: MusterSettings) -> list[Opened]:
     return [Opened("liveness", liveness.start, liveness.stop)]
 
 
-def _last_anchor(settings: MusterSettings) -> Anchor:
-    """Returns the clock's anchor of the last process that had the embedded log."""
+def _last_time(settings: MusterSettings) -> tuple[Anchor, int]:
+    """Returns the clock's anchor and recorded time of the last process that had the embedded log."""
     try:
-        return read_mark(settings.log.sqlite_path).clock
+        side = read_mark(settings.log.sqlite_path)
     except OSError:  # opening the log reports it
-        return Anchor()
+        return Anchor(), 0
+    return side.clock, side.recorded_ns
 
 
 async def _open(bus: Log, settings: MusterSettings) -> None:

@@ -30,6 +30,7 @@ class Metric(StrEnum):
     WAL_BYTES = "muster_bus_wal_bytes"
     MAINTENANCE_REMOVED = "muster_bus_maintenance_removed_records"
     GROUP_GENERATIONS = "muster_bus_group_generations"
+    DAMAGED_PARTS = "muster_bus_damaged_parts"
     STANDBY_LAG_RECORDS = "muster_bus_standby_lag_records"
 
 
@@ -77,6 +78,7 @@ maintenance_removed = Counter(
 group_generations = Counter(
     Metric.GROUP_GENERATIONS, "Times that a group shared its partitions out and this process got a share.", ["group"]
 )
+damaged_parts = Gauge(Metric.DAMAGED_PARTS, "Damaged parts of the log that a reader passed over.", ["topic"])
 standby_lag_records = Gauge(
     Metric.STANDBY_LAG_RECORDS, "State records that a standby has not folded yet.", ["partition"]
 )

@@ -168,7 +168,7 @@ _CLUSTER = (
         measures.HealthDao,
         statuses=(200, 404),
         notes=(
-            "Without `rm`: of all RMs, because a probe names none. Two checks more than YuniKorn. Each check "
+            "Without `rm`: of all RMs, because a probe names none. Some checks more than YuniKorn. Each check "
             "looks at the state itself, so an allocation that was refused once does not make it unhealthy for "
             "ever."
         ),

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import structlog
 from muster_bus.clock import Clock
+from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.log import Log
 from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
@@ -84,7 +85,9 @@ class PublisherService:
     ) -> None:
         self.settings = settings
         self._log, self._topics, self._clock = log, topics, clock
-        self.rm_settings = RmSettings(log, topics, settings, self._settings_changed)
+        self._damage = DamagedParts("the events in them are not shown, exported or counted")
+        readers = PassingReaders(log, self._damage)
+        self.rm_settings = RmSettings(readers, topics, settings, self._settings_changed)
         self.rings = Rings(self.rm_settings.ring_capacity)
         self._filling = Filling(over=not fills_beside)
         self._fills: asyncio.Task[None] | None = None
@@ -92,11 +95,17 @@ class PublisherService:
         self.requests = RequestStores(lambda rm_id: self.rm_settings.of(rm_id).request_store_capacity)
         self._feeds = [
             PartitionFeed(
-                p, log, topics.events, self.rings, settings, self.requests.take, partial(self.rm_settings.registered, p)
+                p,
+                readers,
+                topics.events,
+                self.rings,
+                settings,
+                self.requests.take,
+                partial(self.rm_settings.registered, p),
             )
             for p in partitions
         ]
-        self._searches = [LogSearch(log, topics.events, p, settings.log_search_records_max) for p in partitions]
+        self._searches = [LogSearch(readers, topics.events, p, settings.log_search_records_max) for p in partitions]
         limits = StreamLimits(
             settings.max_streams, settings.max_streams_per_host, settings.stream_lag_records_max,
             settings.stream_stall_s, settings.keepalive_s,
@@ -110,8 +119,9 @@ class PublisherService:
         target = view or settings.view_url
         self._states = ObjectStates(target, clock, lambda: self._streams.stopping) if target else None
         self._rest = EventsRest(
-            source, self._streams, settings, self.problems, extra_routes, self._states, self.facts, self._filling
-        )
+            source, self._streams, settings, self.problems, extra_routes, self._states, self.facts, self._filling,
+            self.healthy,
+        )  # fmt: skip
         self.asgi = self._rest.app
         watch_limits = WatchLimits(
             settings.stream_lag_records_max, settings.stream_stall_s, settings.keepalive_s,
@@ -130,7 +140,7 @@ class PublisherService:
         def exporters_of(partition: int) -> list[Exporter]:
             feed = self._feeds[partition]
             return [
-                Exporter(sink, feed, log, topics.events, policy, retry, clock, self._dead_letters)
+                Exporter(sink, feed, readers, topics.events, policy, retry, clock, self._dead_letters, self._damage)
                 for sink, policy in plans
             ]
 
@@ -255,11 +265,18 @@ class PublisherService:
         await self._close()
 
     async def healthy(self) -> bool:
-        """Whether everything works; :meth:`problems` names each fault."""
-        return not await self.problems()
+        """Whether everything works, if only behind a damaged part of the log; :meth:`problems` names each fault."""
+        return not await self._hindrances()
 
     async def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
+        return await self._hindrances() + self.damaged()
+
+    def damaged(self) -> list[str]:
+        """The damaged parts of the log that were passed over, one sentence each."""
+        return self._damage.problems()
+
+    async def _hindrances(self) -> list[str]:
         problems = [] if await self._log.healthy() else ["the log does not answer"]
         if not self._filling.over:  # requests for events wait: nothing is wrong
             return problems

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 import structlog
+from muster_bus.damage import Readers
 from muster_bus.errors import LogError, LogUnavailable, OffsetGone
-from muster_bus.log import Log, LogReader
+from muster_bus.log import LogReader
 from muster_runtime.waits import in_step_s
 
 from muster_event_publisher import metrics
@@ -38,7 +39,7 @@ class PartitionFeed:
     def __init__(
         self,
         partition: int,
-        bus: Log,
+        bus: Readers,
         topic: str,
         rings: Rings,
         settings: PublisherSettings,

@@ -8,8 +8,9 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
+from muster_bus.damage import Readers
 from muster_bus.errors import LogUnavailable, OffsetGone
-from muster_bus.log import Log, LogReader, Record
+from muster_bus.log import LogReader, Record
 
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import SearchTooLong
@@ -64,7 +65,7 @@ class LogSearch:
     :param records_max: records that one search may read before it raises SearchTooLong.
     """
 
-    def __init__(self, bus: Log, topic: str, partition: int, records_max: int) -> None:
+    def __init__(self, bus: Readers, topic: str, partition: int, records_max: int) -> None:
         self._bus, self._topic, self._partition, self._records_max = bus, topic, partition, records_max
         self._lock = asyncio.Lock()
         self._reader: LogReader | None = None
@@ -321,7 +322,7 @@ async def read_range(reader: LogReader, start: int, end: int) -> AsyncIterator[l
     """
     reader.seek(start)
     attempts = 0
-    while reader.position < end:
+    while (before := reader.position) < end:
         try:
             records = list(await reader.read(_PIECE, _READ_TIMEOUT_S))
         except LogUnavailable:
@@ -335,7 +336,7 @@ async def read_range(reader: LogReader, start: int, end: int) -> AsyncIterator[l
                 raise  # not retention: the end of the log is lost
             reader.seek(gone.first)
             continue
-        attempts = 0 if records else attempts + 1
+        attempts = 0 if records or reader.position > before else attempts + 1
         if attempts == _ATTEMPTS:
             raise LogUnavailable(f"no records from position {reader.position}, though the log ends at {end}")
         while records and records[-1].offset >= end:

@@ -149,6 +149,7 @@ class EventsRest:
     :param states: gives the states of objects; None: the publisher knows no view.
     :param facts: what /health says beside the problems.
     :param filling: requests for events wait for it.
+    :param healthy: whether /health answers 200 in spite of problems; None: it does not.
     :param extra_routes: further routes; :func:`get_endpoint` makes endpoints that answer like those of the events.
     """
 
@@ -162,9 +163,10 @@ class EventsRest:
         states: ObjectStates | None = None,
         facts: Callable[[], dict[str, object]] = dict,
         filling: Filling | None = None,
+        healthy: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._source, self._streams, self._settings, self._problems = source, streams, settings, problems
-        self._facts = facts
+        self._facts, self._healthy = facts, healthy
         self._states = states
         endpoints: dict[str, Callable[..., Any]] = {
             "events.batch": _Get(self._batch),
@@ -328,8 +330,9 @@ class EventsRest:
 
     async def _health(self, request: Request) -> Response:
         problems = await self._problems()
+        healthy = not problems or (self._healthy is not None and await self._healthy())
         body = json.dumps({"healthy": not problems, "problems": problems, **self._facts()}) + "\n"
-        return Response(body, 503 if problems else 200, media_type="application/json")
+        return Response(body, 200 if healthy else 503, media_type="application/json")
 
 
 def routes_of(endpoints: Mapping[str, Callable[..., Any]]) -> list[BaseRoute]:

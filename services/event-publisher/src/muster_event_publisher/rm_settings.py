@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import structlog
+from muster_bus.damage import Readers
 from muster_bus.errors import LogError, LogUnavailable, OffsetGone
-from muster_bus.log import Log, LogReader
+from muster_bus.log import LogReader
 from muster_bus.topics import Topics, is_forgotten_state_key, is_rm_state_key, parse_state_key
 from muster_runtime import event_settings
 from muster_runtime.event_settings import EventSettings
@@ -41,7 +42,7 @@ class RmSettings:
     :param changed: called with the id of an RM whose settings have changed since :meth:`start`.
     """
 
-    def __init__(self, bus: Log, topics: Topics, own: PublisherSettings, changed: Callable[[str], None]) -> None:
+    def __init__(self, bus: Readers, topics: Topics, own: PublisherSettings, changed: Callable[[str], None]) -> None:
         self._bus, self._topics, self._changed = bus, topics, changed
         self._retry_s = (own.retry_min_s, own.retry_max_s)
         self._poll_s, self._start_s = own.poll_s, own.rm_settings_timeout_s
@@ -175,7 +176,7 @@ class RmSettings:
                 self._take(key, record.value)
         for key, value in lives.items():
             self._take_life(key, value)
-        return len(records)
+        return len(records) or int(reader.position > position)
 
     def _take(self, key: bytes, value: bytes | None) -> None:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, day_ns
 from muster_runtime.go_json import error_body
 from muster_runtime.http_server import cut
 from muster_runtime.waits import in_step_s
@@ -106,7 +106,7 @@ class EventStream:
         states: ObjectStates | None = None,
     ) -> None:
         self.host = host
-        self.opened_ns = streams.clock.now_ns()
+        self.opened_ns = day_ns(streams.clock)
         # The RM at the time of the request, for the limits.
         self.rm_id = ring.rm_id if ring is not None else ""
         self.cursor = cursor

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import structlog
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, day_ns
 from muster_bus.errors import BadRecord, BusError, RecordTooLarge
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
@@ -116,7 +116,7 @@ class AuditWriter:
             self._put(attempt)
             return
         known.count += 1
-        known.first_ns = known.first_ns or self._clock.now_ns()
+        known.first_ns = known.first_ns or day_ns(self._clock)
         metrics.audit_coalesced.inc()
 
     def turn(self) -> None:
@@ -140,7 +140,7 @@ class AuditWriter:
 
     def _append(self, attempt: Attempt, count: int, first_ns: int) -> None:
         self._count += 1
-        now_ns = self._clock.now_ns()
+        now_ns = day_ns(self._clock)
         entry_id = f"{self._gateway_id}/{self._series}{self._count}"
         value = encode_entry(attempt, entry_id, self._gateway_id, now_ns, count, first_ns)
         partition = self._topics.partition_of(attempt.rm_id)
@@ -150,7 +150,7 @@ class AuditWriter:
         self._wake.set()
 
     def _lost(self) -> None:
-        self._gap.first_ns = self._gap.first_ns or self._clock.now_ns()
+        self._gap.first_ns = self._gap.first_ns or day_ns(self._clock)
         self._gap.count += 1
         metrics.audit_lost.inc()
 

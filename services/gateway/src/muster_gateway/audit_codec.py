@@ -24,6 +24,10 @@ class Result(IntEnum):
     FAILED = 3
 
 
+# The action of an entry about entries that are lost.
+LOST = "lost"
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """A call that the gateway answers itself; equal ones are counted together. No text has secrets."""
@@ -62,6 +66,20 @@ def encode_entry(
     ).SerializeToString(deterministic=True)
 
 
+def lost_entry(entry_id: str, recorded_ns: int, reason: str) -> pb.AuditEntry:
+    """Returns an entry in the place of entries that cannot be read."""
+    return pb.AuditEntry(
+        id=entry_id,
+        recorded_ns=recorded_ns,
+        method="internal",
+        action=LOST,
+        result=pb.AuditEntry.FAILED,
+        reason=reason,
+        request_offset=-1,
+        count=1,
+    )
+
+
 def encode_entries(entries: Iterable[pb.AuditEntry]) -> bytes:
     """Encodes an AuditEntries."""
     return pb.AuditEntries(entries=entries).SerializeToString()
@@ -91,6 +109,8 @@ def decode_read(raw: bytes) -> pb.ReadAuditRequest:
 
 def fits(entry: pb.AuditEntry, wanted: pb.ReadAuditRequest) -> bool:
     """Tells whether an entry is wanted."""
+    if entry.action == LOST:  # any of those that are lost might be wanted
+        return True
     return (
         (not wanted.rm_id or entry.rm_id == wanted.rm_id)
         and (not wanted.identity or entry.identity == wanted.identity)

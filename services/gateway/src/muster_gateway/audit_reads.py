@@ -9,12 +9,13 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import grpc
+from muster_bus.damage import DamagedParts, PassingReader, Readers
 from muster_bus.errors import BusError, OffsetGone
-from muster_bus.log import Log, LogReader
+from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics
 
 from muster_gateway import metrics
-from muster_gateway.audit_codec import decode_entry, decode_read, encode_entries, fits
+from muster_gateway.audit_codec import decode_entry, decode_read, encode_entries, fits, lost_entry
 from muster_gateway.errors import LogDown, OverLimit, why_not
 from muster_gateway.servicer import refuse
 
@@ -29,8 +30,8 @@ _EMPTY_S = 2.0
 class AuditTrail:
     """The entries on the log. Few read them at a time: a read may go through the whole trail."""
 
-    def __init__(self, bus: Log, topics: Topics) -> None:
-        self._bus, self._topics = bus, topics
+    def __init__(self, bus: Readers, topics: Topics, damage: DamagedParts) -> None:
+        self._bus, self._topics, self._damage = bus, topics, damage
         self._reads = 0
 
     @property
@@ -62,7 +63,7 @@ class AuditTrail:
             position = positions[partition] if positions else None
             if position is not None:
                 reader.seek(position)
-            found.append(Part(reader, await reader.end_offset()))
+            found.append(Part(reader, self._topics.audit, partition, await reader.end_offset(), self._damage))
         return found
 
 
@@ -107,7 +108,7 @@ class AuditServicer:
             yield encode_entries(found)
             # 2. what comes
             while wanted.follow:
-                batches = await asyncio.gather(*(part.reader.read(_BATCH, _READ_S) for part in parts))
+                batches = await asyncio.gather(*(part.follow() for part in parts))
                 new = [entry for records in batches for record in records if (entry := decode_entry(record))]
                 new = [entry for entry in new if fits(entry, wanted)]
                 if new:
@@ -117,10 +118,11 @@ class AuditServicer:
 class Part:
     """A partition up to its end at the beginning of a read."""
 
-    def __init__(self, reader: LogReader, end: int) -> None:
-        self.reader, self._end = reader, end
+    def __init__(self, reader: LogReader, topic: str, partition: int, end: int, damage: DamagedParts) -> None:
+        self.reader, self._end = PassingReader(reader, damage), end
+        self._damage, self._topic, self._partition = damage, topic, partition
         self._entries: deque[tuple[int, Any]] = deque()
-        self._last_id = ""
+        self._last_id, self._last_ns = "", 0
 
     @property
     def position(self) -> int:
@@ -131,19 +133,33 @@ class Part:
         """Returns the next entry; None: there is none. Raises BusError."""
         while not self._entries and self.reader.position < self._end:
             try:
+                before = self.reader.position
                 records = await self.reader.read(_BATCH, _EMPTY_S)
             except OffsetGone as gone:  # retention was faster than the reader
                 self.reader.seek(min(max(gone.first, 0), self._end))
                 continue
-            if not records:
+            if not records and self.reader.position == before:
                 return None
+            if not records:
+                self._note_lost(before, self.reader.position)
             for record in records:
                 entry = decode_entry(record)
                 # An entry that was tried again while Kafka gave no answer may be there twice, one after the other.
                 if entry is not None and entry.id != self._last_id:
                     self._entries.append((record.offset, entry))
-                    self._last_id = entry.id
+                    self._last_id, self._last_ns = entry.id, entry.recorded_ns
         return self._entries[0][1] if self._entries else None
+
+    def _note_lost(self, before: int, after: int) -> None:
+        """Puts an entry in the place of those that a damaged part had."""
+        if self._damage.at(self._topic, self._partition, before) is None:
+            return  # a hole that a transaction left
+        reason = f"entries from offset {before} to {after} are in a damaged part of the log"
+        self._entries.append((before, lost_entry(f"{self._topic}/{self._partition}/{before}", self._last_ns, reason)))
+
+    async def follow(self) -> Sequence[Record]:
+        """Returns the next records. Raises BusError."""
+        return await self.reader.read(_BATCH, _READ_S)
 
     def take(self) -> Any:
         """Removes the entry that :meth:`first` returned."""

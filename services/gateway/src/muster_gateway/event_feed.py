@@ -32,8 +32,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import structlog
+from muster_bus.damage import Readers
 from muster_bus.errors import BusError, LogUnavailable, OffsetGone
-from muster_bus.log import Log, LogReader, Record
+from muster_bus.log import LogReader, Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_STORE_CAPACITY, HEADER_TRACKING, Topics, event_id_of
 from muster_runtime.request_store import RequestStore, capacity_of
 
@@ -89,7 +90,7 @@ class EventFeed:
 
     def __init__(
         self,
-        bus: Log,
+        bus: Readers,
         topics: Topics,
         tail: EventTail,
         rm_id: str,

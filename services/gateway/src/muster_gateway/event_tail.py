@@ -13,8 +13,9 @@ import contextlib
 from typing import NamedTuple, Protocol
 
 import structlog
+from muster_bus.damage import Readers
 from muster_bus.errors import BusError, LogUnavailable, OffsetGone
-from muster_bus.log import Log, LogReader, Record
+from muster_bus.log import LogReader, Record
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +46,7 @@ class _Place(NamedTuple):
 class EventTail:
     """See the module's docstring. The tail reads while it has members."""
 
-    def __init__(self, bus: Log, topic: str, partition: int) -> None:
+    def __init__(self, bus: Readers, topic: str, partition: int) -> None:
         self._bus, self._topic, self._partition = bus, topic, partition
         self._position: int | None = None  # None: the tail does not read
         self._places: dict[bytes, list[_Place]] = {}

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import structlog
 from muster_bus.clock import Clock
+from muster_bus.damage import DamagedParts
 from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
 from muster_runtime.caller import Caller
@@ -108,18 +109,20 @@ class FrontEnd:
         self._rates = Rates(QuotaBook(settings.quotas, self._doorman.quota_rules), clock)
         # (A front end that was started again has entries of the same gateway.)
         self._audit = AuditWriter(topics, clock, gateway_id, series=f"http-{secrets.token_hex(4)}-")
+        self._damage = DamagedParts("the audit entries in them are not shown")
+        self._backend = backend
         front = HttpFront(
             view,
             publisher,
             self._doorman,
             backend.live,
-            backend.health,
+            self._health,
             backend.exposition,
             settings.default_rm,
             self._callers,
             self._rates,
             self._audit,
-            AuditPages(AuditTrail(bus, topics)),
+            AuditPages(AuditTrail(bus, topics, self._damage)),
             backend.answer,
             tokens=bool(settings.tokens) or settings.jwt.enabled,
         )
@@ -155,6 +158,10 @@ class FrontEnd:
                 async with asyncio.timeout(self._settings.stop_grace_s):
                     await self._writer.close()
         self._life.end()
+
+    async def _health(self) -> tuple[bool, list[str]]:
+        serves, problems = await self._backend.health()
+        return serves, [*problems, *self._damage.problems()]
 
     async def _watch_files(self) -> None:
         """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""

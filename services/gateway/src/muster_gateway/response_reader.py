@@ -32,7 +32,8 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 import structlog
-from muster_bus.errors import CodecError, LogError, LogUnavailable, OffsetGone
+from muster_bus.damage import DamagedParts, Readers
+from muster_bus.errors import CodecError, LogDamaged, LogError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, PromptReader, Record
 from muster_bus.topics import Topics
 from muster_runtime.waits import in_step_s
@@ -141,7 +142,9 @@ class Feed:
         last = self._seen.sequence
         if last != UNKNOWN and sequence > last + 1 and not self.may_miss:
             raise ResponsesLost(
-                self.rm_id, f"responses {last + 1} to {sequence - 1} were deleted by retention before they were sent"
+                self.rm_id,
+                f"responses {last + 1} to {sequence - 1} were deleted by retention "
+                "before they were sent, or are in a damaged part of the log",
             )
         mine = response.kind is self.kind and sequence > last
         self._seen = Cursor(max(sequence, last), offset + 1, sequence if mine else self._seen.last_sent)
@@ -225,6 +228,14 @@ for _kind in StreamKind:
     metrics.waiting.labels(_kind.name.lower()).set_function(_count_waiting(_kind))
 
 
+# For a tail or a catch-up that nobody asks about its health.
+_UNSEEN = DamagedParts("the responses in them are not sent")
+
+
+def _damaged(error: LogDamaged) -> str:
+    return f"responses from offset {error.first_offset} to {error.next_offset} are in a damaged part of the log"
+
+
 @dataclass(slots=True)
 class _Waiting:
     key: bytes
@@ -238,10 +249,16 @@ class ResponseTail:
     """
 
     def __init__(
-        self, bus: Log, topics: Topics, partition: int, batch: int, stirred: Callable[[], None] = lambda: None
+        self,
+        bus: Log,
+        topics: Topics,
+        partition: int,
+        batch: int,
+        stirred: Callable[[], None] = lambda: None,
+        damage: DamagedParts = _UNSEEN,
     ) -> None:
         self._bus, self._topics, self.partition, self._batch = bus, topics, partition, batch
-        self._stirred = stirred
+        self._stirred, self._damage = stirred, damage
         self._reader: LogReader | None = None
         self._dispatched = 0
         self._feeds: dict[bytes, dict[StreamKind, Feed]] = {}
@@ -299,7 +316,10 @@ class ResponseTail:
                 self._dispatch(records, self._reader.position)
                 self.answering, retry_s = True, _RETRY_MIN_S
             except OffsetGone as error:
-                self._jump(error)
+                self._jump(error.first, error)
+            except LogDamaged as error:
+                self._damage.note(error)
+                self._jump(error.next_offset, error)
             except LogUnavailable as error:
                 self.answering = False
                 log.warning("response log unavailable", partition=self.partition, error=str(error), retry_s=retry_s)
@@ -422,22 +442,22 @@ class ResponseTail:
         if waiting is not None and not waiting.answer.done():
             waiting.answer.set_result((answer, _behind_registration(offset, sequence)))
 
-    def _jump(self, error: OffsetGone) -> None:
-        """Detaches all feeds after retention overtook the tail. Each feed finds lost responses by its own catch-up."""
+    def _jump(self, position: int, error: LogError) -> None:
+        """Detaches all feeds, because records are gone or damaged. Each finds lost responses by its own catch-up."""
         assert self._reader is not None
-        log.error("response log deleted before it was read", partition=self.partition, error=str(error))
+        log.error("responses are gone before they were read", partition=self.partition, error=str(error))
         for feed in [feed for feeds in self._feeds.values() for feed in feeds.values()]:
             self.detach(feed)
             feed.overflow()
-        self._dispatched = error.first
-        self._reader.seek(error.first)
+        self._dispatched = position
+        self._reader.seek(position)
 
 
 class CatchUp:
     """Brings lagging feeds to the live tail, a bounded number at the same time."""
 
-    def __init__(self, bus: Log, topics: Topics, batch: int, max_readers: int) -> None:
-        self._bus, self._topics, self._batch = bus, topics, batch
+    def __init__(self, bus: Log, topics: Topics, batch: int, max_readers: int, damage: DamagedParts = _UNSEEN) -> None:
+        self._bus, self._topics, self._batch, self._damage = bus, topics, batch, damage
         self._places = asyncio.Semaphore(max_readers)
 
     async def run(self, feed: Feed, tail: ResponseTail, room: Callable[[], Awaitable[None]]) -> None:
@@ -477,6 +497,13 @@ class CatchUp:
             reader.seek(error.first)
             feed.pass_to(error.first)
             return
+        except LogDamaged as error:
+            self._damage.note(error)
+            if feed.seen.sequence == UNKNOWN and not feed.may_miss:
+                raise ResponsesLost(feed.rm_id, f"{_damaged(error)} before they were sent") from error
+            reader.seek(error.next_offset)
+            feed.pass_to(error.next_offset)
+            return
         for record in records:
             if record.key == feed.key:
                 response = _readable(record)
@@ -492,7 +519,7 @@ class CatchUp:
 class StartingPoint:
     """Finds where a stream's responses begin, from the session and from the RM's own number."""
 
-    def __init__(self, bus: Log, topics: Topics, batch: int, timeout_s: float) -> None:
+    def __init__(self, bus: Readers, topics: Topics, batch: int, timeout_s: float) -> None:
         self._bus, self._topics, self._batch, self._timeout_s = bus, topics, batch, timeout_s
 
     async def find(

@@ -22,6 +22,7 @@ from grpc_health.v1.health import aio as grpc_health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from muster_bus.clock import Clock
+from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.errors import BusError, LogBehind
 from muster_bus.log import Log, LogCondition, LogWriter, OutRecord
 from muster_bus.topics import Topics
@@ -141,7 +142,11 @@ class Gateway:
         self._doorman = Doorman(settings)
         self._callers = Calls()
         self._audit = AuditWriter(topics, clock, self.gateway_id)
-        self._trail = AuditTrail(bus, topics)
+        self._damage = DamagedParts(
+            "the responses, events and audit entries in them are not sent (an RM that lacks some must register again)"
+        )
+        self._readers = PassingReaders(bus, self._damage)
+        self._trail = AuditTrail(bus, topics, self._damage)
         self._book = QuotaBook(settings.quotas, self._doorman.quota_rules)
         self._rates = Rates(self._book, clock, self._tell_slow)
         self._telling: set[asyncio.Task[None]] = set()
@@ -149,7 +154,9 @@ class Gateway:
         self._codec = RequestCodec(topics, self.gateway_id)
         self._table = StreamTable()
         stirred = self._table.stirred.set
-        self._tails = [ResponseTail(bus, topics, p, settings.read_batch, stirred) for p in range(topics.partitions)]
+        self._tails = [
+            ResponseTail(bus, topics, p, settings.read_batch, stirred, self._damage) for p in range(topics.partitions)
+        ]
         self._writer: LogWriter | None = None
         self._server: grpc.aio.Server | None = None
         self._http: HttpServer | None = None
@@ -307,7 +314,7 @@ class Gateway:
         answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
         others = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
         own = self._bus.problems() if isinstance(self._bus, LogCondition) else []
-        return [*self._doorman.problems(), *self._rates.problems(), *own, *others]
+        return [*self._doorman.problems(), *self._rates.problems(), *own, *self._damage.problems(), *others]
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
@@ -368,7 +375,7 @@ class Gateway:
         parts = Parts(
             settings=settings,
             gateway_id=self.gateway_id,
-            bus=self._bus,
+            bus=self._readers,
             topics=self._topics,
             clock=self._clock,
             writer=self._writer,
@@ -376,9 +383,11 @@ class Gateway:
             sessions=self.sessions,
             life=life,
             tails=self._tails,
-            event_tails=[EventTail(self._bus, self._topics.events, p) for p in range(self._topics.partitions)],
-            catch_up=CatchUp(self._bus, self._topics, settings.read_batch, settings.max_catch_up_readers),
-            starting_point=StartingPoint(self._bus, self._topics, settings.read_batch, settings.registration_timeout_s),
+            event_tails=[EventTail(self._readers, self._topics.events, p) for p in range(self._topics.partitions)],
+            catch_up=CatchUp(self._bus, self._topics, settings.read_batch, settings.max_catch_up_readers, self._damage),
+            starting_point=StartingPoint(
+                self._readers, self._topics, settings.read_batch, settings.registration_timeout_s
+            ),
             table=self._table,
             quotas=self._quotas,
             rates=self._rates,

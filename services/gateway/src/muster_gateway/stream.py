@@ -24,8 +24,9 @@ from typing import Any, Protocol, TypeVar
 import grpc
 import structlog
 from muster_bus.clock import Clock
+from muster_bus.damage import Readers
 from muster_bus.errors import BusError, LogError, RecordTooLarge
-from muster_bus.log import Log, LogWriter, OutRecord
+from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import current
@@ -97,7 +98,7 @@ class Parts:
 
     settings: GatewaySettings
     gateway_id: str
-    bus: Log
+    bus: Readers
     topics: Topics
     clock: Clock
     writer: LogWriter

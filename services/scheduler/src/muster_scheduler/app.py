@@ -33,7 +33,7 @@ from muster_scheduler.machine import SchedulerMachine
 from muster_scheduler.outside import Outside
 from muster_scheduler.ownership import Action, Do, Holding, Ownership
 from muster_scheduler.policy_groups import PolicyGroups
-from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
+from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps, difference_text
 from muster_scheduler.rm_quotas import ReachedQuotas
 from muster_scheduler.settings import SchedulerSettings
 from muster_scheduler.users import UserGroups
@@ -72,6 +72,7 @@ class SchedulerService:
         self._whole = whole if whole.is_empty or not self._is_grouped else None
         self._outside: dict[int, Outside] = {}
         self._steps = Steps(clock.monotonic)
+        self._times: dict[int, RecordedTime] = {}  # by partition, of its latest machine
         self._reached = ReachedQuotas(clock.monotonic)
         self._disposal = Disposal()
         self._make_machine: Callable[[int], SchedulerMachine] | None = None
@@ -100,12 +101,13 @@ class SchedulerService:
             groups,
             self._clock.monotonic,
             self._outside_of(partition).gate,
-            RecordedTime(self._clock if isinstance(self._clock, SystemClock) else NoSteps()),
+            self._time_of(partition),
             self._steps,
             holds=True,
             reached=self._reached,
             dispose=self._disposal.add,
         )
+        metrics.clock_difference_seconds.set_function(lambda: self._difference_ns() / 1e9)
         await self._membership.start()
         if self._membership.assignment is not None:
             self._take_share(self._membership.assignment)
@@ -317,6 +319,8 @@ class SchedulerService:
     async def problems(self) -> list[str]:
         """Returns the present problems, one sentence each."""
         found = [*self._worker_problems(), *self._steps.problems(), *self._reached.problems()]
+        if difference := difference_text(self._difference_ns()):
+            found.append(difference)
         for outside in self._in_use():
             found += outside.problems()
         for partition, standby in sorted(self._standbys.items()):
@@ -324,6 +328,17 @@ class SchedulerService:
                 found.append(f"the standby of partition {partition} cannot follow: {standby.last_error}")
         problem = self._membership.problem() if self._membership.assignment is not None else ""
         return [*found, problem] if problem else found
+
+    def _time_of(self, partition: int) -> RecordedTime:
+        source = self._clock if isinstance(self._clock, SystemClock) else NoSteps()
+        self._times[partition] = times = RecordedTime(source)
+        return times
+
+    def _difference_ns(self) -> int:
+        """Returns the largest difference of the wall clock and recorded time, of the owned partitions."""
+        self._clock.now_ns()  # an idle scheduler has not read it for a while
+        owned = (self._times[each].difference_ns for each in self._running if each in self._times)
+        return max(owned, key=abs, default=0)
 
     def facts(self) -> dict[str, object]:
         """Returns what this instance owns and follows, for people."""

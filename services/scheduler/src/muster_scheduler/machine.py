@@ -176,9 +176,7 @@ class SchedulerMachine:
         """Builds the cores and checks them, once the state is complete. A standby has done both before."""
         followed = self._folder.settled
         self._folder.complete()
-        lasts = [(state.info.last_decided_ns, state.info.clock) for state in self._folder.rms.values()]
-        lasts += [(kept.last_decided_ns, Anchor()) for kept in self._folder.forgotten.values()]
-        self._times.resume(now_ns, *max(lasts, default=(0, Anchor())))
+        self._times.resume(now_ns, *self._last_decided())
         self._checked_ns = now_ns = self._times.recorded(now_ns)
         for rm_id, state in self._folder.rms.items():
             for problem in state.info.closed:
@@ -200,6 +198,13 @@ class SchedulerMachine:
             state.core.apply(SetCallbacks(callback_stream.policy_of(state.info)), now_ns, out)
         for rm_id in self._folder.external:
             self._sources.give_up_forgotten(rm_id, now_ns)
+
+    def _last_decided(self) -> tuple[int, Anchor]:
+        """Returns the latest recorded time, and the newest anchor; a forgotten RM has none."""
+        infos = (each.info for each in self._folder.rms.values())
+        newest = max(infos, key=lambda info: info.last_decided_ns, default=None)
+        last_ns = max((kept.last_decided_ns for kept in self._folder.forgotten.values()), default=0)
+        return (last_ns, Anchor()) if newest is None else (max(last_ns, newest.last_decided_ns), newest.clock)
 
     def _folded_pauses(self, info: RmInfo, now_ns: int) -> None:
         """Resumes the pauses that were in force before the restart."""
@@ -274,10 +279,9 @@ class SchedulerMachine:
     def next_deadline_ns(self) -> int | None:
         """Returns the time of the next ``tick``."""
         undecided = any(rm_id not in self._held for rm_id in self._outcomes)
-        if self._unexhausted or undecided or self._times.stepped:
+        if self._unexhausted or undecided:
             return 0
-        first_ns = self._deadlines.first_ns()
-        deadlines = [] if first_ns is None else [first_ns]
+        deadlines = [each for each in (self._deadlines.first_ns(), self._times.step_due_ns()) if each is not None]
         if self._check_every_ns:
             deadlines.append(self._checked_ns + self._check_every_ns)
         return self._times.clock_ns(min(deadlines)) if deadlines else None
@@ -285,8 +289,7 @@ class SchedulerMachine:
     def _tell_step(self, message: str, now_ns: int) -> None:
         """Records that the wall clock stepped."""
         self._steps.note(message)
-        for rm_id, state in self._folder.rms.items():
-            state.info.clock = self._times.anchor
+        for rm_id in self._folder.rms:
             notices.note(message, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
 
     def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> Iterator[Sequence[OutRecord]]:
@@ -342,6 +345,7 @@ class SchedulerMachine:
 
     def _emit_steps(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> Iterator[None]:
         rm_id = state.info.rm_id
+        state.info.clock = self._times.anchor
         took_us = partial(self._watch.take_us, rm_id)
         return self._emitters[rm_id].emit_steps(out, state.core.next_submission, outputs, took_us)
 

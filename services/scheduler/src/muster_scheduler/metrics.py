@@ -38,6 +38,7 @@ class Metric(StrEnum):
 
 
 PARTITIONS = "muster_scheduler_partitions"
+CLOCK_DIFFERENCE = "muster_scheduler_clock_difference_seconds"
 REPEATED = "muster_scheduler_requests_repeated"
 
 
@@ -80,6 +81,10 @@ deciding_seconds = Counter(Metric.DECIDING_SECONDS, "Duration of these rounds, u
 
 partitions = Gauge(
     PARTITIONS, "Partitions that this scheduler owns, follows as a standby, and could take over at once.", ["as"]
+)
+
+clock_difference_seconds = Gauge(
+    CLOCK_DIFFERENCE, "The system clock less recorded time: the largest difference of the partitions owned here."
 )
 
 _BY_TALLY: dict[str, Counter] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, day_ns
 from muster_bus.log import Log
 from muster_bus.topics import Topics
 from muster_core.external.external_books import ExternalBooks
@@ -62,6 +62,7 @@ class ViewService:
         self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
         self._history = History()
         self._streams = OpenStreams(settings.publisher_url) if settings.publisher_url else None
+        self._damaged: Callable[[], list[str]] = list
         self._health: dict[str | None, tuple[float, HealthDao]] = {}
         self._checking = asyncio.Lock()
         self._server: HttpServer | None = None
@@ -70,9 +71,12 @@ class ViewService:
         )
         self._life = Life("view")
 
-    def asks(self, publisher: ASGIApp) -> None:
-        """Uses the event publisher of this process instead of ``settings.publisher_url``."""
-        self._streams = OpenStreams(publisher)
+    def asks(self, publisher: ASGIApp, damaged: Callable[[], list[str]]) -> None:
+        """Uses the event publisher of this process instead of ``settings.publisher_url``.
+
+        :param damaged: returns the damaged parts of the log that it passed over, one sentence each.
+        """
+        self._streams, self._damaged = OpenStreams(publisher), damaged
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -122,16 +126,20 @@ class ViewService:
         self._life.end()
 
     async def healthy(self) -> bool:
-        """Whether everything works; :meth:`problems` names each fault."""
-        return not await self.problems()
+        """Whether everything works, if only up to a damaged part of the log; :meth:`problems` names each fault."""
+        return not await self._hindrances()
 
     async def problems(self) -> list[str]:
         """The present problems, one sentence each."""
+        damaged = [follower.problem for follower in self._followers if follower.met_damage and follower.problem]
+        return [*damaged, *await self._hindrances()]
+
+    async def _hindrances(self) -> list[str]:
         problems = [] if await self._log.healthy() else ["the log does not answer"]
         for follower in self._followers:
             if not follower.settled:
                 problems.append(f"partition {follower.partition} is not folded yet")
-            elif follower.problem:
+            elif follower.problem and not follower.met_damage:
                 problems.append(follower.problem)
         return [*problems, *filter(None, [self._lagging(None)])]
 
@@ -150,7 +158,7 @@ class ViewService:
     async def _sample(self) -> None:
         """Takes a sample of the history at once, and then every ``history_interval_s`` (a minute by default)."""
         while True:
-            self._history.take(self.states(), self._clock.now_ns())
+            self._history.take(self.states(), day_ns(self._clock))
             await asyncio.sleep(self.settings.history_interval_s)
 
     # ---- for REST --------------------------------------------------------------------------------------------------
@@ -253,7 +261,7 @@ class ViewService:
             if rm_id in (None, known)
             for each in external.lost(known, books)
         ]
-        check = HealthCheck(chosen, problems, self._lagging(rm_id), lost)
+        check = HealthCheck(chosen, problems, self._lagging(rm_id), lost, self._damaged())
         with self._gate.hold():
             await cooperate(check.steps(), self._clock, self.settings.render_slice_ms / 1000)
         return check.result()

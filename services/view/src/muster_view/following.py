@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import structlog
 from muster_bus.clock import Clock
-from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
+from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 from muster_core.external.external_books import ExternalBooks
@@ -51,6 +51,7 @@ class PartitionFollower:
     :ivar version: grows with each fold, so an equal version means an equal state.
     :ivar departed: the last states of removed objects.
     :ivar lengths: by RM, the allocations that ended by themselves since this process began to follow.
+    :ivar met_damage: whether the next part of the log is damaged: the state before it is shown until a restart.
     :ivar problem: the reason why the follower does not follow now; "": it follows.
     """
 
@@ -78,6 +79,7 @@ class PartitionFollower:
         self._wanted_s = float("-inf")
         self._flowing = False  # the last read brought records
         self._whole = asyncio.Event()  # no transaction is folded in part
+        self.met_damage = False
         self._broken = False  # the state in memory cannot be continued
 
     # ---- the state -------------------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ class PartitionFollower:
                 if self._broken:
                     await self._rebuild()
                 await self._step()
-                self.problem, wait_s = "", self._settings.retry_min_s
+                self.problem, self.met_damage, wait_s = "", False, self._settings.retry_min_s
             except LogClosed:
                 raise
             except Exception as error:
@@ -315,6 +317,13 @@ class PartitionFollower:
     def _failed(self, error: Exception) -> None:
         metrics.FOLLOW_ERRORS.labels(str(self.partition)).inc()
         self._fresh.clear()
+        self.met_damage = isinstance(error, LogDamaged)
+        if isinstance(error, LogDamaged):  # what is shown stays as it was before the damaged part
+            problem = f"partition {self.partition}: {error}; the state before it is shown"
+            if problem != self.problem:
+                self.problem = problem
+                log.error("view.not_following", partition=self.partition, error="LogDamaged", detail=str(error))
+            return
         self._broken = self._broken or not isinstance(error, LogUnavailable)
         if isinstance(error, LogUnavailable):
             self.problem = f"partition {self.partition}: the log does not answer: {error}"

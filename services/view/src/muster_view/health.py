@@ -35,6 +35,7 @@ class HealthCheck:
     problems: Sequence[str]
     lagging: str = ""
     lost_sources: Sequence[str] = ()
+    damaged: Sequence[str] = ()
     negative_partitions: list[str] = field(default_factory=list)
     negative_nodes: list[str] = field(default_factory=list)
     overcommitted: list[str] = field(default_factory=list)
@@ -51,7 +52,7 @@ class HealthCheck:
                 yield from self._look_at(f"{state.info.rm_id}/{partition.name}", partition)
 
     def result(self) -> HealthDao:
-        """The answer, in YuniKorn's order of checks; the last three are Muster's own."""
+        """The answer, in YuniKorn's order of checks; the last four are Muster's own."""
         checks = [
             _check("Scheduling errors", "Every record of the state could be read and applied", self.problems),
             _check("Failed nodes", "No node is registered that could not be used", ()),
@@ -80,6 +81,7 @@ class HealthCheck:
             ),
             _check("State lag", "The view is not far behind the scheduler", [self.lagging] if self.lagging else ()),
             _check("External sources", "Every external source is connected", self.lost_sources),
+            _check("Whole log", "No damaged part of the log was passed over", self.damaged),
             # Nothing fails: the list admits nobody until somebody mends it, which no restart does.
             _check("Access lists", "Every access list admits somebody or nobody on purpose", (), self._closed()),
         ]

@@ -85,6 +85,7 @@ class History:
             for span in self.spans
             if span.missing
         ]
+        said += [f"{each[0].upper()}{each[1:]}." for _, tail in self.beyond for each in tail.damaged]
         return said
 
 

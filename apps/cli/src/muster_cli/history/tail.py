@@ -32,10 +32,12 @@ class Tail:
 
     :ivar tables: pyarrow tables with the columns of :data:`COLUMNS`.
     :ivar cut: whether there were more events than the limit.
+    :ivar damaged: the damaged parts of the log that were passed over, one sentence each.
     """
 
     tables: list[Any] = field(default_factory=list)
     cut: bool = False
+    damaged: list[str] = field(default_factory=list)
     last_ids: dict[tuple[str, str], int] = field(default_factory=dict)
     _events: dict[str, int] = field(default_factory=dict)
 
@@ -84,14 +86,15 @@ def from_log(path: Path, topic: str, exported: Exported) -> Tail:
     the log cannot be read.
     """
     from muster_bus.backends.sqlite_file import LogFile
-    from muster_bus.errors import BusError
+    from muster_bus.errors import BusError, LogDamaged
 
     tail = Tail()
     try:
         with LogFile(path) as file:
             for partition in file.partitions(topic):
                 found: list[tuple[str, str, int, bytes]] = []
-                for records in file.newest_first(topic, partition):
+                passed: list[LogDamaged] = []
+                for records in file.newest_first(topic, partition, passed):
                     events = list(_tracked(records))
                     new = [event for event in events if event[2] > exported.get(event[:2], -1)]
                     found += reversed(new)
@@ -101,6 +104,7 @@ def from_log(path: Path, topic: str, exported: Exported) -> Tail:
                         tail.cut = True
                         break
                 _add(tail, found[::-1])
+                tail.damaged += map(str, passed)
     except BusError as error:
         raise CommandError(str(error)) from error
     return tail

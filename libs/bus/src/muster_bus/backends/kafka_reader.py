@@ -12,7 +12,7 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from muster_bus import metrics
 from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop, text_of
-from muster_bus.errors import LogClosed, LogUnavailable, OffsetGone
+from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetGone
 from muster_bus.log import Record
 
 log = structlog.get_logger(__name__)
@@ -28,6 +28,10 @@ _FETCHES_OF_SILENCE = 4  # so many fetches, idle ones too, must fit into log.kaf
 # aiokafka looks whether there is something to fetch at this interval, beside whenever something has happened. Its
 # default, 0.2 s, is most of what an idle reader costs.
 _LOOK_S = 5.0
+_REMEDY = (
+    "let a broker with a whole copy lead the partition (docs/backup.md); what decides needs these records, what only "
+    "follows goes on behind them"
+)
 
 
 class KafkaReader:
@@ -38,6 +42,7 @@ class KafkaReader:
         self._place = TopicPartition(topic, partition)
         self._position = 0
         self._closed = False
+        self._damaged_at: int | None = None  # where a batch begins that is not as it was written
         settings = link.settings
         # The bounds do not stop large records: a broker always sends the first batch, whatever its size.
         most = fetch_max_bytes or settings.kafka_fetch_max_bytes
@@ -75,7 +80,7 @@ class KafkaReader:
         return self._position
 
     def seek(self, offset: int) -> None:
-        self._position = offset
+        self._position, self._damaged_at = offset, None
         self._is_busy()
         self._consumer.seek(self._place, offset)
         self._silent_since_s = self._link.clock.monotonic()
@@ -131,6 +136,10 @@ class KafkaReader:
 
     async def _poll(self, max_records: int, timeout_s: float) -> Sequence[ConsumerRecord]:
         place = self._place
+        if self._damaged_at is not None and self._position > self._damaged_at:  # another broker has it whole
+            self._damaged_at = None
+        if self._damaged_at is not None:
+            max_records = 1  # aiokafka drops what it has read of an answer when it meets the batch
         try:
             batches = await self._consumer.getmany(place, timeout_ms=round(timeout_s * 1000), max_records=max_records)
         except errors.OffsetOutOfRangeError as error:
@@ -138,10 +147,27 @@ class KafkaReader:
             raise OffsetGone(place.topic, place.partition, self._position, first, end) from error
         except errors.ConsumerStoppedError as error:
             raise LogClosed(f"the reader of {place.topic}[{place.partition}] is closed") from error
+        except errors.CorruptRecordException as error:
+            self._meet_damage(error)
+            return ()
         except errors.KafkaError as error:
             raise LogUnavailable(f"{place.topic}[{place.partition}] cannot be read: {text_of(error)}") from error
         found: Sequence[ConsumerRecord] = batches.get(place, ())
         return found
+
+    def _meet_damage(self, error: Exception) -> None:
+        """Goes back to read what is before a damaged batch. Raises LogDamaged if that is read already.
+
+        (Only the batch itself could tell where it ends. A reader that goes on meets it again at each of its offsets.)
+        """
+        place, fetched = self._place, self._consumer._fetcher._records.get(self._place)
+        parts = getattr(fetched, "_partition_records", None)
+        at = max(self._position, getattr(parts, "next_fetch_offset", self._position))
+        again, self._damaged_at = self._damaged_at == at, at
+        self._consumer.seek(place, self._position)
+        if again or at == self._position:
+            reason = "Kafka's checksum of a batch there does not fit"
+            raise LogDamaged(place.topic, place.partition, at, at + 1, reason, _REMEDY) from error
 
     async def first_offset(self) -> int:
         found = await self._asked_beside(_EARLIEST)

@@ -66,7 +66,7 @@ from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, wr
 from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.backends.sqlite_units import LARGE_RECORDS, Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
-from muster_bus.clock import Anchor, Clock, SystemClock
+from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone, TopicMismatch
 from muster_bus.log import Record
 from muster_bus.log_mark import LogMark
@@ -147,8 +147,8 @@ class SqliteLog:
             chains=self._chains,
             syncs_commits=self.settings.sqlite_synchronous == "full",
         )
-        anchor = self._clock.anchor if isinstance(self._clock, SystemClock) else Anchor
-        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_heads, anchor)
+        clock = self._clock if isinstance(self._clock, SystemClock) else None
+        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_heads, clock)
         self._maintenance = Maintenance(
             self.path,
             self.settings,
@@ -316,7 +316,8 @@ class SqliteLog:
             return
         with contextlib.closing(open_read_only(self.path)) as reading:
             if not is_new(reading, self.path):
-                refuse_breaks(reading, self.path)
+                topics = self.settings.topics()
+                refuse_breaks(reading, self.path, (topics.requests, topics.state))
                 self._compare(mark_of(reading))
 
     def _recognise(self, connection: sqlite3.Connection) -> None:

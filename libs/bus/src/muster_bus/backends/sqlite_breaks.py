@@ -7,7 +7,7 @@ that are compacted, since state is folded from them. ``muster verify`` checks ev
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -122,9 +122,17 @@ def was_written_by_older(connection: sqlite3.Connection) -> bool:
     return bool(found)
 
 
-def refuse_breaks(connection: sqlite3.Connection, path: Path) -> None:
-    """Checks what a start relies on. Raises LogDamaged, sqlite3.Error."""
-    found = check_beside(connection, path) + check(connection, whole=False).breaks
+def refuse_breaks(connection: sqlite3.Connection, path: Path, needed: Collection[str]) -> None:
+    """Checks what a start relies on. Raises LogDamaged, sqlite3.Error.
+
+    :param needed: topics whose records decisions need. Readers of the others pass over a damaged block, and say so
+        (``muster_bus.damage``); what is missing without a trace they could not notice.
+    """
+    found = [
+        each
+        for each in check_beside(connection, path) + check(connection, whole=False).breaks
+        if each.kind is not BreakKind.BLOCK or each.topic in needed
+    ]
     if not found:
         return
     first = found[0]

@@ -148,9 +148,13 @@ class LogFile:
                     records = [record for record in records if record.offset >= start]
                 yield block, records
 
-    def newest_first(self, topic: str, partition: int) -> Iterator[Sequence[Record]]:
+    def newest_first(
+        self, topic: str, partition: int, passed: list[LogDamaged] | None = None
+    ) -> Iterator[Sequence[Record]]:
         """Yields the records of a partition from its end to its beginning: one list per block, each list in offset
         order.
+
+        :param passed: gets the damaged blocks, which are passed over; None: the first one is raised.
         """
         place = self._place(topic, partition)
         low, high = place << OFFSET_BITS, (place + 1) << OFFSET_BITS
@@ -160,7 +164,14 @@ class LogFile:
             if not found:
                 return
             for block in found:
-                yield blocks.decode(topic, partition, block)
+                try:
+                    records = blocks.decode(topic, partition, block)
+                except LogDamaged as error:
+                    if passed is None:
+                        raise
+                    passed.append(error)
+                    continue
+                yield records
             high = low | found[-1].first_offset
 
     # ---- methods that run in a snapshot -----------------------------------------------------------------------------

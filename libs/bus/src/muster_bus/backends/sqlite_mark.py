@@ -16,7 +16,7 @@ from typing import NamedTuple
 import structlog
 from muster_runtime import durable
 
-from muster_bus.clock import NO_ANCHOR, Anchor
+from muster_bus.clock import NO_ANCHOR, STEP_NS, Anchor, SystemClock
 from muster_bus.log_mark import LogMark
 
 log = structlog.get_logger(__name__)
@@ -33,11 +33,13 @@ class SideFile(NamedTuple):
     :param mark: None: there is no side file, or none that can be read.
     :param loss: an accepted loss that the RMs' histories do not know yet, in a sentence; "": none.
     :param clock: the anchor of the process that had the log.
+    :param recorded_ns: the recorded time when it was written; 0: not known.
     """
 
     mark: LogMark | None
     loss: str = ""
     clock: Anchor = NO_ANCHOR
+    recorded_ns: int = 0
 
 
 def read_mark(log_path: Path) -> SideFile:
@@ -47,7 +49,8 @@ def read_mark(log_path: Path) -> SideFile:
         text = path.read_text()
         mark, content = LogMark.from_json(text), json.loads(text)
         offset_ns, boot_id, booted_ns = content.get("clock", NO_ANCHOR)
-        return SideFile(mark, str(content.get("loss", "")), Anchor(int(offset_ns), str(boot_id), int(booted_ns)))
+        anchor = Anchor(int(offset_ns), str(boot_id), int(booted_ns))
+        return SideFile(mark, str(content.get("loss", "")), anchor, int(content.get("recorded_ns", 0)))
     except FileNotFoundError:
         return SideFile(None)
     except (ValueError, TypeError) as error:
@@ -55,11 +58,12 @@ def read_mark(log_path: Path) -> SideFile:
         return SideFile(None)
 
 
-def write_mark(log_path: Path, mark: LogMark, loss: str = "", clock: Anchor = NO_ANCHOR) -> None:
+def write_mark(log_path: Path, mark: LogMark, loss: str = "", clock: Anchor = NO_ANCHOR, recorded_ns: int = 0) -> None:
     """Replaces the side file. Durable, and whole or not at all. Raises OSError."""
     path = mark_path(log_path)
     content = json.loads(mark.to_json()) | ({"loss": loss} if loss else {})
     content |= {"clock": clock} if any(clock) else {}
+    content |= {"recorded_ns": recorded_ns} if recorded_ns else {}
     durable.replace(path, json.dumps(content).encode())
 
 
@@ -69,7 +73,7 @@ class MarkKeeper:
     :param log_id: the log's identity.
     :param written: what the side file has.
     :param durable_heads: returns where what is durable ends, and the digest there.
-    :param anchor: returns the clock's anchor, so that the next process continues recorded time.
+    :param clock: its anchor and time are written, so that the next process continues recorded time.
     """
 
     def __init__(
@@ -78,10 +82,10 @@ class MarkKeeper:
         log_id: str,
         written: SideFile,
         durable_heads: Callable[[], Mapping[str, tuple[int, int]]],
-        anchor: Callable[[], Anchor] = Anchor,
+        clock: SystemClock | None = None,
     ) -> None:
         self._path, self._log_id = path, log_id
-        self._anchor, self._anchored = anchor, written.clock
+        self._clock, self._anchored_ns = clock, written.clock.offset_ns
         self._durable_heads = durable_heads
         self._written = written.mark if written.mark is not None and written.mark.log_id == log_id else None
         self._loss = written.loss
@@ -108,17 +112,19 @@ class MarkKeeper:
         """Writes the side file if records came. A full disk leaves an older mark, which is as true."""
         with self._one_at_a_time:
             mark = self.mark()
-            stepped = self._anchor().offset_ns != self._anchored.offset_ns
+            offset_ns = self._clock.anchor().offset_ns if self._clock is not None else self._anchored_ns
+            stepped = abs(offset_ns - self._anchored_ns) > STEP_NS
             if self._written is None or mark.records != self._written.records or stepped:
                 self._write(mark)
 
     def _write(self, mark: LogMark) -> None:
-        anchor = self._anchor()
+        anchor = self._clock.anchor() if self._clock is not None else NO_ANCHOR
+        recorded_ns = self._clock.now_ns() if self._clock is not None else 0
         try:
-            write_mark(self._path, mark, self._loss, anchor)
+            write_mark(self._path, mark, self._loss, anchor, recorded_ns)
         except OSError as error:
             if not self._failed:
                 log.warning("log.mark_not_written", path=str(mark_path(self._path)), error=error.strerror)
             self._failed = True
             return
-        self._written, self._anchored, self._failed = mark, anchor, False
+        self._written, self._anchored_ns, self._failed = mark, anchor.offset_ns, False

@@ -10,6 +10,7 @@ import asyncio
 
 import structlog
 from muster_bus.clock import Clock
+from muster_bus.damage import DamagedParts, PassingReaders, Readers
 from muster_bus.errors import LogUnavailable, OffsetGone, TransactionFailed
 from muster_bus.log import Log, LogReader, PartitionOwner, Record
 from muster_bus.topics import Topics
@@ -38,6 +39,8 @@ class PlainDerive:
     def __init__(self, settings: DeriveSettings, bus: Log, topics: Topics, clock: Clock) -> None:
         self.settings = settings
         self._bus, self._topics, self._clock = bus, topics, clock
+        self._damage = DamagedParts("nothing is derived from the records in them: usage lacks it")
+        self._readers = PassingReaders(bus, self._damage)
         self._life = Life("derive")
         self._troubles: dict[int, str] = {}
 
@@ -58,12 +61,13 @@ class PlainDerive:
             self._life.end()
 
     async def healthy(self) -> bool:
-        """Whether every partition works."""
-        return not await self.problems()
+        """Whether every partition works, if only behind a damaged part of the log."""
+        return not self._troubles
 
     async def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
-        return [f"partition {partition}: {text}" for partition, text in sorted(self._troubles.items())]
+        found = [f"partition {partition}: {text}" for partition, text in sorted(self._troubles.items())]
+        return found + self._damage.problems()
 
     async def _derive(self, partition: int) -> None:
         pause_s = self.settings.retry_min_s
@@ -90,14 +94,14 @@ class PlainDerive:
         owner = await self._bus.take_over("derive", topics.events, partition)
         parts.append(owner)
         committed = await owner.committed()
-        reader = await self._bus.reader(topics.events, partition, committed)
+        reader = await self._readers.reader(topics.events, partition, committed)
         parts.append(reader)
         deriver = PartitionDeriver(
             topics, partition,
             window_s=settings.window_s, refresh_windows=settings.refresh_windows,
             fan_out=settings.fan_out, usage=settings.usage,
         )  # fmt: skip
-        deriver.restore(await _states(self._bus, topics, partition, parts))
+        deriver.restore(await _states(self._readers, topics, partition, parts))
         self._troubles.pop(partition, None)
         # 2. batch by batch
         while True:
@@ -130,16 +134,16 @@ class PlainDerive:
 
 
 async def _states(
-    bus: Log, topics: Topics, partition: int, parts: list[LogReader | PartitionOwner]
+    bus: Readers, topics: Topics, partition: int, parts: list[LogReader | PartitionOwner]
 ) -> list[tuple[bytes, bytes]]:
     """The newest state of each key."""
     reader = await bus.reader(topics.usage_state, partition)
     parts.append(reader)
     end = await reader.end_offset()
     newest: dict[bytes, bytes] = {}
-    while reader.position < end:
+    while (before := reader.position) < end:
         records = await reader.read(_RESTORE_RECORDS, _READ_TIMEOUT_S)
-        if not records:
+        if not records and reader.position == before:
             raise LogUnavailable(f"{topics.usage_state}[{partition}] gives no records before its end {end}")
         for record in records:
             _keep(newest, record)

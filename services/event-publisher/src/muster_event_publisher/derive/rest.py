@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qsl
 
 import structlog
+from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
 from muster_bus.topics import Topics
@@ -62,17 +63,18 @@ class UsageRest:
             settings.refresh_windows,
             settings.rest_root_windows_max,
         )
-        self._bus, self._topics = bus, topics
+        self._damage, self._topics = DamagedParts("the usage in them is not shown"), topics
+        self._readers = PassingReaders(bus, self._damage)
         self._life = Life("usage")
-        self._readers: list[LogReader] = []
+        self._open: list[LogReader] = []
         self._silent: set[int] = set()
 
     async def start(self) -> None:
         """Begins to follow the topic; the records that are on the log already are read soon after."""
         self._life.begin()
         for partition in range(self._topics.partitions):
-            reader = await self._bus.reader(self._topics.usage, partition)
-            self._readers.append(reader)
+            reader = await self._readers.reader(self._topics.usage, partition)
+            self._open.append(reader)
             self._life.watch(self._follow(partition, reader), f"partition-{partition}")
 
     async def wait(self) -> None:
@@ -83,17 +85,18 @@ class UsageRest:
         """Stops following."""
         if self._life.begin_stop():
             await self._life.cancel_tasks()
-            for reader in self._readers:
+            for reader in self._open:
                 await reader.close()
             self._life.end()
 
     async def healthy(self) -> bool:
-        """Whether every partition of usage is followed."""
-        return not await self.problems()
+        """Whether every partition of usage is followed, if only behind a damaged part of the log."""
+        return not self._silent
 
     async def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
-        return [f"usage of partition {partition} is not followed" for partition in sorted(self._silent)]
+        found = [f"usage of partition {partition} is not followed" for partition in sorted(self._silent)]
+        return found + self._damage.problems()
 
     async def _follow(self, partition: int, reader: LogReader) -> None:
         start: int | None = None

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, day_ns
+from muster_bus.damage import DamagedParts, Readers
 from muster_bus.errors import LogUnavailable, OffsetGone
-from muster_bus.log import Log, LogReader
+from muster_bus.log import LogReader
 
 from muster_event_publisher import metrics
 from muster_event_publisher.codec import decode
@@ -58,16 +59,17 @@ class Exporter:
         self,
         sink: Sink,
         feed: PartitionFeed,
-        bus: Log,
+        bus: Readers,
         topic: str,
         policy: FlushPolicy,
         retry: Retry,
         clock: Clock,
         dead_letters: DeadLetters,
+        damage: DamagedParts | None = None,
     ) -> None:
         self.problem: str | None = None
         self._sink, self._feed, self._bus, self._topic = sink, feed, bus, topic
-        self._dead_letters = dead_letters
+        self._dead_letters, self._damage = dead_letters, damage or DamagedParts("the events in them are not exported")
         self._policy, self._retry, self._clock = policy, retry, clock
         self._reader: LogReader | None = None
         self._runs: list[EventRun] = []
@@ -121,7 +123,7 @@ class Exporter:
     def lag_s(self) -> float:
         """Age of the oldest event that is not durable; if it is not in memory, the time since the sink had all."""
         if self._runs:
-            return max(self._clock.now_ns() - decode(self._runs[0].values[0]).timestampNano, 0) / 1e9
+            return max(day_ns(self._clock) - decode(self._runs[0].values[0]).timestampNano, 0) / 1e9
         return self._clock.monotonic() - self._caught_up_at if self.lag else 0.0
 
     def _due(self) -> bool:
@@ -165,6 +167,8 @@ class Exporter:
                 raise LogUnavailable(f"{self._topic}[{self._feed.partition}] gives nothing at {progress.last.offset}")
             runs = batch_of(self._feed.partition, records, 0, 0).runs
             last = progress.last
+            if self._damage.at(self._topic, self._feed.partition, last.offset) is not None:
+                return min(progress.end, end)  # what would show whether it is the same log is damaged
             if runs and (runs[0].offsets[0], runs[0].rm_id, runs[0].instance, runs[0].first_id) == last:
                 return min(progress.end, end)
         # The sink recognises each event by instance and id, so starting over does no harm.

@@ -20,7 +20,7 @@ from typing import Any, Self
 import asyncpg
 import structlog
 from msgspec.json import encode
-from muster_bus.clock import Clock, SystemClock
+from muster_bus.clock import Clock, SystemClock, day_ns
 from muster_runtime.stores import ClientTls, Password
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -216,7 +216,7 @@ class PostgresSink:
     @property
     def _first_day(self) -> int | None:
         """The oldest day that is kept."""
-        return self._clock.now_ns() // _DAY_NS - self._retention_days if self._retention_days else None
+        return day_ns(self._clock) // _DAY_NS - self._retention_days if self._retention_days else None
 
     def _young(self, rows: list[_Row]) -> list[_Row]:
         """The rows that are within the retention."""

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import httpx
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, day_ns
 from muster_core.external.errors import CursorExpired, SourceSaysNonsense, SourceUnavailable
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -436,7 +436,7 @@ class HttpSource:
             try:
                 there = parsedate_to_datetime(said).timestamp()
                 date = response.headers.get("date")
-                wait_s = there - (parsedate_to_datetime(date).timestamp() if date else self._clock.now_ns() / 1e9)
+                wait_s = there - (parsedate_to_datetime(date).timestamp() if date else day_ns(self._clock) / 1e9)
             except (ValueError, OverflowError):
                 return None
         most_s = self._options.retry_after_max_s

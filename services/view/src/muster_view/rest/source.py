@@ -71,6 +71,10 @@ class Snapshot(Protocol):
         """The health checks; None: no state is folded yet."""
         ...
 
+    async def healthy(self) -> bool:
+        """Whether nothing hinders the view. (A damaged part of the log is a problem, but no hindrance.)"""
+        ...
+
     async def problems(self) -> list[str]:
         """The present problems, one sentence each."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, recorded_ns
 from muster_core.model.application import Application
 from muster_core.partition import Partition
 from muster_state import snapshot
@@ -40,22 +40,28 @@ class Explanations:
         """Ends the process that makes a forecast."""
         await self._forecaster.close()
 
+    def _now_ns(self, state: RmState) -> int:
+        """Returns the recorded time of the RM's scheduler: objects have its times."""
+        return recorded_ns(self._clock, state.info.clock)
+
     async def pending(self, call: Call) -> Answer:
-        return Answer(explain.pending(self._lookup.known(call), self._clock.now_ns()))
+        state = self._lookup.known(call)
+        return Answer(explain.pending(state, self._now_ns(state)))
 
     async def summary(self, call: Call) -> Answer:
-        return Answer(render.body(explain.summary(self._lookup.known(call), self._clock.now_ns())))
+        state = self._lookup.known(call)
+        return Answer(render.body(explain.summary(state, self._now_ns(state))))
 
     async def ask(self, call: Call) -> Answer:
         state, partition, app = self._explained(call)
-        wanted, now_ns = app.asks.get(call.path["key"]), self._clock.now_ns()
+        wanted, now_ns = app.asks.get(call.path["key"]), self._now_ns(state)
         if wanted is None:
             raise RequestRefused(404, explain.no_ask(app, call.path["key"], now_ns))
         return Answer(render.body(explain.ask(state, partition, wanted, now_ns)))
 
     async def when(self, call: Call) -> Answer:
         state, partition, app = self._explained(call)
-        wanted, now_ns = app.asks.get(call.path["key"]), self._clock.now_ns()
+        wanted, now_ns = app.asks.get(call.path["key"]), self._now_ns(state)
         if wanted is None:
             raise RequestRefused(404, explain.no_ask(app, call.path["key"], now_ns))
         pause = explain.pause_of(state)
@@ -67,7 +73,7 @@ class Explanations:
             )
         except ForecastBusy as busy:
             raise RequestRefused(503, str(busy)) from None
-        now_ns = self._clock.now_ns()
+        now_ns = self._now_ns(state)
         if told is None:
             return Answer(render.body(explain_when.making(partition.name, wanted, now_ns)))
         return Answer(render.body(explain_when.explained(partition.name, wanted, told, now_ns)))
@@ -86,18 +92,18 @@ class Explanations:
             raise RequestRefused(400, f"body: no UTF-8 at byte {error.start}") from None
         pause = explain.pause_of(state)
         if pause is not None:
-            return Answer(render.body(explain_futures.paused(partition, self._clock.now_ns(), pause.clause())))
+            return Answer(render.body(explain_futures.paused(partition, self._now_ns(state), pause.clause())))
         try:
             found = await self._forecaster.futures(state.info.rm_id, config, lambda: self._present(state))
         except ForecastBusy as busy:
             raise RequestRefused(503, str(busy)) from None
         if found is None:
-            return Answer(render.body(explain_futures.making(partition, self._clock.now_ns())))
+            return Answer(render.body(explain_futures.making(partition, self._now_ns(state))))
         return Answer(render.body(explain_futures.told(partition, found)))
 
     async def _present(self, state: RmState) -> Present:
         """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit."""
-        now_ns = max(self._clock.now_ns(), state.info.last_decided_ns)
+        now_ns = max(self._now_ns(state), state.info.last_decided_ns)
         taken: list[Entry] = []
         left = self._settings.forecast.state_bytes_max
         slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
@@ -112,7 +118,8 @@ class Explanations:
         return Present(now_ns, taken, self._source.learnt(state.info.rm_id))
 
     async def application(self, call: Call) -> Answer:
-        return Answer(explain.application(*self._explained(call, ended=True), self._clock.now_ns()))
+        state, partition, app = self._explained(call, ended=True)
+        return Answer(explain.application(state, partition, app, self._now_ns(state)))
 
     async def queue(self, call: Call) -> Answer:
         path = queue_path(call)
@@ -121,7 +128,7 @@ class Explanations:
             queue = partition.queues.get(path)
             if queue is not None:
                 pause, pauses = explain.pause_of(state), explain.past_pauses(state)
-                now_ns, turns = self._clock.now_ns(), explain.turns_of(state)
+                now_ns, turns = self._now_ns(state), explain.turns_of(state)
                 found = explain_queue.explained(partition, queue, now_ns, pause=pause, pauses=pauses, turns=turns)
                 return Answer(render.body(found))
         raise RequestRefused(404, "Queue not found")
@@ -132,7 +139,7 @@ class Explanations:
             node = partition.nodes.get(call.path["node"])
             if node is not None:
                 pause, books = explain.pause_of(state), state.core.external
-                now_ns = self._clock.now_ns()
+                now_ns = self._now_ns(state)
                 turns = explain.turns_of(state)
                 return Answer(explain_node.explained(partition, node, now_ns, pause=pause, external=books, turns=turns))
         raise RequestRefused(404, "Node not found")
@@ -140,14 +147,14 @@ class Explanations:
     async def preempted(self, call: Call) -> Answer:
         state = self._lookup.known(call)
         ended = self._source.departed(state.info.rm_id).preempted(state.info.rm_id)
-        return Answer(explain.preempted(state, self._clock.now_ns(), ended))
+        return Answer(explain.preempted(state, self._now_ns(state), ended))
 
     async def preemption(self, call: Call) -> Answer:
-        _, partition, app = self._explained(call)
+        state, partition, app = self._explained(call)
         held = app.allocations.get(call.path["key"])
         if held is None:
             raise RequestRefused(404, "Allocation not found")
-        found = explain.preemption(partition, held, self._clock.now_ns())
+        found = explain.preemption(partition, held, self._now_ns(state))
         if found is None:
             raise RequestRefused(404, explain_preemption.no_preemption(held))
         return Answer(render.body(found))
@@ -164,7 +171,7 @@ class Explanations:
             ask = "say which: /ws/v1/explain/preemption/{application}/{key}, ?partition="
             raise RequestRefused(400, f"Allocation {name!r} is in {len(found)} applications, {', '.join(apps)}: {ask}")
         ((partition, held),) = found
-        return Answer(render.body(explain.preemption(partition, held, self._clock.now_ns())))
+        return Answer(render.body(explain.preemption(partition, held, self._now_ns(state))))
 
     def _explained(self, call: Call, *, ended: bool = False) -> tuple[RmState, Partition, Application]:
         """The application that the path names, in the partition that ``?partition=`` names, else in any.
@@ -180,7 +187,7 @@ class Explanations:
         for partition in partitions:
             app = explain.remembered(partition, app_id)
             if app is not None and not ended:
-                raise RequestRefused(404, f"Application not found: it {explain.ended(app, self._clock.now_ns())}")
+                raise RequestRefused(404, f"Application not found: it {explain.ended(app, self._now_ns(state))}")
             if app is not None:
                 return state, partition, app
         raise RequestRefused(404, "Application not found")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, recorded_ns
 from muster_core.config.config import partition_name
 from muster_runtime.exposition import SharedExposition
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -47,7 +47,7 @@ class Figures:
             raise RequestRefused(404, f"Queue not found: {shown(path)}")
         wanted = Wanted(sections(call), partition, queue, nodes_max(call))
         lag = Lag(self._source.lag_records(state.info.rm_id), self._source.lag_s(state.info.rm_id))
-        return Answer(snapshot.snapshot(state, wanted, lag, self._clock.now_ns()))
+        return Answer(snapshot.snapshot(state, wanted, lag, recorded_ns(self._clock, state.info.clock)))
 
     async def core_metrics(self, call: Call) -> Answer:
         # A scraper names no RM, so the answer has all RMs.
@@ -89,4 +89,4 @@ class Figures:
     async def health(self, _call: Call) -> Answer:
         problems = await self._source.problems()
         body = {"healthy": not problems, "problems": problems}
-        return Answer(render.body(body), 503 if problems else 200)
+        return Answer(render.body(body), 200 if await self._source.healthy() else 503)

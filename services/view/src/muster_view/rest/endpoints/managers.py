@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, recorded_ns
 from muster_queue_config.judge import Judge
 from muster_runtime.go_json import go_json
 from muster_state.follower import RmState
@@ -26,9 +26,10 @@ class Managers:
     async def resource_managers(self, call: Call) -> Answer:
         named = call.query.get("rm")
         states = [self._lookup.known(call, in_parts=True)] if named else list(self._lookup.states(call).values())
-        meant, now_ns = self._lookup.meant(call), self._clock.now_ns()
+        meant = self._lookup.meant(call)
 
         def shown(state: RmState) -> Iterator[bytes]:
+            now_ns = recorded_ns(self._clock, state.info.clock)
             yield go_json(resource_managers.shown(state, now_ns, default=state.info.rm_id == meant))
 
         return Answer(render.listing(states, shown))

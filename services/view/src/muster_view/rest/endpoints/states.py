@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, day_ns
 from muster_rest.shapes.events import EventStreamDao
 
 from muster_view.errors import RequestRefused
@@ -26,7 +26,7 @@ class States:
             streams = await self._source.event_streams(state.info.rm_id)
             config = await self._yaml.read(configured.shown, state.info.config, state.info.extra_config, go=True)
             state = self._source.states().get(state.info.rm_id)  # the RM may have registered again meanwhile
-        return Answer(state_dump.pieces(state, self._source.history(), config, self._clock.now_ns(), streams))
+        return Answer(state_dump.pieces(state, self._source.history(), config, day_ns(self._clock), streams))
 
     async def object_states(self, call: Call) -> Answer:
         state = self._lookup.known(call)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from builders import Cluster
 
-KINDS = ("Node", "Application", "Ask", "AskGroup", "Allocation", "Demand")
+KINDS = ("Node", "Application", "Ask", "AskGroup", "Allocation", "Demand", "Queue", "QueueConfig", "Waitlist")
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def test_what_an_ended_core_had_is_freed_without_a_collection() -> None:
     assert lived["Ask"] >= 10
     assert lived["Allocation"] >= 20
     assert lived["Node"] == 10
+    assert lived["Queue"] == 3
+    assert lived["Waitlist"] >= 2
     cluster.core.end(cluster.now_ns)
     cluster.outcomes.clear()
     cluster.core.take_apart()
     del cluster
-    left = _living() - before
-    assert left.keys() <= {"AskGroup", "Application"}, "asks that wait keep their groups, as their lists do"
-    assert left["AskGroup"] <= 3
+    assert _living() - before == {"Queue": 1, "QueueConfig": 1}, "an empty root"
     gc.collect()
     assert not _living() - before
 

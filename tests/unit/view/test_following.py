@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -146,6 +147,42 @@ async def test_many_small_reads_make_the_same_state_as_one(bench: Bench) -> None
         async with client_of(small) as one, client_of(large) as other:
             for path in ("partitions", "partition/default/queues", "partition/default/nodes", "explain/pending"):
                 assert (await one.get(f"/ws/v1/{path}")).content == (await other.get(f"/ws/v1/{path}")).content
+
+
+async def test_a_registration_frees_the_one_before_when_its_readers_have_their_answers(bench: Bench) -> None:
+    """Without the collector, and at the latest when the last answer that began before it has ended."""
+    rm = bench.rm()
+    await bench.write(rm)
+
+    async def register() -> None:
+        rm.info.registrations += 1
+        registered = rm.info.registrations
+        await bench.commit(rm.partition, [rm.own_record(), rm.record("reg", "-", value=encode_registration(rm.info))])
+        await eventually(lambda: (known := view.states().get("rm1")) and known.info.registrations == registered)
+
+    def queues() -> int:
+        return sum(type(each).__name__ == "Queue" for each in gc.get_objects())
+
+    async with bench.view() as view:
+        gc.collect()
+        gc.disable()
+        try:
+            at_first = queues()
+            before = view.states()["rm1"].core.partitions["default"]
+            paths = list(before.queues)
+            assert len(paths) > 1
+            with view._gate.answering():
+                await register()
+                assert list(before.queues) == paths, "an answer that began before reads it"
+                assert before.root.children
+            await register()
+            for _ in range(5):
+                await register()
+            assert not before.queues
+            del before
+            await eventually(lambda: queues() <= at_first + 8)  # (an empty root of each)
+        finally:
+            gc.enable()
 
 
 def follower(bench: Bench, **settings: object) -> PartitionFollower:

@@ -6,6 +6,8 @@ needs in a Protocol of its own, and is connected once both exist.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.asks import Asks
 from muster_core.allocation.backfill import Backfill, in_force_ms
@@ -15,6 +17,7 @@ from muster_core.allocation.fair_shares import FairShares
 from muster_core.allocation.limit_checks import LimitChecks
 from muster_core.allocation.long_wait import LongWait
 from muster_core.allocation.notifications import Notifications
+from muster_core.allocation.parking import Parking
 from muster_core.allocation.placing import Placing
 from muster_core.allocation.recovery import Recovery
 from muster_core.allocation.releases import Releases
@@ -22,7 +25,7 @@ from muster_core.allocation.reservations import Reservations
 from muster_core.allocation.turns import Turns
 from muster_core.allocation.waiting import Waiting
 from muster_core.applications.lifecycle import Lifecycle
-from muster_core.config.config import BACKFILL_OFF, PartitionConfig, types_named
+from muster_core.config.config import BACKFILL_OFF, PartitionConfig, QueueConfig, types_named
 from muster_core.external.external_books import ExternalEntry, PartitionBooks
 from muster_core.external.external_partition import PartitionExternal
 from muster_core.external.offers import Offers, due_of
@@ -38,6 +41,7 @@ from muster_core.model.predicate_checks import Retry
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
 from muster_core.model.turn_lines import TurnLines
+from muster_core.model.wait_points import WaitPoint
 from muster_core.nodes.figures import NodeFigures
 from muster_core.nodes.node_books import NodeBooks
 from muster_core.nodes.node_index import NodeIndex
@@ -321,22 +325,28 @@ class Partition(PartitionState):
     def take_apart(self) -> None:
         """Empties a partition whose core another one has replaced.
 
-        Nodes, applications, asks and allocations refer to each other and to the partition. Left alone, they would be in
-        memory until a full garbage collection. The parts of the partition remain in such a circle, but they are few.
+        Queues, nodes, applications, asks and allocations refer to each other and to the partition. Left alone, they
+        would be in memory until a full garbage collection. The parts of the partition remain in such a circle, but they
+        are few.
         """
         for app in (*self.apps.values(), *self.rejected.values()):
             app.take_apart()
         for node in self.nodes.values():
             self.waiting.node_gone(node)
             node.take_apart()
+        for queue in self.queues.values():
+            queue.take_apart()
+        self.queues.clear()
         for mapping in (self.nodes, self.apps, self.rejected, self.foreign, self.reserved, self.moved_offers):
             mapping.clear()
         for nodes in (self.waiting.gained, self.waiting.gained_reserved):
             nodes.clear()
         self.waiting.parked.clear()
+        self.waiting.no_node, self.waiting.parking = WaitPoint(), Parking()
         self.deadlines.clear()
         self.types.take_apart()
         self.figures.take_apart()
+        self.config = replace(self.config, root=QueueConfig("root"))
         self.node_books.index = self.node_books.new_index()
 
     @property

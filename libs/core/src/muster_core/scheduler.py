@@ -164,6 +164,7 @@ class SchedulerCore:
         """
         for partition in self.partitions.values():
             partition.take_apart()
+        self.config = ClusterConfig(())
         self._deadlines.clear()
 
     def apply(self, command: Command, now_ns: int, out: Outcome | None = None) -> Outcome:

@@ -59,7 +59,7 @@ class Ledger:
         self.blocked: WaitPoint[Waitlist] = WaitPoint()
         self.max_applications = 0
         self.running_applications = 0
-        self.waiting_apps: Any = SortedList()
+        self.waiting_apps = SortedLine()
         self.promised: dict[int, int] = {}
 
     @property
@@ -122,6 +122,45 @@ class Queue(Ledger):
     :ivar quota_ns: when allocations above its max will be preempted; 0: never.
     :ivar created_ns: when it was announced; 0: it was announced before this was recorded.
     """
+
+    __slots__ = (
+        "admin_acl",
+        "ancestry",
+        "applications",
+        "backfills",
+        "children",
+        "created_ns",
+        "external_maximum",
+        "fair_apps",
+        "fair_max",
+        "fair_uses",
+        "gone",
+        "guaranteed",
+        "held_priorities",
+        "leaf",
+        "line",
+        "managed",
+        "maximum",
+        "name",
+        "own_maximum",
+        "parent",
+        "pending",
+        "policy",
+        "preempting",
+        "priority_first",
+        "properties",
+        "published",
+        "quota_ns",
+        "ready",
+        "ready_apps",
+        "ready_key",
+        "ready_priorities",
+        "sources",
+        "state",
+        "submit_acl",
+        "template",
+        "waitlists",
+    )
 
     def __init__(self, types: Types, name: str, parent: Queue | None, *, leaf: bool, managed: bool) -> None:
         super().__init__(types, name if parent is None else f"{parent.path}.{name}")
@@ -188,6 +227,17 @@ class Queue(Ledger):
             for number, value in own.items():
                 self.maximum[number] = min(value, self.maximum[number])
         self.set_limit(self.maximum)
+
+    def take_apart(self) -> None:
+        """Ends the circles in which a queue of a core that has ended refers to itself and to others."""
+        self.parent = None
+        self.ancestry = self.line = ()
+        self.children.clear()
+        self.ready.clear()
+        for waitlist in self.waitlists.values():
+            waitlist.take_apart()
+        self.waitlists.clear()
+        self.fair_uses = None
 
     def by_name(self, items: Mapping[int, int] | None) -> dict[str, int] | None:
         """Quantities by type name."""
@@ -293,6 +343,11 @@ class Waitlist:
         self.party = wait_point.join_party(self) if wait_point is not None and self.party_key is not None else None
         if self.leaf.fair_uses is not None:
             self.leaf.fair_uses.registered(self)
+
+    def take_apart(self) -> None:
+        """Ends the circles of a list of a core that has ended, see :meth:`Queue.take_apart`."""
+        self.groups.clear()
+        self.urgent = self.wait_point = self.bench = self.party = self.relay = None
 
     def place_again(self) -> None:
         """Puts the list at its place where it waits: its first group changed."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from muster_bus.backends import blocks
-from muster_bus.errors import CodecError
+from muster_bus.errors import CodecError, LogDamaged
 from muster_bus.log import Record
 from muster_bus.topics import parse_state_key
 from muster_cli.composition import SettingsError
@@ -270,7 +270,7 @@ def _event(data: bytes) -> None:
 
 def _block(data: bytes) -> None:
     for codec in (0, 1):
-        with suppress(ValueError):
+        with suppress(LogDamaged):
             blocks.decode("t", 0, blocks.Block(0, 1_000, 0, codec, data))
 
 

@@ -51,6 +51,23 @@ async def test_the_overview_has_gauges_states_reasons_and_plots(muster: Up, open
     await eventually(drawn, "five lines are drawn")
 
 
+# Every object of JavaScript has these, so no table may be asked for them without care.
+OF_EVERY_OBJECT = ("constructor", "__proto__", "toString", "hasOwnProperty", "valueOf")
+
+
+async def test_an_address_with_a_name_of_every_object_is_an_unknown_one(muster: Up, opened: Opened) -> None:
+    for name in OF_EVERY_OBJECT:
+        page = await opened(f"{muster.http}/#/{name}?{PROD}")
+        await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        await expect(page.locator(".gauge")).to_have_count(3)
+    for view, rows in (("applications", ".apps tbody tr"), ("users", ".people tbody tr")):
+        page = await opened(f"{muster.http}/#/{view}?{PROD}")
+        usual = await page.locator(rows).first.inner_text()
+        for name in OF_EVERY_OBJECT:
+            page = await opened(f"{muster.http}/#/{view}?{PROD}&sort={name}")
+            await expect(page.locator(rows).first).to_have_text(usual, use_inner_text=True)
+
+
 async def test_the_history_is_that_of_the_log_over_hours_and_days(muster: Up, opened: Opened) -> None:
     page = await opened(f"{muster.http}/#/overview?{PROD}")
     cores = page.locator(".plot svg").first

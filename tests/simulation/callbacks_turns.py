@@ -97,7 +97,8 @@ class _Turn:
 
 class Rounds:
     """Between two turns of a refused ask that must be alone, every other ask has its turn: whoever fitted on a node
-    when it was refused, and fits since, is asked about before it is again.
+    when it was refused, and fits since, is asked about before it is again. An ask that was tried and parked meanwhile
+    had its turn, too: for room that becomes free later, the order of the search holds.
 
     :param fits: the node on which an ask could be placed now; None: nothing would take it, or something else holds it.
     """
@@ -159,6 +160,13 @@ class Rounds:
                     f"{ask} has its turn again, before {each}, which fits on {still.get(each)}",
                 )
             self._tally["turns: again, after all others"] += 1
+        for turn in self._turns.values():
+            if turn.first is not None:
+                turn.first = {
+                    each: node
+                    for each, node in turn.first.items()
+                    if each.group is None or each.group.parked_key is None
+                }
 
     def _partition_of(self, core: SchedulerCore, ask: Ask) -> str:
         return next((name for name, each in core.partitions.items() if each.apps.get(ask.app.app_id) is ask.app), "")

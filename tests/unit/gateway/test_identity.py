@@ -288,6 +288,37 @@ def test_pages_of_other_hosts_and_proxies_are_refused(header: tuple[str, str]) -
 
 
 @pytest.mark.parametrize(
+    ("name", "ours", "foreign"),
+    [
+        ("Origin", "http://localhost:4200", "https://evil.example"),
+        ("Host", "127.0.0.1:9080", "evil.example"),
+        ("X-Forwarded-Host", "localhost", "evil.example"),
+        ("Sec-Fetch-Site", "same-origin", "cross-site"),
+    ],
+)
+@pytest.mark.parametrize("foreign_first", [True, False])
+def test_of_a_header_that_is_there_twice_each_value_counts(
+    name: str, ours: str, foreign: str, *, foreign_first: bool
+) -> None:
+    local = [("X-Forwarded-For", "127.0.0.1")]
+    assert doorman().identify(scope(*local, (name, ours), (name, ours))) == LOOPBACK
+    values = (foreign, ours) if foreign_first else (ours, foreign)
+    assert refusal(doorman(), scope(*local, *((name, value) for value in values))) == Refusal.NOT_LOCAL
+
+
+def test_two_credentials_and_a_second_connection_header_are_judged_as_a_whole() -> None:
+    tokens = {"ops": {"role": "admin", "token": ADMIN}}
+    twice = scope(bearer(ADMIN), bearer(ADMIN))
+    assert refusal(doorman(tokens=tokens), twice) == Refusal.MALFORMED
+    basic = ("Authorization", "Basic " + b64encode(f"ops:{ADMIN}".encode()).decode())
+    sites = [("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Site", "cross-site")]
+    assert refusal(doorman(tokens=tokens), scope(basic, *sites)) == Refusal.MALFORMED
+    for connections in (["keep-alive", "close"], ["keep-alive, close"]):
+        asked = scope(("Host", "127.0.0.1:9080"), *(("Connection", each) for each in connections))
+        assert refusal(doorman(), {**asked, "http_version": "1.0"}) == Refusal.NOT_LOCAL
+
+
+@pytest.mark.parametrize(
     "origin", ["http://localhost:9889", "http://127.0.0.1:4200", "http://[::1]:1", "http://ui.localhost"]
 )
 def test_a_page_of_this_machine_may_ask(origin: str) -> None:

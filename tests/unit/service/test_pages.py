@@ -72,6 +72,21 @@ async def test_a_name_that_was_bound_to_the_loopback_is_found_out(host: str, sta
             assert (await client.get("/", headers=headers)).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("name", "ours", "foreign"),
+    [
+        ("Origin", "http://localhost:4200", "http://evil.example"),
+        ("Host", "127.0.0.1:9081", "evil.example"),
+        ("Sec-Fetch-Site", "same-origin", "cross-site"),
+    ],
+)
+async def test_of_a_header_that_is_there_twice_each_value_counts(name: str, ours: str, foreign: str) -> None:
+    async with asked(private=True) as client:
+        for values, status in (((ours, ours), 200), ((ours, foreign), 403), ((foreign, ours), 403)):
+            answer = await client.get("/", headers=[(name, value) for value in values])
+            assert answer.status_code == status
+
+
 async def test_programs_and_pages_of_this_machine_are_let_in() -> None:
     async with asked(private=True) as client:
         for headers in ({}, {"Origin": "http://localhost:4200", "Sec-Fetch-Site": "cross-site"}):

@@ -7,6 +7,7 @@
     - TopicMismatch         a topic exists, but not as this configuration needs it; an operator must decide
     - LogIncompatible       another version or another program wrote the log; an operator must decide
     - LogBehind             the log has less than others know of it; an operator must decide
+    - LogDamaged            a part of the log is damaged or missing; never retried; an operator must decide
     - TooFewCopies          a LogUnavailable: Kafka has too few copies in sync to take writes
     - LogFull               a LogUnavailable: the disk is full; it works again when there is room
     - RecordTooLarge        the record is over the log's limit; never retried
@@ -25,6 +26,12 @@
 """
 
 from __future__ import annotations
+
+# The end of each message about a damaged part of the embedded log.
+DAMAGE_REMEDY = (
+    "put whole files back, or restore a backup, or stop Muster and run muster repair, which goes on without that part "
+    "(docs/backup.md)"
+)
 
 
 class BusError(Exception):
@@ -60,6 +67,39 @@ class LogBehind(LogError):
     def __init__(self, problem: str, token: str) -> None:
         super().__init__(problem)
         self.token = token
+
+
+class LogDamaged(LogError):
+    """A part of the log cannot be read as it was written: its bytes changed, or it is missing. A retry does not help.
+
+    The text is one sentence with the place, the reason and the remedy.
+
+    :param topic: of the damaged part; "": the part belongs to no topic.
+    :param partition: its partition.
+    :param first_offset: lowest offset of the part.
+    :param next_offset: one past its highest offset. A reader that may go on without the part continues there.
+    :param reason: what is wrong, without the place.
+    :param remedy: what the operator can do.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        first_offset: int,
+        next_offset: int,
+        reason: str,
+        remedy: str = DAMAGE_REMEDY,
+    ) -> None:
+        place = f"{topic}[{partition}] from {first_offset} to {next_offset}: " if topic else ""
+        super().__init__(f"the log is damaged: {place}{reason}; {remedy}")
+        self.topic, self.partition = topic, partition
+        self.first_offset, self.next_offset = first_offset, next_offset
+        self.reason, self.remedy = reason, remedy
+
+    def __reduce__(self) -> tuple[object, ...]:
+        place = (self.topic, self.partition, self.first_offset, self.next_offset)
+        return type(self), (*place, self.reason, self.remedy)
 
 
 class LogFull(LogUnavailable):

@@ -98,7 +98,7 @@ class LogReader(Protocol):
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         """Returns up to ``max_records`` visible records from the position on; none if none came within ``timeout_s``.
 
-        Raises: OffsetGone, LogUnavailable, LogClosed.
+        Raises: OffsetGone, LogUnavailable, LogDamaged, LogClosed.
         """
         ...
 

@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import h11
 import structlog
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from muster_runtime.acceptor import Acceptor
 from muster_runtime.addresses import is_loopback, listen
+from muster_runtime.http_framing import StrictConnection
 from muster_runtime.pages import for_programs
 from muster_runtime.waits import in_step_s
 
@@ -39,10 +43,8 @@ _LOOKS_PER_REQUEST_S = 10
 _TICK_S = 1.0
 # More connections are of no use. The process also needs open files for its log and its clients.
 _CONNECTIONS_MAX = 20_000
-# Limit of clients that one turn of the event loop accepts; lower if the limit of connections is lower. Each accepted
-# connection uses a file until the server cuts it, some turns later. asyncio's own limit is the kernel's backlog, which
-# is larger.
-_TAKEN_AT_ONCE, _WAITING_MAX = 128, 2048
+# Connections that the kernel holds until they are accepted.
+_WAITING_MAX = 2048
 # Limits uvicorn's warnings about input that is not HTTP. A client that keeps trying would fill the log.
 _TOLD_S = 1.0
 
@@ -105,8 +107,6 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=graceful_s,
-            h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
-            backlog=max(1, min(_TAKEN_AT_ONCE, most // 16)),
         )
         config.load()
         config.ssl = tls
@@ -148,6 +148,27 @@ class HttpServer:
         if not await self._wait_ended(self._stop_wait_s):
             self.kill()
             await self._wait_ended(_STOP_MARGIN_S)
+
+    @property
+    def accepted(self) -> int:
+        """Connections that this server accepted so far."""
+        return sum(each.accepted for each in self._server.acceptors)
+
+    def pause(self) -> None:
+        """Accepts no more connections, because another process accepts them at the same socket.
+
+        Those that are open end with their next answer.
+        """
+        self._server.server_state.paused = True
+        for each in self._server.acceptors:
+            each.pause()
+
+    def resume(self) -> None:
+        """Accepts connections again. Does nothing if the server does not serve."""
+        self._server.server_state.paused = False
+        if not self._server.should_exit:
+            for each in self._server.acceptors:
+                each.start()
 
     def kill(self) -> None:
         """Makes :meth:`serve` end without waiting for open requests."""
@@ -210,31 +231,41 @@ class _State(ServerState):
     """State that a server's connections share.
 
     :ivar refused: connections above the limit since the last report.
+    :ivar paused: another process serves: each connection ends with its next answer.
     """
 
     def __init__(self, connections_max: int) -> None:
         super().__init__()
         self.connections_max = connections_max
         self.refused = 0
+        self.paused = False
 
 
 class _Connection(H11Protocol):
-    """uvicorn's connection, with a limit of their number and the state of waiting for the client."""
+    """uvicorn's connection, with the state of waiting for the client."""
 
     server_state: _State
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
+        self.conn = StrictConnection(_HEAD_BYTES_MAX)
         # What the connection waited for at the last check, and since when.
         self.waits_for: object = None
         self.since_s = 0.0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        # uvicorn's own limit answers 503 and keeps the connection.
-        if len(self.connections) > self.server_state.connections_max:
-            self.server_state.refused += 1
-            transport.abort()
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what cannot be read. If an answer is under way, or done, the connection just ends."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        cycle = self.cycle
+        if self.server_state.paused and cycle is not None and not cycle.response_started:
+            # The header tells the client, so that it sends nothing more on this connection.
+            cycle.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
 
     def waits(self) -> object:
         """Returns a value that stays the same while the client owes the same thing; None: the client owes nothing.
@@ -261,6 +292,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.server_state = _State(connections_max)
         self.up = asyncio.Event()
+        self.acceptors: list[Acceptor] = []
         self._request_s = request_s
         self._looks_every_s = request_s / _LOOKS_PER_REQUEST_S
         self._looked_s = float("-inf")
@@ -272,10 +304,29 @@ class _Server(uvicorn.Server):
         self._leaving.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Begins to accept, in place of uvicorn's startup, which accepts all that wait in one turn of the loop."""
+        await self.lifespan.startup()
         for each in sockets or ():
             each.listen(_WAITING_MAX)
+            self.acceptors.append(Acceptor(each, self._connection, self.config.ssl, self._request_s, self._is_full))
+            self.acceptors[-1].start()
+        self.servers = self.acceptors  # type: ignore[assignment]
+        self.started = True
         self.up.set()
+
+    def _connection(self) -> _Connection:
+        return _Connection(self.config, self.server_state, self.lifespan.state)
+
+    def _is_full(self, opening: int) -> bool:
+        """Tells whether one more connection is too many. (uvicorn's own limit answers 503 and keeps the connection.)
+
+        :param opening: those whose handshake is under way.
+        """
+        state = self.server_state
+        if len(state.connections) + opening < state.connections_max:
+            return False
+        state.refused += 1
+        return True
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):

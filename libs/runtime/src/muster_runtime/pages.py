@@ -6,7 +6,7 @@ networks. YuniKorn's answers allow every page to read them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -26,14 +26,20 @@ def names_loopback(url: str) -> bool:
     return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
 
 
-def foreign_page(headers: Mapping[bytes, bytes]) -> str:
+def values_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    """Returns all values of a header. A decision about a request looks at each: which one counts is not defined."""
+    return [value for given, value in headers if given == name]
+
+
+def foreign_page(headers: Sequence[tuple[bytes, bytes]]) -> str:
     """Returns why a request comes from a page of another host; "": it does not, or the browser does not tell.
 
-    :param headers: names in lower case.
+    :param headers: names in lower case. No browser repeats these headers. If one is there twice, each value counts.
     """
-    if (origin := headers.get(b"origin")) is not None:
-        return "" if names_loopback(origin.decode("latin-1")) else _ANOTHER
-    return _ANOTHER if headers.get(b"sec-fetch-site", b"").lower() == b"cross-site" else ""
+    if origins := values_of(headers, b"origin"):
+        return "" if all(names_loopback(origin.decode("latin-1")) for origin in origins) else _ANOTHER
+    sites = values_of(headers, b"sec-fetch-site")
+    return _ANOTHER if any(site.strip().lower() == b"cross-site" for site in sites) else ""
 
 
 def for_programs(app: ASGIApp, *, private: bool) -> ASGIApp:
@@ -50,9 +56,9 @@ def for_programs(app: ASGIApp, *, private: bool) -> ASGIApp:
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            headers = dict(scope["headers"])
-            why = foreign_page(headers) if IDENTITY_HEADER not in headers else ""
-            if private and not _may_be_ours(headers.get(b"host", b"localhost")):
+            headers = scope["headers"]
+            why = foreign_page(headers) if not values_of(headers, IDENTITY_HEADER) else ""
+            if private and not all(map(_may_be_ours, values_of(headers, b"host"))):
                 why = "the header Host names another host"
             if why:
                 await _refuse(send, why, body_wanted=scope["method"] != "HEAD")

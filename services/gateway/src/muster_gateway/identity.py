@@ -40,7 +40,7 @@ from muster_runtime.identity import (
     Role,
     rights_of,
 )
-from muster_runtime.pages import foreign_page, names_loopback
+from muster_runtime.pages import foreign_page, names_loopback, values_of
 from starlette.types import Scope
 
 from muster_gateway.access.certificates import name_of
@@ -123,7 +123,7 @@ class Asked:
 
     def given(self, name: bytes) -> list[bytes]:
         """Returns the values of a header."""
-        return [value for known, value in self.headers if known == name]
+        return values_of(self.headers, name)
 
 
 class Doorman:
@@ -269,7 +269,11 @@ class Doorman:
     def asked_http(self, scope: Scope) -> Asked:
         """Returns what the doorman looks at in an HTTP request."""
         headers: Headers = scope["headers"]
-        last = dict(reversed(headers)).get(b"connection", b"").lower() == b"close"
+        last = any(
+            option.strip().lower() == b"close"
+            for value in values_of(headers, b"connection")
+            for option in value.split(b",")
+        )
         return Asked(
             "http",
             f"{scope['method']} {scope['path']}",
@@ -311,7 +315,7 @@ class Doorman:
             token = match[1]
         elif (match := _BASIC.fullmatch(text)) is not None:
             # After its user has entered a name and a token once, a browser sends them for every page.
-            if asked.given(b"sec-fetch-site")[:1] and asked.given(b"sec-fetch-site")[0].lower() == b"cross-site":
+            if any(site.strip().lower() == b"cross-site" for site in asked.given(b"sec-fetch-site")):
                 raise NotIdentified(Refusal.MALFORMED, "another host's page: expected Authorization: Bearer TOKEN")
             name, token = _name_and_password(match[1])
         if not token:
@@ -336,21 +340,21 @@ class Doorman:
         """Returns why a call is not from a program on this machine; "": it is."""
         if not is_loopback(asked.peer) or not is_loopback(self._client(asked)):
             return "the client is not on the loopback"
-        first = dict(reversed(asked.headers))
+        names = {name for name, _ in asked.headers}
         # A proxy appends its own peer, so earlier addresses that a client claims let no other machine in.
         forwarded = _forwarded_for(asked)
-        if _FORWARDED & first.keys() or not all(is_loopback(address.strip()) for address in forwarded):
+        if _FORWARDED & names or not all(is_loopback(address.strip()) for address in forwarded):
             return "the request comes through a proxy"
-        if _FORWARDED_HOW & first.keys() and not forwarded:
+        if _FORWARDED_HOW & names and not forwarded:
             return "the request comes through a proxy, which does not name its client"
         if asked.cut_off:
             return "the request seems to come through a proxy"  # nginx's default
         # An attacker can let a name stand for 127.0.0.1 (rebinding). The browser then gives the answer to the
         # attacker's page.
         for name in _HOSTS:
-            if (host := first.get(name)) is not None and not names_loopback(f"//{host.decode('latin-1')}"):
+            if not all(names_loopback(f"//{host.decode('latin-1')}") for host in asked.given(name)):
                 return f"the header {name.decode().title()} names another host"
-        return foreign_page(first)
+        return foreign_page(asked.headers)
 
     def _is_proxy(self, text: str) -> bool:
         address = ip_of(text)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from muster_bus.errors import LogDamaged
 from muster_bus.log import Headers, Record
 
 MAX_RECORDS = 1000  # a reader that wants one record decodes up to this many
@@ -66,25 +67,26 @@ def encode_records(records: Sequence[Record], next_offset: int) -> Block:
 
 
 def decode(topic: str, partition: int, block: Block) -> list[Record]:
-    """Returns the records of a block. Raises ValueError if the body is damaged."""
+    """Returns the records of a block. Raises LogDamaged."""
+    first, ms = block.first_offset, block.timestamp_ms
     try:
         body = zlib.decompress(block.body) if block.codec == DEFLATED else _checked(block.body)
         offsets, timestamps, keys, values, headers = _decoder.decode(body)
-    except (zlib.error, msgspec.MsgspecError) as error:
-        raise ValueError(f"block {block.first_offset} of {topic}[{partition}] is damaged: {error}") from error
-    first, ms = block.first_offset, block.timestamp_ms
-    count = len(keys)
-    return [
-        Record(topic, partition, first + offset, ms + age, key, value, header)
-        for offset, age, key, value, header in zip(
-            offsets if offsets is not None else range(count),
-            timestamps if timestamps is not None else (0,) * count,
-            keys,
-            values,
-            headers if headers is not None else ((),) * count,
-            strict=True,
-        )
-    ]
+        count = len(keys)
+        return [
+            Record(topic, partition, first + offset, ms + age, key, value, header)
+            for offset, age, key, value, header in zip(
+                offsets if offsets is not None else range(count),
+                timestamps if timestamps is not None else (0,) * count,
+                keys,
+                values,
+                headers if headers is not None else ((),) * count,
+                strict=True,
+            )
+        ]
+    except (zlib.error, msgspec.MsgspecError, ValueError, TypeError) as error:
+        # (Whatever is in the columns of the row: SQLite itself compares no types.)
+        raise LogDamaged(topic, partition, first, block.next_offset, f"its block cannot be read ({error})") from error
 
 
 def _checked(body: bytes) -> bytes:

@@ -46,6 +46,7 @@ from muster_bus.backends.sqlite_format import (
     identify,
     is_new,
     mark_of,
+    reading_error,
 )
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
@@ -53,7 +54,7 @@ from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, wr
 from muster_bus.backends.sqlite_units import Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Anchor, Clock, SystemClock
-from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone, TopicMismatch
+from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone, TopicMismatch
 from muster_bus.log import Record
 from muster_bus.log_mark import LogMark
 from muster_bus.topics import TopicSpec
@@ -449,7 +450,7 @@ class SqliteLog:
 
     async def read_file(self, place: StoredPartition, position: int, max_records: int) -> list[Record]:
         """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetGone,
-        LogUnavailable.
+        LogUnavailable, LogDamaged.
         """
         try:
             return await self._loop.run_in_executor(
@@ -459,7 +460,8 @@ class SqliteLog:
             raise LogClosed(f"log {self.path} is closed") from error
 
     def _read_blocks(self, place: StoredPartition, position: int, end: int, max_records: int) -> list[Record]:
-        base, records, size = place.id << OFFSET_BITS, [], 0
+        base, size = place.id << OFFSET_BITS, 0
+        records: list[Record] = []
         reading = self._reading
         try:
             reading.execute("BEGIN")  # one snapshot for both queries
@@ -474,7 +476,12 @@ class SqliteLog:
                     block = Block(row[0] & OFFSET_MASK, *row[1:])
                     if block.next_offset <= position:
                         continue
-                    found = blocks.decode(place.topic, place.partition, block)
+                    try:
+                        found = blocks.decode(place.topic, place.partition, block)
+                    except LogDamaged:
+                        if records:  # the next read begins at the damaged block
+                            break
+                        raise
                     if found[0].offset < position or block.next_offset > end:  # the file may be ahead of the tail
                         found = [record for record in found if position <= record.offset < end]
                     records.extend(found)
@@ -484,11 +491,9 @@ class SqliteLog:
             finally:
                 reading.execute("ROLLBACK")
         except (sqlite3.Error, ValueError) as error:
-            raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
+            raise reading_error(self.path, error, place.topic, place.partition, position, end) from error
         if not records:  # retention and compaction never remove the newest record before the end
-            raise LogUnavailable(
-                f"log {self.path} is damaged: {place.topic}[{place.partition}] has nothing from {position} to {end}"
-            )
+            raise LogDamaged(place.topic, place.partition, position, end, "nothing is there")
         return records
 
     async def _order(self, work: Callable[[sqlite3.Connection], T]) -> T:

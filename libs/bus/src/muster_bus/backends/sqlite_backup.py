@@ -17,7 +17,7 @@ from muster_runtime import durable
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
 from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, SELECT_BLOCKS, is_new, mark_of
-from muster_bus.errors import LogIncompatible, LogUnavailable
+from muster_bus.errors import LogDamaged, LogIncompatible, LogUnavailable
 from muster_bus.log_mark import LogMark
 
 _BLOCKS_PER_READ = 256
@@ -108,7 +108,7 @@ def _verify_partition(
             after = block.next_offset
             try:
                 count += len(blocks.decode(topic, partition, block))
-            except ValueError as error:
+            except LogDamaged as error:
                 problems.append(str(error))
         at = rows[-1][0] + 1
     return count

@@ -15,12 +15,19 @@ from urllib.parse import quote
 
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
-from muster_bus.backends.sqlite_format import APPLICATION_ID, OFFSET_BITS, OFFSET_MASK, SCHEMA_VERSION
+from muster_bus.backends.sqlite_format import (
+    APPLICATION_ID,
+    BLOCK_COLUMNS,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    SCHEMA_VERSION,
+    reading_error,
+)
 from muster_bus.errors import BadRecord, LogIncompatible, LogUnavailable, OffsetGone
 from muster_bus.log import Record
 
 _BLOCKS_PER_READ = 16
-_SELECT_FROM = "SELECT id, next_offset, timestamp_ms, codec, body FROM blocks WHERE id >= ? AND id < ? ORDER BY id"
+_SELECT_FROM = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE id >= ? AND id < ? ORDER BY id"  # noqa: S608
 
 
 class LogFile:
@@ -31,7 +38,7 @@ class LogFile:
     :ivar places: the number of each (topic, partition) in the file.
 
     The constructor raises LogUnavailable if the file does not exist or cannot be read, and LogIncompatible if it is no
-    log of this version. Every method raises LogUnavailable.
+    log of this version. Every method raises LogUnavailable, those that return records also LogDamaged.
     """
 
     def __init__(self, path: Path, *, any_thread: bool = False) -> None:
@@ -83,7 +90,7 @@ class LogFile:
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Returns the lowest existing offset and one past the highest one."""
         place = self._place(topic, partition)
-        with self._snapshot():
+        with self._snapshot(topic, partition, 0):
             return self._bounds(place)
 
     def read(self, topic: str, partition: int, start: int) -> tuple[list[Record], int]:
@@ -92,7 +99,7 @@ class LogFile:
         Raises OffsetGone if retention deleted the offset, or if the offset is past the end.
         """
         place = self._place(topic, partition)
-        with self._snapshot():
+        with self._snapshot(topic, partition, start):
             first, end = self._bounds(place)
             if not first <= start <= end:
                 raise OffsetGone(topic, partition, start, first, end)
@@ -112,7 +119,7 @@ class LogFile:
         the offset.
         """
         place = self._place(topic, partition)
-        with self._snapshot():
+        with self._snapshot(topic, partition, start):
             if start < (first := self._first(place)):
                 raise OffsetGone(topic, partition, start, first, self._bounds(place)[1])
             low = self._block_at(place, start)
@@ -132,7 +139,7 @@ class LogFile:
         place = self._place(topic, partition)
         low, high = place << OFFSET_BITS, (place + 1) << OFFSET_BITS
         while True:
-            with self._snapshot():
+            with self._snapshot(topic, partition, 0):
                 found = list(self._blocks("id >= ? AND id < ? ORDER BY id DESC", low, high))
             if not found:
                 return
@@ -156,7 +163,7 @@ class LogFile:
         return first, newest[0] if newest is not None else first
 
     def _blocks(self, which: str, low: int, high: int) -> Iterator[Block]:
-        statement = f"SELECT id, next_offset, timestamp_ms, codec, body FROM blocks WHERE {which} LIMIT ?"  # noqa: S608 - words of this module
+        statement = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE {which} LIMIT ?"  # noqa: S608 - words of this module
         for row in self._connection.execute(statement, (low, high, _BLOCKS_PER_READ)).fetchall():
             yield Block(row[0] & OFFSET_MASK, *row[1:])
 
@@ -172,8 +179,10 @@ class LogFile:
         return row
 
     @contextmanager
-    def _snapshot(self) -> Iterator[None]:
-        """Runs the queries of the ``with`` block on one snapshot. Raises LogUnavailable."""
+    def _snapshot(self, topic: str, partition: int, start: int) -> Iterator[None]:
+        """Runs the queries of the ``with`` block, which read a partition from an offset on, on one snapshot. Raises
+        LogUnavailable, LogDamaged.
+        """
         try:
             self._connection.execute("BEGIN")
             try:
@@ -181,7 +190,7 @@ class LogFile:
             finally:
                 self._connection.execute("ROLLBACK")
         except (sqlite3.Error, ValueError) as error:
-            raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
+            raise reading_error(self.path, error, topic, partition, start, start + 1) from error
 
     def _place(self, topic: str, partition: int) -> int:
         try:

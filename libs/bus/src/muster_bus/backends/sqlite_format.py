@@ -10,7 +10,7 @@ from pathlib import Path
 from muster_runtime import durable
 
 from muster_bus.backends import blocks
-from muster_bus.errors import LogIncompatible
+from muster_bus.errors import LogDamaged, LogError, LogIncompatible, LogUnavailable
 from muster_bus.log import Record
 from muster_bus.log_mark import LogMark
 
@@ -58,9 +58,11 @@ INSERT_BLOCKS = [
     + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
     for rows in range(ROWS_PER_INSERT + 1)
 ]
-SELECT_BLOCKS = (
-    "SELECT id, next_offset, timestamp_ms, codec, body FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+# The columns of a Block. SQLite keeps any type in any column; with the casts, a damaged one is a wrong value at worst.
+BLOCK_COLUMNS = (
+    "id, CAST(next_offset AS INTEGER), CAST(timestamp_ms AS INTEGER), CAST(codec AS INTEGER), CAST(body AS BLOB)"
 )
+SELECT_BLOCKS = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608
 
 
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:
@@ -129,6 +131,14 @@ def mark_of(connection: sqlite3.Connection) -> LogMark:
         ).fetchone()
         ends[f"{topic}/{partition}"] = newest[0] if newest is not None else first
     return LogMark(row[0] if row is not None else "", ends)
+
+
+def reading_error(path: Path, error: Exception, topic: str, partition: int, start: int, end: int) -> LogError:
+    """Returns the log's error for one of SQLite while a partition was read from ``start`` on, up to ``end``."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return LogDamaged(topic, partition, start, end, f"{path} cannot be read there ({error})")
+    return LogUnavailable(f"log {path} cannot be read: {error}")
 
 
 def split_into_blocks(records: list[Record]) -> Iterator[list[Record]]:

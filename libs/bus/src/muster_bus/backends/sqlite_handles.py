@@ -60,7 +60,7 @@ class OpenLog(Protocol):
 
     async def read_file(self, place: StoredPartition, position: int, max_records: int) -> list[Record]:
         """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetGone,
-        LogUnavailable.
+        LogUnavailable, LogDamaged.
         """
 
     def now_ms(self) -> int: ...

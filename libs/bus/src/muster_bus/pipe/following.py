@@ -29,7 +29,7 @@ from muster_bus import metrics
 from muster_bus.backends.reading import AheadReader, Changing
 from muster_bus.backends.rules import RecordRules
 from muster_bus.backends.sqlite_file import LogFile
-from muster_bus.errors import LogClosed, LogError, LogUnavailable, OffsetGone
+from muster_bus.errors import LogClosed, LogDamaged, LogError, OffsetGone
 from muster_bus.log import LogReader, LogWriter, OutRecord, PartitionOwner, Record
 from muster_bus.pipe.messages import (
     AskCommitted,
@@ -250,7 +250,7 @@ class FollowedLog:
     async def fetch(self, place: _Place, position: int, max_records: int) -> list[Record]:
         """Returns some records from ``position`` on, from the file or a chain. May return more than asked for.
 
-        Raises OffsetGone, LogUnavailable.
+        Raises OffsetGone, LogUnavailable, LogDamaged.
         """
         if position < place.known_to:
             return [record for span in await self._read(place, position, max_records) for record in span.records]
@@ -271,15 +271,21 @@ class FollowedLog:
             spans: list[Span] = []
             count = stored = 0
             start = position
-            with contextlib.closing(file.blocks_from(place.topic, place.partition, position)) as found:
-                for block, records in found:
-                    size = sum(len(each.key or b"") + len(each.value or b"") + _RECORD_MEMORY_BYTES for each in records)
-                    spans.append(Span(start, block.next_offset, records, size))
-                    start = block.next_offset
-                    count += len(records)
-                    stored += len(block.body)
-                    if count >= max_records or stored >= _READ_BYTES:
-                        break
+            try:
+                with contextlib.closing(file.blocks_from(place.topic, place.partition, position)) as found:
+                    for block, records in found:
+                        size = sum(
+                            len(each.key or b"") + len(each.value or b"") + _RECORD_MEMORY_BYTES for each in records
+                        )
+                        spans.append(Span(start, block.next_offset, records, size))
+                        start = block.next_offset
+                        count += len(records)
+                        stored += len(block.body)
+                        if count >= max_records or stored >= _READ_BYTES:
+                            break
+            except LogDamaged:
+                if not spans:  # otherwise the next read begins at the damaged block
+                    raise
             return spans
 
         spans = await self._in_thread(read)
@@ -333,10 +339,7 @@ class _Reader(AheadReader):
                 records = await self._bus.fetch(place, self._position, max_records)
                 await self._check()
                 if not records:  # retention and compaction never remove the newest record before the end
-                    raise LogUnavailable(
-                        f"log {self._bus.settings.sqlite_path} is damaged: {place.topic}[{place.partition}] has "
-                        f"nothing from {self._position} to {place.end}"
-                    )
+                    raise LogDamaged(place.topic, place.partition, self._position, place.end, "nothing is there")
             self._ahead.put(records)
         given = self._ahead.take(max_records)
         self._position = given[-1].offset + 1

@@ -18,7 +18,7 @@ import * as queues from "./view-queues.js";
 import * as search from "./view-search.js";
 import { groups, users } from "./view-users.js";
 
-const VIEWS = { overview, queues, applications, users, groups, nodes, pending, gangs, events, configuration, futures, health, search };
+const VIEWS = { __proto__: null, overview, queues, applications, users, groups, nodes, pending, gangs, events, configuration, futures, health, search };
 const THEMES = ["auto", "light", "dark"];
 
 // Each view has its own refresh interval. To spare the server, the page also rests after each answer this many times as

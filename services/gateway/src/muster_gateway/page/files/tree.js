@@ -16,7 +16,7 @@ export function grown(queues) {
   for (const each of queues) {
     const parent = byPath.get(each.path.slice(0, each.path.lastIndexOf(".")));
     const node = { ...each, children: [], depth: parent ? parent.depth + 1 : 0, name: parent ? each.path.slice(parent.path.length + 1) : each.path };
-    node.bounds = { ...parent?.bounds };
+    node.bounds = { __proto__: null, ...parent?.bounds }; // a type may have any name
     for (const type of types(each.max)) node.bounds[type] = Math.min(each.max[type], node.bounds[type] ?? Infinity);
     parent?.children.push(node);
     byPath.set(each.path, node);

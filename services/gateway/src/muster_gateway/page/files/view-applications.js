@@ -60,6 +60,7 @@ function light(app) {
 }
 
 const ORDERS = {
+  __proto__: null, // the address names one
   id: (app) => app.id, state: (app) => app.state, queue: (app) => app.queue, user: (app) => app.user,
   used: (app) => of(app.used, "vcore") * 1e6 + of(app.used, "memory") / 1e6, allocations: (app) => app.allocations, asks: (app) => app.asks, submitted: (app) => app.submitted,
 };

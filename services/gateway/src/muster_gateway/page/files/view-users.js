@@ -76,6 +76,7 @@ const whole = (share) => (share === 0 ? "0%" : share < 1 ? "under 1%" : `${Math.
 // ---- the list -------------------------------------------------------------------------------------------------------
 
 const ORDERS = {
+  __proto__: null, // the address names one
   name: (each) => each.name, running: (each) => each.running.length, share: (each) => each.largest.share, limit: (each) => each.nearest?.share ?? -1,
 };
 

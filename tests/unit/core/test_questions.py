@@ -38,6 +38,7 @@ from muster_core.model.outcome import (
 from muster_core.model.reasons import ReasonCode
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.model.states import AppState, GangPhase
+from muster_core.model.steps import finish
 from muster_core.predicates.questions import PROBE_NODES_MAX
 from muster_core.predicates.refused_nodes import RETRY_MAX_NS
 from muster_proto.muster.bus.v1 import state_pb2 as pb
@@ -195,7 +196,7 @@ def _remove_app(rm: Asking) -> None:
 
 def _fail_app(rm: Asking) -> None:
     app = rm.application("app")
-    rm.partition.lifecycle.fail(app, "it failed", Outcome(), rm.now_ns)
+    finish(rm.partition.lifecycle.fail(app, "it failed", Outcome(), rm.now_ns))
     rm.do()
 
 

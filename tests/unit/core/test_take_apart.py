@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from builders import Cluster
+from muster_core.model.steps import finish
 
 KINDS = ("Node", "Application", "Ask", "AskGroup", "Allocation", "Demand", "Queue", "QueueConfig", "Waitlist")
 
@@ -51,7 +52,7 @@ def test_what_an_ended_core_had_is_freed_without_a_collection() -> None:
     assert lived["Waitlist"] >= 2
     cluster.core.end(cluster.now_ns)
     cluster.outcomes.clear()
-    cluster.core.take_apart()
+    finish(cluster.core.take_apart())
     del cluster
     assert _living() - before == {"Queue": 1, "QueueConfig": 1}, "an empty root"
     gc.collect()
@@ -63,6 +64,6 @@ def test_what_was_recorded_of_it_stays_whole() -> None:
     cluster = _lived()
     out = cluster.core.end(cluster.now_ns)
     told = [(event.object_id, event.reference_id, event.message) for event in out.events]
-    cluster.core.take_apart()
+    finish(cluster.core.take_apart())
     assert [(event.object_id, event.reference_id, event.message) for event in out.events] == told
     assert told

@@ -15,6 +15,7 @@ from muster_bus.log import Record
 from muster_core import invariants
 from muster_core.model.outcome import Outcome
 from muster_core.model.pending import group_reason
+from muster_core.model.steps import finish
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -286,7 +287,7 @@ def test_an_id_used_again_in_the_batch_in_which_its_last_allocation_went_leaves_
     )
     application = rig.core.partitions["default"].apps["x"]
     application.execution_timeout_ms = 1
-    rig.core.partitions["default"].lifecycle.fail(application, "over", Outcome(), rig.now_ns)
+    finish(rig.core.partitions["default"].lifecycle.fail(application, "over", Outcome(), rig.now_ns))
     confirmed = si.AllocationRelease(
         partitionName="default", applicationID="x", allocationKey="k", terminationType=si.TIMEOUT
     )
@@ -306,7 +307,7 @@ def test_a_queue_that_goes_with_its_last_application_in_one_transaction_goes_fro
     rig.send(si.ApplicationRequest(rmID=RM, remove=[si.RemoveApplicationRequest(applicationID="w")]))
     rig.send(make.application("x", "root.made.deep"), make.asks(make.allocation("x", "k", vcore=1)))
     application = rig.core.partitions["default"].apps["x"]
-    rig.core.partitions["default"].lifecycle.fail(application, "over", Outcome(), rig.now_ns)
+    finish(rig.core.partitions["default"].lifecycle.fail(application, "over", Outcome(), rig.now_ns))
     rig.now_ns += 11 * 10**9
     confirmed = si.AllocationRelease(
         partitionName="default", applicationID="x", allocationKey="k", terminationType=si.TIMEOUT

@@ -7,7 +7,7 @@ the time, and returns records.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from muster_bus.log import OutRecord, Record
 
@@ -62,4 +62,21 @@ class FollowingMachine(Machine, Protocol):
 
         ``folded`` still ends the fold. It must make the same machine as a fold of all records at once.
         """
+        ...
+
+
+@runtime_checkable
+class SteppedMachine(Protocol):
+    """A machine whose calls may take long, because one record may concern very many objects.
+
+    It yields what the call of that name returns, in parts. At an empty part other tasks run. The machine is not called
+    before all parts are taken.
+    """
+
+    def apply_in_steps(self, records: Sequence[Record], now_ns: int) -> Iterator[Sequence[OutRecord]]:
+        """Does what :meth:`Machine.apply` does."""
+        ...
+
+    def tick_in_steps(self, now_ns: int) -> Iterator[Sequence[OutRecord]]:
+        """Does what :meth:`Machine.tick` does."""
         ...

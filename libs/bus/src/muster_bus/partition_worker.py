@@ -26,6 +26,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 import structlog
+from muster_runtime.disposal import Disposal
 from muster_runtime.waits import in_step_s
 
 from muster_bus import metrics
@@ -42,7 +43,7 @@ from muster_bus.errors import (
     TransactionFailed,
 )
 from muster_bus.log import EarlyInput, Log, LogReader, OutRecord, PartitionOwner, PromptOwner, Record
-from muster_bus.machine import Machine
+from muster_bus.machine import Machine, SteppedMachine
 from muster_bus.standby import Folded, Standby, close_reader
 from muster_bus.suspicion import MachineError, Suspicion, guard, kind_of, one_line
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
@@ -58,6 +59,10 @@ _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow br
 # A longer wait ends with the worker's stop, and is a task of its own. A worker that has work never waits for so long.
 _STOPPABLE_S = 0.2
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
+# Processor time (s) after which a machine that works in steps lets other tasks run. A turn of the loop costs 0.05 ms.
+_GIVE_WAY_S = 0.001
+# More records are no small commit, so that the log takes them in steps: each costs a microsecond.
+_PROMPT_RECORDS = 2048
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
 
 
@@ -323,6 +328,8 @@ class _Life:
     def __init__(self, worker: PartitionWorker, machine: Machine, owner: PartitionOwner, reader: LogReader) -> None:
         self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
         self._prompt = owner if isinstance(owner, PromptOwner) else None
+        self._stepped = machine if isinstance(machine, SteppedMachine) else None
+        self._disposal = Disposal()
         self._settings, self._clock = worker.settings, worker.clock
         self._observe = metrics.apply_seconds.labels(worker.label).observe
         self._in_flight: asyncio.Task[None] | None = None
@@ -348,7 +355,7 @@ class _Life:
                 records = await self._next()  # 6 read until records arrive or the deadline passes
                 if records:
                     await self._apply(records)  # 7 apply, tick
-                if self._tick_if_due():
+                if await self._tick_if_due():
                     await asyncio.sleep(0)  # decisions may take long, too
                 if not records and self._dirty:
                     await self._finish_commit()  # nothing to add: wait until the next commit may start
@@ -463,7 +470,10 @@ class _Life:
                     await self._consult(worker.consult, records)
                 if self._held_from is None:
                     self._held_from = first
-                self._take(self._decide(self._machine.apply, records, self._clock.now_ns()))
+                if self._stepped is not None:
+                    await self._take_parts(self._stepped.apply_in_steps(records, self._clock.now_ns()))
+                else:
+                    self._take(self._decide(self._machine.apply, records, self._clock.now_ns()))
                 if self._is_careful():
                     await self._take_held()
             except MachineError as error:
@@ -494,7 +504,7 @@ class _Life:
         finally:
             self._observe(self._clock.monotonic() - started_s)
 
-    def _tick_if_due(self) -> bool:
+    async def _tick_if_due(self) -> bool:
         """Calls the machine's ``tick`` if its deadline has come. Returns whether this gave records."""
         deadline_ns = guard(self._machine.next_deadline_ns)
         now_ns = self._clock.now_ns()
@@ -502,11 +512,14 @@ class _Life:
             self._tick_was_empty = False
             return False
         held = self._machine.held()
-        outputs = self._decide(self._machine.tick, now_ns)
-        self._take(outputs)
-        more = self._machine.held()
+        before = len(self._outputs)
+        if self._stepped is not None:
+            await self._take_parts(self._stepped.tick_in_steps(now_ns))
+        else:
+            self._take(self._decide(self._machine.tick, now_ns))
+        outputs, more = len(self._outputs) - before, self._machine.held()
         self._tick_was_empty = not outputs and more == held
-        self._dirty = self._dirty or bool(outputs) or more > 0
+        self._dirty = self._dirty or outputs > 0 or more > 0
         return not self._tick_was_empty
 
     def _take(self, outputs: Sequence[OutRecord]) -> None:
@@ -550,12 +563,13 @@ class _Life:
             return
         await self._flush()
         outputs, position = self._outputs, self._worker.position if self._is_position_new else None
+        is_small = len(outputs) <= _PROMPT_RECORDS
         report = self._worker.report
         if report is not None and position is not None:
             outputs.append(report(position))
         self._is_position_new = False
         self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
-        if self._prompt is not None:
+        if self._prompt is not None and is_small:
             with _as_of_the_machine():
                 waiting = self._prompt.commit_at_once(outputs, position)
             if waiting is None:
@@ -565,7 +579,7 @@ class _Life:
                 return
         else:
             waiting = self._owner.commit(outputs, position)
-        self._in_flight = asyncio.create_task(self._commit(waiting, position))
+        self._in_flight = asyncio.create_task(self._commit(waiting, position, outputs))
         await asyncio.sleep(0)  # starts the commit before the machine occupies the loop again
 
     def _gathers(self) -> bool:
@@ -591,13 +605,18 @@ class _Life:
 
     async def _take_held(self) -> None:
         """Takes what the machine held back. Other tasks run meanwhile. Raises MachineError."""
-        parts = iter(self._decide(self._machine.flush, self._clock.now_ns()))
+        await self._take_parts(iter(self._decide(self._machine.flush, self._clock.now_ns())))
+        self._held_from = None
+
+    async def _take_parts(self, parts: Iterator[Sequence[OutRecord]]) -> None:
+        """Takes the machine's records in parts. Other tasks run at an empty one, if there was enough work before."""
+        since_s = time.thread_time()
         while (part := self._decide(next, parts, None)) is not None:
             if part:
                 self._take(part)
-            else:
+            elif time.thread_time() - since_s >= _GIVE_WAY_S:
                 await asyncio.sleep(0)
-        self._held_from = None
+                since_s = time.thread_time()
 
     async def _flush(self) -> None:
         """Takes what the machine held back, for a transaction that ends."""
@@ -611,9 +630,10 @@ class _Life:
                 error.blamed = True
             raise
 
-    async def _commit(self, waiting: Awaitable[None], position: int | None) -> None:
+    async def _commit(self, waiting: Awaitable[None], position: int | None, outputs: list[OutRecord]) -> None:
         await waiting
         self._was_committed(position)
+        self._disposal.add_lists(outputs)
 
     def _was_committed(self, position: int | None) -> None:
         self._worker.was_committed(self._worker.committed if position is None else position)

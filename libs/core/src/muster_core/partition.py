@@ -40,6 +40,7 @@ from muster_core.model.partition_state import PartitionState, Timed
 from muster_core.model.predicate_checks import Retry
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
+from muster_core.model.steps import STEP, Steps, clear_in_steps
 from muster_core.model.turn_lines import TurnLines
 from muster_core.model.wait_points import WaitPoint
 from muster_core.nodes.figures import NodeFigures
@@ -322,23 +323,31 @@ class Partition(PartitionState):
             if going and not queue.applications and not queue.children:
                 self.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
-    def take_apart(self) -> None:
-        """Empties a partition whose core another one has replaced.
+    def take_apart(self) -> Steps:
+        """Empties a partition whose core another one has replaced; in steps.
 
         Queues, nodes, applications, asks and allocations refer to each other and to the partition. Left alone, they
         would be in memory until a full garbage collection. The parts of the partition remain in such a circle, but they
         are few.
         """
-        for app in (*self.apps.values(), *self.rejected.values()):
-            app.take_apart()
-        for node in self.nodes.values():
+        for apps in (self.apps, self.rejected):
+            for count, app in enumerate(apps.values(), 1):
+                yield from app.take_apart()
+                if not count % STEP:
+                    yield
+        for count, node in enumerate(self.nodes.values(), 1):
             self.waiting.node_gone(node)
-            node.take_apart()
-        for queue in self.queues.values():
+            yield from node.take_apart()
+            if not count % STEP:
+                yield
+        for count, queue in enumerate(self.queues.values(), 1):
             queue.take_apart()
-        self.queues.clear()
-        for mapping in (self.nodes, self.apps, self.rejected, self.foreign, self.reserved, self.moved_offers):
-            mapping.clear()
+            if not count % STEP:
+                yield
+        for mapping in (self.nodes, self.apps, self.rejected, self.foreign, self.queues):
+            yield from clear_in_steps(mapping)
+        self.reserved.clear()
+        self.moved_offers.clear()
         for nodes in (self.waiting.gained, self.waiting.gained_reserved):
             nodes.clear()
         self.waiting.parked.clear()
@@ -362,8 +371,8 @@ class Partition(PartitionState):
             or (bool(self.root.ready) and not stopped)
         )
 
-    def on_deadline(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> None:
-        """Handles a deadline that has come. Ignores a deadline that was moved meanwhile."""
+    def on_deadline(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> Steps:
+        """Handles a deadline that has come, in steps. Ignores a deadline that was moved meanwhile."""
         match what:
             case Queue():
                 if what.quota_ns and what.quota_ns == due_ns:
@@ -371,9 +380,9 @@ class Partition(PartitionState):
                 self.queue_tree.sweep_queue(what, out, now_ns)
             case Application():
                 if what.deadline_ns == due_ns:
-                    self.lifecycle.expire(what, out, now_ns)
+                    yield from self.lifecycle.expire(what, out, now_ns)
                 if what.gang is not None and what.gang.deadline_ns == due_ns:
-                    self.gangs.time_out(what, out, now_ns)
+                    yield from self.gangs.time_out(what, out, now_ns)
             case Waitlist():
                 if what.due_ns == due_ns:
                     self.long_wait.on_deadline(what)

@@ -15,6 +15,7 @@ from muster_core.config.config import ClusterConfig, PartitionConfig, partition_
 from muster_core.external.external import SetSource, UpdateExternal
 from muster_core.external.external_books import ExternalBooks, ExternalEntry
 from muster_core.external.problems import no_partition
+from muster_core.model.application import Application
 from muster_core.model.commands import (
     Answer,
     Answers,
@@ -34,6 +35,7 @@ from muster_core.model.outcome import Change, ConfigurationAnswer, Detail, Event
 from muster_core.model.partition_state import Timed
 from muster_core.model.quotas import Quotas
 from muster_core.model.scopes import CallbackPolicy
+from muster_core.model.steps import FEW, LIGHT_STEP, STEP, Steps, finish
 from muster_core.partition import Partition, is_awaited
 from muster_core.queues import reload
 from muster_core.queues.limits import limit_events, link_event
@@ -130,42 +132,61 @@ class SchedulerCore:
         Very many asks and allocations get no events of their own: each of their sums ends with one event.
         """
         out = self._outcome(out)
-        apps = {
-            partition: [app for queue in partition.queues.values() for app in partition.apps_in(queue)]
-            for partition in self.partitions.values()
-        }
-        ended = sum(len(app.allocations) for each in apps.values() for app in each)
+        finish(self.end_in_steps(now_ns, out, why))
+        return out
+
+    def end_in_steps(self, now_ns: int, out: Outcome, why: str = ANEW) -> Steps:
+        """Does the same in steps. Nothing else may use the core between them."""
+        self._outcome(out)
+        apps: dict[Partition, list[Application]] = {}
+        ended = held = 0
+        for partition in self.partitions.values():
+            own = apps[partition] = []
+            for queue in partition.queues.values():
+                for app in partition.apps_in(queue):
+                    own.append(app)
+                    ended += len(app.allocations)
+                    held += len(app.allocations) + len(app.asks)
+                    if not len(own) % LIGHT_STEP:
+                        yield
         out.ended += ended
         out.dropped += ended
-        held = ended + sum(len(app.asks) for each in apps.values() for app in each)
         for partition in self.partitions.values():
             if held > ENDED_ONE_BY_ONE_MAX and out.tracking:
-                end_sums(partition, apps[partition], out, now_ns, why)
-            for app in apps[partition]:
+                yield from end_sums(partition, apps[partition], out, now_ns, why)
+            for count, app in enumerate(apps[partition], 1):
+                if not count % STEP:
+                    yield
                 if held <= ENDED_ONE_BY_ONE_MAX and out.tracking:
-                    end_holdings(app, out, now_ns, why)
+                    yield from end_holdings(app, out, now_ns, why)
                 link_event(app, app.user_group, Change.REMOVE, out, now_ns)
                 out.track(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, message=why, now_ns=now_ns)
                 change, detail, path = Change.REMOVE, Detail.QUEUE_APP, app.queue.path
                 out.track(EventType.QUEUE, change, detail, path, app.app_id, message=why, now_ns=now_ns)
-            for node_id, node in partition.nodes.items():
+            for count, (node_id, node) in enumerate(partition.nodes.items(), 1):
+                if not count % STEP:
+                    yield
                 change, detail, capacity = Change.REMOVE, Detail.NODE_DECOMISSION, node.named_capacity()
                 out.track(EventType.NODE, change, detail, node_id, "", capacity, why, now_ns=now_ns)
             limit_events(partition.limits.standing(), {}, out, now_ns)
-            for queue in reversed(partition.queues.values()):
+            for count, queue in enumerate(reversed(partition.queues.values()), 1):
                 detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
                 out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, message=why, now_ns=now_ns)
-        return out
+                if not count % STEP:
+                    yield
 
-    def take_apart(self) -> None:
-        """Empties a core that has ended, so that its memory is free at once. It must not be used any more.
+    def take_apart(self) -> Steps:
+        """Empties a core that has ended, so that its memory is free before a full collection. It must not be used any
+        more. In steps: to free 100,000 objects takes as long as to decide about thousands.
 
         What its last outcome refers to stays whole.
         """
         for partition in self.partitions.values():
-            partition.take_apart()
+            yield from partition.take_apart()
         self.config = ClusterConfig(())
-        self._deadlines.clear()
+        while self._deadlines:
+            del self._deadlines[-LIGHT_STEP:]
+            yield
 
     def apply(self, command: Command, now_ns: int, out: Outcome | None = None) -> Outcome:
         """Applies one command.
@@ -173,11 +194,20 @@ class SchedulerCore:
         :param out: an outcome to add to; None: a new one. Bad items are answered in the outcome; they change nothing.
         """
         out = self._outcome(out)
+        finish(self.apply_in_steps(command, now_ns, out))
+        return out
+
+    def apply_in_steps(self, command: Command, now_ns: int, out: Outcome) -> Steps:
+        """Applies one command in steps of some hundred objects, to the same outcome.
+
+        Between two steps, the core and the outcome are in the middle of the command: nothing may use them.
+        """
+        self._outcome(out)
         match command:
             case UpdateAllocations() | UpdateApplications() | UpdateNodes():
-                self._take_items(command, out, now_ns)
+                yield from self._take_items(command, out, now_ns)
             case EndApplication():
-                self._applications.end(command.partition, command.app_id, command.message, out, now_ns)
+                yield from self._applications.end(command.partition, command.app_id, command.message, out, now_ns)
             case UpdateConfiguration():
                 out.facts.append(ConfigurationAnswer(self._reconfigure(command.config, out, now_ns)))
             case SetDeciding():
@@ -206,33 +236,43 @@ class SchedulerCore:
                 for each in self.partitions.values():
                     each.previous_generation = command.previous
         self._follow_up(out, now_ns)
-        return out
 
     def _take_items(
         self, command: UpdateAllocations | UpdateApplications | UpdateNodes, out: Outcome, now_ns: int
-    ) -> None:
+    ) -> Steps:
         """Handles each item in the state that the items before it left, as if each came in a message of its own."""
         match command:
             case UpdateAllocations():
                 unnamed = UnnamedReleases(command.releases, self.partitions)
-                for release in command.releases:
+                for count, release in enumerate(command.releases, 1):
                     for named in unnamed.named(release):
-                        self._allocations.release(named, unnamed, out, now_ns)
+                        yield from self._allocations.release(named, unnamed, out, now_ns)
                     self._follow_up(out, now_ns)
-                for ask_item in command.asks:
+                    if not count % STEP:
+                        yield
+                for count, ask_item in enumerate(command.asks, 1):
                     self._allocations.take(ask_item, out, now_ns)
                     self._follow_up(out, now_ns)
+                    if not count % STEP:
+                        yield
             case UpdateApplications():
-                for app_item in command.new:
+                for count, app_item in enumerate(command.new, 1):
                     self._applications.add(app_item, out, now_ns)
                     self._follow_up(out, now_ns)
-                for partition, app_id in command.remove:
-                    self._applications.remove(partition, app_id, out, now_ns)
+                    if not count % STEP:
+                        yield
+                for count, (partition, app_id) in enumerate(command.remove, 1):
+                    yield from self._applications.remove(partition, app_id, out, now_ns)
                     self._follow_up(out, now_ns)
+                    # (An application may have a hundred allocations, which are no step yet.)
+                    if not count % FEW:
+                        yield
             case UpdateNodes():
-                for node_item in command.nodes:
-                    self._nodes.update(node_item, out, now_ns)
+                for count, node_item in enumerate(command.nodes, 1):
+                    yield from self._nodes.update(node_item, out, now_ns)
                     self._follow_up(out, now_ns)
+                    if not count % FEW:
+                        yield
 
     def _follow_up(self, out: Outcome, now_ns: int) -> None:
         """Handles the consequences of an item or a cycle elsewhere. (It runs after each ask, so it avoids calls.)"""
@@ -366,7 +406,14 @@ class SchedulerCore:
         follow.
         """
         out = self._outcome(out)
-        self._fire_deadlines(out, now_ns)
+        finish(self.cycle_in_steps(now_ns, budget, out))
+        return out
+
+    def cycle_in_steps(self, now_ns: int, budget: int, out: Outcome) -> Steps:
+        """Does the same; the deadlines in steps, see :meth:`apply_in_steps`."""
+        self._outcome(out)
+        if self._deadlines:
+            yield from self._fire_deadlines(out, now_ns)
         left = budget
         for partition in self._in_turn():
             for _ in range(_PASSES_MAX):
@@ -375,7 +422,6 @@ class SchedulerCore:
                     break
         self._follow_up(out, now_ns)
         self.exhausted = left > 0 and not any(partition.unfinished for partition in self.partitions.values())
-        return out
 
     def _in_turn(self) -> Sequence[Partition]:
         """The partitions in the order of this cycle. While the RM sees one proposal at a time, the partitions take
@@ -411,12 +457,16 @@ class SchedulerCore:
         """When ``cycle`` must be called even if no command comes in; None: never."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def _fire_deadlines(self, out: Outcome, now_ns: int) -> None:
+    def _fire_deadlines(self, out: Outcome, now_ns: int) -> Steps:
+        count = 0
         while self._deadlines and self._deadlines[0][0] <= now_ns:
+            count += 1
+            if not count % STEP:
+                yield
             due_ns, _, partition, what = heapq.heappop(self._deadlines)
             # (An external entry outlives a partition that a new configuration removes.)
             if not what.gone and self.partitions.get(partition.name) is partition:
-                partition.on_deadline(what, due_ns, out, now_ns)
+                yield from partition.on_deadline(what, due_ns, out, now_ns)
 
     def _collect_deadlines(self, partition: Partition) -> None:
         for due_ns, what in partition.deadlines:

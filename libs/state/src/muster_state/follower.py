@@ -27,6 +27,7 @@ from muster_core.external.external_books import ExternalBooks
 from muster_core.external.offers import REPORT_NS
 from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_core.model.quotas import QuotaLimits
+from muster_core.model.steps import finish
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
@@ -36,7 +37,7 @@ from muster_runtime import event_settings
 from muster_state import fold, state_codec
 from muster_state.sent import SentMessages, TakenOf
 
-# Parents first, and nodes and applications before what refers to them. Sources come before the core that has them.
+# Parents first. Sources come before the core that has them.
 _EXTERNAL = (state_codec.SOURCE, state_codec.EXTERNAL)
 _KIND_ORDER = (
     state_codec.QUEUE,
@@ -48,7 +49,6 @@ _KIND_ORDER = (
     state_codec.ALLOC,
     state_codec.WHY,
 )
-
 # YuniKorn's buckets: 0.1 ms to 1,000 s.
 DECIDING_LIMITS_US = tuple(100 * 10**power for power in range(8))
 
@@ -634,7 +634,7 @@ class StateFolder:
         recorded = state_pb2.RmObject.FromString(value)
         known = self.rms.get(rm_id)
         if known is None or known.info.registrations != recorded.registrations:
-            # The next record has the registration's data. Until then the RM is not shown.
+            # (The next record has the registration's data. Until then the RM is not shown.)
             self._drop(rm_id, for_ever=False)
             self._registering[rm_id] = info = RmInfo(rm_id)
             _take_rm(info, recorded)
@@ -656,7 +656,7 @@ class StateFolder:
         if self._witness is not None:
             self._witness.dropped(dropped, for_ever=for_ever)
         else:
-            dropped.core.take_apart()
+            finish(dropped.core.take_apart())
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
         info = self._registering.pop(rm_id, None)

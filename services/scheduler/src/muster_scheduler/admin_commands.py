@@ -15,6 +15,7 @@ from muster_bus.log import OutRecord
 from muster_core.config.config import partition_name
 from muster_core.model.commands import NodeAction, NodeItem, SetDeciding, UpdateNodes
 from muster_core.model.outcome import AcceptedNode, Outcome, RejectedNode
+from muster_core.model.steps import Steps
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
@@ -64,8 +65,9 @@ class AdminCommands:
         now_ns: int,
         out: Outcome,
         outputs: list[OutRecord],
-    ) -> None:
-        """Carries out one command. Its answer is in ``outputs``, or follows the RM's answer. Raises DecodeError.
+    ) -> Steps:
+        """Carries out one command, in steps. Its answer is in ``outputs``, or follows the RM's answer. Raises
+        DecodeError.
 
         :param envelope: its body is the command.
         :param out: the content of the RM's transaction.
@@ -80,7 +82,7 @@ class AdminCommands:
             case "drain_node":
                 _drain(state, command.drain_node, result, now_ns, out)
             case "end_application":
-                ending.end(state, command.end_application, result, now_ns, out)
+                yield from ending.end(state, command.end_application, result, now_ns, out)
             case "validate":
                 judged = envelope.judged if envelope.HasField("judged") else None
                 self._validate(state, si.UpdateConfigurationRequest.FromString(command.validate), judged, result)

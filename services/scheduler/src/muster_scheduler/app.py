@@ -23,6 +23,7 @@ from muster_bus.partition_worker import PartitionWorker, Progress, WorkerState
 from muster_bus.standby import Standby
 from muster_bus.topics import Topics
 from muster_queue_config.queue_yaml import load_queue_config
+from muster_runtime.disposal import Disposal
 
 from muster_scheduler import metrics
 from muster_scheduler.dead_letters import without_secrets
@@ -72,6 +73,7 @@ class SchedulerService:
         self._outside: dict[int, Outside] = {}
         self._steps = Steps(clock.monotonic)
         self._reached = ReachedQuotas(clock.monotonic)
+        self._disposal = Disposal()
         self._make_machine: Callable[[int], SchedulerMachine] | None = None
         self._ownership = Ownership()
         self._workers: dict[int, PartitionWorker] = {}
@@ -102,6 +104,7 @@ class SchedulerService:
             self._steps,
             holds=True,
             reached=self._reached,
+            dispose=self._disposal.add,
         )
         await self._membership.start()
         if self._membership.assignment is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 import structlog
 from muster_bus.log import Headers, OutRecord
@@ -46,13 +47,13 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
 from muster_state import state_codec
-from muster_state.follower import RmInfo, encode_registration, encode_rm
+from muster_state.follower import RmInfo, Tally, encode_registration, encode_rm
 
 from muster_scheduler import callback_words
 from muster_scheduler.callback_words import application_of
 from muster_scheduler.event_wire import MESSAGE_CHARACTERS_MAX, encode_event, shape_wire
 from muster_scheduler.metrics import RmCounters
-from muster_scheduler.tally import counted
+from muster_scheduler.tally import count_fact, counted
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +68,8 @@ _STEP = 256
 
 _ALLOCATION, _APPLICATION, _NODE = pb.STREAM_ALLOCATION, pb.STREAM_APPLICATION, pb.STREAM_NODE
 
+
+T = TypeVar("T")
 
 # Makes an OutRecord without its Python function: each change of a source makes three.
 _out_record: Callable[[tuple[str, int, bytes, bytes | None, Headers]], OutRecord] = partial(tuple.__new__, OutRecord)
@@ -93,25 +96,24 @@ class Emitter:
     def emit_steps(
         self, out: Outcome, next_submission: int, records: list[OutRecord], took_us: Callable[[], int] = lambda: 0
     ) -> Iterator[None]:
-        """Does the same in steps of some milliseconds. A small outcome is one step.
+        """Does the same in steps of some milliseconds. A small outcome is one step; a large one is emptied meanwhile.
 
         :param took_us: returns the duration of the outcome so far (µs).
         """
         place = len(records)
-        yield from _write_states(self._topics, self.info.rm_id, out, records)
-        yield from self._responses(out.facts, records)
-        yield from self._events(out.events, records)
         more = counted(out)
+        yield from write_states(self._topics, self.info.rm_id, out, records)
+        yield from self._responses(out.facts, more, records)
+        yield from self._events(out.events, records)
         more.deciding_us = took_us()
         self.info.tally.add(more)
         self.info.tally.spread(more.deciding_us)
         self._counters.add(more)
         records.insert(place, self.rm_record(next_submission))
 
-    def farewell(self, out: Outcome, records: list[OutRecord]) -> None:
-        """Appends the last events of a forgotten RM, and removes the RM from this process's metrics."""
-        for _ in self._events(out.events, records):
-            pass
+    def farewell(self, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
+        """Appends the last events of a forgotten RM, and removes the RM from this process's metrics; in steps."""
+        yield from self._events(out.events, records)
         self._counters.remove()
 
     def take_settings(self) -> None:
@@ -178,7 +180,7 @@ class Emitter:
 
     # ---- responses -------------------------------------------------------------------------------------------------
 
-    def _responses(self, facts: list[Fact], records: list[OutRecord]) -> Iterator[None]:
+    def _responses(self, facts: list[Fact], more: Tally, records: list[OutRecord]) -> Iterator[None]:
         allocations = si.AllocationResponse()
         applications = si.ApplicationResponse()
         nodes = si.NodeResponse()
@@ -186,9 +188,11 @@ class Emitter:
         flush = partial(self._flush, allocations, applications, nodes, callbacks, records)
         uuids = self.info.generation == "previous"  # the current generation has no field for them
         size = 0
-        for count, fact in enumerate(facts, 1):
-            if not count % _STEP:
+        for fact in _emptied(facts):
+            if fact is None:
                 yield
+                continue
+            count_fact(more, fact)
             if size > RESPONSE_BYTES_MAX:
                 flush()
                 size = 0
@@ -306,9 +310,10 @@ class Emitter:
         topic, number, key, rm, instance = self._topics.events, self._partition, self._key, self._rm, self._instance
         untracked, tracked, request = self._untracked, (HEADER_TRACKING, b"1"), EventType.REQUEST
         next_id, offset_ns = self.info.next_event_id, self.info.clock.offset_ns
-        for count, event in enumerate(events, 1):
-            if not count % _STEP:
+        for event in _emptied(events):
+            if event is None:
                 yield
+                continue
             if offset_ns:  # an event has the time of day
                 event = event._replace(now_ns=event.now_ns + offset_ns)
             value = encode_event(event)
@@ -333,19 +338,35 @@ def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult) -> OutRecor
     return OutRecord(topics.responses, topics.partition_of(rm_id), rm_id.encode(), envelope.SerializeToString())
 
 
-def write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutRecord]) -> None:
-    """Appends the records of an outcome's objects. Removes the objects from the outcome."""
-    for _ in _write_states(topics, rm_id, out, records):
-        pass
-
-
-def _write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
+def write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
+    """Appends the records of an outcome's objects, in steps. Removes the objects from the outcome."""
     topic, number = topics.state, topics.partition_of(rm_id)
-    for count, (partition, what, alive) in enumerate(out.objects(), 1):
-        if not count % _STEP:
+    count = 0
+    for found in out.objects_in_steps():
+        count += 1
+        if found is None or not count % _STEP:
             yield
+        if found is None:
+            continue
+        partition, what, alive = found
         key = state_codec.key_of(rm_id, partition, what)
         records.append(_out_record((topic, number, key, state_codec.encode(partition, what) if alive else None, ())))
+
+
+def _emptied(items: list[T]) -> Iterator[T | None]:
+    """Yields the items, and None after each step. A list of several steps is emptied: its items are freed one by
+    one.
+    """
+    if len(items) <= _STEP:
+        yield from items
+        return
+    items.reverse()
+    count = 0
+    while items:
+        yield items.pop()
+        count += 1
+        if not count % _STEP:
+            yield None
 
 
 def _add_new(

@@ -8,6 +8,7 @@ from muster_core.config.config import INDEPENDENT, partition_name
 from muster_core.model.commands import EndApplication
 from muster_core.model.outcome import Outcome
 from muster_core.model.states import AppState
+from muster_core.model.steps import Steps
 from muster_core.requests.application_requests import may_end
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_runtime.secrets import masked_text
@@ -35,8 +36,8 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
 
 def end(
     state: RmState, wanted: pb.AdminCommand.EndApplication, result: pb.AdminResult, now_ns: int, out: Outcome
-) -> None:
-    """Ends the application, or says in the result why not."""
+) -> Steps:
+    """Ends the application, in steps, or says in the result why not."""
     name, app_id = partition_name(wanted.partition, state.info.rm_id), wanted.application_id
     partition = state.core.partitions.get(name)
     app = partition.live_application(app_id) if partition is not None else None
@@ -51,7 +52,7 @@ def end(
     if may_end(app):
         reason = masked_text(wanted.reason)
         message = f"{ENDED}: {reason}" if reason else ENDED
-        state.core.apply(EndApplication(name, app_id, message), now_ns, out)
+        yield from state.core.apply_in_steps(EndApplication(name, app_id, message), now_ns, out)
         result.changed = True
     result.state = app.state.value
     result.allocations = len(app.allocations) if app.state is AppState.FAILING else 0

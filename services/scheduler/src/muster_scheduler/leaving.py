@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator
 
 from muster_bus.topics import rm_state_key, state_key
 from muster_core.external.external_books import ExternalEntry, SourceEntry
 from muster_core.model.outcome import Outcome, Primary
-from muster_core.model.queue import Queue
+from muster_core.model.steps import LIGHT_STEP
+from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
 
 
-def take_over(dropped: Outcome | None, out: Outcome) -> list[tuple[str, Primary]]:
+def take_over(dropped: Outcome | None, out: Outcome) -> Generator[None, None, list[tuple[str, Primary]]]:
     """Moves unwritten decisions for an RM whose state is dropped into ``out``. Returns the objects that they removed.
+    In steps.
 
     :param out: the events of the objects that end.
     """
@@ -25,7 +27,14 @@ def take_over(dropped: Outcome | None, out: Outcome) -> list[tuple[str, Primary]
     out.reported += dropped.reported
     out.ended += dropped.ended
     out.released += dropped.released
-    for place, what, alive in dropped.objects():
+    count = 0
+    for found in dropped.objects_in_steps():
+        count += 1
+        if found is None or not count % LIGHT_STEP:
+            yield
+        if found is None:
+            continue
+        place, what, alive = found
         if not alive:
             removed.append((place, what))
         elif isinstance(what, SourceEntry | ExternalEntry):
@@ -33,28 +42,29 @@ def take_over(dropped: Outcome | None, out: Outcome) -> list[tuple[str, Primary]
     return removed
 
 
-def published(core: SchedulerCore) -> list[tuple[str, Primary]]:
-    """Returns every object of a core that has a record on the state topic."""
-    found: list[tuple[str, Primary]] = []
+def published(core: SchedulerCore) -> Iterator[tuple[str, Primary]]:
+    """Yields every object of a core that has a record on the state topic."""
     for partition in core.partitions.values():
-        name = partition.name
-        queues: list[Queue] = list(partition.queues.values())
-        found.extend((name, foreign) for foreign in partition.foreign.values())
-        found.extend((name, rejected) for rejected in partition.rejected.values())
-        for app in partition.apps.values():
-            found.extend((name, allocation) for allocation in app.allocations.values())
-            found.extend((name, ask) for ask in app.asks.values())
-            found.append((name, app))
-        found.extend((name, node) for node in partition.nodes.values())
-        for queue in reversed(queues):
-            found.extend((name, waitlist) for waitlist in queue.waitlists.values())
-            if queue.fair_uses is not None:
-                found.extend((name, use) for use in queue.fair_uses.users.values())
-            found.append((name, queue))
-    return [(name, what) for name, what in found if what.published]
+        for what in _objects_of(partition):
+            if what.published:
+                yield partition.name, what
 
 
-def keys_of(rm_id: str, objects: Sequence[tuple[str, Primary]]) -> list[bytes]:
-    """Returns the keys of an RM's records on the state topic: its own ones first, then those of its objects."""
-    own = [rm_state_key(rm_id), state_key(rm_id, state_codec.REGISTRATION, "-")]
-    return own + [state_codec.key_of(rm_id, place, what) for place, what in objects]
+def _objects_of(partition: Partition) -> Iterator[Primary]:
+    yield from partition.foreign.values()
+    yield from partition.rejected.values()
+    for app in partition.apps.values():
+        yield from app.allocations.values()
+        yield from app.asks.values()
+        yield app
+    yield from partition.nodes.values()
+    for queue in reversed(partition.queues.values()):
+        yield from queue.waitlists.values()
+        if queue.fair_uses is not None:
+            yield from queue.fair_uses.users.values()
+        yield queue
+
+
+def own_keys(rm_id: str) -> list[bytes]:
+    """Returns the keys of an RM's own records on the state topic."""
+    return [rm_state_key(rm_id), state_key(rm_id, state_codec.REGISTRATION, "-")]

@@ -6,7 +6,7 @@ Unreadable requests go to the dead letters; the core answers a bad item in a req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -24,6 +24,7 @@ from muster_core.model.commands import (
     UpdateConfiguration,
 )
 from muster_core.model.outcome import ConfigurationAnswer, Outcome
+from muster_core.model.steps import finish
 from muster_core.scheduler import SchedulerCore
 from muster_informers.gate import Gate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -76,6 +77,8 @@ _NO_GATE = Gate()
 _TURN_S = 0.01
 # Allocations that an RM gets in one go however many share a batch.
 _LEAST_ALLOCATIONS = 8
+# Records of one part of a long output.
+_PART = 1024
 
 
 class SchedulerMachine:
@@ -92,6 +95,7 @@ class SchedulerMachine:
     :param steps: gets the steps of the wall clock.
     :param reached: gets the quotas that RMs have reached.
     :param holds: outcomes grow until ``flush``, over several calls; otherwise each call returns its records.
+    :param dispose: runs steps that free memory, and for which nothing waits.
     :param gate: the external sources that the scheduler must wait for; without a life: none, and the machine gives up
         none.
     """
@@ -111,6 +115,7 @@ class SchedulerMachine:
         *,
         holds: bool = False,
         reached: ReachedQuotas | None = None,
+        dispose: Callable[[Iterator[None]], None] = finish,
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
@@ -146,6 +151,7 @@ class SchedulerMachine:
             self._sources,
             self._times,
             self._quotas,
+            dispose,
         )
 
     @property
@@ -217,22 +223,31 @@ class SchedulerMachine:
 
     def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
         """Takes requests in order. Returns the records of one transaction."""
+        return [record for part in self.apply_in_steps(records, now_ns) for record in part]
+
+    def apply_in_steps(self, records: Sequence[Record], now_ns: int) -> Iterator[Sequence[OutRecord]]:
+        """Does the same in steps: yields the records in parts, and empty parts before."""
         now_ns = self._times.recorded(now_ns)
         self._watch.start()
         outputs: list[OutRecord] = []
         touched: dict[str, None] = {}
         for record in records:
             try:
-                rm_id = self._take(record, now_ns, outputs)
+                rm_id = yield from self._take(record, now_ns, outputs)
                 touched[rm_id] = None
                 self._watch.lap(rm_id)
             except Unreadable as why:
                 outputs.append(dead_letter(self._topics.dead_letters, record, str(why)))
             self._audit.end(outputs, self._times.anchor.offset_ns + now_ns)
-        return self._decide(touched, now_ns, outputs)
+        yield from self._decide(touched, now_ns, outputs)
+        yield from _in_parts(outputs)
 
     def tick(self, now_ns: int) -> list[OutRecord]:
         """Makes the decisions for which a deadline has come, or that the last budget did not cover. RMs take turns."""
+        return [record for part in self.tick_in_steps(now_ns) for record in part]
+
+    def tick_in_steps(self, now_ns: int) -> Iterator[Sequence[OutRecord]]:
+        """Does the same in steps, as :meth:`apply_in_steps`."""
         now_ns = self._times.recorded(now_ns)
         if step := self._times.take_step():
             self._tell_step(step, now_ns)
@@ -246,8 +261,15 @@ class SchedulerMachine:
             if rm_id not in undecided and self._watch.now_s() >= ends_s:
                 self._unexhausted.setdefault(rm_id)  # its deadline is taken: it is due in the next turn
                 continue
-            self._decide({rm_id: None}, now_ns, outputs)
-        return outputs
+            yield from self._decide({rm_id: None}, now_ns, outputs)
+        yield from _in_parts(outputs)
+
+    def _paused(self, rm_id: str, steps: Iterator[None]) -> Iterator[Sequence[OutRecord]]:
+        """Runs steps for an RM, with an empty part after each. What others do meanwhile is not the RM's time."""
+        for _ in steps:
+            self._watch.lap(rm_id)
+            yield ()
+            self._watch.start()
 
     def next_deadline_ns(self) -> int | None:
         """Returns the time of the next ``tick``."""
@@ -267,20 +289,23 @@ class SchedulerMachine:
             state.info.clock = self._times.anchor
             notices.note(message, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
 
-    def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> list[OutRecord]:
+    def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> Iterator[Sequence[OutRecord]]:
         budget = max(min(_LEAST_ALLOCATIONS, self._budget), self._budget // max(1, len(touched)))
         for rm_id in touched:
             state = self._folder.rms.get(rm_id)
             self._held.discard(rm_id)
             if state is None:
                 if (waiting := self._outcomes.pop(rm_id, None)) is not None:
-                    write_states(self._topics, rm_id, waiting, outputs)
+                    yield from self._paused(rm_id, write_states(self._topics, rm_id, waiting, outputs))
                 continue
             if rm_id in self._unwritten:
                 del self._unwritten[rm_id]
                 emitter = self._emitters[rm_id]
                 outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
-            out = state.core.cycle(now_ns, budget, self._outcomes.pop(rm_id, None))
+            out = self._outcomes.pop(rm_id, None)
+            if out is None:
+                out = Outcome()
+            yield from self._paused(rm_id, state.core.cycle_in_steps(now_ns, budget, out))
             self._quotas.review(state, now_ns, out)
             self._unexhausted.pop(rm_id, None)
             if not state.core.exhausted:
@@ -294,10 +319,9 @@ class SchedulerMachine:
                     self._held.add(rm_id)
                     self._watch.lap(rm_id)
                 else:
-                    self._emit(state, out, outputs)
+                    yield from self._paused(rm_id, self._emit_steps(state, out, outputs))
         if not self._holds:
             self._watch.forget()
-        return outputs
 
     def flush(self, now_ns: int) -> Iterator[Sequence[OutRecord]]:
         """Yields the records of the outcomes that were held back, and an empty part after each few milliseconds."""
@@ -307,21 +331,14 @@ class SchedulerMachine:
                 continue
             outputs: list[OutRecord] = []
             self._watch.start()
-            for _ in self._emit_steps(state, self._outcomes.pop(rm_id), outputs):
-                self._watch.lap(rm_id)
-                yield ()
-                self._watch.start()
-            yield outputs
+            yield from self._paused(rm_id, self._emit_steps(state, self._outcomes.pop(rm_id), outputs))
+            yield from _in_parts(outputs)
         self._held.clear()
         self._watch.forget()
 
     def held(self) -> int:
         """Returns about how many records :meth:`flush` gives."""
         return sum(out.size for rm_id, out in self._outcomes.items() if rm_id in self._held)
-
-    def _emit(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> None:
-        for _ in self._emit_steps(state, out, outputs):
-            pass
 
     def _emit_steps(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> Iterator[None]:
         rm_id = state.info.rm_id
@@ -336,7 +353,7 @@ class SchedulerMachine:
 
     # ---- one request -----------------------------------------------------------------------------------------------
 
-    def _take(self, record: Record, now_ns: int, outputs: list[OutRecord]) -> str:
+    def _take(self, record: Record, now_ns: int, outputs: list[OutRecord]) -> Generator[Sequence[OutRecord], None, str]:
         try:
             envelope = pb.RequestEnvelope.FromString(record.value or b"")
             body = envelope.WhichOneof("body")
@@ -351,10 +368,12 @@ class SchedulerMachine:
                 return rm_id
             if body == "register":
                 request = si.RegisterResourceManagerRequest.FromString(envelope.register)
-                self._registrar.register(envelope, request, now_ns, outputs)
+                yield from self._paused(rm_id, self._registrar.register(envelope, request, now_ns, outputs))
                 return rm_id
             if body == "admin" and envelope.admin.WhichOneof("command") == "forget":
-                self._registrar.forget(rm_id, envelope.request_id, now_ns, outputs, force=envelope.admin.forget.force)
+                force = envelope.admin.forget.force
+                forgetting = self._registrar.forget(rm_id, envelope.request_id, now_ns, outputs, force=force)
+                yield from self._paused(rm_id, forgetting)
                 return rm_id
             state = self._taking(rm_id, envelope, body)
             if state is None:
@@ -363,22 +382,25 @@ class SchedulerMachine:
             match body:
                 case "allocation":
                     read = partial(ingest.read_allocations, envelope.allocation, state.info)
-                    self._take_items(state, read, self._verdicts.get(record.offset), now_ns, outputs)
+                    verdict = self._verdicts.get(record.offset)
+                    yield from self._take_items(state, read, verdict, now_ns, outputs)
                 case "application":
                     read_apps = partial(ingest.applications, envelope.application)
-                    self._take_items(state, read_apps, self._verdicts.get(record.offset), now_ns, outputs)
+                    verdict = self._verdicts.get(record.offset)
+                    yield from self._take_items(state, read_apps, verdict, now_ns, outputs)
                 case "node":
                     read_nodes = partial(ingest.nodes, envelope.node)
-                    self._take_items(state, read_nodes, self._verdicts.get(record.offset), now_ns, outputs)
+                    verdict = self._verdicts.get(record.offset)
+                    yield from self._take_items(state, read_nodes, verdict, now_ns, outputs)
                 case "lifecycle":
                     self._live(state, envelope.lifecycle, now_ns, out, outputs)
                 case "configuration":
                     update = si.UpdateConfigurationRequest.FromString(envelope.configuration)
                     judged = envelope.judged if envelope.HasField("judged") else None
-                    self._configure(state, envelope.request_id, update, judged, now_ns, outputs)
+                    yield from self._configure(state, envelope.request_id, update, judged, now_ns, outputs)
                 case "admin":
                     emitter = self._emitters[rm_id]
-                    self._admin.take(state, envelope, emitter, now_ns, out, outputs)
+                    yield from self._paused(rm_id, self._admin.take(state, envelope, emitter, now_ns, out, outputs))
                 case "callback_stream":
                     self._connect(state, envelope.callback_stream, now_ns, out, outputs)
                 case "callback_answers":
@@ -388,7 +410,7 @@ class SchedulerMachine:
                 case "quotas_changed":
                     self._quotas.change(state, envelope.quotas_changed, now_ns)
                 case "notice":
-                    self._note(state, envelope.notice, now_ns, outputs)
+                    yield from self._note(state, envelope.notice, now_ns, outputs)
                 case _:
                     raise Unreadable(f"a body of the kind {body}, which this version does not know")
         except DecodeError as error:
@@ -417,14 +439,14 @@ class SchedulerMachine:
         verdict: Verdict | None,
         now_ns: int,
         outputs: list[OutRecord],
-    ) -> None:
+    ) -> Iterator[Sequence[OutRecord]]:
         """Takes an RM's request about nodes, applications or allocations.
 
         :param read: decodes the request with the RM's generation of that moment.
         :param verdict: an event handler's: each item then follows the handler's changes for it.
         """
         if verdict is None:
-            self._take_request(state, read(), read, now_ns, outputs)
+            yield from self._take_request(state, read(), read, now_ns, outputs)
             return
         info = state.info
         items, read_as = read(), info.generation
@@ -435,7 +457,7 @@ class SchedulerMachine:
                 items, read_as = read(), info.generation
             item = verdict.judged(items.between(at, at + 1), at, self._outcomes.setdefault(info.rm_id, Outcome()))
             if item is not None:
-                self._take_request(state, item, partial(ingest.single, read, at), now_ns, outputs)
+                yield from self._take_request(state, item, partial(ingest.single, read, at), now_ns, outputs)
 
     def _take_request(
         self,
@@ -444,41 +466,45 @@ class SchedulerMachine:
         read: Callable[[], ingest.Items],
         now_ns: int,
         outputs: list[OutRecord],
-    ) -> None:
+    ) -> Iterator[Sequence[OutRecord]]:
         """Takes a request's items, and notices the RM's generation.
 
         :param read: decodes the same items again, after the RM's generation has changed.
         """
-        out = self._outcomes.setdefault(state.info.rm_id, Outcome())
+        rm_id, core = state.info.rm_id, state.core
+        out = self._outcomes.setdefault(rm_id, Outcome())
         if isinstance(items, UpdateApplications):
-            state.core.apply(with_groups(self._groups, state.core, items, now_ns), now_ns, out)
+            items = with_groups(self._groups, core, items, now_ns)
+            yield from self._paused(rm_id, core.apply_in_steps(items, now_ns, out))
             return
         seen = generation.seen(items) if state.info.generation_by in generation.TO_BE_SEEN else None
         if seen is not None:
-            state.core.apply(items.between(0, seen.at), now_ns, out)
-            out = self._recognise(state, seen, now_ns, outputs)
+            yield from self._paused(rm_id, core.apply_in_steps(items.between(0, seen.at), now_ns, out))
+            out = yield from self._recognise(state, seen, now_ns, outputs)
             items = read()
             items = items.between(seen.at, items.count)
-        state.core.apply(items, now_ns, out)
+        yield from self._paused(rm_id, core.apply_in_steps(items, now_ns, out))
 
-    def _recognise(self, state: RmState, seen: generation.Seen, now_ns: int, outputs: list[OutRecord]) -> Outcome:
+    def _recognise(
+        self, state: RmState, seen: generation.Seen, now_ns: int, outputs: list[OutRecord]
+    ) -> Generator[Sequence[OutRecord], None, Outcome]:
         """Takes the generation that an item shows. Returns the outcome to continue with."""
         info = state.info
         if info.generation != seen.generation:
             # Events that earlier items caused carry the earlier texts.
-            self._emit_pending(state, now_ns, outputs)
+            yield from self._emit_pending(state, now_ns, outputs)
         info.generation, info.generation_by = seen.generation, seen.by
         out = self._outcomes.setdefault(info.rm_id, Outcome())
         state.core.apply(SetGeneration(info.generation == generation.PREVIOUS), now_ns, out)
         log.info("generation recognised", rm=info.rm_id, generation=info.generation, by=info.generation_by)
         return out
 
-    def _emit_pending(self, state: RmState, now_ns: int, outputs: list[OutRecord]) -> None:
+    def _emit_pending(self, state: RmState, now_ns: int, outputs: list[OutRecord]) -> Iterator[Sequence[OutRecord]]:
         """Writes the pending outcome before a change that affects its encoding."""
         pending = self._outcomes.pop(state.info.rm_id, None)
         if pending:
             state.info.last_decided_ns = now_ns
-            self._emit(state, pending, outputs)
+            yield from self._paused(state.info.rm_id, self._emit_steps(state, pending, outputs))
 
     def _text_for(self, info: RmInfo, config: str) -> tuple[str, list[pb.ConfigProblem]]:
         """Returns the configuration of an RM that sends this one, and the problems of its source."""
@@ -494,9 +520,11 @@ class SchedulerMachine:
         state.core.apply(SetDeciding(state.info.decides), now_ns, out)
         outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
 
-    def _note(self, state: RmState, notice: pb.Notice, now_ns: int, outputs: list[OutRecord]) -> None:
+    def _note(
+        self, state: RmState, notice: pb.Notice, now_ns: int, outputs: list[OutRecord]
+    ) -> Iterator[Sequence[OutRecord]]:
         if notice.records_lost:
-            self._emit_pending(state, now_ns, outputs)
+            yield from self._emit_pending(state, now_ns, outputs)
             state.info.instance_uuid = self._new_uuid()
             emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info)
             outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
@@ -525,7 +553,7 @@ class SchedulerMachine:
         judged: pb.JudgedConfiguration | None,
         now_ns: int,
         outputs: list[OutRecord],
-    ) -> None:
+    ) -> Iterator[Sequence[OutRecord]]:
         """Takes another configuration at run time, as a whole or not at all. The answer has the changes or the reason.
 
         The extra configuration is taken in either case, as by YuniKorn, unless the registration would become too large
@@ -534,7 +562,7 @@ class SchedulerMachine:
         info, emitter = state.info, self._emitters[state.info.rm_id]
         # Writes earlier decisions first, because followers apply the new configuration to the state that they have
         # then.
-        self._emit_pending(state, now_ns, outputs)
+        yield from self._emit_pending(state, now_ns, outputs)
         text, found = self._text_for(info, update.config)
         config, compiled, all_problems = self._judge.judge(text, judged, info.rm_id)
         all_problems += found + policy_groups.other_group(update.policyGroup, info.policy_group)
@@ -579,3 +607,14 @@ class SchedulerMachine:
             )
         )
         log.info("configuration updated", rm=info.rm_id, accepted=accepted, changes=len(changes))
+
+
+def _in_parts(outputs: list[OutRecord]) -> Iterator[Sequence[OutRecord]]:
+    """Yields records in parts, with an empty part between: the caller looks at each record."""
+    if len(outputs) <= _PART:
+        if outputs:
+            yield outputs
+        return
+    for start in range(0, len(outputs), _PART):
+        yield outputs[start : start + _PART]
+        yield ()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from itertools import chain
 
 import structlog
 from muster_bus.log import OutRecord
 from muster_bus.topics import Topics, state_key
 from muster_core.model.application import Allocation
 from muster_core.model.commands import SetCallbacks, SetQuotas
-from muster_core.model.outcome import Outcome
+from muster_core.model.outcome import Outcome, Primary
+from muster_core.model.steps import STEP, Steps
 from muster_core.requests.registration_end import FORGOTTEN
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -21,7 +23,7 @@ from muster_scheduler import callback_stream, configuration, ending, generation,
 from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered
 from muster_scheduler.configuration import ConfigJudge
 from muster_scheduler.emit import Emitter, admin_result, write_states
-from muster_scheduler.leaving import keys_of, published, take_over
+from muster_scheduler.leaving import own_keys, published, take_over
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import RecordedTime
 from muster_scheduler.rm_quotas import RmQuotas
@@ -36,6 +38,7 @@ class Registrar:
 
     :param new_uuid: returns a new InstanceUUID.
     :param times: gives the anchor of the recorded time.
+    :param dispose: gets the steps that take an ended core apart: nothing waits for them.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Registrar:
         sources: Sources,
         times: RecordedTime,
         quotas: RmQuotas,
+        dispose: Callable[[Iterator[None]], None],
     ) -> None:
         self._topics = topics
         self._roster = roster
@@ -59,6 +63,7 @@ class Registrar:
         self._sources = sources
         self._times = times
         self._quotas = quotas
+        self._dispose = dispose
 
     def register(
         self,
@@ -66,8 +71,8 @@ class Registrar:
         request: si.RegisterResourceManagerRequest,
         now_ns: int,
         outputs: list[OutRecord],
-    ) -> None:
-        """Registers an RM, for the first time or again, or refuses it. The answer has the reasons."""
+    ) -> Steps:
+        """Registers an RM, for the first time or again, or refuses it. The answer has the reasons. In steps."""
         rm_id = envelope.rm_id
         known = self._roster.folder.rms.get(rm_id)
         text, found = self._policy_groups.text_for(request.config, request.policyGroup, rm_id, self._roster.folder.rms)
@@ -127,9 +132,11 @@ class Registrar:
         core.apply(SetQuotas(info.quotas), now_ns)
         info.last_decided_ns, info.clock = now_ns, self._times.anchor
         emitter = Emitter(self._topics, info)
-        out = Outcome() if known is None else known.core.end(now_ns)
+        out = Outcome()
+        if known is not None:
+            yield from known.core.end_in_steps(now_ns, out)
         core.start(now_ns, out, known.core if known is not None else None)
-        removed = take_over(dropped, out)
+        removed = yield from take_over(dropped, out)
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         all_problems += callback_stream.problems_of(info.extra_config) + ending.problems_of(info.extra_config)
         # First the RM's object, then the tombstones of its old objects, then its new objects.
@@ -144,15 +151,13 @@ class Registrar:
         }
         # Decisions of the same batch before this registration belong to the state that is now dropped. Objects that
         # they removed still have records.
-        for place, what in [*removed, *(published(known.core) if known is not None else ())]:
-            key = state_codec.key_of(rm_id, place, what)
-            if key not in kept:
-                outputs.append(emitter.tombstone(key))
+        ended = chain(removed, published(known.core) if known is not None else ())
+        yield from _tombstones(emitter, ended, kept, outputs)
         member = self._policy_groups.member(info.config, info.policy_group)
         outputs.append(emitter.registration(envelope.request_id, all_problems, accepted=True, policy_group=member))
         self._enter(RmState(info, core), emitter, out)
         if known is not None:
-            known.core.take_apart()
+            self._dispose(known.core.take_apart())
         log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
 
     def _enter(self, state: RmState, emitter: Emitter, out: Outcome) -> None:
@@ -162,8 +167,9 @@ class Registrar:
         self._roster.emitters[rm_id] = emitter
         self._roster.outcomes[rm_id] = out
 
-    def forget(self, rm_id: str, request_id: str, now_ns: int, outputs: list[OutRecord], *, force: bool) -> None:
-        """Forgets an RM that will not return. Its objects end, as at a registration, and the RM itself is removed.
+    def forget(self, rm_id: str, request_id: str, now_ns: int, outputs: list[OutRecord], *, force: bool) -> Steps:
+        """Forgets an RM that will not return. Its objects end, as at a registration, and the RM itself is removed. In
+        steps.
 
         The RM's numbers stay. Reports of external sources belong to the RM's id and stay: they may be older than the
         RM, and no source repeats them.
@@ -176,24 +182,43 @@ class Registrar:
             outputs.append(admin_result(self._topics, rm_id, result))
             return
         # 1. the events of the objects that end, after those of earlier decisions
-        out = known.core.end(now_ns, why=FORGOTTEN)
-        removed = take_over(self._roster.outcomes.pop(rm_id, None), out)
+        out = Outcome()
+        yield from known.core.end_in_steps(now_ns, out, why=FORGOTTEN)
+        removed = yield from take_over(self._roster.outcomes.pop(rm_id, None), out)
         emitter = self._roster.emitters.pop(rm_id)
         self._admin.callback_gone(rm_id, emitter, outputs)
-        recorded = published(known.core)
         # 2. first the RM's own record, so that followers drop the RM as a whole
-        outputs += map(emitter.tombstone, keys_of(rm_id, [*removed, *recorded]))
-        write_states(self._topics, rm_id, out, outputs)  # states of external sources
-        emitter.farewell(out, outputs)
+        outputs += map(emitter.tombstone, own_keys(rm_id))
+        yield from _tombstones(emitter, removed, (), outputs)
+        result.allocations = yield from _tombstones(emitter, published(known.core), (), outputs)
+        yield from write_states(self._topics, rm_id, out, outputs)  # states of external sources
+        yield from emitter.farewell(out, outputs)
         # 3. the numbers, which the events have advanced
         kept = Forgotten.of(known.info, known.core.next_submission, now_ns)
         key, value = state_key(rm_id, state_codec.FORGOTTEN, "-"), encode_forgotten(rm_id, kept)
         outputs.append(OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, value))
         result.changed = True
-        result.allocations = sum(isinstance(what, Allocation) and not what.foreign for _, what in recorded)
         outputs.append(admin_result(self._topics, rm_id, result))
         # 4. the machine's own entries
         self._roster.drop(rm_id, kept)
         self._quotas.forget(rm_id)
-        known.core.take_apart()
+        self._dispose(known.core.take_apart())
         log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)
+
+
+def _tombstones(
+    emitter: Emitter, objects: Iterable[tuple[str, Primary]], kept: Container[bytes], outputs: list[OutRecord]
+) -> Generator[None, None, int]:
+    """Appends the tombstones of objects in steps, without those of the ``kept`` keys. Returns how many of the objects
+    are allocations.
+    """
+    allocations = 0
+    for count, (place, what) in enumerate(objects, 1):
+        key = state_codec.key_of(emitter.info.rm_id, place, what)
+        if key not in kept:
+            outputs.append(emitter.tombstone(key))
+        if isinstance(what, Allocation) and not what.foreign:
+            allocations += 1
+        if not count % STEP:
+            yield
+    return allocations

@@ -11,6 +11,7 @@ from muster_core.model.commands import Termination
 from muster_core.model.outcome import (
     AcceptedApplication,
     AcceptedNode,
+    Fact,
     Outcome,
     PredicatesAsked,
     PreemptionPredicatesAsked,
@@ -24,38 +25,41 @@ from muster_state.follower import Tally
 
 
 def counted(out: Outcome) -> Tally:
-    """Returns an outcome's counts. O(facts).
-
-    Decisions count; repetitions do not: an allocation that the RM reported itself, a reminder of a release.
-    """
+    """Returns an outcome's counts, without those of its facts."""
     more = Tally(decisions=1)
-    for fact in out.facts:
-        match fact:
-            case ReleasedAllocation():
-                if not fact.reminder:
-                    _count_told(more, fact.termination)
-            case RejectedAsk():
-                more.asks_rejected += 1
-            case AcceptedApplication():
-                more.applications_accepted += 1
-            case RejectedApplication():
-                more.applications_rejected += 1
-            case AcceptedNode():
-                more.nodes_accepted += 1
-            case RejectedNode():
-                more.nodes_rejected += 1
-            case PredicatesAsked() | PreemptionPredicatesAsked():
-                more.questions += 1
-            case QuestionRefused():
-                if fact.unanswered:
-                    more.questions_unanswered += 1
-                else:
-                    more.questions_refused += 1
     # Some releases that the RM requested are not sent to it, and some that are sent concern no allocation. Objects made
     # right before a registration are not sent at all.
     more.allocated, more.reported = out.made, out.reported
     more.ended, more.released, more.dropped = out.ended, out.released, out.dropped
     return more
+
+
+def count_fact(more: Tally, fact: Fact) -> None:
+    """Adds the count of a fact.
+
+    Decisions count; repetitions do not: an allocation that the RM reported itself, a reminder of a release.
+    """
+    match fact:
+        case ReleasedAllocation():
+            if not fact.reminder:
+                _count_told(more, fact.termination)
+        case RejectedAsk():
+            more.asks_rejected += 1
+        case AcceptedApplication():
+            more.applications_accepted += 1
+        case RejectedApplication():
+            more.applications_rejected += 1
+        case AcceptedNode():
+            more.nodes_accepted += 1
+        case RejectedNode():
+            more.nodes_rejected += 1
+        case PredicatesAsked() | PreemptionPredicatesAsked():
+            more.questions += 1
+        case QuestionRefused():
+            if fact.unanswered:
+                more.questions_unanswered += 1
+            else:
+                more.questions_refused += 1
 
 
 def complete(tally: Tally, running: int) -> None:

@@ -20,6 +20,7 @@ from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 from muster_core.external.external_books import ExternalBooks
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
+from muster_runtime.disposal import Disposal
 from muster_runtime.waits import in_step_s
 from muster_state import state_codec
 from muster_state.follower import RmState, StateFolder
@@ -68,6 +69,7 @@ class PartitionFollower:
         self._census = Census(self._counts, self._core_ended)
         # Cores that were dropped, and how many answers had begun then.
         self._ended: deque[tuple[int, SchedulerCore]] = deque()
+        self._disposal = Disposal()
         self.departed = Departed()
         self.lengths: dict[str, Learnt] = {}
         self._since_ns = clock.now_ns()
@@ -265,7 +267,7 @@ class PartitionFollower:
     def _take_apart(self) -> None:
         """Frees the memory of cores that were dropped, once no answer reads them."""
         while self._ended and self._gate.ended(self._ended[0][0]):
-            self._ended.popleft()[1].take_apart()
+            self._disposal.add(self._ended.popleft()[1].take_apart())
 
     async def _look_at_end(self, reader: LogReader, *, behind: bool) -> None:
         now_s = self._clock.monotonic()

@@ -42,6 +42,7 @@ _TRANSACTION_RETRY_S = 0.005
 _COORDINATOR_RETRY_S = RETRY_MS / 1000
 TRANSACTION_BATCH_BYTES = 1 << 20  # most transactions are one batch per partition
 _ABORT_TIMEOUT_S = 1.0
+_LOOKED_AT_ONCE = 4096  # records: some milliseconds
 
 
 class KafkaOwner:
@@ -100,9 +101,11 @@ class KafkaOwner:
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         self._check()
         places: dict[tuple[str, int], list[OutRecord]] = {}
-        for record in records:
+        for count, record in enumerate(records, 1):
             self._link.rules.check(record)
             places.setdefault((record.topic, record.partition), []).append(record)
+            if not count % _LOOKED_AT_ONCE:
+                await asyncio.sleep(0)  # a transaction may have hundreds of thousands
         if not places and input_position is None:
             return
         started_s = self._link.clock.monotonic()

@@ -24,12 +24,13 @@ import fcntl
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 import structlog
+from muster_runtime.disposal import Disposal
 from muster_runtime.private_files import make_private_database, make_private_directory, open_private, tighten
 
 from muster_bus import log_mark, metrics
@@ -51,7 +52,7 @@ from muster_bus.backends.sqlite_format import (
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
 from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
-from muster_bus.backends.sqlite_units import Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
+from muster_bus.backends.sqlite_units import LARGE_RECORDS, Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Anchor, Clock, SystemClock
 from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone, TopicMismatch
@@ -122,6 +123,11 @@ class SqliteLog:
         self._tail_order: deque[tuple[PartitionTail, int, int]] = deque()  # tail, records, bytes; oldest first
         self._tail_bytes = 0
         self._watchers: list[Watcher] = []
+        # Committed units that become visible in steps, oldest first; their partitions.
+        self._publishing: deque[tuple[Unit, BaseException | None]] = deque()
+        self._publishing_places: set[int] = set()
+        self._publish_steps: Iterator[None] = iter(())
+        self._disposal = Disposal()
         self._log_id = ""
         self._accepts = False
         self.loss = ""
@@ -132,6 +138,7 @@ class SqliteLog:
         assert self._state == "new", "a log is started once"
         self._loop = asyncio.get_running_loop()
         self._reader_thread = ThreadPoolExecutor(1, thread_name_prefix="muster-log-reader")
+        self._packer_thread = ThreadPoolExecutor(1, thread_name_prefix="muster-log-packer")  # starts when it is needed
         await self._loop.run_in_executor(self._reader_thread, self._open)
         self._state = "open"
         self._committer = Committer(
@@ -174,6 +181,9 @@ class SqliteLog:
         await asyncio.to_thread(self._keeper.keep)  # (both threads have ended)
         await self._loop.run_in_executor(self._reader_thread, self._close_files)
         self._reader_thread.shutdown(wait=False)
+        self._packer_thread.shutdown(wait=False)
+        for _ in self._publish_steps:  # what is durable is answered
+            pass
 
     async def healthy(self) -> bool:
         """True when the writer's thread answers within the health time-out."""
@@ -247,6 +257,8 @@ class SqliteLog:
             return claim, row[1]
 
         claim, epoch = await self._order(take)
+        for _ in self._publish_steps:  # whoever takes over finds all that was committed before
+            await asyncio.sleep(0)
         place = self._partitions[topic, partition]
         return SqliteOwner(self, place, Hold(claim, epoch, f"{group} on {topic}[{partition}]"))
 
@@ -516,13 +528,70 @@ class SqliteLog:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
             self._loop.call_soon_threadsafe(call, *arguments)
 
+    async def pack(self, unit: Unit) -> None:
+        """See :class:`OpenLog`."""
+
+        def work() -> None:
+            for run in unit.runs:
+                run.pack(unit.timestamp_ms)
+
+        try:
+            await self._loop.run_in_executor(self._packer_thread, work)
+        except RuntimeError as error:  # the executor is shut down
+            raise LogClosed(f"log {self.path} is closed") from error
+
     def _settle_queued(self, units: Sequence[Unit], reason: BaseException | None) -> None:
         self._queued_units -= len(units)
         self._queued_bytes -= sum(unit.size_bytes for unit in units)
         metrics.append_queue_bytes.set(self._queued_bytes)
         if self._queued_bytes < self.settings.max_queued_bytes:
             self._room.set()
-        self._settle(units, reason)
+        if not self._publishing and not any(unit.is_large for unit in units):
+            self._settle(units, reason)
+            return
+        for unit in units:
+            self._settle_later(unit, reason)
+
+    def _settle_later(self, unit: Unit, reason: BaseException | None) -> None:
+        """Publishes a unit in steps if it is large, or if another one of its partitions is being published."""
+        places = {run.partition.id for run in unit.runs}
+        behind = not self._publishing_places.isdisjoint(places)
+        if not behind and (reason is not None or unit.error is not None or not unit.is_large):
+            self._settle((unit,), reason)
+            return
+        self._publishing.append((unit, reason))
+        self._publishing_places |= places
+        self._queued_units += 1  # the loop commits nothing before its offsets are visible
+        if len(self._publishing) == 1:
+            self._publish_steps = self._publish_all()
+            self._loop.call_soon(self._publish_more)
+
+    def _publish_more(self) -> None:
+        """One step of the units that are published in steps."""
+        if next(self._publish_steps, self) is not self:
+            self._loop.call_soon(self._publish_more)
+
+    def _publish_all(self) -> Iterator[None]:
+        while self._publishing:
+            unit, reason = self._publishing[0]
+            if reason is None and unit.error is None and unit.is_large:
+                for run in unit.runs:
+                    yield from self._publish_in_steps(run, unit.timestamp_ms)
+                self._settled(unit)
+            else:
+                self._settle((unit,), reason)
+            self._publishing.popleft()
+            self._queued_units -= 1
+            self._publishing_places = {run.partition.id for unit, _ in self._publishing for run in unit.runs}
+            if self._publishing:
+                yield
+
+    def _publish_in_steps(self, run: Run, timestamp_ms: int) -> Iterator[None]:
+        for start in range(0, len(run.keys), LARGE_RECORDS):
+            count = min(LARGE_RECORDS, len(run.keys) - start)
+            self._show(run, run.records(run.first_offset, timestamp_ms, start, count), start)
+            yield
+        self._disposal.add_lists(run.keys, run.values, run.headers, run.sizes)
 
     def _settle(self, units: Sequence[Unit], reason: BaseException | None) -> None:
         """Publishes committed units, or raises the error in the waiting tasks. Called on the loop, in commit order."""
@@ -532,12 +601,10 @@ class SqliteLog:
             error = unit.error or reason
             if error is None:
                 for run in unit.runs:
-                    self._publish(run, unit.timestamp_ms)
-            if unit.done is not None and not unit.done.done():
-                if error is None:
-                    unit.done.set_result(None)
-                else:
-                    unit.done.set_exception(error)
+                    self._show(run, run.records(run.first_offset, unit.timestamp_ms), 0)
+                self._settled(unit)
+            elif unit.done is not None and not unit.done.done():
+                unit.done.set_exception(error)
         if reason is not None:
             for unit in units:
                 for run in unit.runs:
@@ -545,23 +612,27 @@ class SqliteLog:
                         if not waiter.done():
                             waiter.set_exception(reason)
 
-    def _publish(self, run: Run, timestamp_ms: int) -> None:
-        place, first = run.partition, run.first_offset
-        records = run.records(first, timestamp_ms)
-        assert first == place.tail.end, "commits are published in their order"
-        size = sum(run.sizes) + len(records) * _RECORD_MEMORY_BYTES
-        self._tail_order.append((place.tail, len(records), size))
+    def _settled(self, unit: Unit) -> None:
+        if unit.done is not None and not unit.done.done():
+            unit.done.set_result(None)
+
+    def _show(self, run: Run, records: list[Record], start: int) -> None:
+        """Makes a run's records visible: all, or those from this index on."""
+        place, count = run.partition, len(records)
+        assert run.first_offset + start == place.tail.end, "commits are published in their order"
+        size = sum(run.sizes[start : start + count]) + count * _RECORD_MEMORY_BYTES
+        self._tail_order.append((place.tail, count, size))
         self._tail_bytes += size
         place.tail.extend(records)
         for watcher in self._watchers:
             watcher(place.id, place.first_offset, place.tail.end)
-        for index, waiter in enumerate(run.done):
+        for index, waiter in enumerate(run.done[start : start + count], start):
             if not waiter.done():
-                waiter.set_result(first + index)
-        self._count_written[place.topic](len(records))
+                waiter.set_result(run.first_offset + index)
+        self._count_written[place.topic](count)
         while self._tail_bytes > self.settings.sqlite_tail_bytes:
-            tail, count, freed = self._tail_order.popleft()
-            tail.drop(count)
+            tail, dropped, freed = self._tail_order.popleft()
+            tail.drop(dropped)
             self._tail_bytes -= freed
 
     def _set_first(self, place: StoredPartition, first_offset: int) -> None:

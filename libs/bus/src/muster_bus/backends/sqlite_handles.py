@@ -11,7 +11,7 @@ from typing import Protocol
 from muster_bus import metrics
 from muster_bus.backends.reading import AheadReader
 from muster_bus.backends.rules import RecordRules
-from muster_bus.backends.sqlite_units import Hold, Run, StoredPartition, Unit
+from muster_bus.backends.sqlite_units import LARGE_RECORDS, Hold, Run, StoredPartition, Unit
 from muster_bus.errors import (
     Fenced,
     LogClosed,
@@ -54,6 +54,9 @@ class OpenLog(Protocol):
 
     def submit_appends(self, unit: Unit) -> None:
         """Does the same with a unit of appends, which may be staged before."""
+
+    async def pack(self, unit: Unit) -> None:
+        """Makes the blocks of a large unit before its commit, beside other commits. Raises LogClosed."""
 
     def partition(self, topic: str, partition: int) -> StoredPartition:
         """Returns a partition. The caller has checked that it exists."""
@@ -257,19 +260,30 @@ class SqliteOwner:
         return self._hold.claim.position
 
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
-        waiting = self.commit_at_once(records, input_position)
+        if len(records) <= LARGE_RECORDS:
+            waiting = self.commit_at_once(records, input_position)
+        else:
+            self._check()
+            unit = self._unit(records[:0], input_position)
+            for start in range(0, len(records), LARGE_RECORDS):
+                self._add(unit, records[start : start + LARGE_RECORDS])
+                await asyncio.sleep(0)
+            await self._log.pack(unit)
+            waiting = self._submit(unit, len(records))
         if waiting is not None:
             await waiting
 
     def commit_at_once(self, records: Sequence[OutRecord], input_position: int | None) -> Awaitable[None] | None:
+        return self._submit(self._unit(records, input_position), len(records))
+
+    def _submit(self, unit: Unit, count: int) -> Awaitable[None] | None:
         self._check()
-        unit = self._unit(records, input_position)
         started_s = self._log.monotonic_s()
         self._log.submit(unit)
         assert unit.done is not None
         if not unit.done.done():
-            return self._committed(unit.done, started_s, len(records))
-        self._end(unit.done, started_s, len(records))
+            return self._committed(unit.done, started_s, count)
+        self._end(unit.done, started_s, count)
         return None
 
     async def _committed(self, done: asyncio.Future[None], started_s: float, count: int) -> None:
@@ -299,7 +313,14 @@ class SqliteOwner:
         self._ended = self._ended or "it was closed"
 
     def _unit(self, records: Sequence[OutRecord], input_position: int | None) -> Unit:
-        runs: dict[tuple[str, int], Run] = {}
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        unit = Unit([], self._log.now_ms(), 0, self._hold, input_position, done)
+        self._add(unit, records)
+        return unit
+
+    def _add(self, unit: Unit, records: Sequence[OutRecord]) -> None:
+        """Adds records to a unit. Raises RecordTooLarge, BadRecord."""
+        runs = {(run.partition.topic, run.partition.partition): run for run in unit.runs}
         check = self._log.rules.check
         total = 0
         for record in records:
@@ -309,9 +330,9 @@ class SqliteOwner:
             run = runs.get(place)
             if run is None:
                 run = runs[place] = Run(self._log.partition(*place))
+                unit.runs.append(run)
             run.add(record, size)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        return Unit(list(runs.values()), self._log.now_ms(), total, self._hold, input_position, done)
+        unit.size_bytes += total
 
     def _fail(self, reason: str, story: str) -> None:
         self._ended = story

@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from muster_bus.backends import blocks
+from muster_bus.backends.blocks import Block
 from muster_bus.backends.sqlite_format import OFFSET_BITS
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.log import OutRecord, Record
+
+# A unit of more records is large: what is done for each of them is done in steps of so many.
+LARGE_RECORDS = 2048
 
 
 class Stop:
@@ -69,6 +73,7 @@ class Run:
     sizes: list[int] = field(default_factory=list)
     done: list[asyncio.Future[int]] = field(default_factory=list)  # futures of single appends, one per record
     first_offset: int = -1  # the writer sets it
+    blocks: list[Block] | None = None  # made before the commit, with offsets from 0 on
 
     def add(self, record: OutRecord, size: int) -> None:
         self.keys.append(record.key)
@@ -84,17 +89,31 @@ class Run:
         self.sizes += more.sizes
         self.done += more.done
 
-    def records(self, first_offset: int, timestamp_ms: int) -> list[Record]:
-        """Returns the records as readers get them."""
+    def records(self, first_offset: int, timestamp_ms: int, start: int = 0, count: int | None = None) -> list[Record]:
+        """Returns the records as readers get them: all, or ``count`` from the one with this index on."""
         topic, number = self.partition.topic, self.partition.partition
+        keys, values, headers = self.keys, self.values, self.headers
+        if count is not None:
+            end = start + count
+            keys, values, headers = keys[start:end], values[start:end], headers[start:end]
         return [
-            Record(topic, number, first_offset + index, timestamp_ms, key, value, headers)
-            for index, (key, value, headers) in enumerate(zip(self.keys, self.values, self.headers, strict=True))
+            Record(topic, number, first_offset + index, timestamp_ms, key, value, header)
+            for index, (key, value, header) in enumerate(zip(keys, values, headers, strict=True), start)
         ]
+
+    def pack(self, timestamp_ms: int) -> None:
+        """Makes the blocks, before their offsets are known. Any thread; nothing may be added afterwards."""
+        self.blocks = list(self._blocks(timestamp_ms))
 
     def rows(self, timestamp_ms: int) -> Iterator[tuple[object, ...]]:
         """Yields rows of table ``blocks``. The writer has set the first offset."""
-        base, start, size = self.partition.id << OFFSET_BITS, 0, 0
+        base, first = self.partition.id << OFFSET_BITS, self.first_offset
+        for block in self._blocks(timestamp_ms) if self.blocks is None else self.blocks:
+            yield (base | first + block.first_offset, first + block.next_offset, *block[2:], None, None)
+
+    def _blocks(self, timestamp_ms: int) -> Iterator[Block]:
+        """Yields the blocks, with offsets from 0 on."""
+        start, size = 0, 0
         count = len(self.keys)
         if count <= blocks.MAX_RECORDS and sum(self.sizes) <= blocks.MAX_BYTES:
             cuts = [count]
@@ -110,14 +129,9 @@ class Run:
             cuts.append(count)
         start = 0
         for end in cuts:
-            block = blocks.encode_run(
-                self.first_offset + start,
-                timestamp_ms,
-                self.keys[start:end],
-                self.values[start:end],
-                self.headers[start:end],
+            yield blocks.encode_run(
+                start, timestamp_ms, self.keys[start:end], self.values[start:end], self.headers[start:end]
             )
-            yield (base | block.first_offset, *block[1:], None, None)
             start = end
 
 
@@ -133,6 +147,11 @@ class Unit:
     done: asyncio.Future[None] | None = None  # future of a transaction
     error: BaseException | None = None
     read_by: Hold | None = None  # the owner that has read the records before their commit
+
+    @property
+    def is_large(self) -> bool:
+        """Tells whether to publish it takes long."""
+        return self.read_by is None and sum(len(run.keys) for run in self.runs) > LARGE_RECORDS
 
     def takes(self, more: Unit, bytes_max: int) -> bool:
         """Adds the records of another unit of appends to the same partition, if there is room. Returns whether."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from muster_core.model.allocation_order import asks_in_steps
 from muster_core.model.application import AskGroup
 from muster_core.model.commands import Termination
 from muster_core.model.outcome import Change, Detail, Outcome, ReleasedAsk
+from muster_core.model.steps import STEP, Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from muster_core.allocation.announcements import Announcements
     from muster_core.allocation.books import Books
     from muster_core.allocation.notifications import Notifications
@@ -184,6 +188,14 @@ class Asks:
         previous = ask.demand.previous_generation
         out.facts.append(ReleasedAsk(self._state.name, ask.app.app_id, ask.key, Termination.TIMEOUT, message, previous))
         self.remove_ask(ask, out, now_ns, detail)
+
+    def time_out_all(self, asks: Iterable[Ask], message: str, detail: Detail, out: Outcome, now_ns: int) -> Steps:
+        """Does so with several asks of an application, in their order; in steps."""
+        ordered = yield from asks_in_steps(asks)
+        for count, ask in enumerate(ordered, 1):
+            self.time_out_ask(ask, message, detail, out, now_ns)
+            if not count % STEP:
+                yield
 
     def drop_ask(self, ask: Ask, out: Outcome, now_ns: int) -> None:
         """Drops an ask with nothing pending from its group and its application."""

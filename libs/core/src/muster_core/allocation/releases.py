@@ -11,14 +11,18 @@ from muster_core.allocation.announcements import released
 from muster_core.applications import usage
 from muster_core.gangs.messages import replacing_message
 from muster_core.model.allocation import Preempted
+from muster_core.model.allocation_order import ordered_in_steps
 from muster_core.model.application import Allocation
 from muster_core.model.commands import Termination
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, event_of
 from muster_core.model.states import REMINDER_NS, PlaceholderEvent
+from muster_core.model.steps import STEP, Steps
 from muster_core.queues import quota
 from muster_core.queues.limits import usage_events
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from muster_core.allocation.books import Books
     from muster_core.allocation.fair_shares import FairShares
     from muster_core.model.application import Application
@@ -99,6 +103,14 @@ class Releases:
         allocation.timed_out = True
         self.note_release(allocation, out, now_ns)
         out.facts.append(released(state, allocation, Termination.TIMEOUT, message))
+
+    def time_out_all(self, allocations: Iterable[Allocation], message: str, out: Outcome, now_ns: int) -> Steps:
+        """Does so with several allocations, in their order; in steps."""
+        ordered = yield from ordered_in_steps(allocations)
+        for count, allocation in enumerate(ordered, 1):
+            self.time_out(allocation, message, out, now_ns)
+            if not count % STEP:
+                yield
 
     def note_release(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """Notes a release: the allocation can no longer be a victim, and a reminder to the RM is scheduled."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from muster_si.constants import APP_TAG_STATE_AWARE_DISABLE
 
 from muster_core.gangs.messages import LEFTOVER_MESSAGE
-from muster_core.model.application import Application, in_order
+from muster_core.model.allocation_order import asks_in_steps, ordered_in_steps
+from muster_core.model.application import Application
 from muster_core.model.commands import AppItem, Termination
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, UpdatedApplication
 from muster_core.model.quotas import text_bytes
@@ -29,6 +30,7 @@ from muster_core.model.states import (
     QueueState,
     next_app_state,
 )
+from muster_core.model.steps import STEP, Steps, finish
 from muster_core.queues.limits import link_event
 
 if TYPE_CHECKING:
@@ -64,8 +66,8 @@ class ApplicationGangs(Protocol):
     def real_placed(self, app: Application, out: Outcome) -> None:
         """Notes a real allocation of the application that was made, or reported by the RM."""
 
-    def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
-        """Releases the placeholders that no real ask has replaced."""
+    def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> Steps:
+        """Releases the placeholders that no real ask has replaced, in steps."""
 
     def withdraw(self, app: Application) -> None:
         """Withdraws the gang's promises from the limits, because the application does not count there any more."""
@@ -150,10 +152,18 @@ class Lifecycle:
         """Removes an application with all its asks and allocations, on request of the RM or of the source that brought
         it.
         """
+        finish(self.remove_in_steps(app, out, now_ns))
+
+    def remove_in_steps(self, app: Application, out: Outcome, now_ns: int) -> Steps:
+        """Does the same in steps."""
         state = self._state
-        for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
+        asks = yield from asks_in_steps(app.asks.values())
+        for count, ask in enumerate(asks, 1):
             self._asks.remove_ask(ask, out, now_ns, Detail.REQUEST_CANCEL)
-        for allocation in in_order(app.allocations.values()):
+            if not count % STEP:
+                yield
+        allocations = yield from ordered_in_steps(app.allocations.values())
+        for count, allocation in enumerate(allocations, 1):
             self._releases.release(
                 allocation,
                 Termination.STOPPED_BY_RM,
@@ -164,6 +174,8 @@ class Lifecycle:
                 tell=not allocation.source,
                 completing=False,
             )
+            if not count % STEP:
+                yield
         if app.counted:
             self._count(app, -1)
         self._leave_queue(app, out, now_ns)
@@ -281,31 +293,31 @@ class Lifecycle:
         ):
             self.change_state(app, AppEvent.COMPLETE, out, now_ns)
 
-    def fail(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
-        """Ends an application: removes its asks and releases its allocations. When all are gone, it is Failed."""
+    def fail(self, app: Application, message: str, out: Outcome, now_ns: int) -> Steps:
+        """Ends an application: removes its asks and releases its allocations. When all are gone, it is Failed. In
+        steps.
+        """
         # (In this order, an RM that handles messages one by one has ended everything before it gets the final state.)
-        for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
-            self._asks.time_out_ask(ask, message, Detail.REQUEST_CANCEL, out, now_ns)
-        for allocation in in_order(app.allocations.values()):
-            self._releases.time_out(allocation, message, out, now_ns)
+        yield from self._asks.time_out_all(app.asks.values(), message, Detail.REQUEST_CANCEL, out, now_ns)
+        yield from self._releases.time_out_all(app.allocations.values(), message, out, now_ns)
         app.failed_message = message
         self.change_state(app, AppEvent.FAIL, out, now_ns, message)
         self.complete_if_idle(app, out, now_ns)
 
-    def expire(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """Handles the deadline of the application's state."""
+    def expire(self, app: Application, out: Outcome, now_ns: int) -> Steps:
+        """Handles the deadline of the application's state, in steps."""
         state = self._state
         app.deadline_ns = 0
         if app.state is AppState.REJECTED:
             self.forget_rejected(app, out)
         elif app.state is AppState.COMPLETING:
             # Unused placeholders go first. The application is completed when all of them are gone.
-            self._gangs.release_unused(app, LEFTOVER_MESSAGE, out, now_ns)
+            yield from self._gangs.release_unused(app, LEFTOVER_MESSAGE, out, now_ns)
             out.touch(app, state.name)
             self.complete_if_idle(app, out, now_ns)
         elif app.state is AppState.RUNNING:
             over = f"the application's execution time-out of {app.execution_timeout_ms} ms is over"
-            self.fail(app, over, out, now_ns)
+            yield from self.fail(app, over, out, now_ns)
         elif app.state in APP_TERMINAL:
             if app.state is not AppState.EXPIRED:
                 self.change_state(app, AppEvent.EXPIRE, out, now_ns)
@@ -325,7 +337,7 @@ class Lifecycle:
         while self._finished:
             *_, app = heapq.heappop(self._finished)
             if not app.gone and state.apps.get(app.app_id) is app:
-                self.expire(app, out, now_ns)
+                finish(self.expire(app, out, now_ns))  # (it has nothing left)
                 return True
         return False
 

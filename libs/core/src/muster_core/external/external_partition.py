@@ -40,6 +40,7 @@ from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TooManyTypes
 from muster_core.model.states import AppState
+from muster_core.model.steps import finish
 from muster_core.model.unschedulable import Closer
 from muster_core.queues import placement, quota
 from muster_core.queues.limits import link_event
@@ -120,7 +121,7 @@ class PartitionExternal:
         for app in [app for app in state.apps.values() if app.source]:
             self._lifecycle.remove_application(app, out, now_ns)
         for node in list(state.nodes.values()):
-            self._node_lives.remove(node, out, now_ns)
+            finish(self._node_lives.remove(node, out, now_ns))
         for entry in list(self.books.entries()):
             if entry.withdrawn:  # no allocation needs it any more
                 self.books.forget(entry)

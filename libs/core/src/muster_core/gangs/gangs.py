@@ -18,7 +18,7 @@ from muster_core.allocation.announcements import released
 from muster_core.gangs import messages
 from muster_core.gangs.needs import GangQuestions, NodeTurns, RealPlacing, StuckAsks
 from muster_core.gangs.placeholder_lives import move, takes, timeout_ns
-from muster_core.model.application import Allocation, Application, Ask, AskGroup, Gang, in_order
+from muster_core.model.application import Allocation, Application, Ask, AskGroup, Gang
 from muster_core.model.commands import Termination
 from muster_core.model.demand import Demand
 from muster_core.model.node import Node
@@ -34,6 +34,7 @@ from muster_core.model.states import (
     PlaceholderEvent,
     next_gang_phase,
 )
+from muster_core.model.steps import Steps
 from muster_core.model.words import as_map
 
 if TYPE_CHECKING:
@@ -642,8 +643,8 @@ class Gangs:
 
     # ---- time-out and end ------------------------------------------------------------------------------------------
 
-    def time_out(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """Ends the time of the gang's placeholders (the gang design, "Cleanup").
+    def time_out(self, app: Application, out: Outcome, now_ns: int) -> Steps:
+        """Ends the time of the gang's placeholders (the gang design, "Cleanup"), in steps.
 
         Without a real allocation the gang has failed: a hard gang's application fails, a soft gang's goes on without
         placeholders. With a real allocation, only unused placeholders go. The order is that of the gang design: asks,
@@ -654,29 +655,28 @@ class Gangs:
         gang.deadline_ns = 0
         out.touch(app, state.name)
         unused = gang.phase is not GangPhase.USED and not any(key in app.asks for key in gang.replacing)
-        for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
-            if ask.demand.placeholder:
-                self._asks.time_out_ask(ask, over, Detail.REQUEST_TIMEOUT, out, now_ns)
-        self.release_unused(app, over, out, now_ns)
+        asks = (ask for ask in app.asks.values() if ask.demand.placeholder)
+        yield from self._asks.time_out_all(asks, over, Detail.REQUEST_TIMEOUT, out, now_ns)
+        yield from self.release_unused(app, over, out, now_ns)
         if gang.phase in (GangPhase.WAITING, GangPhase.FORMING) or (unused and gang.phase is GangPhase.FORMED):
             self._advance(gang, GangEvent.TIME_OUT, out)
         waits = app.state in (AppState.NEW, AppState.ACCEPTED)
         # (It runs without a real allocation: it was Completing meanwhile; or its gang is formed, YuniKorn's way.)
         if unused and gang.is_hard and (waits or (app.state is AppState.RUNNING and gang.whole)):
-            self._lifecycle.fail(app, messages.TIMEOUT_MESSAGE, out, now_ns)
+            yield from self._lifecycle.fail(app, messages.TIMEOUT_MESSAGE, out, now_ns)
         elif unused and waits:
             self._lifecycle.change_state(app, AppEvent.RESUME, out, now_ns, messages.TIMEOUT_MESSAGE)
         self._stir(app)
         self._lifecycle.complete_if_idle(app, out, now_ns)
 
-    def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> None:
-        """Releases the placeholders that no real ask has replaced."""
+    def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> Steps:
+        """Releases the placeholders that no real ask has replaced, in steps."""
         for check in self._state.checks.about_places_of(app):
             self._questions.withdraw(check, out)
             self.reopened[check.ask] = None
         groups = app.gang.groups.values() if app.gang is not None else ()
-        for placeholder in in_order(placeholder for group in groups for placeholder in group.free):
-            self._releases.time_out(placeholder, message, out, now_ns)
+        free = (placeholder for group in groups for placeholder in group.free)
+        yield from self._releases.time_out_all(free, message, out, now_ns)
 
     # ---- after a fold ----------------------------------------------------------------------------------------------
 

@@ -12,12 +12,11 @@ from muster_core.model.placeholders import to_come
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, Types, Vector
 from muster_core.model.states import APP_ENDING, AppState, GangPhase
+from muster_core.model.steps import LIGHT_STEP, Steps, clear_in_steps
 from muster_core.model.task_group import TaskGroup
 from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from muster_core.model.demand import Demand
     from muster_core.model.past import Past
     from muster_core.model.queue import Ledger, Queue, Tracker, WaitKey
@@ -214,14 +213,14 @@ class Application:
             return max(repeats) + 1
         return 1 if unique_key(key, 0) in self.allocations else 0
 
-    def take_apart(self) -> None:
+    def take_apart(self) -> Steps:
         """Forgets its asks and allocations. It is no longer used, see ``Partition.take_apart``."""
-        self.asks.clear()
-        self.allocations.clear()
-        self.repeats.clear()
-        self.by_uuid.clear()
+        for mapping in (self.allocations, self.repeats, self.by_uuid, self.asks):
+            yield from clear_in_steps(mapping)
         for group in self.groups.values():
-            group.heap.clear()
+            while group.heap:
+                del group.heap[-LIGHT_STEP:]
+                yield
             group.unreported.clear()
             group.untold = None
         self.groups.clear()
@@ -534,11 +533,6 @@ class Allocation(_Demanded):
 
     def __repr__(self) -> str:
         return f"Allocation({self.app_id}, {self.unique_key} on {self.node_id})"
-
-
-def in_order(allocations: Iterable[Allocation]) -> list[Allocation]:
-    """Sorts allocations into an order that is the same whether they were decided or folded."""
-    return sorted(allocations, key=lambda held: (held.allocated_ns, held.submission, held.ordinal))
 
 
 class Gang:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from muster_si.constants import NODE_READY_ATTRIBUTE
 
 from muster_core.model.resources import Types, Vector, saturated
+from muster_core.model.steps import Steps, clear_in_steps
 from muster_core.model.unschedulable import ClosedBy, Closer
 
 if TYPE_CHECKING:
@@ -140,10 +141,10 @@ class Node:
             return _NOT_READY
         return self.closed_by
 
-    def take_apart(self) -> None:
+    def take_apart(self) -> Steps:
         """Forgets its allocations and reservations. It is no longer used, see ``Partition.take_apart``."""
-        self.allocations.clear()
-        self.foreign.clear()
+        yield from clear_in_steps(self.allocations)
+        yield from clear_in_steps(self.foreign)
         self.reservations.clear()
         self.refused_by.clear()
 

@@ -15,6 +15,7 @@ from muster_core.model.fair_use import FairUse
 from muster_core.model.node import Node
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.resources import Shape
+from muster_core.model.steps import LIGHT_STEP
 
 Quantities = Shape | dict[str, int] | None
 
@@ -379,23 +380,42 @@ class Outcome:
         Removed objects come first, children before parents; then living ones, parents before children. A follower can
         apply them in this order. An object that was added and removed within this outcome is not written.
         """
+        for found in self.objects_in_steps():
+            if found is not None:
+                yield found
+
+    def objects_in_steps(self) -> Iterator[tuple[str, Primary, bool] | None]:
+        """Does the same, with None after each few objects that were only sorted: other work may run there.
+
+        Nothing refers to an object longer than needed, so that removed ones are freed one by one.
+        """
         gone: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]
         alive: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]
-        for changed, partition in self._touched.items():
+        touched, self._touched = self._touched, {}
+        count = 0
+        while touched:  # the last ones first
+            changed, partition = touched.popitem()
             if not changed.gone:
                 changed.published = True
                 alive[_PARENTS_FIRST[type(changed)]].append((partition, changed))
             elif changed.published:
                 changed.published = False
                 gone[_PARENTS_FIRST[type(changed)]].append((partition, changed))
-        self._touched.clear()
+            count += 1
+            if not count % LIGHT_STEP:
+                yield None
         for queues in (gone[_QUEUES], alive[_QUEUES]):
+            queues.reverse()
             queues.sort(key=_depth)
+            queues.reverse()
         for kind in reversed(gone):
-            for partition, changed in reversed(kind):
+            kind.reverse()
+            while kind:
+                partition, changed = kind.pop()
                 yield partition, changed, False
         for kind in alive:
-            for partition, changed in kind:
+            while kind:
+                partition, changed = kind.pop()
                 yield partition, changed, True
 
     def __bool__(self) -> bool:

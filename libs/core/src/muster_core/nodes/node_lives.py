@@ -7,15 +7,17 @@ events. A node that only the RM describes is the case without sources.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from muster_core.external.external_merge import Merged, Part, merge, parts_of, taken_back, wanted_back
-from muster_core.model.application import Allocation, in_order
+from muster_core.model.allocation_order import ordered_in_steps
+from muster_core.model.application import Allocation, Application
 from muster_core.model.commands import Termination
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.resources import fits
+from muster_core.model.steps import STEP, Steps, finish
 
 if TYPE_CHECKING:
     from muster_core.allocation.backfill import Backfill
@@ -102,6 +104,13 @@ class NodeLives:
 
         :param report: the RM's present report of the node; None: there is none.
         """
+        if (removal := self._settled(node_id, report, out, now_ns)) is not None:
+            finish(removal)
+
+    def _settled(self, node_id: str, report: NodeReport | None, out: Outcome, now_ns: int) -> Steps | None:
+        """Does so, except where nobody brings the node any more. Returns the steps of its removal then, otherwise
+        None.
+        """
         state = self._state
         if report is not None:
             state.types.reserve([*(report.capacity or ()), *report.occupied])
@@ -113,12 +122,7 @@ class NodeLives:
         if has_offers:
             state.moved_offers[node_id] = None
         if (report is None or report.capacity is None) and not _brought(parts):
-            if node is not None:
-                self.remove(node, out, now_ns)
-            if on is not None:
-                self._external.node_is_gone(node_id, on, out, went=node is not None)
-            self._figures.taken_back(node_id, taken_back(on) if has_offers and on is not None else None)
-            return
+            return self._remove_unbrought(node_id, on, out, now_ns, has_offers=has_offers)
         merged = merge(report, parts)
         came = node is None
         if node is None:
@@ -146,6 +150,7 @@ class NodeLives:
         self._questions.node_shrank(node, out)  # (the RM or a source may have taken the room meanwhile)
         if on is not None and came:  # (allocations on the node count in queues)
             self._questions.limits_shrank(out)
+        return None
 
     def _add(self, node_id: str, merged: Merged, out: Outcome, now_ns: int) -> Node:
         state = self._state
@@ -213,18 +218,33 @@ class NodeLives:
 
     # ---- removal ---------------------------------------------------------------------------------------------------
 
-    def decommission(self, node: Node, out: Outcome, now_ns: int) -> None:
+    def decommission(self, node: Node, out: Outcome, now_ns: int) -> Steps:
         """Removes the RM's node, and ends everything of the RM on it. The node stays if a source brings it."""
         on = self._external.heard_of(node.node_id, out)
         if on is not None and _brought(parts_of(on)):
             self._questions.node_changed(node, out)  # (the node stays: asks that were refused there may try again)
-            self._end(node, out, now_ns, everybodys=False)
-        self.settle(node.node_id, None, out, now_ns)
+            yield from self._end(node, out, now_ns, everybodys=False)
+        yield from self.settle_in_steps(node.node_id, None, out, now_ns)
 
-    def remove(self, node: Node, out: Outcome, now_ns: int) -> None:
-        """Removes a node with everything on it, whether the RM or a source describes it."""
+    def settle_in_steps(self, node_id: str, report: NodeReport | None, out: Outcome, now_ns: int) -> Steps:
+        """Does what :meth:`settle` does, the removal of a node with very many allocations in steps."""
+        if (removal := self._settled(node_id, report, out, now_ns)) is not None:
+            yield from removal
+
+    def _remove_unbrought(
+        self, node_id: str, on: OnNode | None, out: Outcome, now_ns: int, *, has_offers: bool
+    ) -> Steps:
+        node = self._state.nodes.get(node_id)
+        if node is not None:
+            yield from self.remove(node, out, now_ns)
+        if on is not None:
+            self._external.node_is_gone(node_id, on, out, went=node is not None)
+        self._figures.taken_back(node_id, taken_back(on) if has_offers and on is not None else None)
+
+    def remove(self, node: Node, out: Outcome, now_ns: int) -> Steps:
+        """Removes a node with everything on it, whether the RM or a source describes it; in steps."""
         state = self._state
-        ended = self._end(node, out, now_ns, everybodys=True)
+        ended = yield from self._end(node, out, now_ns, everybodys=True)
         self._node_books.remove_node(node)
         out.touch(node, state.name)
         out.track(
@@ -236,17 +256,19 @@ class NodeLives:
             message="Node removed from the scheduler",
             now_ns=now_ns,
         )
-        self._after(ended, out, now_ns)
+        yield from self._after(ended, out, now_ns)
 
-    def _end(self, node: Node, out: Outcome, now_ns: int, *, everybodys: bool) -> list[Allocation]:
+    def _end(
+        self, node: Node, out: Outcome, now_ns: int, *, everybodys: bool
+    ) -> Generator[None, None, list[Allocation]]:
         """Ends the allocations on the node: the RM's, or all (``everybodys``); and withdraws questions to the RM about
         the node.
 
         Without ``everybodys`` the node stays, and the consequences for applications are handled here.
         """
         state = self._state
-        ended = in_order(held for held in node.allocations.values() if everybodys or not held.source)
-        for allocation in ended:
+        ended = yield from ordered_in_steps(held for held in node.allocations.values() if everybodys or not held.source)
+        for count, allocation in enumerate(ended, 1):
             self._releases.release(
                 allocation,
                 Termination.STOPPED_BY_RM,
@@ -257,28 +279,39 @@ class NodeLives:
                 tell=not allocation.source,
                 completing=False,
             )
+            if not count % STEP:
+                yield
         for ask in list(node.reservations):
             self._reservations.unreserve(ask, out, now_ns, "the node was removed")
         foreign = [held for held in node.foreign.values() if everybodys or not held.source]
-        for held in foreign:
+        for count, held in enumerate(foreign, 1):
             self._books.unhold(held)
             out.touch(held, state.name)
+            if not count % STEP:
+                yield
         self._questions.node_gone(node, out, now_ns)
         if not everybodys:
             if foreign:
                 self._node_books.occupied_event(node.node_id, out, now_ns)
-            self._after(ended, out, now_ns)
+            yield from self._after(ended, out, now_ns)
         return ended
 
-    def _after(self, ended: list[Allocation], out: Outcome, now_ns: int) -> None:
-        for allocation in ended:
+    def _after(self, ended: list[Allocation], out: Outcome, now_ns: int) -> Steps:
+        """Handles the consequences for gangs and applications."""
+        apps: dict[Application, None] = {}
+        for count, allocation in enumerate(ended, 1):
+            if allocation.app is not None:
+                apps[allocation.app] = None
+            if not count % STEP:
+                yield
             if allocation.replaced_by is not None:
                 # A real ask whose placeholder is on another node takes that place. An ask that was to run here looks
                 # for another placeholder.
                 self._gangs.swap(allocation, out, now_ns, elsewhere=False)
-        for app in dict.fromkeys(allocation.app for allocation in ended):
-            if app is not None:
-                self._lifecycle.complete_if_idle(app, out, now_ns)
+        for count, app in enumerate(apps, 1):
+            self._lifecycle.complete_if_idle(app, out, now_ns)
+            if not count % STEP:
+                yield
 
 
 def _brought(parts: Iterable[Part]) -> bool:

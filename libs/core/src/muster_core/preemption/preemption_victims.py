@@ -10,7 +10,8 @@ from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 from muster_core.config.properties import PreemptionPolicy
-from muster_core.model.application import Allocation, Application, Ask, in_order
+from muster_core.model.allocation_order import in_order
+from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.node import Node
 from muster_core.model.queue import Ledger, Queue
 from muster_core.model.reasons import PreemptionNo

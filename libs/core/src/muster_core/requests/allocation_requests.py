@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 
 from muster_si.constants import FOREIGN
@@ -12,13 +12,15 @@ from muster_core.allocation.backfill import outlives
 from muster_core.allocation.unnamed_releases import UnnamedReleases
 from muster_core.config.config import INDEPENDENT, INDEPENDENT_PATH, partition_name
 from muster_core.model.allocation import made_uuid, unique_key
-from muster_core.model.application import Allocation, Application, Ask, in_order
+from muster_core.model.allocation_order import asks_in_steps, ordered_in_steps
+from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import AskItem, ReleaseItem, Termination
 from muster_core.model.outcome import Detail, Outcome, ReleasedAllocation, ReleasedAsk
 from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import Shape, TooManyTypes
 from muster_core.model.scopes import SCOPE_TAG, SCOPES
 from muster_core.model.states import AppEvent, AppState
+from muster_core.model.steps import LIGHT_STEP, STEP, Steps
 from muster_core.partition import Partition
 from muster_core.requests.item_checks import SHOWN_MAX, Negative, announce, begin, refuse_negative, reject
 
@@ -203,9 +205,9 @@ class AllocationRequests:
             announce(app, "", out, now_ns)
         return app
 
-    def release(self, item: ReleaseItem, unnamed: UnnamedReleases, out: Outcome, now_ns: int) -> None:
+    def release(self, item: ReleaseItem, unnamed: UnnamedReleases, out: Outcome, now_ns: int) -> Steps:
         """Handles one release, and acknowledges it, even if there was nothing to end. A confirmation of a release that
-        the scheduler began gets no answer.
+        the scheduler began gets no answer. In steps: it may concern everything that an application has.
         """
         partition = self._partitions.get(item.partition) or self._partitions.get(partition_name(item.partition))
         if partition is None:
@@ -221,20 +223,27 @@ class AllocationRequests:
                 _acknowledge(item, partition.name, f"{_of_source(app)}: nothing is released", out)
             else:
                 named = item._replace(app_id=app.app_id)
-                for key in self._release_of(partition, app, named, out, now_ns):
+                gained = yield from self._release_of(partition, app, named, out, now_ns)
+                for key in gained:
                     unnamed.gained(partition, app, key)
 
     def _release_of(
         self, partition: Partition, app: Application, item: ReleaseItem, out: Outcome, now_ns: int
-    ) -> list[str]:
+    ) -> Generator[None, None, list[str]]:
         """Ends the asks and allocations that the item names. Returns the keys for which the application may have
         another ask or UUID now.
         """
-        ended = [] if item.ask_only else _allocations_of(app, item)
+        ended: list[Allocation] = []
+        if item.uuid or item.key:
+            ended = [] if item.ask_only else _allocations_of(app, item)
+        elif not item.ask_only:
+            ended = yield from ordered_in_steps(app.allocations.values())
         gained = [held.replaced_by or held.key for held in ended if held.replaced_by or item.termination in _KEEPING]
         asks: list[Ask] = []
         if item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING and ended:
-            for allocation in ended:
+            for count, allocation in enumerate(ended, 1):
+                if not count % STEP:
+                    yield
                 needless = allocation.placeholder and app.state is AppState.COMPLETING
                 if allocation.timed_out or allocation.replaced_by is not None or needless:  # it was releasing
                     self._release_one(partition, allocation, item, out, now_ns)
@@ -246,16 +255,22 @@ class AllocationRequests:
             # A confirmation concerns released allocations, not the ask's other or pending allocations.
             ended = releasing or ended
             if item.ask_only or (item.termination not in _KEEPING and not releasing):
-                asks = _asks_of(app, item)
-            for ask in asks:
+                asks = _asks_of(app, item) if item.key or item.uuid else (yield from asks_in_steps(app.asks.values()))
+            for count, ask in enumerate(asks, 1):
                 partition.asks.remove_ask(ask, out, now_ns, Detail.APP_REQUEST)
-            for allocation in ended:
+                if not count % STEP:
+                    yield
+            for count, allocation in enumerate(ended, 1):
                 self._release_one(partition, allocation, item, out, now_ns)
+                if not count % STEP:
+                    yield
         if asks:
             keys = {allocation.key for allocation in ended}  # their release is answered as that of an allocation
-            for ask in asks:
+            for count, ask in enumerate(asks, 1):
                 if ask.key not in keys:
                     _acknowledge(item, partition.name, item.message, out, ask)
+                if not count % LIGHT_STEP:
+                    yield
         elif not ended:
             _acknowledge(item, partition.name, _nothing_there(app, item), out)
         if asks or ended:  # (a release of nothing changes nothing)
@@ -416,8 +431,6 @@ def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:
     """(A UUID names one allocation: the others of an ask with repeats stay wanted.)"""
     if item.uuid:
         return []
-    if not item.key:
-        return sorted(app.asks.values(), key=lambda ask: ask.submission)
     ask = app.asks.get(item.key)
     return [] if ask is None else [ask]
 
@@ -425,7 +438,7 @@ def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:
 def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
     if item.uuid:
         return list(app.by_uuid.get(item.uuid, ()))
-    return app.held(item.key) if item.key else in_order(app.allocations.values())
+    return app.held(item.key)
 
 
 def _owner_problem(partition: Partition, app: Application | None, item: AskItem) -> str:

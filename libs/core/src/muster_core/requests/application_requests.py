@@ -12,6 +12,7 @@ from muster_core.model.application import Application
 from muster_core.model.commands import AppItem
 from muster_core.model.outcome import AcceptedApplication, Change, Detail, EventType, Outcome, RejectedApplication
 from muster_core.model.states import AppState
+from muster_core.model.steps import Steps
 from muster_core.partition import Partition
 from muster_core.queues import placement
 from muster_core.requests.item_checks import announce, begin
@@ -93,7 +94,7 @@ class ApplicationRequests:
         announce(app, why, out, now_ns)
         return ""
 
-    def remove(self, partition_text: str, app_id: str, out: Outcome, now_ns: int) -> None:
+    def remove(self, partition_text: str, app_id: str, out: Outcome, now_ns: int) -> Steps:
         partition = self._partitions.get(partition_name(partition_text))
         app = partition.live_application(app_id) if partition is not None else None
         if app is not None and app.independent:
@@ -103,14 +104,14 @@ class ApplicationRequests:
             reason = f"application {app_id} was brought by source {app.source}, which alone ends it"
             out.facts.append(RejectedApplication(app_id, reason))
         elif partition is not None and app is not None:
-            partition.lifecycle.remove_application(app, out, now_ns)
+            yield from partition.lifecycle.remove_in_steps(app, out, now_ns)
 
-    def end(self, partition_text: str, app_id: str, message: str, out: Outcome, now_ns: int) -> None:
+    def end(self, partition_text: str, app_id: str, message: str, out: Outcome, now_ns: int) -> Steps:
         """Fails an application, because an operator ends it."""
         partition = self._partitions.get(partition_name(partition_text))
         app = partition.live_application(app_id) if partition is not None else None
         if partition is not None and app is not None and may_end(app):
-            partition.lifecycle.fail(app, message, out, now_ns)
+            yield from partition.lifecycle.fail(app, message, out, now_ns)
 
 
 def may_end(app: Application) -> bool:

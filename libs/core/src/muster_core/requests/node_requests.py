@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 
 from muster_si.constants import NODE_PARTITION, NODE_READY_ATTRIBUTE
@@ -13,6 +13,7 @@ from muster_core.model.node import Node, NodeReport, is_ready
 from muster_core.model.outcome import AcceptedNode, Outcome, RejectedNode
 from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import TooManyTypes
+from muster_core.model.steps import STEP, Steps
 from muster_core.partition import Partition
 from muster_core.requests.item_checks import SHOWN_MAX, Negative, refuse_negative, reject
 
@@ -30,8 +31,10 @@ class NodeRequests:
         self._partitions = partitions
         self._take_allocation = take_allocation
 
-    def update(self, item: NodeItem, out: Outcome, now_ns: int) -> None:
-        """Handles one node's change: accepts or rejects it, once, and likewise each allocation that comes with it."""
+    def update(self, item: NodeItem, out: Outcome, now_ns: int) -> Steps:
+        """Handles one node's change: accepts or rejects it, once, and likewise each allocation that comes with it. In
+        steps.
+        """
         creates = item.action in (NodeAction.CREATE, NodeAction.CREATE_DRAIN)
         partition, reason = self._partition_of_node(item, creates=creates)
         if partition is not None:
@@ -43,14 +46,16 @@ class NodeRequests:
                 elif item.action is NodeAction.UNKNOWN:
                     reason = f"node {item.node_id}: action is not set"
                 else:
-                    reason = self._change(partition, item, out, now_ns)
+                    reason = yield from self._change(partition, item, out, now_ns)
             except (TooManyTypes, Negative) as error:
                 reason = str(error)
         if reason:
             out.facts.append(RejectedNode(item.node_id, reason))
         elif not creates:
             out.facts.append(AcceptedNode(item.node_id))
-        for existing in item.existing:
+        for count, existing in enumerate(item.existing, 1):
+            if not count % STEP:
+                yield
             if reason or partition is None or item.action is NodeAction.DECOMISSION:
                 why = f"was rejected: {reason}" if reason else "is removed"
                 reject(existing, f"node {item.node_id} {why}", out)
@@ -101,7 +106,7 @@ class NodeRequests:
         out.facts.append(AcceptedNode(item.node_id))
         return ""
 
-    def _change(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
+    def _change(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> Generator[None, None, str]:
         node = partition.nodes.get(item.node_id)
         if node is None:
             return (
@@ -113,7 +118,7 @@ class NodeRequests:
         if item.action is NodeAction.UPDATE:
             return self._refresh(partition, node, item, out, now_ns)
         if item.action is NodeAction.DECOMISSION:
-            partition.node_lives.decommission(node, out, now_ns)
+            yield from partition.node_lives.decommission(node, out, now_ns)
             return ""
         drains = item.action is NodeAction.DRAIN_NODE
         report = partition.node_lives.report_of(node)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster_core.allocation.announcements import Announcements
-from muster_core.model.application import Application, Ask, in_order
+from muster_core.model.allocation_order import asks_in_steps, ordered_in_steps
+from muster_core.model.application import Application, Ask
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.resources import Shape, Vector, add
+from muster_core.model.steps import LIGHT_STEP, STEP, Steps
 from muster_core.partition import Partition
 from muster_core.queues.limits import usage_events
 
@@ -21,19 +23,25 @@ ANEW = "the resource manager registered again"
 FORGOTTEN = "an operator had the resource manager forgotten"
 
 
-def end_holdings(app: Application, out: Outcome, now_ns: int, why: str) -> None:
+def end_holdings(app: Application, out: Outcome, now_ns: int, why: str) -> Steps:
     """Adds the events of an application's asks and allocations, which all end."""
-    for ask in sorted(app.asks.values(), key=lambda ask: ask.submission):
+    asks = yield from asks_in_steps(app.asks.values())
+    for count, ask in enumerate(asks, 1):
         _end_reservation(ask, out, now_ns, why)
         Announcements.ask_event(Change.REMOVE, Detail.REQUEST_CANCEL, ask, out, now_ns, why)
-    for held in in_order(app.allocations.values()):
+        if not count % STEP:
+            yield
+    allocations = yield from ordered_in_steps(app.allocations.values())
+    for count, held in enumerate(allocations, 1):
         key, shape = held.key, held.shape
         out.track(EventType.APP, Change.REMOVE, Detail.ALLOC_CANCEL, app.app_id, key, shape, why, now_ns=now_ns)
         out.track(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, held.node_id, key, shape, why, now_ns=now_ns)
         usage_events(app, Change.REMOVE, shape, out, now_ns)
+        if not count % STEP:
+            yield
 
 
-def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, now_ns: int, why: str) -> None:
+def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, now_ns: int, why: str) -> Steps:
     """Adds the events of everything reserved, pending and allocated: one event for each sum, without ask or allocation
     ids.
     """
@@ -44,22 +52,28 @@ def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, no
         add(sums.get(key) or sums.setdefault(key, partition.types.vector()), shape.items)
 
     for app in apps:
-        for ask in app.asks.values():
+        for number, ask in enumerate(app.asks.values(), 1):
             _end_reservation(ask, out, now_ns, why)
+            if not number % LIGHT_STEP:
+                yield
         if any(app.pending):
             sums[EventType.APP, Detail.REQUEST_CANCEL, app.app_id, ""] = app.pending
         # (Not the applications' and nodes' own sums: these may include proposals.)
-        for held in app.allocations.values():
+        for number, held in enumerate(app.allocations.values(), 1):
+            if not number % STEP:
+                yield
             count(EventType.APP, Detail.ALLOC_CANCEL, app.app_id, "", held.shape)
             count(EventType.NODE, Detail.NODE_ALLOC, held.node_id, "", held.shape)
             if app.user:
                 count(EventType.USERGROUP, Detail.UG_USER_RESOURCE, app.user, app.queue.path, held.shape)
             if app.user_group:
                 count(EventType.USERGROUP, Detail.UG_GROUP_RESOURCE, app.user_group, app.queue.path, held.shape)
-    for (about, detail, object_id, reference_id), vector in sums.items():
+    for number, ((about, detail, object_id, reference_id), vector) in enumerate(sums.items(), 1):
         message = "" if about is EventType.USERGROUP else why
         quantities = partition.types.quantities(vector)
         out.track(about, Change.REMOVE, detail, object_id, reference_id, quantities, message, now_ns=now_ns)
+        if not number % STEP:
+            yield
 
 
 def _end_reservation(ask: Ask, out: Outcome, now_ns: int, why: str) -> None:

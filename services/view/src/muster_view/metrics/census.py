@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from muster_core.model.application import Application
 from muster_core.model.node import Node
 from muster_core.model.states import APP_TERMINAL, AppState
+from muster_core.model.steps import finish
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
@@ -121,7 +122,9 @@ class Census:
     """
 
     def __init__(
-        self, counts: dict[str, Counts], ended: Callable[[SchedulerCore], None] = SchedulerCore.take_apart
+        self,
+        counts: dict[str, Counts],
+        ended: Callable[[SchedulerCore], None] = lambda core: finish(core.take_apart()),
     ) -> None:
         self.counts, self._ended = counts, ended
         # (Not weakly: a compiled partition cannot be referred to so.)

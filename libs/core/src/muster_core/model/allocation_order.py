@@ -1,0 +1,31 @@
+"""The order in which allocations and asks end together."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+
+from muster_core.model.application import Allocation, Ask
+from muster_core.model.steps import sorted_in_steps
+
+
+def in_order(allocations: Iterable[Allocation]) -> list[Allocation]:
+    """Sorts allocations into an order that is the same whether they were decided or folded."""
+    return sorted(allocations, key=_order)
+
+
+def ordered_in_steps(allocations: Iterable[Allocation]) -> Generator[None, None, list[Allocation]]:
+    """Does the same in steps, where there may be very many."""
+    return sorted_in_steps(allocations, _order)
+
+
+def asks_in_steps(asks: Iterable[Ask]) -> Generator[None, None, list[Ask]]:
+    """Sorts asks by their submission, in steps."""
+    return sorted_in_steps(asks, _submission)
+
+
+def _order(held: Allocation) -> tuple[int, int, int]:
+    return held.allocated_ns, held.submission, held.ordinal
+
+
+def _submission(ask: Ask) -> int:
+    return ask.submission

@@ -1,0 +1,64 @@
+"""Long work in steps: a generator that pauses after each few objects, so that its caller may do other work between.
+
+Nothing else may use the core between two steps. Whoever has no other work runs all steps with :func:`finish`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Generator, Iterable, MutableMapping
+from itertools import islice, pairwise
+from typing import Any, TypeVar
+
+#: Asks, allocations or other objects of one step: about a millisecond.
+STEP = 128
+#: Objects of one step that may have up to a hundred others each.
+FEW = 8
+# Sorted at once: about a millisecond, too.
+_SORTED_AT_ONCE = 1024
+# Objects that are freed, or only moved, cost a tenth.
+LIGHT_STEP = 1024
+
+Steps = Generator[None, None, None]
+T = TypeVar("T")
+
+
+def finish(steps: Iterable[None]) -> None:
+    """Runs all steps."""
+    for _ in steps:
+        pass
+
+
+def sorted_in_steps(items: Iterable[T], key: Callable[[T], Any]) -> Generator[None, None, list[T]]:
+    """Returns what ``sorted(items, key=key)`` does. O(n) for items that are nearly in order already."""
+    source = iter(items)
+    runs: list[list[T]] = []
+    while run := sorted(islice(source, _SORTED_AT_ONCE), key=key):
+        if runs and key(run[0]) < key(runs[-1][-1]):
+            # Neighbours overlap where a decision's objects are in two runs: together they are often in order again.
+            both = sorted(runs[-1] + run, key=key)
+            runs[-1], run = both[:_SORTED_AT_ONCE], both[_SORTED_AT_ONCE:]
+        runs.append(run)
+        if len(run) == _SORTED_AT_ONCE:
+            yield
+    if all(key(before[-1]) <= key(after[0]) for before, after in pairwise(runs)):
+        found = runs[0] if runs else []
+        for run in runs[1:]:
+            found += run
+        return found
+    merged: list[T] = []
+    for item in heapq.merge(*runs, key=key):
+        merged.append(item)
+        if not len(merged) % _SORTED_AT_ONCE:
+            yield
+    return merged
+
+
+def clear_in_steps(mapping: MutableMapping[Any, Any]) -> Steps:
+    """Empties a mapping, from its end. What nothing else refers to is freed step by step."""
+    count = 0
+    while mapping:
+        mapping.popitem()
+        count += 1
+        if not count % LIGHT_STEP:
+            yield

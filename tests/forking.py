@@ -17,6 +17,7 @@ Every other process is started as always.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import json
@@ -111,14 +112,20 @@ class ForkServer:
         self.address = address
 
     def start(
-        self, target: Sequence[str], environment: Mapping[str, str], out: int, *, session: bool, pass_fd: int = -1
+        self,
+        target: Sequence[str],
+        environment: Mapping[str, str],
+        out: int,
+        *,
+        session: bool,
+        pass_fds: Sequence[int] = (),
     ) -> ForkedProcess:
         """Starts a process; its standard input is /dev/null. Raises OSError.
 
         :param target: ``muster`` and its arguments, or a module and its arguments.
         :param out: a file descriptor: standard output and error.
         :param session: whether it begins a session, else it ends with this process.
-        :param pass_fd: a file descriptor that the process has under the same number.
+        :param pass_fds: file descriptors that the process has under the same numbers.
         """
         ours, theirs = os.pipe()
         try:
@@ -127,11 +134,11 @@ class ForkServer:
                 "environment": dict(environment),
                 "directory": os.getcwd(),  # noqa: PTH109 - a text
                 "parent": 0 if session else os.getpid(),
-                "pass_fd": pass_fd,
+                "pass_fds": list(pass_fds),
             }
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
                 connection.connect(self.address)
-                fds = [out, theirs, *([pass_fd] if pass_fd >= 0 else [])]
+                fds = [out, theirs, *pass_fds]
                 socket.send_fds(connection, [json.dumps(request).encode()], fds)
                 pid = int(connection.recv(32))
         except BaseException:
@@ -216,7 +223,7 @@ def serve(address: str, owner: int) -> None:
 def _fork(
     connection: socket.socket, poller: select.poll, children: dict[int, tuple[int, int]], address: str
 ) -> Callable[[], None] | None:
-    text, fds, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
+    text, fds, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 8)
     request = json.loads(text)
     out, status, *passed = fds
     pid = os.fork()
@@ -256,10 +263,13 @@ def _become(request: dict[str, Any], out: int, passed: list[int], address: str) 
     os.close(out)
     sys.argv = list(request["target"])
     if request["parent"]:
+        # (Above all numbers that they shall have, first.)
+        above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 1 + max(request["pass_fds"])) for fd in passed]
         for fd in passed:
-            if fd != request["pass_fd"]:
-                os.dup2(fd, request["pass_fd"], inheritable=False)
-                os.close(fd)
+            os.close(fd)
+        for fd, number in zip(above, request["pass_fds"], strict=True):
+            os.dup2(fd, number, inheritable=False)
+            os.close(fd)
         _end_with(request["parent"])
         importlib.import_module(request["target"][0]).main()
     else:
@@ -278,10 +288,10 @@ def _fork_followers(address: str) -> None:
 
     server, otherwise = ForkServer(address), ChildProcess.popen
 
-    def popen(command: list[str], *, pass_fds: tuple[int], env: Mapping[str, str], **more: Any) -> Any:
+    def popen(command: list[str], *, pass_fds: tuple[int, ...], env: Mapping[str, str], **more: Any) -> Any:
         if _FOLLOWERS not in command:
             return otherwise(command, pass_fds=pass_fds, env=env, **more)
-        return server.start([_FOLLOWERS, command[-1]], env, 2, session=False, pass_fd=pass_fds[0])
+        return server.start([_FOLLOWERS, command[-1]], env, 2, session=False, pass_fds=pass_fds)
 
     ChildProcess.popen = popen
 

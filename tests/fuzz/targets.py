@@ -381,10 +381,13 @@ def _front() -> HttpFront:
     async def behind(_: Any, __: Any, send: Any) -> None:
         await respond(send, 200, "text/plain", b"behind")
 
-    async def fine() -> list[str]:
-        return []
+    async def live() -> bool:
+        return True
 
-    return HttpFront(behind, behind, Doorman(GatewaySettings()), lambda: True, fine, fine)
+    async def fine() -> tuple[bool, list[str]]:
+        return True, []
+
+    return HttpFront(behind, behind, Doorman(GatewaySettings()), live, fine)
 
 
 def _http(data: bytes) -> None:

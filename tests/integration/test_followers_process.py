@@ -16,7 +16,8 @@ from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_cli.errors import UsageError
-from muster_cli.followers_process import FollowersFailed, FollowersProcess, socket_directory
+from muster_cli.followers_pipe import socket_directory
+from muster_cli.followers_process import FollowersFailed, FollowersProcess
 from muster_cli.settings import MusterSettings, embedded_defaults, load
 from muster_runtime import whose
 from starlette.types import Message

@@ -79,6 +79,32 @@ async def test_holes_of_compaction_are_passed_by_slow_and_by_current_readers(
     assert [record.value for record in found][-1_000:] == [b"%d" % n for n in range(1_000)]
 
 
+async def test_a_look_at_the_file_finds_what_the_pipe_has_not_said(owned: SqliteLog) -> None:
+    topic = owned.settings.topics().state
+    alone = FollowedLog(owned.settings, lambda _message: None)  # no parent answers
+    alone.refresh()  # before the start it knows nothing
+    await alone.start()
+    reader, unread = await alone.reader(topic, 1), owned.settings.topics().events
+    await append(owned, topic, range(10))
+    await append(owned, unread, range(10))
+    assert reader.known_end() == 0
+    alone.refresh()
+    assert reader.known_end() == 10
+    assert len(await read_to(reader, 10)) == 10
+    asked = []
+    real = LogFile.bounds
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogFile, "bounds", lambda *given: (asked.append(given[1:]), real(*given))[1])
+        alone.refresh()
+        assert asked == [], "nothing was committed meanwhile"
+        await append(owned, topic, range(1))
+        alone.refresh()
+        assert asked == [(topic, 1)], "of the partitions that are read"
+    assert reader.known_end() == 11
+    await alone.close()
+    alone.refresh()
+
+
 async def test_a_block_that_many_follow_is_read_once(
     owned: SqliteLog, followed: FollowedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,12 @@ import socket
 from pathlib import Path
 
 import pytest
+from muster_cli import serving
+from muster_cli.errors import UsageError
 from muster_cli.followers_child import as_asked
-from muster_cli.followers_pipe import in_clear
-from muster_cli.followers_process import socket_directory
+from muster_cli.followers_pipe import in_clear, socket_directory
 from muster_cli.settings import MusterSettings, embedded_defaults, load
+from muster_runtime.addresses import listen
 from starlette.types import Receive, Scope, Send
 
 SECTIONS = ("process", "log", "view", "publisher", "derive", "gateway", "scheduler")
@@ -90,3 +92,36 @@ def test_sockets_are_in_a_private_directory_with_a_short_path(tmp_path: Path, mo
         elsewhere.rmdir()
     finally:
         found.unlink()
+
+
+def _front_of(directory: Path, address: str) -> MusterSettings:
+    given = [("gateway.http_address", "", address)]
+    return load(None, (), given, embedded_defaults(directory), {}).values
+
+
+@pytest.mark.parametrize("was_killed", [True, False])
+def test_a_start_waits_for_the_port_of_a_killed_muster_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_killed: bool
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with listen("x", "127.0.0.1:0") as before:
+        settings = _front_of(tmp_path / "data", f"127.0.0.1:{before.getsockname()[1]}")
+        if was_killed:  # a normal end removes it
+            socket_directory(settings.log.sqlite_path).mkdir()
+            monkeypatch.setattr(serving.time, "sleep", lambda _s: before.close())
+            listener = serving._front_listener(settings)
+            assert listener is not None
+            listener.close()
+        else:
+            with pytest.raises(UsageError, match=r"--http-address: .* is taken by another process"):
+                serving._front_listener(settings)
+
+
+def test_the_port_of_a_front_is_bound_and_refuses_until_the_gateway_serves(tmp_path: Path) -> None:
+    with serving._front_listener(_front_of(tmp_path, "127.0.0.1:0")) as listener:  # type: ignore[union-attr]
+        port = listener.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        with pytest.raises(UsageError, match="--http-address"):
+            serving._front_listener(_front_of(tmp_path, "192.0.2.1:0"))  # nobody's (RFC 5737)
+    assert serving._front_listener(_front_of(tmp_path, "")) is None

@@ -20,8 +20,12 @@ def _called(name: str, status: int = 200) -> Target:
     return target
 
 
-async def _none() -> list[str]:
-    return []
+async def _live() -> bool:
+    return True
+
+
+async def _fine() -> tuple[bool, list[str]]:
+    return True, []
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,7 @@ async def _none() -> list[str]:
     ],
 )
 async def test_a_path_leads_to_its_service(path: str, target: str | None) -> None:
-    front = HttpFront(_called("view"), _called("publisher"), Doorman(GatewaySettings()), lambda: True, _none, _none)
+    front = HttpFront(_called("view"), _called("publisher"), Doorman(GatewaySettings()), _live, _fine)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
         request = client.build_request("GET", "/")
         request.url = request.url.copy_with(raw_path=path.encode())  # as it is written
@@ -69,7 +73,7 @@ class Trail:
 async def test_a_stream_without_a_place_is_audited_and_no_other_read() -> None:
     trail: Any = Trail()
     down = _called("publisher", 503)
-    front = HttpFront(down, down, Doorman(GatewaySettings()), lambda: True, _none, _none, audit=trail)
+    front = HttpFront(down, down, Doorman(GatewaySettings()), _live, _fine, audit=trail)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
         for path in ("/ws/v1/events/batch?rm=mine", "/ws/v1/partitions", "/ws/v1/events/stream?rm=mine"):
             assert (await client.get(path)).status_code == 503

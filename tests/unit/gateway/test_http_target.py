@@ -200,7 +200,7 @@ async def said_to(port: int, method: str, path: str, headers: str = "", body: by
 
 
 async def test_large_slow_bodies_do_not_use_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_target, "_AHEAD_OF_ALL_BYTES", 100_000)
+    monkeypatch.setattr(http_target, "BODIES_BYTES_MAX", 100_000)
     async with telling() as port:
         slow_reader, slow = await asyncio.open_connection("127.0.0.1", port)
         slow.write(
@@ -229,8 +229,7 @@ async def test_a_body_of_two_lengths_takes_nothing_of_the_next_request(method: s
     async with telling() as port:
         body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
         said = await said_to(port, method, "/first", f"{CHUNKED}Content-Length: 300\r\n", body)
-        assert '"path":"/first"' in said
-        assert f'"size":{len(SMUGGLED) if method == "POST" else 0}' in said
+        assert said.startswith("HTTP/1.1 400 ")
         for _ in range(3):
             said = await said_to(port, "GET", "/second")
             assert said.count("HTTP/1.1 200 OK") == 1

@@ -26,10 +26,13 @@ async def _nobody(scope: Scope, receive: Receive, send: Send) -> None:
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """A client without a token, of a front that wants one."""
 
-    async def none() -> list[str]:
-        return []
+    async def live() -> bool:
+        return True
 
-    front = HttpFront(_nobody, _nobody, Doorman(GatewaySettings(tokens=TOKENS)), lambda: True, none, none)
+    async def fine() -> tuple[bool, list[str]]:
+        return True, []
+
+    front = HttpFront(_nobody, _nobody, Doorman(GatewaySettings(tokens=TOKENS)), live, fine)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as one:
         yield one
 

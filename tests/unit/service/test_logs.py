@@ -5,9 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import structlog
+from certificates import Authority
 from muster_runtime import logs
 
 
@@ -85,6 +90,73 @@ def test_repeated_messages_of_a_library_are_counted_not_repeated() -> None:
         "something else",
         "Unable connect to node with id 7 (and 499 more like it in 10 s)",
     ]
+
+
+def test_what_clients_cause_is_logged_once_a_minute() -> None:
+    out, now_s = io.StringIO(), 100.0
+    logs.configure("info", "json", out)
+    (handler,) = logging.getLogger().handlers
+    handler.filters[:] = [logs.SeldomOfClients(lambda: now_s)]
+
+    def fail(text: str, error: Exception) -> None:
+        logging.getLogger("asyncio").error(text, exc_info=(type(error), error, None))
+
+    for _ in range(500):
+        fail("socket.accept() out of system resource\nsocket: <fd 7>", OSError(24, "Too many open files"))
+        fail("Task exception was never retrieved\nfuture: <Task 1>", RuntimeError("broken call"))
+        logging.getLogger("grpc._cython.cygrpc").error("broken call")
+    fail("Task exception was never retrieved\nfuture: <Task 2>", ValueError("a defect"))
+    for number in range(3):
+        structlog.get_logger("muster_x").info("each", number=number)
+    now_s += 60.0
+    fail("socket.accept() out of system resource\nsocket: <fd 8>", OSError(24, "Too many open files"))
+    assert [str(line["event"]).partition("\n")[0] for line in _lines(out)] == [
+        "socket.accept() out of system resource",
+        "Task exception was never retrieved",
+        "broken call",
+        "Task exception was never retrieved",
+        "each",
+        "each",
+        "each",
+        "socket.accept() out of system resource",
+    ]
+    assert "and 499 more like it in 60 s" in out.getvalue()
+
+
+_SERVER = """
+import asyncio, socket, sys
+import muster_cli
+import grpc
+from pathlib import Path
+
+async def serve():
+    server = grpc.aio.server()
+    pair = (Path(sys.argv[2]).read_bytes(), Path(sys.argv[1]).read_bytes())
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    await server.start()
+    def attack():
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", port)) as one:
+                one.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+                one.settimeout(60)
+                try:
+                    one.recv(1)
+                except ConnectionResetError:
+                    pass
+    await asyncio.to_thread(attack)
+    print("served", flush=True)
+
+asyncio.run(serve())
+"""
+
+
+def test_grpc_s_core_writes_no_line_for_each_connection(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    Authority().server().write(certificate, key)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    command = [sys.executable, "-c", _SERVER, str(certificate), str(key)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.stdout, done.stderr) == ("served\n", "")
 
 
 def test_it_is_known_how_a_child_is_to_log() -> None:

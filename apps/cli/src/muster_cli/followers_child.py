@@ -3,7 +3,8 @@
 The followers (the view, the event publisher with its exports, usage) need as much time for a decision as the decision
 itself, and a Python process does one thing at a time. So they have a process of their own. It has the same parts, over
 a log whose file it reads itself (``muster_bus.pipe.following``). The followers answer on Unix sockets in a directory
-that only this user can enter. All callers come through the gateway, which identifies them.
+that only this user can enter. All callers come through the gateway, which identifies them, or through the gateway's
+HTTP front, which is in this process (``followers_front.py``), so that no flood of requests delays a decision.
 
 ``muster_runtime.child_process`` describes the life of the process.
 """
@@ -35,14 +36,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from muster_cli import garbage
 from muster_cli.errors import ServiceDied, StartFailed
 from muster_cli.followers import Followers, followers_of
+from muster_cli.followers_front import FollowersFront
 from muster_cli.followers_pipe import (
     EVENTS_SOCKET,
     PUBLISHER_SOCKET,
     VIEW_SOCKET,
     Begin,
+    CloseFront,
     Failed,
     FromParent,
+    FrontState,
+    OpenFront,
     Refused,
+    Response,
     Stop,
     Told,
 )
@@ -124,28 +130,37 @@ def _taken(headers: list[tuple[bytes, bytes]], wanted: bytes) -> bytes:
 
 
 class _Teller:
-    """Reports the followers' state to the parent."""
+    """Reports the followers' state to the parent.
+
+    :ivar front: in this process; None: it has none.
+    """
 
     def __init__(self, channel: Channel[FromParent], followers: Followers) -> None:
         self._channel, self._followers = channel, followers
-        self._up = asyncio.Event()
+        self._up, self._news = False, asyncio.Event()
+        self.front: FollowersFront | None = None
 
     def up(self) -> None:
         """Everything runs: reports it at once."""
-        self._up.set()
+        self._up = True
+        self._news.set()
+
+    def changed(self) -> None:
+        """The front end's state is another one: reports it at once."""
+        self._news.set()
 
     async def run(self) -> None:
         while True:
-            was_up = self._up.is_set()
+            self._news.clear()
+            was_up = self._up
             problems = {name: await _ask(check) for name, check in self._followers.problems.items()}
             ready = was_up and await self._followers.view.healthy()
-            self._channel.send(Told(ready, problems))
-            if was_up:
-                await asyncio.sleep(in_step_s(_TELL_S) if ready else _TELL_SOON_S)
-                continue
+            front = self.front.state if self.front is not None else FrontState.CLOSED
+            self._channel.send(Told(ready, problems, front))
+            wait_s = _TELL_SOON_S if was_up and not ready else in_step_s(_TELL_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TELL_S):
-                    await self._up.wait()
+                async with asyncio.timeout(wait_s):
+                    await self._news.wait()
 
 
 async def _ask(check: ProblemCheck) -> tuple[str, ...]:
@@ -179,8 +194,14 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         return 1
     # 2. run
     stop = asyncio.Event()
-    listening = asyncio.create_task(_listen(channel, bus, stop), name="pipe")
     teller = _Teller(channel, followers)
+    parts = [*followers.parts, Part("doors", Doors(followers, Path(begin.sockets)))]
+    if begin.listener >= 0:
+        listener = socket.socket(fileno=begin.listener)
+        listener.set_inheritable(False)
+        teller.front = FollowersFront(settings, bus, clock, followers, channel, listener, teller.changed)
+        parts.append(Part("front end", teller.front))
+    listening = asyncio.create_task(_listen(channel, bus, stop, teller.front), name="pipe")
     telling = asyncio.create_task(teller.run(), name="teller")
 
     def ready() -> None:
@@ -192,7 +213,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     running = asyncio.create_task(
         run(
             [Opened("log", bus.start, bus.close)],
-            [*followers.parts, Part("doors", Doors(followers, Path(begin.sockets)))],
+            parts,
             stop=stop,
             stop_timeout_s=settings.process.stop_timeout_s,
             checks=[followers.view.healthy],
@@ -218,7 +239,9 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     return 0
 
 
-async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.Event) -> NoReturn:
+async def _listen(
+    channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.Event, front: FollowersFront | None
+) -> NoReturn:
     """Takes messages, also while the followers stop. Raises EOFError."""
     while True:
         message = await channel.receive()
@@ -227,6 +250,12 @@ async def _listen(channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.
                 raise EOFError
             case Stop():
                 stop.set()
+            case OpenFront() if front is not None:
+                front.open(message.gateway_id)
+            case CloseFront() if front is not None:
+                front.close()
+            case Response() if front is not None:
+                front.backend.on_response(message)
             case of_log.Settled() | of_log.Moved() | of_log.Reply() | of_log.AskSeen():
                 bus.take(message)
 

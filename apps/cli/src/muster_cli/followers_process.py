@@ -1,13 +1,14 @@
 """The followers of ``muster up`` in a process of their own, as seen from the deciding process.
 
 This object takes the followers' place in three ways: as a service, as the target of the gateway's front, and in health
-and metrics. The log stays here, with its one owner. The followers read its file themselves (``muster_bus.pipe``).
+and metrics. The log stays here, with its one owner. The followers read its file themselves (``muster_bus.pipe``). Their
+process also has the HTTP front, as long as it answers (``followers_handover.py``).
 
 ========  ========================================  ==================================================================
 state     becomes                                   then
 ========  ========================================  ==================================================================
 spawned   begun: the log is open                    the child reads the log
-begun     ready: the child reports that it answers  the front sends requests to it
+begun     ready: the child reports that it answers  it accepts HTTP connections, and gets gRPC's questions
 begun     refused, or a follower cannot start       at the first start: the start fails, as if it were this process's
 ready     gone: it ended, or was silent and killed  requests get 503 and Retry-After; nothing else is affected
 gone      begun                                     after a wait that grows
@@ -21,15 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import os
 import shutil
-import stat
+import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import structlog
 from muster_bus.backends.sqlite import SqliteLog
@@ -50,18 +47,22 @@ from prometheus_client import Counter
 from starlette.types import Message, Receive, Scope, Send
 
 from muster_cli.errors import UsageError
+from muster_cli.followers_handover import FrontHandover
 from muster_cli.followers_pipe import (
     EVENTS_SOCKET,
+    LEVEL_PATH,
+    OWN_PATHS,
     PUBLISHER_SOCKET,
-    SOCKET_PATH_BYTES_MAX,
     VIEW_SOCKET,
     Begin,
     Failed,
+    Forwarded,
     FromFollowers,
     Refused,
     Stop,
     Told,
     in_clear,
+    socket_directory,
 )
 from muster_cli.operations import ProblemCheck
 from muster_cli.settings import MusterSettings
@@ -76,17 +77,17 @@ STARTS = Counter(
 SILENT_MAX_S = 20
 # After so long a silence the child gets no requests, because they would wait for its end.
 _HEARD_S = 5.0
+_SOON_S = 0.1
 # Part of the time that the process allows a service to stop. After it the child is killed, and loses nothing.
 _STOP_MARGIN_S = 1.0
 _METRICS_TIMEOUT_S = 2.0
 _METRICS_BYTES_MAX = 64 << 20
 _METRICS_PATH = "/metrics"
-# These paths are about a process.
-_OWN_PATHS = ("/debug/stack", "/debug/pprof", "/ws/v1/stack", "/ws/v1/loglevel")
-_LEVEL_PATH = "/ws/v1/loglevel/"
 _OF_FOLLOWERS = "muster_followers_"
 # The sections of settings that the followers use.
-_SECTIONS = ("process", "log", "view", "publisher", "derive")
+_SECTIONS = ("process", "log", "gateway", "view", "publisher", "derive")
+# Gauges of both processes whose values are parts of a whole.
+_ADDED_UP = frozenset({"muster_gateway_audit_waiting"})
 
 _MODULE = "muster_cli.followers_child"
 
@@ -100,6 +101,7 @@ class FollowersProcess:
 
     :param names: of the followers, for health.
     :param first: the first child, if it was started before; None: it is started here.
+    :param listener: the bound socket of the HTTP front, which children inherit; None: there is none.
     :ivar view, publisher, events: for the gateway.
     """
 
@@ -111,12 +113,16 @@ class FollowersProcess:
         names: Sequence[str],
         *,
         first: ChildProcess[FromFollowers] | None = None,
+        listener: socket.socket | None = None,
         silent_max_s: int = SILENT_MAX_S,
         wait_min_s: float = WAIT_MIN_S,
     ) -> None:
         self._settings, self._log, self._clock, self._names = settings, bus, clock, tuple(names)
         self._silent_max_s, self._wait_min_s = silent_max_s, wait_min_s
-        self._spawned: ChildProcess[FromFollowers] | None = first or ChildProcess.spawn(_MODULE, FromFollowers)
+        self._listener = listener
+        self._spawned: ChildProcess[FromFollowers] | None = first or self._spawn()
+        self.front = FrontHandover(lambda: self.is_heard, settings.gateway.stop_grace_s)
+        self._silence: asyncio.TimerHandle | None = None
         self._sockets = socket_directory(settings.log.sqlite_path)
         connect_s, gateway = settings.gateway.http_connect_timeout_s, settings.gateway
         view, publisher = (str(self._sockets / name) for name in (VIEW_SOCKET, PUBLISHER_SOCKET))
@@ -196,6 +202,8 @@ class FollowersProcess:
     async def close(self) -> None:
         """Frees all resources. Calls :meth:`stop` first."""
         await self.stop()
+        if self._silence is not None:
+            self._silence.cancel()
         await self.events.close()
         for target in (self._view, self._publisher):
             await target.close()
@@ -233,7 +241,7 @@ class FollowersProcess:
             return text
         if answer.status != 200:
             return text
-        return await asyncio.to_thread(exposition.merged, text, answer.body, _OF_FOLLOWERS)
+        return await asyncio.to_thread(exposition.merged, text, answer.body, _OF_FOLLOWERS, _ADDED_UP)
 
     @property
     def is_heard(self) -> bool:
@@ -242,12 +250,12 @@ class FollowersProcess:
 
     async def _asked_of_view(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        if not path.startswith(_OWN_PATHS):
+        if not path.startswith(OWN_PATHS):
             await self._asked(self._view, "view", scope, receive, send)
             return
         # Requests that show or change a process are about the deciding process.
         await self._here()(scope, receive, send)
-        if scope["method"] == "PUT" and path.startswith(_LEVEL_PATH) and self.is_heard:
+        if scope["method"] == "PUT" and path.startswith(LEVEL_PATH) and self.is_heard:
             await self._view(scope, receive, _nowhere)  # sets the same level there
 
     async def _asked_of_publisher(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -298,7 +306,7 @@ class FollowersProcess:
         assert self._writer is not None
         STARTS.inc()
         try:
-            child = self._spawned or ChildProcess.spawn(_MODULE, FromFollowers)
+            child = self._spawned or self._spawn()
         except OSError as error:
             return f"cannot be started: {error.strerror or error}"
         self._spawned, self._child, self._failed = None, child, ""
@@ -310,26 +318,34 @@ class FollowersProcess:
         try:
             log.info("the followers' process was started", pid=child.pid)
             channel.send(self._begin())
+            self.front.child_began(channel)
             if self._stopping.is_set():
                 channel.send(Stop())
             return await child.listen(partial(self._take, served), self._silent_max_s, served.settled)
         finally:
             self._child = self._channel = self._served = self._told = None
+            self.front.child_gone()
             child.kill("was ended")
             await served.close()
             await child.end()
+
+    def _spawn(self) -> ChildProcess[FromFollowers]:
+        return ChildProcess.spawn(_MODULE, FromFollowers, () if self._listener is None else (self._listener,))
 
     def _begin(self) -> Begin:
         level, form = logs.configured()
         sections = {name: in_clear(getattr(self._settings, name)) for name in _SECTIONS}
         anchor = self._clock.anchor() if isinstance(self._clock, SystemClock) else Anchor()
-        return Begin(sections, str(self._sockets), level, form, tuple(sys.path), anchor)
+        listener = self._listener.fileno() if self._listener is not None else -1
+        return Begin(sections, str(self._sockets), level, form, tuple(sys.path), anchor, listener)
 
     def _take(self, served: LogServer, message: FromFollowers) -> None:
         assert self._first is not None
         match message:
             case Told():
                 self._told, self._told_s = message, self._clock.monotonic()
+                self.front.child_reported(message.front)
+                self._watch_silence()
                 if message.ready:
                     _settle(self._first, None)
             case Refused():
@@ -337,6 +353,8 @@ class FollowersProcess:
                 _settle(self._first, UsageError("\n".join(message.problems)))
             case Failed():
                 self._failed = message.why
+            case Forwarded():
+                self.front.forward(message)
             case (
                 of_log.Append()
                 | of_log.TakeOver()
@@ -349,6 +367,12 @@ class FollowersProcess:
                 served.take(message)
             case _:
                 raise ValueError(f"a {type(message).__name__}")
+
+    def _watch_silence(self) -> None:
+        """Has the deciding process accept HTTP connections when the child is silent for too long."""
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = asyncio.get_running_loop().call_later(_HEARD_S + _SOON_S, self.front.check)
 
 
 async def _nowhere(_message: Message) -> None:
@@ -368,31 +392,3 @@ def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
     else:
         future.set_exception(error)
         future.exception()  # marks the error as retrieved: perhaps no task waits
-
-
-def socket_directory(log_path: Path) -> Path:
-    """Returns the directory of the followers' sockets for a log.
-
-    It is always the same one, so that a new process finds the remains of a killed one; but another user's directory is
-    not used. It is not beside the log: a path of a Unix socket is short (107 bytes), and some file systems have no
-    sockets.
-    """
-    which = hashlib.sha256(os.fsencode(log_path.absolute())).hexdigest()[:12]
-    name = f"muster-{os.getuid()}-{which}"
-    longest = max(map(len, (VIEW_SOCKET, PUBLISHER_SOCKET, EVENTS_SOCKET)))
-    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - 0700, ours
-        directory = Path(parent) / name
-        size = len(os.fsencode(directory)) + 1 + longest + 1
-        if parent and size <= SOCKET_PATH_BYTES_MAX and os.access(parent, os.W_OK) and _is_ours_or_free(directory):
-            return directory
-    return Path(tempfile.mkdtemp(prefix="muster-"))
-
-
-def _is_ours_or_free(directory: Path) -> bool:
-    try:
-        there = directory.lstat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return stat.S_ISDIR(there.st_mode) and there.st_uid == os.getuid()

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import resource
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from muster_core.external.errors import NotSynced
 from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_runtime import logs
+from muster_runtime.addresses import listen
 from muster_runtime.extras import require
 from muster_runtime.http_server import HttpServer
 from muster_runtime.liveness import Liveness
@@ -37,6 +39,7 @@ from muster_runtime.terminal import Screen, marked
 from muster_cli import addresses, garbage, operations, queue_config
 from muster_cli.composition import Composed
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
+from muster_cli.followers_pipe import socket_directory
 from muster_cli.present_log import as_present
 from muster_cli.priority import give_way
 from muster_cli.running import Opened, Part, run, signals
@@ -44,6 +47,7 @@ from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_de
 
 if TYPE_CHECKING:
     from muster_gateway.events_proxy import EventsDoor
+    from muster_gateway.front_end import OtherFront
     from muster_gateway.http_front import Target
     from muster_gateway.service import Gateway
     from muster_runtime.child_process import ChildProcess
@@ -62,6 +66,9 @@ _FILES = 1 << 16
 # for a moment at each turn. Each time, the wait of the log's writer and of gRPC's poller begins anew, so with a value
 # above a turn's length they get nothing as long as the loop has work.
 _SWITCH_S = 0.0005
+
+# How long a start waits for the port of a killed Muster, whose followers' process is ending.
+_PORT_WAIT_S, _PORT_POLL_S = 3.0, 0.02
 
 # Deriving's share of the processor if the followers have their own process; folding and exporting need the rest.
 _OWN_PROCESSOR_SHARE = 0.3
@@ -93,8 +100,8 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     given = [*_given(flags), *_queue_config(config)]
     settings = _paced(load(file, assignments, given, embedded_defaults(data_dir)))
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
-    addresses.check_free("--http-address", settings.gateway.http_address)
     addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
+    listener = _front_listener(settings)
     first = _fork_followers(settings)
     _check_doors(settings, "gateway", "view", "event-publisher")
     try:
@@ -118,7 +125,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         for line in data_lines(settings, data_dir):
             console.print(f"  {line}", soft_wrap=True)
 
-    return _serve(settings, partial(_everything, first=first), ready)
+    return _serve(settings, partial(_everything, first=first, listener=listener), ready)
 
 
 def bound(settings: MusterSettings, gateway: Gateway) -> tuple[str, str]:
@@ -285,6 +292,29 @@ def _operations(
     return [Opened("http", server.start, server.stop)]
 
 
+def _front_listener(settings: MusterSettings) -> socket.socket | None:
+    """Returns the bound socket of the HTTP front, if the followers' process will serve it. It does not listen yet.
+
+    Raises UsageError. After a kill the followers' process of before may end a moment later than its parent, and has the
+    port until then.
+    """
+    field, address = "--http-address", settings.gateway.http_address
+    if not address or not settings.process.followers_own_process or settings.log.backend != "sqlite":
+        addresses.check_free(field, address)
+        return None
+    was_killed = socket_directory(settings.log.sqlite_path).exists()
+    until_s = time.monotonic() + (_PORT_WAIT_S if was_killed else 0.0)
+    while True:
+        try:
+            return listen(field, address, at_once=False)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until_s:
+                raise UsageError(str(error.strerror)) from error
+            time.sleep(_PORT_POLL_S)
+
+
 def _fork_followers(settings: MusterSettings) -> ChildProcess[FromFollowers] | None:
     """Starts the followers' process as a copy of this one, if they have one and the system allows it."""
     if not settings.process.followers_own_process or settings.log.backend != "sqlite":
@@ -298,10 +328,14 @@ def _fork_followers(settings: MusterSettings) -> ChildProcess[FromFollowers] | N
 
 
 def _everything(
-    settings: MusterSettings, bus: Log, clock: Clock, first: ChildProcess[FromFollowers] | None = None
+    settings: MusterSettings,
+    bus: Log,
+    clock: Clock,
+    first: ChildProcess[FromFollowers] | None = None,
+    listener: socket.socket | None = None,
 ) -> Plan:
     if settings.process.followers_own_process and isinstance(bus, SqliteLog):
-        return _in_two(settings, bus, clock, first)
+        return _in_two(settings, bus, clock, first, listener)
     from muster_cli.followers import followers_of
 
     followers = followers_of(settings, bus, clock)
@@ -319,12 +353,18 @@ def _everything(
     return Plan([], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy])
 
 
-def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock, first: ChildProcess[FromFollowers] | None) -> Plan:
+def _in_two(
+    settings: MusterSettings,
+    bus: SqliteLog,
+    clock: Clock,
+    first: ChildProcess[FromFollowers] | None,
+    listener: socket.socket | None,
+) -> Plan:
     """Plans the deciding services in this process, and the followers in another."""
     from muster_cli.followers_process import FollowersProcess
 
     # The child loads its modules while this process loads its own and opens the log.
-    followers = FollowersProcess(settings, bus, clock, _following(settings), first=first)
+    followers = FollowersProcess(settings, bus, clock, _following(settings), first=first, listener=listener)
     gateway, scheduler = _deciding(
         settings,
         bus,
@@ -334,10 +374,13 @@ def _in_two(settings: MusterSettings, bus: SqliteLog, clock: Clock, first: Child
         publisher=followers.publisher,
         events=followers.events,
         exposition=followers.exposition,
+        listener=listener,
+        other_front=followers.front if listener is not None else None,
     )
     opened = Opened("followers", followers.open, followers.close)
     parts = [scheduler, Part("followers", followers), Part("gateway", gateway)]
-    return Plan([opened], parts, [gateway.ready, followers.healthy])
+    # When it is ready, no connection changes its process any more.
+    return Plan([opened], parts, [gateway.ready, followers.healthy, followers.front.is_decided])
 
 
 def _following(settings: MusterSettings) -> list[str]:
@@ -360,6 +403,8 @@ def _deciding(
     publisher: Target,
     events: EventsDoor,
     exposition: Callable[[], Awaitable[bytes]] | None = None,
+    listener: socket.socket | None = None,
+    other_front: OtherFront | None = None,
 ) -> tuple[Gateway, Part]:
     """Returns the gateway and the scheduler."""
     from muster_gateway.service import Gateway
@@ -380,6 +425,8 @@ def _deciding(
         ready_when=[scheduler.healthy],
         beside={"scheduler": scheduler.problems, **following},
         exposition=exposition,
+        listener=listener,
+        other_front=other_front,
     )
     return gateway, Part("scheduler", scheduler)
 

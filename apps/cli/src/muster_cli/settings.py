@@ -43,8 +43,8 @@ class ProcessSettings(BaseModel):
     )
     followers_own_process: bool = Field(
         True,
-        description="muster up: the view, the event publisher and usage run in a process of their own, so that their "
-        "work does not slow decisions. false: everything in one.",
+        description="muster up: the view, the event publisher, usage and the HTTP front run in a process of their own, "
+        "so that their work does not slow decisions. false: everything in one.",
     )
     follower_nice: int = Field(
         5,

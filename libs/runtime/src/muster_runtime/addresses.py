@@ -79,9 +79,10 @@ OptionalListenAddress = Annotated[str, AfterValidator(lambda value, info: _check
 """The type of a setting: host:port, or "" for not listening."""
 
 
-def listen(field: str, text: str) -> socket.socket:
+def listen(field: str, text: str, *, at_once: bool = True) -> socket.socket:
     """Returns a socket that listens on an address; port 0: any free one. Clients that connect wait until it is served.
 
+    :param at_once: False: it is only bound to the address. Until it listens, clients are refused.
     :raises ValueError: see :func:`parse_address`.
     :raises OSError: listening failed; its ``strerror`` names field, value and reason.
     """
@@ -92,7 +93,8 @@ def listen(field: str, text: str) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not block the port
         listener.bind(place)
-        listener.listen(1024)
+        if at_once:
+            listener.listen(1024)
     except OSError as error:
         listener.close()
         taken = error.errno == errno.EADDRINUSE

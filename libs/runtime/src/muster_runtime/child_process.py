@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
@@ -86,13 +86,14 @@ class ChildProcess(Generic[T]):
         self._heard = 0
 
     @classmethod
-    def spawn(cls, module: str, messages: Any) -> ChildProcess[T]:
+    def spawn(cls, module: str, messages: Any, inherits: Sequence[socket.socket] = ()) -> ChildProcess[T]:
         """Starts a module whose ``main`` calls :func:`become_child`. The child loads its modules while the parent
         continues.
 
         Call this in a thread that stays alive: the child ends with it. Raises OSError.
 
         :param messages: the union of message types that the child can send.
+        :param inherits: sockets that the child has under the same numbers.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -106,7 +107,7 @@ class ChildProcess(Generic[T]):
                         str(theirs.fileno()),
                     ],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), *(each.fileno() for each in inherits)),
                     env={name: text for name, text in os.environ.items() if not name.startswith(_HIDDEN_VARIABLES)},
                 )
         except BaseException:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from prometheus_client import generate_latest
 
@@ -88,10 +88,11 @@ async def own_beside() -> bytes:
     return generate_latest()
 
 
-def merged(first: bytes, second: bytes, prefix: str) -> bytes:
+def merged(first: bytes, second: bytes, prefix: str, added_up: Collection[str] = ()) -> bytes:
     """Merges two expositions.
 
     :param prefix: precedes the names of the second process's metrics about itself.
+    :param added_up: gauges whose values are added up, as counts are.
     """
     families = _families(first, "")
     for name, (head, samples) in _families(second, prefix).items():
@@ -99,7 +100,9 @@ def merged(first: bytes, second: bytes, prefix: str) -> bytes:
             families[name] = (head, samples)
             continue
         merged = families[name][1]
-        adds = any(line.startswith("# TYPE ") and line.rpartition(" ")[2] in _ADDED_UP for line in head)
+        adds = name in added_up or any(
+            line.startswith("# TYPE ") and line.rpartition(" ")[2] in _ADDED_UP for line in head
+        )
         for key, value in samples.items():
             if key not in merged:
                 merged[key] = value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import socket
 import ssl
 import time
@@ -24,6 +23,7 @@ from muster_runtime.acceptor import Acceptor
 from muster_runtime.addresses import is_loopback, listen
 from muster_runtime.http_framing import StrictConnection
 from muster_runtime.pages import for_programs
+from muster_runtime.process import open_files_max
 from muster_runtime.waits import in_step_s
 
 # Extra time beyond that of open requests.
@@ -222,9 +222,8 @@ def _with_cut(app: ASGIApp) -> ASGIApp:
 
 
 def _connections_max() -> int:
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # A forwarded request uses a second file.
-    return _CONNECTIONS_MAX if files == resource.RLIM_INFINITY else max(1, min(_CONNECTIONS_MAX, files // 4))
+    return max(1, min(_CONNECTIONS_MAX, open_files_max() // 4))
 
 
 class _State(ServerState):

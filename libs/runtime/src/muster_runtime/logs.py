@@ -28,6 +28,10 @@ _TALKATIVE = ("aiokafka", "asyncio", "grpc", "httpcore", "httpx", "uvicorn")
 _REPETITIVE = ("aiokafka", "aiokafka.consumer.fetcher")
 _REPEATED_AFTER_S = 10.0
 _TEMPLATES_MAX = 1_000
+# These log what any client can cause: asyncio each failed accept, of which there are thousands in a second while the
+# process has no files left, and the exception of each task that nobody awaited, such as gRPC's of a broken call.
+_OF_CLIENTS = ("asyncio", "grpc")
+_OF_CLIENTS_AFTER_S = 60.0
 
 
 _configured: tuple[Level, Format] | None = None
@@ -86,10 +90,10 @@ class SeldomRepeated(logging.Filter):
     def __init__(self, after_s: float = _REPEATED_AFTER_S, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._after_s, self._monotonic = after_s, monotonic
-        self._said: dict[tuple[str, str, int], tuple[float, int]] = {}
+        self._said: dict[tuple[object, ...], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        like, now = (record.name, record.pathname, record.lineno), self._monotonic()
+        like, now = self._kind(record), self._monotonic()
         said_at, left_out = self._said.get(like, (-self._after_s, 0))
         if now - said_at < self._after_s:
             self._said[like] = (said_at, left_out + 1)
@@ -101,6 +105,28 @@ class SeldomRepeated(logging.Filter):
             record.msg = f"{record.getMessage()} (and {left_out} more like it in {now - said_at:.0f} s)"
             record.args = ()
         return True
+
+    def _kind(self, record: logging.LogRecord) -> tuple[object, ...]:
+        """Returns what similar messages have in common."""
+        return (record.name, record.pathname, record.lineno)
+
+
+class SeldomOfClients(SeldomRepeated):
+    """Does this for what clients can cause: all messages of some libraries, one of a kind in a minute.
+
+    The libraries log from one place in their code, so a kind is the first line and the exception.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(_OF_CLIENTS_AFTER_S, monotonic)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] not in _OF_CLIENTS or super().filter(record)
+
+    def _kind(self, record: logging.LogRecord) -> tuple[object, ...]:
+        error = record.exc_info[1] if record.exc_info else None
+        first, _, _ = record.getMessage().partition("\n")
+        return (record.name, first, type(error), getattr(error, "errno", None))
 
 
 def configure(level: Level, form: Format, stream: TextIO | None = None, *, brief_start: bool = False) -> None:
@@ -141,6 +167,7 @@ def configure(level: Level, form: Format, stream: TextIO | None = None, *, brief
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
         )
     )
+    handler.addFilter(SeldomOfClients())
     _brief.ready = False
     if brief_start and level != "debug" and out.isatty():
         handler.addFilter(_brief)

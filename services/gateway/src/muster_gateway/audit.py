@@ -56,10 +56,13 @@ class AuditWriter:
     """Writes entries. See the module's docstring. Never raises, and never waits.
 
     :param waiting_max: entries that wait for the log at most.
+    :param series: begins the numbers of these entries, where several processes write a gateway's.
     """
 
-    def __init__(self, topics: Topics, clock: Clock, gateway_id: str, waiting_max: int = WAITING_MAX) -> None:
-        self._topics, self._clock, self._gateway_id = topics, clock, gateway_id
+    def __init__(
+        self, topics: Topics, clock: Clock, gateway_id: str, waiting_max: int = WAITING_MAX, *, series: str = ""
+    ) -> None:
+        self._topics, self._clock, self._gateway_id, self._series = topics, clock, gateway_id, series
         self._waiting_max = waiting_max
         self._window: dict[Attempt, _Repeats] = {}
         self._written = dict.fromkeys(Result, 0)
@@ -78,6 +81,10 @@ class AuditWriter:
     def over_limit(self, method: str, peer: str, error: Exception) -> None:
         """Notes a gRPC call over a limit of its caller, who is not identified yet."""
         self.refused(Caller(NOBODY, peer, "grpc", method), "call", "", error)
+
+    def connection_ended(self, peer: str, error: Exception) -> None:
+        """Notes that a host lost gRPC connections over a limit."""
+        self.refused(Caller(NOBODY, peer, "grpc", ""), "connect", "", error)
 
     def ended(self, caller: Caller, action: str, rm_id: str, result: Result, reason: str = "") -> None:
         """Notes a call that ended, unless the scheduler writes its entry."""
@@ -134,7 +141,8 @@ class AuditWriter:
     def _append(self, attempt: Attempt, count: int, first_ns: int) -> None:
         self._count += 1
         now_ns = self._clock.now_ns()
-        value = encode_entry(attempt, f"{self._gateway_id}/{self._count}", self._gateway_id, now_ns, count, first_ns)
+        entry_id = f"{self._gateway_id}/{self._series}{self._count}"
+        value = encode_entry(attempt, entry_id, self._gateway_id, now_ns, count, first_ns)
         partition = self._topics.partition_of(attempt.rm_id)
         record = OutRecord(self._topics.audit, partition, attempt.rm_id.encode(), value)
         self._waiting.append((record, attempt.result.name.lower(), attempt.action == "lost"))

@@ -32,6 +32,7 @@ from muster_bus.clock import Clock
 from muster_runtime.addresses import host_of_peer
 
 from muster_gateway import metrics
+from muster_gateway.connections import Accounts
 from muster_gateway.errors import GatewayError, InvalidRequest, OverLimit, TooSilent
 from muster_gateway.settings import CallSettings
 
@@ -41,6 +42,9 @@ _CONNECTIONS_REMEMBERED = 10_000
 _HOSTS_REMEMBERED = 10_000
 # Calls that wait for their refusal, each of some 20 KiB. More of them are refused at once.
 _LATE_MAX = 5_000
+
+# gRPC has refused larger metadata by their bytes, unless its header block did not end (connections.py).
+_METADATA_MAX = 1_000
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
@@ -277,6 +281,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
     """Gives each call its place, and calls with one request a deadline for it.
 
     :param refused: is told of a call over a limit, also of time: its method, its host, and the error.
+    :param accounts: of the connections of these calls.
     """
 
     def __init__(
@@ -284,11 +289,16 @@ class CallGuard(grpc.aio.ServerInterceptor):
         limits: CallLimits,
         settings: CallSettings,
         refused: Callable[[str, str, GatewayError], None] = lambda *_: None,
+        accounts: Accounts | None = None,
     ) -> None:
         self._refused = refused
+        self._accounts = accounts or Accounts(0)
         self._limits, self._settings = limits, settings
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+        # (Each look at a call's metadata converts all of it.)
+        if len(details.invocation_metadata or ()) > _METADATA_MAX:
+            return grpc.stream_stream_rpc_method_handler(_refuse_metadata)
         handler = await continuation(details)
         return None if handler is None else self._guarded(handler, details.method)
 
@@ -311,6 +321,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
     def _placed(self, method: Handler, name: str) -> Handler:
         async def call(requests: Any, context: Any) -> Any:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(self._accounts.call(context.peer()))
                 try:
                     stack.enter_context(self._limits.place(caller_of(context)))
                 except OverLimit as error:
@@ -333,12 +344,20 @@ class CallGuard(grpc.aio.ServerInterceptor):
                 silent = TooSilent(f"no request within {timeout_s:g} s (gateway.calls.first_message_timeout_s)")
                 self._refused(name, host_of_peer(context.peer()), silent)
                 await context.abort(silent.code, str(silent))
+            if isinstance(request, bytes):
+                self._accounts.message(context.peer(), len(request))
             if request is grpc.aio.EOF:
                 wrong = InvalidRequest("the call was closed before its request")
                 await context.abort(wrong.code, str(wrong))
             return await _called(method, request, context)
 
         return call
+
+
+async def _refuse_metadata(_requests: Any, context: Any) -> None:
+    metrics.calls_refused.labels("metadata").inc()
+    large = OverLimit(f"metadata: must have at most {_METADATA_MAX} entries")
+    await context.abort(large.code, str(large))
 
 
 async def _called(method: Handler, requests: Any, context: Any) -> Any:

@@ -1,11 +1,13 @@
-"""The HTTP front: YuniKorn's REST port. It answers only its own health, its metrics, and the page by itself.
+"""The HTTP front: YuniKorn's REST port. It answers only health, metrics, and the page by itself.
 
 Before a request goes anywhere, the front identifies the caller (``identity.py``) and checks the caller's right
 (``http_rights.py``). It tells the services behind it the caller in headers that only this front sets. They never see a
 token. The routes (``muster_rest``) say where a request goes, and which right it needs. ``/`` and ``/page/…`` are the
 page's files (``page``). For an unknown path the front answers 404 like YuniKorn's router.
 
-A target is a URL (``http_target.py``) or an ASGI application in this process, which the front calls directly.
+A target is a URL (``http_target.py``) or an ASGI application in this process, which the front calls directly. The front
+itself runs in the gateway's process, or in another one that the gateway trusts (``front_end.py``). That one passes what
+only the gateway can answer to the gateway's front (:meth:`HttpFront.answer_admitted`).
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import structlog
 from muster_bus.errors import BusError
 from muster_rest import openapi
 from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
+from muster_runtime.caller import Caller
 from muster_runtime.exposition import SharedExposition, TooManyReaders
 from muster_runtime.go_json import error_body
 from muster_runtime.http_server import cutter
@@ -36,7 +39,6 @@ from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
 from muster_gateway.audit_pages import AuditPages
 from muster_gateway.errors import (
-    GatewayError,
     InvalidRequest,
     NotIdentified,
     NotPermitted,
@@ -46,7 +48,7 @@ from muster_gateway.errors import (
     why_not,
 )
 from muster_gateway.identity import Doorman, Refusal
-from muster_gateway.operate_pages import OperatePages, status_of
+from muster_gateway.operate_pages import whoami
 from muster_gateway.page import Page
 from muster_gateway.rates import Rates
 from muster_gateway.seldom import Seldom
@@ -54,6 +56,7 @@ from muster_gateway.seldom import Seldom
 log = structlog.get_logger(__name__)
 
 RawHeaders = list[tuple[bytes, bytes]]
+T = TypeVar("T")
 
 _TEXT = "text/plain; charset=utf-8"
 _NOT_FOUND = b"404 page not found\n"
@@ -89,16 +92,16 @@ class HttpFront:
     """An ASGI application. See the module's docstring.
 
     :param doorman: identifies callers.
-    :param live: tells whether the process should be kept.
-    :param unready: returns why the gateway cannot serve, one sentence each; empty: it can.
-    :param beside: returns problems of other services in this process; they do not make the gateway unready.
+    :param live: tells whether the gateway's process should be kept.
+    :param health: returns whether the gateway can serve, and all problems of its process, one sentence each.
     :param exposition: returns the answer of ``/metrics``; None: this process's metrics.
     :param default_rm: the RM of a request that names none, where there are several; "": none.
     :param calls: keeps the requests that are under way.
     :param rates: of identities; None: no limits.
     :param audit: takes refused requests, and those that may change something; None: nothing is audited.
     :param trail: answers the route of the audit trail; None: there is none.
-    :param operate: answers operators' actions and the caller's identity; None: there are none.
+    :param operate: answers operators' actions; None: there are none.
+    :param tokens: the gateway takes tokens.
     """
 
     def __init__(
@@ -106,26 +109,25 @@ class HttpFront:
         view: Target,
         publisher: Target,
         doorman: Doorman,
-        live: Callable[[], bool],
-        unready: Callable[[], Awaitable[list[str]]],
-        beside: Callable[[], Awaitable[list[str]]],
+        live: Callable[[], Awaitable[bool]],
+        health: Callable[[], Awaitable[tuple[bool, list[str]]]],
         exposition: Callable[[], Awaitable[bytes]] | None = None,
         default_rm: str = "",
         calls: Calls | None = None,
         rates: Rates | None = None,
         audit: AuditWriter | None = None,
         trail: AuditPages | None = None,
-        operate: OperatePages | None = None,
+        operate: Target | None = None,
+        *,
+        tokens: bool = False,
     ) -> None:
-        self._trail, self._operate = trail, operate
+        self._trail, self._operate, self._tokens = trail, operate, tokens
         self._calls, self._rates, self._audit = calls if calls is not None else Calls(), rates, audit
         self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
-        self._live, self._unready, self._beside = live, unready, beside
+        self._live, self._health = _Shared(live), _Shared(health)
         self._exposition = SharedExposition(exposition)
         self._refusals = Seldom(_REFUSED_TOLD_S)
-        self._looking: asyncio.Task[tuple[bool, list[str]]] | None = None
-        self._looked_until_s = 0.0
         self._page = Page()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -182,6 +184,14 @@ class HttpFront:
                 self._audit.ended(caller, str(needed), rm_id, result, reason)
             elif status == 503 and self._audit is not None and http_rights.is_stream(scope["method"], scope["path"]):
                 self._audit.refused(caller, "call", rm_id, OverLimit("status 503: no place for the stream"))
+
+    async def answer_admitted(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request that another process's front has admitted, and audits.
+
+        Only that process may reach this method: the caller is what it says.
+        """
+        with self._calls.under_way(caller):
+            await self._route(scope, caller.identity, receive, send)
 
     async def _route(self, scope: Scope, identity: Identity, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -252,13 +262,13 @@ class HttpFront:
             try:
                 async with self._exposition as text:
                     await respond(send, 200, CONTENT_TYPE_PLAIN_0_0_4, text, body_wanted=method == "GET")
-            except TooManyReaders as error:
+            except (TooManyReaders, OSError) as error:
                 await respond(send, 503, _TEXT, f"{error}\n".encode(), [(b"retry-after", b"1")])
         elif handler == "front.audit":
             await self._audit_page(scope, send, body_wanted=method == "GET")
-        elif handler == "front.whoami" and self._operate is not None:
+        elif handler == "front.whoami":
             try:
-                told = self._operate.whoami(identity, scope.get("query_string", b""))
+                told = whoami(identity, scope.get("query_string", b""), tokens=self._tokens)
             except InvalidRequest as error:
                 await respond_error(send, 400, str(error), body_wanted=method == "GET")
             else:
@@ -269,7 +279,7 @@ class HttpFront:
                 send, 200, _JSON, document, [(b"access-control-allow-origin", b"*")], body_wanted=method == "GET"
             )
         else:
-            good, problems = (self._live(), []) if handler == "front.live" else await self._problems()
+            good, problems = (await self._live(), []) if handler == "front.live" else await self._health()
             # The first line is for probes. The problems below are for readers.
             problems = problems if identity.rights.may(Right.INSPECT) else []
             text = "".join(f"{line}\n" for line in ("SERVING" if good else "NOT_SERVING", *problems)).encode()
@@ -281,12 +291,7 @@ class HttpFront:
         elif self._operate is None:
             await respond(send, 404, _TEXT, _NOT_FOUND)
         else:
-            # (No header lets pages of other hosts read the answers, unlike those of YuniKorn's interface.)
-            try:
-                await respond(send, 200, _JSON, await self._operate.operate(scope, receive))
-            except GatewayError as error:
-                status = status_of(error)
-                await respond(send, status, _JSON, error_body(status, str(error)))
+            await self._operate(scope, receive, send)
 
     async def _audit_page(self, scope: Scope, send: Send, *, body_wanted: bool) -> None:
         if self._trail is None:
@@ -305,21 +310,25 @@ class HttpFront:
             headers: RawHeaders = [(b"access-control-allow-origin", b"*")]
             await respond(send, 200, _JSON, page, headers, body_wanted=body_wanted)
 
-    async def _problems(self) -> tuple[bool, list[str]]:
-        """Returns whether the gateway can serve, and all problems.
 
-        A check asks servers and takes milliseconds. Calls during a check, or shortly after it, get the same answer.
-        """
-        if self._looking is None or (self._looking.done() and time.monotonic() >= self._looked_until_s):
-            self._looking = asyncio.create_task(self._look(), name="health")
-        return await asyncio.shield(self._looking)
+class _Shared(Generic[T]):
+    """The answer to a question that takes milliseconds. Who asks meanwhile, or shortly after it, gets the same one."""
 
-    async def _look(self) -> tuple[bool, list[str]]:
+    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
+        self._ask = ask
+        self._asking: asyncio.Task[T] | None = None
+        self._until_s = 0.0
+
+    async def __call__(self) -> T:
+        if self._asking is None or (self._asking.done() and time.monotonic() >= self._until_s):
+            self._asking = asyncio.create_task(self._answer(), name="health")
+        return await asyncio.shield(self._asking)
+
+    async def _answer(self) -> T:
         try:
-            problems = await self._unready()
-            return not problems, [*problems, *await self._beside()]
+            return await self._ask()
         finally:
-            self._looked_until_s = time.monotonic() + _LOOKED_S
+            self._until_s = time.monotonic() + _LOOKED_S
 
 
 async def respond(

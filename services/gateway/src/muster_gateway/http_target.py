@@ -20,6 +20,15 @@ from starlette.types import Receive, Scope, Send
 from yarl import URL
 
 from muster_gateway.errors import shown
+from muster_gateway.http_bodies import (
+    BODIES_BYTES_MAX,
+    BODY_S,
+    RETRY_AFTER_S,
+    WITHOUT_BODY,
+    HeldBodies,
+    NoRoom,
+    refuse_body,
+)
 from muster_gateway.http_front import RawHeaders, respond, respond_error
 from muster_gateway.http_places import Places
 
@@ -44,21 +53,14 @@ _MAX_CONNECTIONS = 1_000
 _KEEP_ALIVE_S = 4.0
 # A listener of /ws/v1/events/stream may get nothing for hours. So only connecting is bounded, not reading.
 _READ_BYTES = 256 * 1024
-_RETRY_AFTER_S = b"1"
 # A client that reads nothing for this long is cut. The services behind cut earlier, because they can give the reason.
 _STALLED_S = 60.0
 # Most answers begin earlier than this. For a slower one, the target checks whether the client is still there.
 _LOOK_AFTER_S = 0.1
 _HEAD_BYTES_MAX = 64 * 1024
-# Bodies of these methods mean nothing. The target does not read them, because the client may have sent no token.
-_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 # This much of a body, or all of it, must arrive before a connection is used, so that slow senders cannot use up all
 # connections.
 _AHEAD_BYTES = 256 * 1024
-# Limit of all bodies together, so that many slow senders cannot use up the memory.
-_AHEAD_OF_ALL_BYTES = 64 * 1024 * 1024
-# Time for a whole body.
-_BODY_S = 30.0
 # The framing of a body belongs to each connection. A client's headers about it may be wrong or ambiguous (RFC 9112,
 # section 6.3), and then the connection would take the next request for the rest of the body.
 _OF_THE_BODY = (b"content-length", b"expect")
@@ -90,14 +92,14 @@ class HttpTarget:
         *,
         socket_path: str = "",
         stalled_s: float = _STALLED_S,
-        body_s: float = _BODY_S,
+        body_s: float = BODY_S,
     ) -> None:
         self._name, self._socket_path = name, socket_path
         self._places = Places(url if not socket_path else "http://127.0.0.1")
         self._stalled_s, self._body_s = stalled_s, body_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s)
         self._session: aiohttp.ClientSession | None = None
-        self._ahead = _Ahead()
+        self._ahead = HeldBodies()
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -124,10 +126,10 @@ class HttpTarget:
             response = await self._ask_while_wanted(scope, receive, raw_path, body)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if body is not None and body.failed:
-                await _refuse_body(send, body.failed, self._body_s)
+                await refuse_body(send, body.failed, self._body_s)
                 return
             log.warning("http target away", target=self._name, error=type(error).__name__)
-            headers = [(b"retry-after", _RETRY_AFTER_S)]
+            headers = [(b"retry-after", RETRY_AFTER_S)]
             await respond_error(send, 503, f"The {self._name} is not reachable, try again", headers)
             return
         if response is None:
@@ -268,23 +270,9 @@ def end_to_end(
 
 
 def _has_body(scope: Scope) -> bool:
-    if scope["method"] in _WITHOUT_BODY:
+    if scope["method"] in WITHOUT_BODY:
         return False
     return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
-
-
-class _NoRoom(OSError):
-    """The bodies of other requests take up all room."""
-
-
-class _Ahead:
-    """The bytes of all bodies that are held.
-
-    :ivar size: in bytes.
-    """
-
-    def __init__(self) -> None:
-        self.size = 0
 
 
 class _Body:
@@ -296,7 +284,7 @@ class _Body:
     :ivar failed: why the rest will never come: the client has left or too slow, or there is no room. None: it may come.
     """
 
-    def __init__(self, receive: Receive, within_s: float, of_all: _Ahead) -> None:
+    def __init__(self, receive: Receive, within_s: float, of_all: HeldBodies) -> None:
         self._receive, self._until_s = receive, asyncio.get_running_loop().time() + within_s
         self._ahead = bytearray()
         self._of_all, self._counted = of_all, 0
@@ -309,8 +297,8 @@ class _Body:
             piece = await self._next()
             self._counted += len(piece)
             self._of_all.size += len(piece)
-            if self._of_all.size > _AHEAD_OF_ALL_BYTES:
-                self.failed = _NoRoom()
+            if self._of_all.size > BODIES_BYTES_MAX:
+                self.failed = NoRoom()
                 raise self.failed
             self._ahead += piece
 
@@ -342,15 +330,6 @@ class _Body:
         self.whole = not message.get("more_body", False)
         piece: bytes = message.get("body", b"")
         return piece
-
-
-async def _refuse_body(send: Send, failed: OSError, body_s: float) -> None:
-    if isinstance(failed, _NoRoom):
-        headers = [(b"retry-after", _RETRY_AFTER_S), (b"connection", b"close")]
-        await respond_error(send, 503, "Too many requests with large bodies are under way, try again", headers)
-    elif isinstance(failed, TimeoutError):
-        message = f"The request's body did not arrive within {body_s:g} s"
-        await respond_error(send, 408, message, [(b"connection", b"close")])
 
 
 async def _client_gone(receive: Receive) -> None:

@@ -19,6 +19,8 @@ class Metric(StrEnum):
     STREAMS_SLOWED = "muster_gateway_streams_slowed"
     STREAMS_SLOWED_SECONDS = "muster_gateway_streams_slowed_seconds"
     CONNECTIONS = "muster_gateway_connections"
+    CONNECTIONS_OPEN = "muster_gateway_connections_open"
+    CONNECTIONS_ENDED = "muster_gateway_connections_ended"
     REQUESTS = "muster_gateway_requests"
     ITEMS = "muster_gateway_items"
     ITEMS_REJECTED = "muster_gateway_items_rejected"
@@ -63,7 +65,7 @@ streams_silent = Gauge(Metric.STREAMS_SILENT, "Streams that have not named their
 calls_open = Gauge(Metric.CALLS_OPEN, "Open gRPC calls of all services.")
 calls_refused = Counter(
     Metric.CALLS_REFUSED,
-    "Calls over a limit of their caller: silent, peer, identity, connections, resets, no_message, rate.",
+    "Calls over a limit of their caller: silent, peer, identity, connections, resets, no_message, rate, metadata.",
     ["reason"],
 )
 calls_reset = Counter(Metric.CALLS_RESET, "Calls that their client cancelled within a second.")
@@ -74,6 +76,12 @@ streams_slowed = Counter(
 )
 streams_slowed_seconds = Counter(Metric.STREAMS_SLOWED_SECONDS, "Seconds that streams had to wait for their rate.")
 connections = Gauge(Metric.CONNECTIONS, "Connections with open calls.")
+connections_open = Gauge(Metric.CONNECTIONS_OPEN, "gRPC connections, with calls or without.")
+connections_ended = Counter(
+    Metric.CONNECTIONS_ENDED,
+    "gRPC connections that the gateway ended: flood, too_many, too_many_of_host.",
+    ["reason"],
+)
 requests = Counter(Metric.REQUESTS, "Messages read from streams.", ["kind"])
 items = Counter(Metric.ITEMS, "Items in these messages.", ["kind"])
 items_rejected = Counter(

@@ -18,15 +18,17 @@ from urllib.parse import parse_qsl, urlsplit
 import grpc
 import msgspec
 from muster_rest.shapes.operate import ConfiguredDao, OperatedDao, ProblemDao, WhoamiDao
+from muster_runtime.go_json import error_body
 from muster_runtime.identity import Identity, Right
 from muster_runtime.secrets import MASK
-from starlette.types import Receive, Scope
+from starlette.types import Receive, Scope, Send
 
 from muster_gateway import admin_codec
 from muster_gateway.codec import ConfigurationAnswer, encode_configuration_answer
 from muster_gateway.errors import FromAnotherPage, GatewayError, InvalidRequest, shown
 
 HEADER = b"x-muster-operate"
+_JSON = b"application/json; charset=UTF-8"
 # The part of a record's size that a text leaves to the RM's id and the message around both.
 _AROUND_BYTES = 2_048
 # REST masks secrets. A text that was edited from its answer must not put the mask in a secret's place. (In a comment
@@ -62,14 +64,13 @@ class Operations(Protocol):
 
 
 class OperatePages:
-    """Answers the routes.
+    """Answers the actions' routes: an ASGI application.
 
-    :param tokens: the gateway takes tokens.
     :param record_bytes_max: a record of the log.
     """
 
-    def __init__(self, admin: Operations, *, tokens: bool, record_bytes_max: int) -> None:
-        self._admin, self._tokens = admin, tokens
+    def __init__(self, admin: Operations, *, record_bytes_max: int) -> None:
+        self._admin = admin
         self._text_bytes_max = max(record_bytes_max - _AROUND_BYTES, 0)
         self._actions: dict[str, Callable[[dict[str, str]], Awaitable[OperatedDao]]] = {
             "pause": self._pause,
@@ -84,24 +85,18 @@ class OperatePages:
             "configure": self._configure,
         }
 
-    def whoami(self, identity: Identity, query: bytes) -> bytes:
-        """Returns the caller as JSON. Raises InvalidRequest."""
-        rights = identity.rights
-        rm_id = _query(query)["rm"]
-        return msgspec.json.encode(
-            WhoamiDao(
-                identity=identity.name,
-                proof=str(identity.proof),
-                role=str(identity.role),
-                act_as=list(rights.act),
-                operates=list(rights.operate),
-                may_operate=bool(rm_id) and rights.may(Right.OPERATE, rm_id),
-                may_configure=bool(rm_id) and rights.may(Right.CONFIGURE, rm_id),
-                tokens=self._tokens,
-            )
-        )
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # (No header lets pages of other hosts read the answers, unlike those of YuniKorn's interface.)
+        try:
+            status, body = 200, await self._operate(scope, receive)
+        except GatewayError as error:
+            status = _STATUSES.get(error.code, 500)
+            body = error_body(status, str(error))
+        headers = [(b"content-type", _JSON), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def operate(self, scope: Scope, receive: Receive) -> bytes:
+    async def _operate(self, scope: Scope, receive: Receive) -> bytes:
         """Carries out an action; returns its result as JSON. Raises GatewayError."""
         refuse_other_pages(scope["headers"])
         name = scope["path"].rpartition("/")[2]
@@ -175,9 +170,25 @@ def _configured(raw: bytes) -> ConfiguredDao:
     return ConfiguredDao(accepted=accepted, problems=shown_problems, changes=changes)
 
 
-def status_of(error: GatewayError) -> int:
-    """Returns the HTTP status of an error."""
-    return _STATUSES.get(error.code, 500)
+def whoami(identity: Identity, query: bytes, *, tokens: bool) -> bytes:
+    """Returns a caller as JSON. Raises InvalidRequest.
+
+    :param tokens: the gateway takes tokens.
+    """
+    rights = identity.rights
+    rm_id = _query(query)["rm"]
+    return msgspec.json.encode(
+        WhoamiDao(
+            identity=identity.name,
+            proof=str(identity.proof),
+            role=str(identity.role),
+            act_as=list(rights.act),
+            operates=list(rights.operate),
+            may_operate=bool(rm_id) and rights.may(Right.OPERATE, rm_id),
+            may_configure=bool(rm_id) and rights.may(Right.CONFIGURE, rm_id),
+            tokens=tokens,
+        )
+    )
 
 
 def refuse_other_pages(headers: list[tuple[bytes, bytes]]) -> None:

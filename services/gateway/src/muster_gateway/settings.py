@@ -11,12 +11,15 @@ from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.addresses import ListenAddress, OptionalListenAddress
 from muster_runtime.identity import RESERVED_NAMES
 from muster_runtime.pages import names_loopback
+from muster_runtime.process import open_files_max
 from muster_runtime.stores import ClientTls, Password, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
 from muster_gateway.quota_settings import QuotaSettings
 
 _MIB = 1024 * 1024
+# HTTP has a quarter of the files too, and forwards with as many. The rest is for the log and for health.
+_FILES_PER_CONNECTION, _CONNECTIONS_MAX = 4, 20_000
 _SESSION_SCHEMES = ("memory", "sqlite", "redis", "rediss")
 
 # A token fits into a header unescaped (RFC 6750, section 2.1), and is too long to be guessed or typed by chance.
@@ -126,6 +129,36 @@ class CallSettings(BaseModel):
     )
     handshake_timeout_s: float = Field(20.0, gt=0, description="A connection speaks HTTP/2 within this time.")
     connection_idle_s: float = Field(900.0, gt=0, description="A connection without calls for this long is closed.")
+
+
+class ConnectionSettings(BaseModel):
+    """``gateway.connections``: limits of gRPC connections, with calls or without."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max: int = Field(
+        0,
+        ge=0,
+        description="Connections of all hosts; 0: a quarter of the files that the process may open, at most 20,000.",
+    )
+    max_per_peer: int = Field(0, ge=0, description="Connections of one host; 0: half of the above.")
+    # Headers with tokens of 12 KiB for the first streams, and the window of data before the gateway reads any.
+    max_quiet_bytes: int = Field(
+        256 * 1024, ge=1024, description="What a connection may send that belongs to no call, and no call is open."
+    )
+    # With a token of 12 KiB there is room for as much again.
+    max_metadata_bytes: int = Field(
+        32 * 1024, ge=8 * 1024, description="Metadata of one call, as HTTP/2 counts it; more: RESOURCE_EXHAUSTED."
+    )
+
+    def of_all(self) -> int:
+        """Returns the limit for all hosts."""
+        files = open_files_max()
+        return self.max or min(_CONNECTIONS_MAX, files // _FILES_PER_CONNECTION)
+
+    def of_host(self) -> int:
+        """Returns the limit for one host."""
+        return self.max_per_peer or max(1, self.of_all() // 2)
 
 
 class TlsSettings(BaseModel):
@@ -296,6 +329,9 @@ class GatewaySettings(BaseModel):
         QuotaSettings.model_validate({}), description="What RMs and identities may have and send."
     )
     calls: CallSettings = Field(CallSettings.model_validate({}), description="Limits of gRPC calls for each caller.")
+    connections: ConnectionSettings = Field(
+        ConnectionSettings.model_validate({}), description="Limits of gRPC connections, with calls or without."
+    )
     max_metrics_watchers: int = Field(100, ge=0, description="Calls of muster.v1.Metrics/Watch at the same time.")
     max_registrations_waiting: int = Field(
         1_000, ge=1, description="Registrations and configuration updates that wait for the scheduler at the same time."

@@ -33,6 +33,7 @@ from muster_runtime.identity import Identity, Right
 from muster_gateway import metrics
 from muster_gateway.admission import admission_steps, check_rm_id, rm_id_of
 from muster_gateway.codec import RequestCodec, SentMessage
+from muster_gateway.connections import Accounts
 from muster_gateway.errors import (
     GatewayError,
     InvalidRequest,
@@ -108,6 +109,7 @@ class Parts:
     table: StreamTable
     quotas: Quotas
     rates: Rates
+    accounts: Accounts
 
 
 class StreamTable:
@@ -473,12 +475,14 @@ class RmStream:
     async def _read_requests(self, first: bytes | None) -> None:
         pace = self._parts.rates.of_stream(self._caller, self.rm_id)
         try:
-            raw = first if first is not None else await self._context.read()
-            while raw is not grpc.aio.EOF and self._error is None:
-                if (wait_s := pace.take(len(raw))) > 0:
-                    await self._rest(wait_s)
-                await self._take(raw)
-                raw = await self._context.read()
+            with self._parts.accounts.stream(self._context.peer()) as account:
+                raw = first if first is not None else await self._context.read()
+                while raw is not grpc.aio.EOF and self._error is None:
+                    account.message(len(raw))
+                    if (wait_s := pace.take(len(raw))) > 0:
+                        await self._rest(wait_s)
+                    await self._take(raw)
+                    raw = await self._context.read()
         except GatewayError as error:
             self.end(error)
         except asyncio.CancelledError:

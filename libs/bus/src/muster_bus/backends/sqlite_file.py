@@ -87,6 +87,15 @@ class LogFile:
         """Returns the partitions of a topic; an empty list if the log has no such topic."""
         return sorted(partition for name, partition in self.places if name == topic)
 
+    def version(self) -> int:
+        """Returns a number that changes when another connection commits."""
+        try:
+            found: int
+            (found,) = self._connection.execute("PRAGMA data_version").fetchone()
+        except (sqlite3.Error, ValueError) as error:
+            raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
+        return found
+
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Returns the lowest existing offset and one past the highest one."""
         place = self._place(topic, partition)

@@ -6,7 +6,7 @@ child's writes go over the pipe to the log's owner (``serving.py``), with the sa
 
 Each thread owns some parts:
 
-    event loop      ends, spans, waiting readers, the pipe. All public methods run here.
+    event loop      ends, spans, waiting readers, the pipe, a connection for ends alone. All public methods run here.
     reader          the connection. Each read is a short snapshot of its own, so that checkpoints can proceed.
 
 A *span* holds the records of one block, from a position up to the next block's beginning. Compaction leaves holes in
@@ -29,7 +29,7 @@ from muster_bus import metrics
 from muster_bus.backends.reading import AheadReader, Changing
 from muster_bus.backends.rules import RecordRules
 from muster_bus.backends.sqlite_file import LogFile
-from muster_bus.errors import LogClosed, LogDamaged, LogError, OffsetGone
+from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone
 from muster_bus.log import LogReader, LogWriter, OutRecord, PartitionOwner, Record
 from muster_bus.pipe.messages import (
     AskCommitted,
@@ -74,6 +74,7 @@ class _Place(Changing):
     :ivar end: one past the highest visible offset that this process knows.
     :ivar spans: the chain, without gaps.
     :ivar known_to: end of the chain.
+    :ivar has_readers: somebody has read it.
     """
 
     def __init__(self, topic: str, partition: int, first: int, end: int) -> None:
@@ -81,6 +82,7 @@ class _Place(Changing):
         self.topic, self.partition, self.first, self.end = topic, partition, first, end
         self.spans: deque[Span] = deque()
         self.known_to = end
+        self.has_readers = False
         self.fetching = asyncio.Lock()
 
     def moved(self, first: int, end: int) -> None:
@@ -128,6 +130,8 @@ class FollowedLog:
         self._healthy = False
         self._healthy_until_s = float("-inf")
         self._file: LogFile | None = None
+        self._bounds: LogFile | None = None  # of the event loop
+        self._version = -1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="muster-log-reader")
 
     # ---- life --------------------------------------------------------------------------------------------------------
@@ -135,14 +139,18 @@ class FollowedLog:
     async def start(self) -> None:
         """Opens the file. The parent has opened the log before. Raises LogUnavailable, LogIncompatible."""
 
-        def opened() -> tuple[LogFile, dict[int, _Place]]:
-            file = LogFile(Path(self.settings.sqlite_path), any_thread=True)
-            return file, {
-                number: _Place(topic, partition, *file.bounds(topic, partition))
-                for (topic, partition), number in file.places.items()
-            }
+        def opened() -> tuple[LogFile, LogFile, dict[int, _Place]]:
+            file, bounds = (LogFile(Path(self.settings.sqlite_path), any_thread=True) for _ in range(2))
+            return (
+                file,
+                bounds,
+                {
+                    number: _Place(topic, partition, *file.bounds(topic, partition))
+                    for (topic, partition), number in file.places.items()
+                },
+            )
 
-        self._file, self._by_id = await self._in_thread(opened)
+        self._file, self._bounds, self._by_id = await self._in_thread(opened)
         self._places = {(place.topic, place.partition): place for place in self._by_id.values()}
         self._state = "open"
 
@@ -156,6 +164,9 @@ class FollowedLog:
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(LogClosed("the log is closed"))
+        if self._bounds is not None:
+            self._bounds.close()
+            self._bounds = None
         if self._file is not None:
             await self._in_thread(self._file.close)
             self._file = None
@@ -185,6 +196,7 @@ class FollowedLog:
         self.check_open()
         self.rules.spec(topic, partition)
         place = self._places[topic, partition]
+        place.has_readers = True
         return _Reader(self, place, place.first if start is None else start)
 
     async def take_over(self, group: str, topic: str, partition: int) -> PartitionOwner:
@@ -240,6 +252,23 @@ class FollowedLog:
         self._send(message)
 
     # ---- the file ----------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Takes the present bounds of all partitions that have been read, from the file. Never waits for the parent.
+
+        An answer that is made after it includes all that was visible before it. It takes some microseconds, and a few
+        for each partition if something was committed meanwhile.
+        """
+        bounds = self._bounds
+        if bounds is None:
+            return
+        with contextlib.suppress(LogUnavailable):  # the readers notice it, too
+            if (version := bounds.version()) == self._version:
+                return
+            self._version = version
+            for place in self._places.values():
+                if place.has_readers:
+                    place.moved(*bounds.bounds(place.topic, place.partition))
 
     async def look(self, place: _Place) -> None:
         """Reads a partition's present bounds from the file."""

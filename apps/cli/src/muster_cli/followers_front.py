@@ -1,0 +1,299 @@
+"""The gateway's HTTP front in the followers' process: followers answer in process, the gateway over the pipe.
+
+The deciding process says when to open it (``followers_handover.py``). If it cannot be opened, for example because a
+certificate's file is just being replaced, it is tried again, and the deciding process accepts meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.errors import BusError
+from muster_bus.pipe.following import FollowedLog
+from muster_gateway.errors import SettingsWrong
+from muster_gateway.front_end import FrontEnd
+from muster_gateway.http_bodies import HeldBodies, bounded
+from muster_gateway.http_front import Target, respond_error
+from muster_runtime.caller import INTERNAL, Caller, current
+from muster_runtime.channel import Channel
+from muster_runtime.life import Life
+from muster_runtime.waits import in_step_s
+from starlette.types import Receive, Scope, Send
+
+from muster_cli.followers import Followers
+from muster_cli.followers_pipe import (
+    LEVEL_PATH,
+    OWN_PATHS,
+    Forwarded,
+    ForwardedCaller,
+    FromParent,
+    FrontState,
+    Response,
+)
+from muster_cli.settings import MusterSettings
+
+log = structlog.get_logger(__name__)
+
+# Requests that the deciding process answers at the same time. Each may have a configuration as its body.
+_FORWARDED_MAX = 64
+# A probe waits as long.
+_HEALTH_TIMEOUT_S = 3.0
+_METRICS_TIMEOUT_S = 10.0
+_RETRY_S = 1.0
+
+
+class GatewayBackend:
+    """The gateway over the pipe; see :class:`muster_gateway.front_end.Backend`.
+
+    :param body_bytes_max: of a request's body; the gateway refuses longer ones.
+    :param held: the bodies of this process.
+    :ivar answer: passes a request on, with the present caller, and its answer back.
+    """
+
+    def __init__(self, channel: Channel[FromParent], body_bytes_max: int, held: HeldBodies) -> None:
+        self._channel, self._body_bytes_max = channel, body_bytes_max
+        self.answer: Target = bounded(self._answer, held)
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+
+    def on_response(self, response: Response) -> None:
+        """Takes a message from the pipe."""
+        waiting = self._waiting.get(response.number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(response)
+
+    async def live(self) -> bool:
+        """Tells whether the deciding process should be kept."""
+        try:
+            return (await self._ask("/health/live", _HEALTH_TIMEOUT_S)).status == 200
+        except TimeoutError:
+            return False
+
+    async def health(self) -> tuple[bool, list[str]]:
+        """Returns whether the gateway can serve, and the deciding process's problems."""
+        try:
+            answer = await self._ask("/health", _HEALTH_TIMEOUT_S)
+        except TimeoutError:
+            return False, [f"the deciding process has not answered for {_HEALTH_TIMEOUT_S:g} s"]
+        return answer.status == 200, answer.body.decode().splitlines()[1:]
+
+    async def exposition(self) -> bytes:
+        """Returns the metrics of both processes. Raises OSError."""
+        try:
+            answer = await self._ask("/metrics", _METRICS_TIMEOUT_S)
+        except TimeoutError:
+            raise OSError("The deciding process does not answer, try again") from None
+        if answer.status != 200:
+            raise OSError(answer.body.decode().strip() or f"The deciding process answers with status {answer.status}")
+        return answer.body
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if len(self._waiting) >= _FORWARDED_MAX:
+            await respond_error(send, 503, "Too many such requests are under way, try again", [(b"retry-after", b"1")])
+            return
+        body = await _whole(receive, self._body_bytes_max)
+        if body is None:
+            return
+        caller = current()
+        answer = await self._pass(caller, scope["method"], scope["path"], body, scope)
+        caller.carried = answer.carried
+        await send({"type": "http.response.start", "status": answer.status, "headers": list(answer.headers)})
+        # (The server leaves out the body of an answer to HEAD.)
+        await send({"type": "http.response.body", "body": answer.body, "more_body": False})
+
+    async def _ask(self, path: str, timeout_s: float) -> Response:
+        async with asyncio.timeout(timeout_s):
+            return await self._pass(INTERNAL, "GET", path, b"", {})
+
+    async def _pass(self, caller: Caller, method: str, path: str, body: bytes, scope: Scope) -> Response:
+        self._number += 1
+        number = self._number
+        waiting: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        headers = tuple(scope.get("headers", ()))
+        try:
+            self._channel.send(
+                Forwarded(
+                    number,
+                    ForwardedCaller(caller.identity, caller.peer, caller.method, caller.credential),
+                    method,
+                    path,
+                    scope.get("raw_path") or path.encode(),
+                    scope.get("query_string", b""),
+                    headers,
+                    body,
+                )
+            )
+            return await waiting
+        finally:
+            self._waiting.pop(number, None)
+
+
+class FollowersFront:
+    """Opens the front end when the gateway serves, and closes it when the gateway stops.
+
+    :param listener: the inherited socket.
+    :param changed: called when the state changes.
+    :ivar state: for the deciding process.
+    :ivar problem: why the front end cannot be opened; "": it can.
+    """
+
+    def __init__(
+        self,
+        settings: MusterSettings,
+        bus: FollowedLog,
+        clock: Clock,
+        followers: Followers,
+        channel: Channel[FromParent],
+        listener: socket.socket,
+        changed: Callable[[], None],
+    ) -> None:
+        self._settings, self._bus, self._clock = settings, bus, clock
+        self._listener, self._changed = listener, changed
+        held = HeldBodies()
+        self.backend = GatewayBackend(channel, settings.gateway.limits.max_record_bytes, held)
+        self._view = bounded(_fresh(bus, _beside(followers.view.asgi, self.backend)), held)
+        self._publisher = bounded(_fresh(bus, followers.publisher.asgi), held)
+        self._gateway_id = ""
+        self._opening, self._closing, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._life = Life("front end")
+        self.state = FrontState.CLOSED
+        self.problem = ""
+
+    def open(self, gateway_id: str) -> None:
+        """The gateway serves."""
+        self._gateway_id = gateway_id
+        self._opening.set()
+
+    def close(self) -> None:
+        """The gateway stops. The state changes when the open requests have ended."""
+        self._closing.set()
+        self._opening.set()
+
+    # ---- the service; see :class:`muster_cli.running.Service` -------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns at once. Start it after the followers."""
+        self._life.begin()
+        self._life.watch(self._run(), "front")
+
+    async def wait(self) -> None:
+        """Returns when it has stopped. Raises the error that ended it."""
+        await self._life.wait()
+
+    async def stop(self) -> None:
+        """Closes the front end, as when the gateway stops."""
+        if self._life.begin_stop():
+            self.close()
+            await self._ended.wait()
+            await self._life.cancel_tasks()
+            self._life.end()
+
+    async def healthy(self) -> bool:
+        """Tells whether it works. (That it cannot be opened concerns no follower.)"""
+        return self._life.alive
+
+    async def _run(self) -> None:
+        try:
+            await self._opening.wait()
+            while not self._closing.is_set():
+                front = await self._opened()
+                if front is not None:
+                    await self._serve(front)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(in_step_s(_RETRY_S)):
+                        await self._closing.wait()
+        finally:
+            self._listener.close()
+            self._ended.set()
+        await asyncio.Event().wait()  # until the process stops
+
+    async def _opened(self) -> FrontEnd | None:
+        """Returns the front end once it accepts connections; None: it cannot be opened now."""
+        settings = self._settings
+        try:
+            front = FrontEnd(
+                settings.gateway,
+                self._bus,
+                settings.log.topics(),
+                self._clock,
+                self._gateway_id,
+                self._view,
+                self._publisher,
+                self.backend,
+                self._listener,
+            )
+            await front.start()
+        except (SettingsWrong, BusError) as error:
+            if self.problem != str(error):
+                log.warning("the front end cannot be opened", error=str(error), again_after_s=_RETRY_S)
+            self.problem = str(error)
+            self._is(FrontState.FAILED)
+            return None
+        self.problem = ""
+        self._is(FrontState.OPEN)
+        return front
+
+    async def _serve(self, front: FrontEnd) -> None:
+        """Serves until the gateway stops. Raises the error that ended the front end."""
+        ended, closing = asyncio.create_task(front.wait()), asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait({ended, closing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closing.cancel()
+            await front.stop()
+            self._is(FrontState.CLOSED)
+            await asyncio.gather(ended, closing, return_exceptions=True)
+        ended.result()
+
+    def _is(self, state: FrontState) -> None:
+        if self.state is not state:
+            self.state = state
+            self._changed()
+
+
+def _fresh(bus: FollowedLog, app: Target) -> Target:
+    """Wraps an application so that an answer includes all that is visible when its request comes."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        bus.refresh()
+        await app(scope, receive, send)
+
+    return serve
+
+
+def _beside(view: Target, backend: GatewayBackend) -> Target:
+    """Wraps the view so that requests about the process go to the deciding one. A level of the log is set in both."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if not path.startswith(OWN_PATHS):
+            await view(scope, receive, send)
+            return
+        await backend.answer(scope, receive, send)
+        if scope["method"] == "PUT" and path.startswith(LEVEL_PATH):
+            await view(scope, receive, _nowhere)
+
+    return serve
+
+
+async def _nowhere(_message: object) -> None:
+    """Drops an answer."""
+
+
+async def _whole(receive: Receive, most: int) -> bytes | None:
+    """Returns a request's body, up to a byte more than ``most``; None: the client has left."""
+    body, more = bytearray(), True
+    while more and len(body) <= most:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return bytes(body[: most + 1])

@@ -1,0 +1,165 @@
+"""The HTTP front in a process that decides nothing, so that no flood of requests delays a decision.
+
+:class:`FrontEnd` serves the gateway's listening socket with an ``HttpFront`` of its own: it identifies callers, checks
+rights, counts rates and writes audit entries as the gateway's front does, from the same settings and files. Requests
+that only the gateway can answer go to it as a :class:`Backend`: operators' actions, health, metrics, and what is about
+the deciding process.
+
+The gateway keeps the socket, too, and serves it itself while no front end does (:class:`OtherFront`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+from muster_bus.clock import Clock
+from muster_bus.log import Log, LogWriter
+from muster_bus.topics import Topics
+from muster_runtime.caller import Caller
+from muster_runtime.http_server import HttpServer
+from muster_runtime.life import Life
+from muster_runtime.waits import in_step_s
+from starlette.types import Receive, Scope, Send
+
+from muster_gateway.access.calls import Calls
+from muster_gateway.audit import AuditWriter
+from muster_gateway.audit_pages import AuditPages
+from muster_gateway.audit_reads import AuditTrail
+from muster_gateway.http_front import HttpFront, Target
+from muster_gateway.identity import Doorman
+from muster_gateway.quotas import QuotaBook
+from muster_gateway.rates import Rates
+from muster_gateway.settings import GatewaySettings
+
+log = structlog.get_logger(__name__)
+
+Admitted = Callable[[Caller, Scope, Receive, Send], Awaitable[None]]
+
+
+class OtherFront(Protocol):
+    """A front end of the gateway's socket in another process, as the gateway sees it."""
+
+    def open(self, gateway_id: str, answer: Admitted, server: HttpServer) -> None:
+        """The gateway serves.
+
+        :param answer: answers a request that the front end has admitted.
+        :param server: the gateway's own server of the socket, which the front end's owner pauses and resumes.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Returns when the front end accepts no more and its open requests have ended, in bounded time."""
+        ...
+
+
+class Backend(Protocol):
+    """The gateway, as a front end sees it."""
+
+    async def live(self) -> bool:
+        """Tells whether the gateway's process should be kept. Bounded in time; never raises."""
+        ...
+
+    async def health(self) -> tuple[bool, list[str]]:
+        """Returns whether the gateway can serve, and all problems. Bounded in time; never raises."""
+        ...
+
+    async def exposition(self) -> bytes:
+        """Returns the answer of /metrics. Raises OSError if there is none."""
+        ...
+
+    @property
+    def answer(self) -> Target:
+        """Passes a request on, with the present caller, and its answer back."""
+        ...
+
+
+class FrontEnd:
+    """See the module's docstring.
+
+    :param bus: started; the front end reads and writes audit entries.
+    :param gateway_id: whose front it is, for audit entries.
+    :param view, publisher: in this process.
+    :param listener: a listening socket, which the front end closes at its end.
+
+    The constructor raises SettingsWrong, as ``Doorman`` does.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        bus: Log,
+        topics: Topics,
+        clock: Clock,
+        gateway_id: str,
+        view: Target,
+        publisher: Target,
+        backend: Backend,
+        listener: socket.socket,
+    ) -> None:
+        self._settings, self._bus = settings, bus
+        self._doorman = Doorman(settings)
+        self._callers = Calls()
+        self._rates = Rates(QuotaBook(settings.quotas, self._doorman.quota_rules), clock)
+        # (A front end that was started again has entries of the same gateway.)
+        self._audit = AuditWriter(topics, clock, gateway_id, series=f"http-{secrets.token_hex(4)}-")
+        front = HttpFront(
+            view,
+            publisher,
+            self._doorman,
+            backend.live,
+            backend.health,
+            backend.exposition,
+            settings.default_rm,
+            self._callers,
+            self._rates,
+            self._audit,
+            AuditPages(AuditTrail(bus, topics)),
+            backend.answer,
+            tokens=bool(settings.tokens) or settings.jwt.enabled,
+        )
+        door = self._doorman.tls if settings.tls.http else None
+        self._server = HttpServer(
+            front, listener, settings.stop_grace_s, tls=door.context() if door is not None else None
+        )
+        self._writer: LogWriter | None = None
+        self._life = Life("front end")
+
+    async def start(self) -> None:
+        """Returns when connections are accepted. Raises OSError, BusError."""
+        self._life.begin()
+        self._writer = await self._bus.writer("front end")
+        self._life.watch(self._audit.run(self._writer), "audit")
+        self._life.watch(self._watch_files(), "files")
+        self._life.watch(self._server.serve(), "http")
+        await self._server.ready()
+
+    async def wait(self) -> None:
+        """Returns when the front end has stopped. Raises the error that ended it."""
+        await self._life.wait()
+
+    async def stop(self) -> None:
+        """Accepts no more, lets open requests end within ``gateway.stop_grace_s``, and writes audit entries."""
+        if not self._life.begin_stop():
+            return
+        await self._server.stop()
+        await self._life.cancel_tasks()
+        if self._writer is not None:
+            await self._audit.finish(self._writer, self._settings.stop_grace_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.stop_grace_s):
+                    await self._writer.close()
+        self._life.end()
+
+    async def _watch_files(self) -> None:
+        """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""
+        while True:
+            if await self._doorman.refresh():
+                self._callers.changed(self._doorman.rights_now)
+                self._rates.changed()
+            await asyncio.sleep(in_step_s(self._settings.reload_interval_s))

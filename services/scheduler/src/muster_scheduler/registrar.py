@@ -78,6 +78,7 @@ class Registrar:
         text, found = self._policy_groups.text_for(request.config, request.policyGroup, rm_id, self._roster.folder.rms)
         judged = envelope.judged if envelope.HasField("judged") else None
         config, compiled, all_problems = self._judge.judge(text, judged, rm_id)
+        yield  # (each part of the work on many queues is a step)
         all_problems += found
         extra_config, problems = event_settings.merged({}, request.extraConfig)
         all_problems += configuration.event_warnings(problems)
@@ -129,6 +130,7 @@ class Registrar:
         pauses.mark_absence(info, now_ns)
         # Sources report for the RM's id: the new core finds their reports where the old one left them.
         core = new_core(info, searching=True, config=config, external=self._roster.folder.books_of(rm_id))
+        yield
         core.apply(SetQuotas(info.quotas), now_ns)
         info.last_decided_ns, info.clock = now_ns, self._times.anchor
         emitter = Emitter(self._topics, info)
@@ -136,6 +138,7 @@ class Registrar:
         if known is not None:
             yield from known.core.end_in_steps(now_ns, out)
         core.start(now_ns, out, known.core if known is not None else None)
+        yield
         removed = yield from take_over(dropped, out)
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         all_problems += callback_stream.problems_of(info.extra_config) + ending.problems_of(info.extra_config)
@@ -149,6 +152,7 @@ class Registrar:
             for queue in partition.queues.values()
             for each in (queue, *(queue.fair_uses.users.values() if queue.fair_uses is not None else ()))
         }
+        yield
         # Decisions of the same batch before this registration belong to the state that is now dropped. Objects that
         # they removed still have records.
         ended = chain(removed, published(known.core) if known is not None else ())

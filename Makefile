@@ -224,6 +224,12 @@ bench-memory: install-dev ## memory of each thing that a quota counts
 bench-whole: install-dev ## start, memory, idle, ten times as much, 16 RMs, growth; JSON (BENCH_ARGS='--only flat --minutes 60')
 	@$(BIN)/python -m tests.perf.whole_bench $(BENCH_ARGS)
 
+bench-lived: install-dev ## a Muster that has lived an hour's operations beside new ones, by turns; JSON (BENCH_ARGS='--small --operations 440000')
+	@$(BIN)/python -m tests.perf.lived_bench $(BENCH_ARGS)
+
+bench-pauses: install-dev ## the deciding loop's longest pauses at 500 asks/s, with what ran in each: a table (BENCH_ARGS='--minutes 10')
+	@$(BIN)/python -m tests.perf.pauses_bench $(BENCH_ARGS)
+
 bench-events: install-dev ## the ring's memory and speed, and streams' latency; one JSON line
 	@$(BIN)/python -m tests.perf.events_bench $(BENCH_ARGS)
 
@@ -259,6 +265,9 @@ bench-simulate: install-dev ## decisions per second of simulations in virtual ti
 
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
 	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
+
+bench-commands: install-dev ## one command about 100,000 allocations: the loop's longest steps, other RMs' waits; JSON (BENCH_ARGS='--only remove')
+	@$(BIN)/python -m tests.perf.commands_bench $(BENCH_ARGS)
 
 profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--backend kafka --bulk', '--path', '--syscalls')
 	@$(BIN)/python -m tests.perf.profile_bench $(BENCH_ARGS)

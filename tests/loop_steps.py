@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 
@@ -19,6 +19,18 @@ class LoopSteps:
     least_s: float = 0.005
     count: int = 0
     found: list[tuple[float, str]] = field(default_factory=list)
+
+    _last: int = 0
+    _call: Callable[[], None] | None = None
+
+    def before(self, count: int, call: Callable[[], None]) -> None:
+        """Calls so many steps from now, right before the next one."""
+        self._last, self._call = self.count + count, call
+
+    def begin(self) -> None:
+        """A step begins."""
+        if self._call is not None and self.count >= self._last:
+            self._call()
 
     def clear(self) -> None:
         self.count = 0
@@ -43,6 +55,7 @@ def measured_steps(least_s: float = 0.005) -> Iterator[LoopSteps]:
     run = asyncio.events.Handle._run  # type: ignore[attr-defined]
 
     def timed(handle: asyncio.Handle) -> None:
+        steps.begin()
         began_s = time.thread_time()
         run(handle)
         used_s = time.thread_time() - began_s

@@ -45,7 +45,19 @@ PACKAGES = {
 WHOLE = {"muster_core"}
 PASSED = {
     *(f"muster_bus.{name}" for name in ("topics", "backends.blocks", "backends.rules", "backends.sqlite_units")),
-    *(f"muster_gateway.{name}" for name in ("admission", "codec", "stream_kind", "turns")),
+    *(
+        f"muster_gateway.{name}"
+        for name in (
+            "admission",
+            "codec",
+            "item_checks",
+            "item_lists",
+            "record_parts",
+            "stream_kind",
+            "turns",
+            "wire_fields",
+        )
+    ),
     *(
         f"muster_scheduler.{name}"
         for name in (

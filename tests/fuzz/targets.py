@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from muster_bus.backends import blocks
@@ -33,9 +34,10 @@ from muster_event_publisher.history.places import LocalPlace
 from muster_gateway import admin_codec, callback_admission, metrics_codec
 from muster_gateway import codec as gateway_codec
 from muster_gateway.access.policy import Policy, read_policy
-from muster_gateway.admission import admit, admit_configuration, admit_registration, rm_id_of
+from muster_gateway.admission import KINDS, admit, admit_configuration, admit_registration, rm_id_of
 from muster_gateway.audit_codec import decode_read
 from muster_gateway.audit_pages import read_query
+from muster_gateway.callback_codec import connected_note
 from muster_gateway.errors import GatewayError, NotIdentified, NotPermitted, PolicyUnusable
 from muster_gateway.http_front import HttpFront, respond
 from muster_gateway.identity import Doorman
@@ -63,6 +65,9 @@ from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
 from muster_whatif.sources import Source
 from unit.scheduler_service.rig import CONFIG, Rig, envelope, registration
+
+from fuzz import wire_messages
+from fuzz.admission_oracle import TINY, compare
 
 LIMITS = AdmissionLimits()
 
@@ -205,9 +210,18 @@ def _admission(data: bytes) -> None:
             judge(data, LIMITS)
 
 
+def _steps(data: bytes) -> None:
+    """Admission in steps judges as protobuf reads the whole message."""
+    for kind in SI_KINDS:
+        for sizes in TINY:
+            compare(kind, data, sizes)
+
+
 def _callbacks(data: bytes) -> None:
-    with suppress(GatewayError):
-        callback_admission.hello_of(data, None, LIMITS)
+    for metadata in (None, "rm-1"):
+        with suppress(GatewayError):
+            _, wishes = callback_admission.hello_of(data, metadata, LIMITS)
+            connected_note(wishes, 1).SerializeToString()  # an accepted hello goes to the log
     for first in (True, False):
         with suppress(GatewayError):
             callback_admission.admit_callbacks(data, "rm-1", LIMITS, first=first)
@@ -239,10 +253,22 @@ def _operator_seeds() -> list[bytes]:
     ])  # fmt: skip
 
 
+def _step_seeds() -> list[bytes]:
+    found = []
+    for kind in SI_KINDS:
+        name = b"\x12\x02rm" if kind is StreamKind.NODE else b"\x1a\x02rm"
+        descriptor = KINDS[kind].message.DESCRIPTOR
+        found += [wire_messages.message(Random(seed), descriptor, 6, broken=0) + name for seed in range(20)]
+    return found
+
+
 def _callback_seeds() -> list[bytes]:
     answer = callbacks_pb2.PredicatesAnswer(id=1, fits=False, reason="no")
     return _serialised([
         callbacks_pb2.FromResourceManager(hello=callbacks_pb2.Hello(predicates=True)),
+        callbacks_pb2.FromResourceManager(
+            hello=callbacks_pb2.Hello(rm_id="rm-1", events_after=2**64 - 1, open_proposals=4)  # type: ignore[arg-type]
+        ),
         callbacks_pb2.FromResourceManager(predicates=[answer]),
     ])  # fmt: skip
 
@@ -562,6 +588,7 @@ TARGETS = [
     Target("dead-letters", _letter, _envelopes),
     Target("events", _event, _events),
     Target("si", _admission, lambda: _serialised([*_requests(), registration(CONFIG, "rm-1")])),
+    Target("admission-steps", _steps, _step_seeds),
     Target("callbacks", _callbacks, _callback_seeds),
     Target("operators", _operators, _operator_seeds),
     Target("event-calls", _events_calls, lambda: _serialised([events_pb2.EventBatchRequest(rm_id="r", count=3)])),

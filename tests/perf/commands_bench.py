@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(COMMANDS))
     parser.add_argument("--backend", default="sqlite", choices=("sqlite", "memory"))
     arguments = parser.parse_args()
-    garbage.collect_rarely()
+    garbage.collect_young()
     asyncio.run(measure_all(arguments.only.split(","), arguments.allocations, arguments.backend))
 
 

@@ -455,7 +455,7 @@ def main() -> int:
     parser.add_argument("--profile", type=Path, help="writes cProfile's statistics of the (slower) timed run there")
     parser.add_argument("--part", choices=["time", "memory", "pending", "gangs"], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    garbage.collect_rarely()
+    garbage.collect_young()
     garbage.settle()
     match options.part:
         case "time":

@@ -152,7 +152,7 @@ class DecidingPath:
 
     async def send(self, kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> None:
         admitted = admit(kind, raw, RM, limits)
-        assert admitted.answer is None
+        assert not admitted.answers
         for payload in admitted.payloads:
             await self.writer.ready()
             self.writer.append(self.codec.request(RM, 0, kind, payload, self.clock.now_ns()))
@@ -194,7 +194,7 @@ class Steps:
 
 
 async def _measured(asks: int, a_message: int, single: bool, steps: Steps | None) -> dict[str, float]:
-    garbage.collect_rarely()
+    garbage.collect_young()
     garbage.settle()
     limits = AdmissionLimits()
     with tempfile.TemporaryDirectory(prefix="muster-deciding-") as directory:

@@ -300,7 +300,7 @@ def main() -> int:
     parser.add_argument("--asks", type=int, default=20_000)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    garbage.collect_rarely()
+    garbage.collect_young()
     make = CoreAlone if options.which == "core" else Machine
     print(json.dumps(measure(make, options.nodes, options.rounds, options.asks)))
     return 0

@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there, too")
     given = parser.parse_args()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    garbage.collect_rarely()
+    garbage.collect_young()
     runs = []
     for _ in range(given.runs):
         with tempfile.TemporaryDirectory() as place:

@@ -148,7 +148,7 @@ def main() -> int:
     parser.add_argument("--asks", type=int, default=10_000)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    garbage.collect_rarely()
+    garbage.collect_young()
     print(json.dumps(asyncio.run(measure(options.nodes, options.rounds, options.asks))))
     return 0
 

@@ -25,7 +25,7 @@ from typing import Any
 _TIMED = (
     ("asyncio.base_events", "BaseEventLoop", "_run_once", "event loop: turns"),
     ("selectors", "EpollSelector", "select", "event loop: wait for sockets"),
-    ("muster_gateway.admission", "", "_admit_allocation", "gateway: admission"),
+    ("muster_gateway.admission", "", "admission_steps", "gateway: admission"),
     ("muster_gateway.codec", "RequestCodec", "request", "gateway: envelope"),
     ("muster_gateway.response_reader", "ResponseTail", "_dispatch", "gateway: responses to their streams"),
     ("muster_bus.backends.sqlite_handles", "SqliteWriter", "append", "log: append"),
@@ -206,10 +206,10 @@ def time_stages(out: Path, *, kafka: bool) -> None:
         place: Any = importlib.import_module(module)
         place = getattr(place, owner) if owner else place
         setattr(place, function, stages.timed(getattr(place, function), stage))
-    # (Names that other modules or tables have already)
+    # (A name that another module has already)
     admission: Any = importlib.import_module("muster_gateway.admission")
-    kinds: Any = importlib.import_module("muster_gateway.stream_kind")
-    admission._ADMIT[kinds.StreamKind.ALLOCATION] = admission._admit_allocation
+    streams: Any = importlib.import_module("muster_gateway.stream")
+    streams.admission_steps = admission.admission_steps
     stages.time_tasks()
     signal.signal(signal.SIGUSR1, lambda *_: stages.clear())
     atexit.register(lambda: out.write_text(stages.as_json()))

@@ -22,7 +22,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.emit import Emitter
-from muster_state.follower import RmInfo
+from muster_state.follower import RmInfo, Tally
 from simulation.books import must
 
 _PROPOSALS = (CheckKind.PLACE, CheckKind.PROBE, CheckKind.REPLACE)
@@ -258,7 +258,7 @@ class Wire:
         """Writes them; whoever is asked must know where to wait for what was allocated before."""
         records: list[tuple[int, si.AllocationResponse | callbacks_pb2.ToResourceManager]] = []
         written: list = []  # type: ignore[type-arg]
-        for _ in self._emitter._responses(facts, written):
+        for _ in self._emitter._responses(facts, Tally(), written):
             pass  # a pause of the service
         for record in written:
             envelope = envelope_pb2.ResponseEnvelope.FromString(record.value)

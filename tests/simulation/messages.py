@@ -49,7 +49,7 @@ from muster_state.source_codec import SourceNote
 RM = "rm"
 SECOND_NS = 1_000_000_000
 LIMITS = AdmissionLimits()
-CUT_BYTES = 200  # a few items
+CUT_LIMITS = LIMITS.model_copy(update={"record_bytes": 200})  # a few items
 STEPS = 4
 ODD_QUEUES = ("root.", "root.a.b", f"root.{INDEPENDENT}", "root.@recovery@", "root.\x00")
 CONFIG = """
@@ -343,11 +343,10 @@ class Player:
         for kind, raw in messages:
             for part in self._cut(kind, raw):
                 admitted = admit(kind, part, RM, LIMITS)
-                if admitted.answer is not None:
-                    self._answered(kind, admitted.answer)
+                for answer in admitted.answers:
+                    self._answered(kind, answer)
                 for payload in admitted.payloads:
-                    message = admission.REQUEST_TYPES[kind].FromString(payload)
-                    cut = admission.split(message, CUT_BYTES) if self._gateway_cuts else [payload]
+                    cut = admit(kind, payload, RM, CUT_LIMITS).payloads if self._gateway_cuts else [payload]
                     values += [self._codec.request(RM, 0, kind, each, self.now_ns).value or b"" for each in cut]
         for batch in [[value] for value in values] if apart else [values]:
             self.take(*batch)

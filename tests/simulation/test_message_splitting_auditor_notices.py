@@ -12,6 +12,8 @@ from muster_core.model.commands import NodeAction, ReleaseItem, UpdateAllocation
 from muster_core.model.outcome import Outcome
 from muster_core.scheduler import SchedulerCore
 from muster_gateway import admission
+from muster_gateway.bounded_messages import SIZES, StepSizes
+from muster_gateway.stream_kind import StreamKind
 from muster_scheduler import generation
 from muster_scheduler.machine import SchedulerMachine
 from simulation.messages import Mismatch, SplitLife
@@ -23,29 +25,28 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def _doubles_of_nodes(patch: pytest.MonkeyPatch) -> None:
     """The gateway refuses a second creation of a node in one message."""
-    whole = admission._admit_node
+    whole, of = admission.admission_steps, admission.KINDS[StreamKind.NODE]
 
-    def with_check(message: Any, raw: bytes, limits: Any) -> Any:
+    def with_check(kind: StreamKind, raw: bytes, rm_id: str, limits: Any, sizes: StepSizes = SIZES) -> Any:
         created: set[str] = set()
-        problem_of = admission._node_problem
 
-        def problem(item: Any, path: str, limits: Any, measure: bool) -> str | None:
+        def problem(item: Any, path: str, limits: Any, facts: Any) -> str | None:
             if item.nodeID in created:
                 return f"{path}: twice"
             created.add(item.nodeID)
-            return problem_of(item, path, limits, measure)
+            return of.lists[0].check(item, path, limits, facts)
 
         with patch.context() as inner:
-            inner.setattr(admission, "_node_problem", problem)
-            return (yield from whole(message, raw, limits))
+            inner.setitem(admission.KINDS, StreamKind.NODE, replace(of, lists=(replace(of.lists[0], check=problem),)))
+            return (yield from whole(kind, raw, rm_id, limits, replace(sizes, whole_bytes=0)))
 
-    patch.setitem(admission._ADMIT, admission.StreamKind.NODE, with_check)
+    patch.setattr(admission, "admission_steps", with_check)
 
 
 def _releases_last(patch: pytest.MonkeyPatch) -> None:
     """The gateway cuts with releases behind asks."""
-    whole = admission._item_lists
-    patch.setattr(admission, "_item_lists", lambda message: [*whole(message)[2:], *whole(message)[:2]])
+    of = admission.KINDS[StreamKind.ALLOCATION]
+    patch.setitem(admission.KINDS, StreamKind.ALLOCATION, replace(of, lists=(*of.lists[2:], *of.lists[:2])))
 
 
 def _removals_first(patch: pytest.MonkeyPatch) -> None:

@@ -198,9 +198,17 @@ sys.stdin.readline()
 """
 
 
+_SMALL_LIMITS = {
+    "_WAL_BYTES": 1 << 20,
+    "_WAL_LIMIT_BYTES": 4 << 20,
+    "_WAL_FILE_BYTES_MAX": 6 << 20,
+    "_READERS_PAUSE_S": 0.0,
+}
+
+
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"_WAL_BYTES": 1 << 20, "_WAL_LIMIT_BYTES": 4 << 20, "_READERS_PAUSE_S": 0.0}.items():
+    for name, value in _SMALL_LIMITS.items():
         monkeypatch.setattr(f"muster_bus.backends.sqlite_commits.{name}", value)
 
 

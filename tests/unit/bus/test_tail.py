@@ -14,31 +14,76 @@ class Item:
     """Stands for a record, and can be watched."""
 
 
+def items(count: int) -> list[Any]:
+    return [Item() for _ in range(count)]
+
+
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_tail_has_what_was_not_dropped_and_keeps_little_else(seed: int) -> None:
+async def test_a_tail_has_what_was_not_dropped_and_keeps_nothing_else(seed: int) -> None:
     dice = random.Random(seed)
-    tail, end, kept = PartitionTail(7), 7, cast("list[Any]", [])
+    tail, base, kept, sizes = PartitionTail(7), 7, cast("list[Any]", []), 0
     watched: weakref.WeakSet[Item] = weakref.WeakSet()
-    for _ in range(2_000):
-        more: list[Any] = [Item() for _ in range(dice.randint(0, 40))]
+    for _ in range(1_000):
+        more = items(dice.choice([0, 1, 1, 3, 40, 300, 1_000]))
         watched.update(more)
-        tail.extend(more)
+        sizes += 10 * len(more)
+        tail.extend(more, 10 * len(more))
         kept += more
-        end += len(more)
-        drop = dice.randint(0, min(len(kept), 50)) if len(kept) > 400 else 0
-        tail.drop(drop)
-        del kept[:drop], more
-        base = end - len(kept)
+        end = base + len(kept)
+        while len(kept) > 2_000:
+            sizes -= tail.drop_part()
+            gone = tail.base - base
+            assert 0 < gone <= 256, "one step frees few records"
+            base += gone
+            del kept[:gone]
+        del more
         assert (tail.base, tail.end) == (base, end)
-        at = dice.randint(base, end)
-        assert tail.slice(at, 10) == kept[at - base : at - base + 10]
+        at, most = dice.randint(base, end), dice.choice([1, 10, 700])
+        assert list(tail.slice(at, most) or ()) == kept[at - base : at - base + most]
         assert tail.slice(base - 1, 10) is None
-        assert len(watched) <= len(kept) * 8 / 7 + 1, "dropped records keep their memory"
+        assert len(watched) == len(kept), "dropped records keep their memory"
+    while tail.base < tail.end:
+        sizes -= tail.drop_part()
+    assert sizes == 0, "what came in goes out"
 
 
 async def test_a_tail_from_which_all_is_dropped_is_empty() -> None:
     tail = PartitionTail(0)
-    tail.extend(cast("list[Any]", [Item(), Item()]))
-    tail.drop(2)
+    assert tail.extend(items(2), 20) == 1
+    assert tail.drop_part() == 20
+    assert tail.drop_part() == 0
     assert (tail.base, tail.end) == (2, 2)
-    assert tail.slice(2, 10) == []
+    assert tail.slice(2, 10) == ()
+
+
+async def test_records_that_nobody_kept_are_not_there_and_later_ones_are() -> None:
+    tail = PartitionTail(0)
+    woken: list[int] = []
+    tail.on_more(lambda: woken.append(tail.end))
+    before, after = items(3), items(2)
+    tail.extend(before, 3)
+    tail.skip(10)
+    assert (tail.base, tail.end, woken) == (13, 13, [3, 13])
+    assert tail.slice(2, 10) is None
+    tail.extend(after, 2)
+    assert tail.slice(12, 10) is None
+    assert tail.slice(13, 10) == after
+    assert tail.slice(14, 10) == after[1:]
+    assert tail.drop_part() == 3, "older records go first"
+    assert (tail.base, tail.end) == (13, 15)
+
+
+async def test_large_records_are_parts_of_their_own() -> None:
+    tail = PartitionTail(0)
+    for _ in range(10):
+        assert tail.extend(items(1), 60_000) == 1
+    assert tail.drop_part() == 60_000
+
+
+async def test_all_before_an_offset_goes_at_once() -> None:
+    tail = PartitionTail(0)
+    kept = items(600)
+    tail.extend(kept, 600)
+    tail.drop_before(300)
+    assert tail.slice(299, 1) is None
+    assert tail.slice(300, 1_000) == kept[300:]

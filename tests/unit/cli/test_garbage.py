@@ -1,62 +1,65 @@
-"""Full collections when memory has grown."""
+"""What a process that lives has of young objects (garbage.py)."""
 
 from __future__ import annotations
 
 import gc
-import weakref
+from collections import deque
+from collections.abc import Iterator
 
 import pytest
-from muster_cli.garbage import Growth
+from muster_cli import garbage
 
-MIB = 1 << 20
-
-
-class Circle:
-    """An object that only a collection frees."""
-
-    def __init__(self) -> None:
-        self.me = self
+LIVE, CAME = 30_000, 60_000
 
 
 @pytest.fixture
-def garbage() -> weakref.ref[Circle]:
+def thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
     gc.collect()
-    gc.disable()
-    return weakref.ref(Circle())
-
-
-@pytest.fixture(autouse=True)
-def collecting() -> object:
+    garbage.collect_young()
     yield
-    gc.enable()
+    gc.set_threshold(*before)
 
 
-def grown(*values_mib: int) -> list[bool]:
-    """Whether each look collects, if the resident memory has these values; after a collection it has the next one."""
-    values = iter(values_mib)
-    growth = Growth(lambda: next(values) * MIB)
-    found = []
-    while True:
-        try:
-            found.append(growth.look())
-        except StopIteration:
-            return found
+@pytest.mark.usefixtures("thresholds")
+def test_where_as_much_ends_as_begins_young_objects_stay_few() -> None:
+    live: deque[list[None]] = deque(([] for _ in range(LIVE)), LIVE)
+    gc.collect()
+    young = garbage.Young()
+    young.look()
+    for number in range(CAME):
+        live.append([])  # (and the oldest one ends)
+        if number % 1_000 == 0:
+            assert len(gc.get_objects(generation=0)) < 3_000
+            assert len(gc.get_objects(generation=1)) < 6_000
+            young.look()
 
 
-def test_memory_that_grew_by_a_quarter_is_collected(garbage: weakref.ref[Circle]) -> None:
-    assert grown(1_000, 1_240) == [False]
-    assert garbage() is not None
-    assert grown(1_000, 1_250, 1_100) == [True]
-    assert garbage() is None
+@pytest.mark.usefixtures("thresholds")
+def test_pythons_own_count_does_not_see_them() -> None:
+    """Otherwise nothing would have to be collected by time."""
+    live: deque[list[None]] = deque(([] for _ in range(LIVE)), LIVE)
+    gc.collect()
+    most = 0
+    for number in range(CAME):
+        live.append([])
+        if number % 5_000 == 0:
+            most = max(most, len(gc.get_objects(generation=0)))
+    assert most > 20_000
 
 
-@pytest.mark.usefixtures("garbage")
-def test_a_small_process_may_grow_by_64_mib() -> None:
-    assert grown(100, 150, 163) == [False, False]
-    assert grown(100, 164, 120) == [True]
+@pytest.mark.usefixtures("thresholds")
+def test_no_threshold_leads_to_a_full_collection() -> None:
+    full = 0
 
+    def collected(phase: str, info: dict[str, int]) -> None:
+        nonlocal full
+        full += phase == "start" and info["generation"] == 2
 
-@pytest.mark.usefixtures("garbage")
-def test_growth_counts_from_the_last_collection_and_from_the_least_memory_since() -> None:
-    assert grown(1_000, 1_250, 1_200, 1_400, 1_500, 1_500) == [True, False, True]
-    assert grown(1_000, 600, 749, 750, 700) == [False, False, True]
+    gc.callbacks.append(collected)
+    try:
+        kept = [[number] for number in range(1_000_000)]
+    finally:
+        gc.callbacks.remove(collected)
+    assert len(kept) == 1_000_000
+    assert full == 0

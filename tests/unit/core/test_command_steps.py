@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
 
 import pytest
 from builders import Cluster, ask, snapshot
@@ -28,6 +29,7 @@ from muster_state import state_codec
 # Each allocation that ends adds up to four events, a fact and two objects.
 GROWTH_OF_ONE = 6
 APPS = 100
+T = TypeVar("T")
 Steps = Callable[[SchedulerCore, int, Outcome], Iterator[None]]
 
 
@@ -37,6 +39,18 @@ def _applied(*commands: Command) -> Steps:
             yield from core.apply_in_steps(command, now_ns, out)
 
     return steps
+
+
+def _all(steps: Generator[None, None, list[T]]) -> tuple[list[T], int]:
+    """What the steps return, and their number."""
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: list[T] = end.value
+            return found, pauses
+        pauses += 1
 
 
 def _ended(core: SchedulerCore, now_ns: int, out: Outcome) -> Iterator[None]:
@@ -122,14 +136,12 @@ def test_due_deadlines_are_handled_in_steps() -> None:
 
 def test_a_core_that_ended_is_taken_apart_in_steps() -> None:
     cluster = _cluster(3 * LIGHT_STEP)
-    lived = len(cluster.application("app-0").allocations)
-    left = []
-    app = cluster.application("app-0")
-    for _ in cluster.core.take_apart():
-        left.append(len(app.allocations))
+    app, apps = cluster.application("app-0"), cluster.partition.apps
+    lived = len(app.allocations)
+    left = [len(app.allocations) for _ in cluster.core.take_apart()]
     assert lived == 3 * LIGHT_STEP
     assert left[:3] == [2 * LIGHT_STEP, LIGHT_STEP, 0]
-    assert not cluster.partition.apps
+    assert not apps
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -145,25 +157,15 @@ def test_the_order_in_steps_is_that_of_all_at_once(seed: int) -> None:
     def key(item: tuple[int, int]) -> int:
         return item[0]
 
-    steps, pauses = sorted_in_steps(iter(items), key), 0
-    while True:
-        try:
-            next(steps)
-            pauses += 1
-        except StopIteration as end:
-            assert end.value == sorted(items, key=key), "equal ones stay in their order, too"
-            break
+    found, pauses = _all(sorted_in_steps(iter(items), key))
+    assert found == sorted(items, key=key), "equal ones stay in their order, too"
     assert pauses >= len(items) // 1024
 
 
 def test_allocations_end_in_one_order_whether_in_steps_or_not() -> None:
     held = list(_cluster(2_500).application("app-0").allocations.values())
     random.Random(5).shuffle(held)
-    steps = ordered_in_steps(held)
-    with pytest.raises(StopIteration) as end:
-        while True:
-            next(steps)
-    assert end.value.value == in_order(held)
+    assert _all(ordered_in_steps(held))[0] == in_order(held)
 
 
 def test_a_mapping_is_emptied_from_its_end() -> None:

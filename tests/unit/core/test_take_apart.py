@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from builders import Cluster
 from muster_core.model.steps import finish
+from simulation.circles import unreachable
 
 KINDS = ("Node", "Application", "Ask", "AskGroup", "Allocation", "Demand", "Queue", "QueueConfig", "Waitlist")
 
@@ -54,9 +55,8 @@ def test_what_an_ended_core_had_is_freed_without_a_collection() -> None:
     cluster.outcomes.clear()
     finish(cluster.core.take_apart())
     del cluster
-    assert _living() - before == {"Queue": 1, "QueueConfig": 1}, "an empty root"
-    gc.collect()
-    assert not _living() - before
+    assert _living() - before <= Counter(Queue=1, QueueConfig=1), "those of the blank core, which is made once"
+    assert not unreachable(), "some of it waits for a collection of garbage"
 
 
 @pytest.mark.usefixtures("no_collector")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_gateway.admission import Admitted, admit, admit_registration, rm_id_of, split
+from muster_gateway.admission import Admitted, admit, admit_registration, rm_id_of
 from muster_gateway.errors import InvalidRequest, OverLimit
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
@@ -141,11 +141,22 @@ def admitted(kind: StreamKind, message: Any, limits: AdmissionLimits = LIMITS) -
     return admit(kind, message.SerializeToString(), "rm", limits)
 
 
+def only_answer(left: Admitted) -> bytes:
+    (answer,) = left.answers
+    return answer
+
+
+def parts_of(message: Any, max_bytes: int) -> list[bytes]:
+    """The records of a message, with a smaller limit than settings may have."""
+    raw = message.SerializeToString()
+    return admit(ALLOCATION, raw, "rm", LIMITS.model_copy(update={"record_bytes": max_bytes})).payloads
+
+
 @named(BAD_ASKS)
 def test_a_bad_ask_is_answered_in_its_generations_words(item: Any, reason: str) -> None:
     good = ask(allocationKey="good")
     left = admitted(ALLOCATION, si_pb2.AllocationRequest(rmID="rm", asks=[good, item]))
-    answer = si_pb2.AllocationResponse.FromString(left.answer or b"")
+    answer = si_pb2.AllocationResponse.FromString(only_answer(left))
     (rejected,) = answer.rejected
     assert (rejected.allocationKey, rejected.applicationID) == (item.allocationKey, item.applicationID)
     assert rejected.reason.startswith("asks[1]")
@@ -158,7 +169,7 @@ def test_a_bad_ask_is_answered_in_its_generations_words(item: Any, reason: str) 
 def test_a_bad_allocation_is_rejected(item: Any, reason: str) -> None:
     good = allocation(allocationKey="good")
     left = admitted(ALLOCATION, si_pb2.AllocationRequest(rmID="rm", allocations=[item, good]))
-    answer = si_pb2.AllocationResponse.FromString(left.answer or b"")
+    answer = si_pb2.AllocationResponse.FromString(only_answer(left))
     (rejected,) = answer.rejectedAllocations
     assert (rejected.allocationKey, rejected.applicationID) == (item.allocationKey, item.applicationID)
     assert rejected.reason.startswith("allocations[0]")
@@ -172,7 +183,7 @@ def test_a_bad_release_is_rejected(item: Any, reason: str) -> None:
     good = si_pb2.AllocationRelease(applicationID="a", allocationKey="k")
     releases = si_pb2.AllocationReleasesRequest(allocationsToRelease=[item, good])
     left = admitted(ALLOCATION, si_pb2.AllocationRequest(rmID="rm", releases=releases))
-    (rejected,) = si_pb2.AllocationResponse.FromString(left.answer or b"").rejectedAllocations
+    (rejected,) = si_pb2.AllocationResponse.FromString(only_answer(left)).rejectedAllocations
     assert rejected.reason.startswith("releases.allocationsToRelease[0]")
     assert reason in rejected.reason
     rest = si_pb2.AllocationReleasesRequest(allocationsToRelease=[good])
@@ -183,7 +194,7 @@ def test_a_bad_release_of_an_ask_is_rejected_as_an_ask() -> None:
     bad = si_pb2.AllocationAskRelease(applicationID="a", allocationKey=LONG)
     releases = si_pb2.AllocationReleasesRequest(allocationAsksToRelease=[bad])
     left = admitted(ALLOCATION, si_pb2.AllocationRequest(rmID="rm", releases=releases))
-    (rejected,) = si_pb2.AllocationResponse.FromString(left.answer or b"").rejected
+    (rejected,) = si_pb2.AllocationResponse.FromString(only_answer(left)).rejected
     assert rejected.reason.startswith("releases.allocationAsksToRelease[0].allocationKey: ")
     assert left.payloads == []
 
@@ -192,7 +203,7 @@ def test_a_bad_release_of_an_ask_is_rejected_as_an_ask() -> None:
 def test_a_bad_application_is_rejected(item: Any, reason: str) -> None:
     good = application(applicationID="good")
     left = admitted(APPLICATION, si_pb2.ApplicationRequest(rmID="rm", new=[good, item]))
-    (rejected,) = si_pb2.ApplicationResponse.FromString(left.answer or b"").rejected
+    (rejected,) = si_pb2.ApplicationResponse.FromString(only_answer(left)).rejected
     assert rejected.applicationID == item.applicationID
     assert rejected.reason.startswith("new[1]")
     assert reason in rejected.reason
@@ -201,7 +212,7 @@ def test_a_bad_application_is_rejected(item: Any, reason: str) -> None:
 
 def test_a_bad_removal_is_rejected() -> None:
     left = admitted(APPLICATION, si_pb2.ApplicationRequest(rmID="rm", remove=[si_pb2.RemoveApplicationRequest()]))
-    (rejected,) = si_pb2.ApplicationResponse.FromString(left.answer or b"").rejected
+    (rejected,) = si_pb2.ApplicationResponse.FromString(only_answer(left)).rejected
     assert rejected.reason.startswith("remove[0].applicationID: empty")
 
 
@@ -209,7 +220,7 @@ def test_a_bad_removal_is_rejected() -> None:
 def test_a_bad_node_is_rejected(item: Any, reason: str) -> None:
     good = node(nodeID="good")
     left = admitted(NODE, si_pb2.NodeRequest(rmID="rm", nodes=[good, item]))
-    (rejected,) = si_pb2.NodeResponse.FromString(left.answer or b"").rejected
+    (rejected,) = si_pb2.NodeResponse.FromString(only_answer(left)).rejected
     assert rejected.nodeID == item.nodeID
     assert rejected.reason.startswith("nodes[1]")
     assert reason in rejected.reason
@@ -269,13 +280,13 @@ def test_a_valid_message_is_passed_on_unchanged(kind: StreamKind, message: Any) 
     raw = message.SerializeToString()
     left = admit(kind, raw, "rm", LIMITS)
     assert left.payloads == [raw]
-    assert left.answer is None
+    assert left.answers == []
     assert left.rejected == 0
 
 
 def test_a_message_without_items_goes_nowhere() -> None:
     left = admitted(NODE, si_pb2.NodeRequest(rmID="rm"))
-    assert (left.payloads, left.answer, left.items) == ([], None, 0)
+    assert (left.payloads, left.answers, left.items) == ([], [], 0)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +358,7 @@ def test_an_item_that_no_record_can_hold_is_rejected() -> None:
     fat = ask(tags={f"k{n}": "v" * 100 for n in range(25)}, resourceAsk=resource(**{f"{n:0100}": 1 for n in range(20)}))
     left = admitted(ALLOCATION, si_pb2.AllocationRequest(rmID="rm", asks=[fat, ask(allocationKey="b")]), limits)
     assert left.rejected == 1
-    assert b"bytes, expected at most" in (left.answer or b"")
+    assert b"bytes, expected at most" in only_answer(left)
 
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 60), st.integers(300, 3_000))
@@ -356,7 +367,7 @@ def test_parts_of_a_split_message_hold_every_item_once_in_order(a: int, b: int, 
     message.allocations.extend(allocation(allocationKey=f"a{n}") for n in range(a))
     message.asks.extend(ask(allocationKey=f"b{n}") for n in range(b))
     message.releases.allocationsToRelease.extend(si_pb2.AllocationRelease(allocationKey=f"c{n}") for n in range(c))
-    parts = [si_pb2.AllocationRequest.FromString(part) for part in split(message, limit)]
+    parts = [si_pb2.AllocationRequest.FromString(part) for part in parts_of(message, limit)]
     assert all(part.rmID == "rm" and part.ByteSize() <= limit for part in parts)
     keys = [
         item.allocationKey
@@ -379,7 +390,7 @@ def test_parts_are_in_the_order_in_which_the_scheduler_takes_the_lists() -> None
         return [item.key for item in (*command.releases, *command.asks)]
 
     whole = taken(message.SerializeToString())
-    parts = split(message, 1)
+    parts = parts_of(message, 1)
     assert whole == ["1", "2", "3", "4"]
     assert len(parts) == 4
     assert [key for part in parts for key in taken(part)] == whole
@@ -446,7 +457,7 @@ def test_no_new_name_has_characters_that_nobody_sees(where: str, name: str) -> N
     admitted = admit(PLACES[where], message.SerializeToString(), "rm", LIMITS)
     assert admitted.rejected == 1
     (hidden,) = {each for each in name if not each.isalnum() or each == "\u3164"}
-    said = admitted.answer.decode(errors="replace") if admitted.answer else ""
+    said = only_answer(admitted).decode(errors="replace")
     assert f"has U+{ord(hidden):04X}, expected visible characters" in said
 
 

@@ -16,7 +16,7 @@ from muster_gateway.admission import admission_steps, admit
 from muster_gateway.response_reader import ResponseTail
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.turns import Active, Undecided, in_turns
+from muster_gateway.turns import Active, StepTurns, Undecided
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.emit import decided_report
@@ -41,7 +41,7 @@ async def test_other_tasks_run_between_the_steps_of_a_large_message() -> None:
             turns += 1
 
     running = asyncio.create_task(other())
-    admitted = await in_turns(admission_steps(StreamKind.ALLOCATION, message(5_000), "rm", LIMITS))
+    admitted = await StepTurns().run("rm", admission_steps(StreamKind.ALLOCATION, message(5_000), "rm", LIMITS))
     running.cancel()
     assert turns > 10
     assert admitted.items == 5_000
@@ -61,7 +61,7 @@ async def test_steps_that_fail_raise_in_their_caller() -> None:
         raise ValueError("bad")
 
     with pytest.raises(ValueError, match="bad"):
-        await in_turns(failing())
+        await StepTurns().run("rm", failing())
 
 
 def test_undecided_work_shrinks_with_the_reports() -> None:
@@ -139,3 +139,47 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
     finally:
         running.cancel()
         await log.close()
+
+
+async def test_many_large_messages_share_one_go_of_each_pass() -> None:
+    """So many callers at once hold up the loop no longer than one: between two of their goes, others run."""
+    turns, order, passes = StepTurns(now_s=lambda: float(len(order))), [], 0  # a go is one step
+
+    def steps(name: str) -> Generator[None, None, str]:
+        for _ in range(10):
+            order.append((passes, name))
+            yield
+        return name
+
+    async def others() -> None:
+        nonlocal passes
+        while True:
+            await asyncio.sleep(0)
+            passes += 1
+
+    running = asyncio.create_task(others())
+    names = [f"rm-{number}" for number in range(4) for _ in range(3)]  # three messages of each
+    done = await asyncio.gather(*(turns.run(name, steps(name)) for name in names))
+    running.cancel()
+    assert done == names
+    later = order[len(names) :]  # each begins at once: a small message has no second step
+    assert len({at for at, _ in later}) == len(later), "two goes in one pass of the loop"
+    first = [name for _, name in later[:40]]
+    assert {first.count(name) for name in set(names)} <= {9, 10, 11}, "callers take turns"
+
+
+async def test_a_cancelled_message_leaves_its_place() -> None:
+    turns = StepTurns(now_s=iter(range(1_000)).__next__)  # a go is one step
+
+    def steps() -> Generator[None, None, int]:
+        for _ in range(5):
+            yield
+        return 5
+
+    tasks = [asyncio.create_task(turns.run(f"rm-{number}", steps())) for number in range(3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert found[0] == found[2] == 5
+    assert isinstance(found[1], asyncio.CancelledError)

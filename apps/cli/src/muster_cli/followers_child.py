@@ -208,6 +208,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         teller.up()
         logs.ready()
         garbage.settle()
+        garbage.collect_in_time()
         garbage.collect_when_grown()
 
     running = asyncio.create_task(
@@ -267,7 +268,7 @@ def main() -> None:
 
 def run_on(end: socket.socket) -> NoReturn:
     """Runs the process, with its end of the pipe."""
-    garbage.collect_rarely()
+    garbage.collect_young()
     run_child(end, FromParent, lambda channel: serve(channel, SystemClock()))
 
 

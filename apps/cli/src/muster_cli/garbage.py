@@ -1,31 +1,42 @@
 """Sets up Python's cyclic garbage collector for a scheduler's memory.
 
-A scheduler holds hundreds of thousands of objects for hours, and a full collection walks all of them: 40 to 60 ms with
-20,000 allocations, during which nothing is decided. Reference counts free almost everything here. Only removed
-applications, nodes and connections leave cycles, and in followers a registration that replaces another one: all that it
-had. (The scheduler takes its ended core apart.) So full collections are rare, and they exclude the objects that remain
-from the start (modules, settings). But memory that grew by a quarter is a reason for one: it may be garbage.
+A scheduler holds hundreds of thousands of objects for hours, and a full collection walks all of them: 100 to 300 ms
+with 20,000 to 100,000 allocations, during which nothing is decided. So a process that decides has none. It looks for
+circles among young objects only: what refers to itself and lives longer would stay for ever. Nothing of Muster's does
+(``tests/integration/test_no_garbage.py``): reference counts free it, and what ends is taken apart where it would be a
+circle.
+
+Python counts what is made less what is freed, also of what is old. Where as much ends as begins, that count stays where
+it is while young objects become very many, and the collection that comes at last takes 50 ms. So they are also
+collected by time (:class:`Young`).
+
+Followers decide nothing. A registration there leaves all that the RM had before, since a reader may be in the middle of
+it. So they look, when their memory has grown by a quarter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Callable
 
 from muster_runtime.process import resident_bytes
+from muster_runtime.waits import in_step_s
 
-# A young collection per 5,000 new objects (under a millisecond). Every third is a middle one, of 15,000 objects (some
-# three milliseconds; all wait meanwhile). One of 8,000 middle ones may be full.
-_YOUNG, _MIDDLE, _FULL = 5_000, 1, 8_000
+# A young collection per 5,000 new objects (under a millisecond). Every second one is a middle one, of 10,000 objects
+# (some three milliseconds; all wait meanwhile). Python's number for full ones is never reached.
+_YOUNG, _MIDDLE, _NEVER = 5_000, 1, 1 << 30
 # Memory that grows from 200 to 1,000 MiB for good reason so costs seven full collections.
 _GROWN, _GROWN_BYTES = 1.25, 64 << 20
 _LOOK_S = 20.0
+# How often young objects are collected by time. A process that uses less than this share of a core has few.
+_YOUNG_S, _YOUNG_IDLE_S, _IDLE_SHARE = 0.1, 1.0, 0.02
 
 
-def collect_rarely() -> None:
+def collect_young() -> None:
     """Sets the thresholds. Call this at the start of a process."""
-    gc.set_threshold(_YOUNG, _MIDDLE, _FULL)
+    gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
 
 
 def settle() -> None:
@@ -34,6 +45,33 @@ def settle() -> None:
     It collects nothing before: a start leaves ten objects in circles, and to find them takes 60 ms.
     """
     gc.freeze()
+
+
+class Young:
+    """Collects young objects by time, every second time with the middle generation, as the thresholds do."""
+
+    def __init__(self) -> None:
+        self._middle = False
+        self._used_s, self._at_s = time.process_time(), time.monotonic()
+
+    def look(self) -> float:
+        """Collects. Returns after how many seconds to look again."""
+        gc.collect(int(self._middle))
+        self._middle = not self._middle
+        used_s, at_s = time.process_time(), time.monotonic()
+        is_idle = used_s - self._used_s < _IDLE_SHARE * (at_s - self._at_s)
+        self._used_s, self._at_s = used_s, at_s
+        return _YOUNG_IDLE_S if is_idle else _YOUNG_S
+
+
+def collect_in_time() -> None:
+    """Collects young objects by time, as long as the running loop runs."""
+    loop, young = asyncio.get_running_loop(), Young()
+
+    def look() -> None:
+        loop.call_later(in_step_s(young.look()), look)
+
+    loop.call_later(_YOUNG_S, look)
 
 
 class Growth:
@@ -58,7 +96,7 @@ class Growth:
 
 
 def collect_when_grown() -> None:
-    """Looks at the memory every 20 s, as long as the running loop runs."""
+    """Looks at the memory every 20 s, as long as the running loop runs. For processes that decide nothing."""
     loop, growth = asyncio.get_running_loop(), Growth(resident_bytes)
 
     def look() -> None:

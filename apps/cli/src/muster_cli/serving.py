@@ -454,13 +454,15 @@ def _take_files() -> None:
 
 def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], None]) -> int:
     logs.configure(settings.process.log_level, settings.process.log_format, brief_start=True)
-    garbage.collect_rarely()
+    garbage.collect_young()
     sys.setswitchinterval(_SWITCH_S)
     _take_files()
 
     def ready(plan: Plan) -> None:
         garbage.settle()
-        garbage.collect_when_grown()
+        garbage.collect_in_time()
+        if any(part.name in _FOLLOWERS for part in plan.parts):
+            garbage.collect_when_grown()
         on_ready(plan)
         logs.ready()
         notify(READY)

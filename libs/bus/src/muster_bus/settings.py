@@ -128,7 +128,9 @@ class LogSettings(BaseModel):
         "through the writer's thread; 0: never, for a disk that is slow or far away.",
     )
     sqlite_tail_bytes: int = Field(
-        default=64 << 20, ge=0, description="Recent records kept in memory; older ones are read from the file."
+        default=16 << 20,
+        ge=0,
+        description="Memory of the newest records for readers of this process; older ones are read from the file.",
     )
     sqlite_maintenance_interval_s: float = Field(
         default=30.0, gt=0, description="Time between retention and compaction runs."

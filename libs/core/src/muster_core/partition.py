@@ -6,8 +6,6 @@ needs in a Protocol of its own, and is connected once both exist.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.asks import Asks
 from muster_core.allocation.backfill import Backfill, in_force_ms
@@ -17,7 +15,6 @@ from muster_core.allocation.fair_shares import FairShares
 from muster_core.allocation.limit_checks import LimitChecks
 from muster_core.allocation.long_wait import LongWait
 from muster_core.allocation.notifications import Notifications
-from muster_core.allocation.parking import Parking
 from muster_core.allocation.placing import Placing
 from muster_core.allocation.recovery import Recovery
 from muster_core.allocation.releases import Releases
@@ -25,7 +22,7 @@ from muster_core.allocation.reservations import Reservations
 from muster_core.allocation.turns import Turns
 from muster_core.allocation.waiting import Waiting
 from muster_core.applications.lifecycle import Lifecycle
-from muster_core.config.config import BACKFILL_OFF, PartitionConfig, QueueConfig, types_named
+from muster_core.config.config import BACKFILL_OFF, PartitionConfig, types_named
 from muster_core.external.external_books import ExternalEntry, PartitionBooks
 from muster_core.external.external_partition import PartitionExternal
 from muster_core.external.offers import Offers, due_of
@@ -42,7 +39,6 @@ from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
 from muster_core.model.steps import STEP, Steps, clear_in_steps
 from muster_core.model.turn_lines import TurnLines
-from muster_core.model.wait_points import WaitPoint
 from muster_core.nodes.figures import NodeFigures
 from muster_core.nodes.node_books import NodeBooks
 from muster_core.nodes.node_index import NodeIndex
@@ -53,6 +49,12 @@ from muster_core.preemption.cluster import Cluster
 from muster_core.queues import quota
 from muster_core.queues.limits import Limits
 from muster_core.queues.queue_tree import QueueTree
+
+# The parts that are connected to later ones, and so are in a circle with them.
+CONNECTED = (
+    *("books", "reservations", "asks", "releases", "lifecycle"),
+    *("gangs", "questions", "queue_tree", "node_lives"),
+)
 
 
 class Partition(PartitionState):
@@ -341,7 +343,7 @@ class Partition(PartitionState):
             if not count % STEP:
                 yield
         for count, queue in enumerate(self.queues.values(), 1):
-            queue.take_apart()
+            queue.unlink()
             if not count % STEP:
                 yield
         for mapping in (self.nodes, self.apps, self.rejected, self.foreign, self.queues):
@@ -351,11 +353,9 @@ class Partition(PartitionState):
         for nodes in (self.waiting.gained, self.waiting.gained_reserved):
             nodes.clear()
         self.waiting.parked.clear()
-        self.waiting.no_node, self.waiting.parking = WaitPoint(), Parking()
         self.deadlines.clear()
         self.types.take_apart()
         self.figures.take_apart()
-        self.config = replace(self.config, root=QueueConfig("root"))
         self.node_books.index = self.node_books.new_index()
 
     @property

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from muster_core.allocation.turns import WholeTurn
 from muster_core.allocation.unnamed_releases import UnnamedReleases
-from muster_core.config.config import ClusterConfig, PartitionConfig, partition_name, queue_paths
+from muster_core.config.config import ClusterConfig, PartitionConfig, QueueConfig, partition_name, queue_paths
 from muster_core.external.external import SetSource, UpdateExternal
 from muster_core.external.external_books import ExternalBooks, ExternalEntry
 from muster_core.external.problems import no_partition
 from muster_core.model.application import Application
+from muster_core.model.circles import vacate
 from muster_core.model.commands import (
     Answer,
     Answers,
@@ -36,7 +37,7 @@ from muster_core.model.partition_state import Timed
 from muster_core.model.quotas import Quotas
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.model.steps import FEW, LIGHT_STEP, SOME, STEP, Steps, finish
-from muster_core.partition import Partition, is_awaited
+from muster_core.partition import CONNECTED, Partition, is_awaited
 from muster_core.queues import reload
 from muster_core.queues.limits import limit_events, link_event
 from muster_core.queues.quota import rearm
@@ -183,10 +184,17 @@ class SchedulerCore:
         """
         for partition in self.partitions.values():
             yield from partition.take_apart()
-        self.config = ClusterConfig(())
         while self._deadlines:
             del self._deadlines[-LIGHT_STEP:]
             yield
+        self._unlink()
+
+    def _unlink(self) -> None:
+        """Breaks the circles of its queues, of its partitions' parts, and its own."""
+        for partition in self.partitions.values():
+            _unlink(partition)
+        vacate(self, _blank())
+        self.partitions = {}
 
     def apply(self, command: Command, now_ns: int, out: Outcome | None = None) -> Outcome:
         """Applies one command.
@@ -336,7 +344,7 @@ class SchedulerCore:
         for name in [name for name in self.partitions if name not in wanted]:
             going = self.partitions.pop(name)
             reload.remove(going, out, now_ns)
-            going.questions.turns.part()
+            _unlink(going)
         for name, each in wanted.items():
             known = self.partitions.get(name)
             if known is not None:
@@ -484,3 +492,24 @@ class SchedulerCore:
         number = self.next_submission
         self.next_submission = number + 1
         return number
+
+
+_BLANK: list[SchedulerCore] = []
+
+
+def _blank() -> SchedulerCore:
+    """A core that was never used, with one partition."""
+    if not _BLANK:
+        _BLANK.append(SchedulerCore(ClusterConfig((PartitionConfig("default", QueueConfig("root")),))))
+    return _BLANK[0]
+
+
+def _unlink(partition: Partition) -> None:
+    """Breaks the circles of a partition that has ended."""
+    partition.questions.turns.part()
+    for ledger in (*partition.queues.values(), *partition.limits):
+        ledger.unlink()
+    for blank in _blank().partitions.values():
+        for name in CONNECTED:
+            vacate(getattr(partition, name), getattr(blank, name))
+        vacate(partition, blank)

@@ -54,6 +54,10 @@ class Caller:
         """Registers a function that ends the call when the caller loses a right that the call uses."""
         self._on_withdrawn.append(end)
 
+    def call_over(self) -> None:
+        """Forgets what would end the call. (Each refers to the call, and the call to its caller.)"""
+        self._on_withdrawn.clear()
+
     def changed(self, rights: Rights | None) -> bool:
         """Gives the caller other rights. Ends the call, and returns True, if the call uses a right that is gone.
 

@@ -24,6 +24,7 @@ from muster_runtime.addresses import is_loopback, listen
 from muster_runtime.http_framing import StrictConnection
 from muster_runtime.pages import for_programs
 from muster_runtime.process import open_files_max
+from muster_runtime.transports import let_go
 from muster_runtime.waits import in_step_s
 
 # Extra time beyond that of open requests.
@@ -265,6 +266,10 @@ class _Connection(H11Protocol):
         if self.server_state.paused and cycle is not None and not cycle.response_started:
             # The header tells the client, so that it sends nothing more on this connection.
             cycle.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        let_go(self.transport)
 
     def waits(self) -> object:
         """Returns a value that stays the same while the client owes the same thing; None: the client owes nothing.

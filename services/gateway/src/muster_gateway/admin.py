@@ -20,7 +20,7 @@ from muster_runtime.caller import current
 
 from muster_gateway import admin_codec, metrics
 from muster_gateway.admin_codec import Command
-from muster_gateway.admission import admit_configuration
+from muster_gateway.admission import configuration_steps
 from muster_gateway.codec import (
     CommandAnswer,
     CommandCode,
@@ -40,6 +40,7 @@ from muster_gateway.servicer import refuse
 from muster_gateway.sessions.contract import Session, SessionStore
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.state_dump import StateDump
+from muster_gateway.turns import StepTurns
 from muster_gateway.view_client import ViewClient, path_of
 
 log = structlog.get_logger(__name__)
@@ -67,10 +68,11 @@ class AdminServicer:
         view: ViewClient,
         groups: PolicyGroups,
         configs: QueueConfigs,
+        turns: StepTurns,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._sessions, self._view = life, questions, sessions, view
-        self._groups, self._configs = groups, configs
+        self._groups, self._configs, self._turns = groups, configs, turns
         self.stopping = False
         self._dumps = 0
 
@@ -135,7 +137,9 @@ class AdminServicer:
         Raises InvalidRequest, OverLimit, NotRegistered, RmStopped, LogDown, SchedulerSilent, SessionsDown.
         """
         # 1. admission
-        rm_id, text = admit_configuration(raw, self._settings.limits)
+        rm_id, text, raw = await self._turns.run(
+            current().identity.name, configuration_steps(raw, self._settings.limits)
+        )
         # 2. the RM: the scheduler has no answer for an RM that is not registered
         await self._life.must_live(rm_id)
         # 3. the configuration
@@ -160,13 +164,21 @@ class AdminServicer:
 
     async def validate_configuration(self, raw: bytes) -> bytes:
         """Returns what :meth:`update_configuration` would answer, and applies nothing. Raises as that method."""
-        rm_id, text = admit_configuration(raw, self._settings.limits)
+        rm_id, text, raw = await self._turns.run(
+            current().identity.name, configuration_steps(raw, self._settings.limits)
+        )
         await self._life.must_live(rm_id)
         judged = await self._configs.judged(rm_id, text, len(raw))
         async with self._configs.place(judged):
             answer = await self._command(admin_codec.validate_command(rm_id, raw), judged)
         others = await self._groups.warnings(rm_id, answer.member) if answer.accepted else ()
         return admin_codec.encode_validated(replace(answer, problems=answer.problems + others))
+
+    async def _admitted(self, raw: bytes) -> tuple[str, str, bytes]:
+        """Judges an UpdateConfigurationRequest, in turn with other callers. Returns its RM, its text and its bytes for
+        the log.
+        """
+        return await self._turns.run(current().identity.name, configuration_steps(raw, self._settings.limits))
 
     # ---- commands --------------------------------------------------------------------------------------------------
 

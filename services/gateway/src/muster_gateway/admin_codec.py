@@ -14,9 +14,10 @@ from muster_proto.muster.v1 import admin_pb2 as pb
 from muster_proto.si.v1 import si_pb2
 from muster_runtime import rm_words
 
-from muster_gateway.admission import name_problem, parsed, text_problem
+from muster_gateway.admission import parsed
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, encode_configuration_answer
 from muster_gateway.errors import InvalidRequest
+from muster_gateway.item_checks import name_problem, text_problem
 from muster_gateway.rm_life import RmState
 from muster_gateway.sessions.contract import Cursor, Session
 from muster_gateway.settings import AdmissionLimits

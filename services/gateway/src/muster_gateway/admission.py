@@ -17,30 +17,51 @@ releases.allocationsToRelease            RejectedAllocation in ``rejectedAllocat
 releases.allocationAsksToRelease (prev.) RejectedAllocationAsk in ``rejected``
 ApplicationRequest.new, .remove          RejectedApplication
 NodeRequest.nodes                        RejectedNode (a bad existing allocation in a node condemns the node)
+
+A small message without bad items is parsed as a whole and stays as received. Any other one is counted first
+(item_lists.py), then parsed and judged some items at a time, and cut into records between its items.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from muster_proto.si.v1 import si_pb2
-from muster_si.characters import code_point, first_hidden
-from muster_si.tags import is_forced
 
+from muster_gateway.bounded_messages import SIZES, Bounded, Counted, Place, StepSizes, at_once, bounded_steps
 from muster_gateway.errors import InvalidRequest, OverLimit, shown
+from muster_gateway.item_checks import (
+    Check,
+    Facts,
+    allocation_counted,
+    allocation_problem,
+    application_counted,
+    application_problem,
+    ask_counted,
+    ask_problem,
+    may_be_large,
+    new_name_problem,
+    node_counted,
+    node_problem,
+    nothing_counted,
+    release_problem,
+    removal_problem,
+    tags_problem,
+    text_problem,
+)
+from muster_gateway.item_lists import ItemList, Layout, Span, chunks, joined, layout_steps, no_message, too_many
+from muster_gateway.record_parts import RecordParts
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
 
 Request = si_pb2.AllocationRequest | si_pb2.ApplicationRequest | si_pb2.NodeRequest
-Check = Callable[[Any, str, AdmissionLimits], str | None]
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-# Items that one step checks: some 3 ms.
-_ITEMS_STEP = 256
+# Work that one step does in an item with existing allocations: some 1 ms.
+_WORK_STEP = 64
 
 REQUEST_TYPES: dict[StreamKind, type[Request]] = {
     StreamKind.ALLOCATION: si_pb2.AllocationRequest,
@@ -50,9 +71,8 @@ REQUEST_TYPES: dict[StreamKind, type[Request]] = {
 
 # A rejection repeats the item's id, so that the RM recognises the item. This much of an over-long id is enough.
 _ECHO_CHARS = 4_096
-# Characters that break a log line or a terminal: controls, lone surrogates, line and paragraph separators.
-_FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_KNOWN_ACTIONS = frozenset(si_pb2.NodeInfo.ActionFromRM.values()) - {si_pb2.NodeInfo.UNKNOWN_ACTION_FROM_RM}
+# An answer with more rejections, or with longer ones, becomes several.
+_ANSWER_ITEMS, _ANSWER_CHARS = 500, 128 * 1024
 
 
 @dataclass(slots=True)
@@ -61,20 +81,60 @@ class Admitted:
 
     :param payloads: for the log, in order: nothing, the bytes as received, or several parts of a message that is too
         large for one record.
-    :param answer: the rejections as a serialised SI response; ``None`` if there are none.
+    :param answers: the rejections as serialised SI responses; empty if there are none.
     :param items: number of items in the message.
-    :param rejected: number of items that ``answer`` rejects.
+    :param rejected: number of items that ``answers`` reject.
     """
 
     payloads: list[bytes]
-    answer: bytes | None
+    answers: list[bytes]
     items: int
     rejected: int
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedList:
+    """A list of items, with what admission does to them.
+
+    :param items: where they are.
+    :param check: returns an item's problem.
+    :param rejections: returns the list of an answer that rejects them.
+    :param echo: the fields that a rejection repeats.
+    :param counted: what an item must not have too much of.
+    """
+
+    items: ItemList
+    check: Check
+    rejections: Callable[[Any], Any]
+    echo: tuple[str, ...]
+    counted: Callable[[AdmissionLimits], tuple[Counted, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKind:
+    """One kind of message.
+
+    :param lists: in the order in which the scheduler takes them (muster_core.model.commands; a test compares the two).
+    :param name_tag: of the field rmID.
+    """
+
+    message: type[Any]
+    answer: type[Any]
+    name_tag: int
+    lists: tuple[JudgedList, ...]
+
+
 def rm_id_of(kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> str:
-    """Returns the rmID in a stream's first message. Raises InvalidRequest."""
-    rm_id: str = parsed(REQUEST_TYPES[kind], raw).rmID
+    """Returns the rmID in a stream's first message. Raises InvalidRequest, OverLimit."""
+    return at_once(rm_id_steps(kind, raw, limits))
+
+
+def rm_id_steps(kind: StreamKind, raw: bytes, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Steps[str]:
+    """Does the same in steps."""
+    if len(raw) <= sizes.whole_bytes:
+        rm_id: str = parsed(REQUEST_TYPES[kind], raw).rmID
+    else:
+        rm_id = (yield from _layout(KINDS[kind], raw, limits, sizes)).beside.rmID
     check_rm_id(rm_id, limits)
     return rm_id
 
@@ -87,405 +147,338 @@ def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> Non
         raise InvalidRequest(f"{field}: {shown(rm_id)}, expected more than blanks")
 
 
-def admit(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits) -> Admitted:
+def admit(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Admitted:
     """Judges one message of a stream that belongs to ``rm_id``. Raises InvalidRequest, OverLimit."""
-    steps = admission_steps(kind, raw, rm_id, limits)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            admitted: Admitted = end.value
+    return at_once(admission_steps(kind, raw, rm_id, limits, sizes))
+
+
+def admission_steps(
+    kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits, sizes: StepSizes = SIZES
+) -> Steps[Admitted]:
+    """Does the same in steps of a millisecond: other tasks can run between them. A small message is one step."""
+    of = KINDS[kind]
+    if len(raw) <= min(sizes.whole_bytes, limits.record_bytes):
+        message = parsed(of.message, raw)
+        _check_rm(message.rmID, rm_id)
+        if (admitted := _admitted_whole(of, message, raw, limits)) is not None:
             return admitted
+    layout = yield from _layout(of, raw, limits, sizes)
+    _check_rm(layout.beside.rmID, rm_id)
+    judgement = _Judgement(of, raw, rm_id, limits, sizes)
+    return (yield from judgement.steps(layout))
 
 
-def admission_steps(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits) -> Steps[Admitted]:
-    """Does the same in steps of a few milliseconds: other tasks can run between them. A small message is one step."""
-    message = parsed(REQUEST_TYPES[kind], raw)
-    if message.rmID != rm_id:
-        raise InvalidRequest(f"rmID: {shown(message.rmID)}, expected {shown(rm_id)}: a stream belongs to one RM")
-    return (yield from _ADMIT[kind](message, raw, limits))
+def _check_rm(rm_id: str, expected: str) -> None:
+    if rm_id != expected:
+        raise InvalidRequest(f"rmID: {shown(rm_id)}, expected {shown(expected)}: a stream belongs to one RM")
 
 
-def admit_registration(raw: bytes, limits: AdmissionLimits) -> tuple[str, str]:
-    """Judges a registration. Returns its rmID and its configuration, which others judge.
+def admit_registration(raw: bytes, limits: AdmissionLimits) -> tuple[str, str, bytes]:
+    """Judges a registration. Returns its rmID, its configuration, which others judge, and its bytes for the log.
 
     Raises InvalidRequest, OverLimit.
     """
-    request = parsed(si_pb2.RegisterResourceManagerRequest, raw)
-    return _admit_configured(
-        "registration", request, raw, limits, ("version", "policyGroup"), ("buildInfo", "extraConfig")
-    )
+    return at_once(registration_steps(raw, limits))
 
 
-def admit_configuration(raw: bytes, limits: AdmissionLimits) -> tuple[str, str]:
+def registration_steps(raw: bytes, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Steps[tuple[str, str, bytes]]:
+    """Does the same in steps."""
+    texts, maps = ("version", "policyGroup"), ("buildInfo", "extraConfig")
+    message = si_pb2.RegisterResourceManagerRequest
+    return (yield from _configured("registration", message, raw, limits, texts, maps, sizes))
+
+
+def admit_configuration(raw: bytes, limits: AdmissionLimits) -> tuple[str, str, bytes]:
     """Judges a configuration update in the same way. Raises InvalidRequest, OverLimit."""
-    request = parsed(si_pb2.UpdateConfigurationRequest, raw)
-    return _admit_configured("configuration update", request, raw, limits, ("policyGroup",), ("extraConfig",))
+    return at_once(configuration_steps(raw, limits))
 
 
-def _admit_configured(
-    what: str, request: Any, raw: bytes, limits: AdmissionLimits, texts: tuple[str, ...], maps: tuple[str, ...]
-) -> tuple[str, str]:
+def configuration_steps(raw: bytes, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Steps[tuple[str, str, bytes]]:
+    """Does the same in steps."""
+    message = si_pb2.UpdateConfigurationRequest
+    texts, maps = ("policyGroup",), ("extraConfig",)
+    return (yield from _configured("configuration update", message, raw, limits, texts, maps, sizes))
+
+
+def _configured(
+    what: str,
+    message_type: type[Any],
+    raw: bytes,
+    limits: AdmissionLimits,
+    texts: tuple[str, ...],
+    maps: tuple[str, ...],
+    sizes: StepSizes,
+) -> Steps[tuple[str, str, bytes]]:
+    counted = [Counted((name,), limits.max_tags, name) for name in maps]
+    bounded = yield from parsed_steps(message_type, raw, counted, sizes)
+    request, facts = bounded.message, Facts(may_be_large=True, over=bounded.over)
     check_rm_id(request.rmID, limits)
-    for field in texts:
-        if problem := text_problem(getattr(request, field), field, limits.max_id_chars):
+    for name in texts:
+        if problem := text_problem(getattr(request, name), name, limits.max_id_chars):
             raise InvalidRequest(problem)
-    for field in maps:
-        if problem := _tags_problem(getattr(request, field), field, limits, measure=True):
+    for name in maps:
+        if problem := tags_problem(getattr(request, name), name, limits, facts):
             raise InvalidRequest(problem)
     if len(raw) > limits.max_record_bytes:
         raise OverLimit(
             f"{what}: {len(raw)} bytes (config: {len(request.config)} characters), "
             f"expected at most {limits.max_record_bytes} bytes"
         )
-    return request.rmID, request.config
+    # What was parsed in steps is written anew, without what protobuf replaces: the scheduler parses it at once.
+    return request.rmID, request.config, raw if len(raw) <= sizes.whole_bytes else request.SerializeToString()
 
 
-# ---- the three kinds of messages ---------------------------------------------------------------------------------
+# ---- one message -------------------------------------------------------------------------------------------------
 
 
-def _admit_allocation(message: si_pb2.AllocationRequest, raw: bytes, limits: AdmissionLimits) -> Steps[Admitted]:
-    releases = message.releases
-    count = (
-        len(message.asks)
-        + len(message.allocations)
-        + len(releases.allocationsToRelease)
-        + len(releases.allocationAsksToRelease)
-    )
-    _check_count("AllocationRequest", count, limits)
-    answer = si_pb2.AllocationResponse()
-
-    def ask(item: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits) -> str | None:
-        return _ask_problem(item, path, limits, measure)
-
-    def allocation(item: si_pb2.Allocation, path: str, limits: AdmissionLimits) -> str | None:
-        return _allocation_problem(item, path, limits, measure)
-
-    measure = _may_be_large(raw, limits)
-    bad = _Bad()
-    if message.HasField("releases"):
-        path = "releases.allocationsToRelease"
-        yield from bad.find(releases.allocationsToRelease, path, _release_problem, limits)
-        bad.answer_asks(answer.rejectedAllocations)
-        yield from bad.find(
-            releases.allocationAsksToRelease, "releases.allocationAsksToRelease", _release_problem, limits
-        )
-        bad.answer_asks(answer.rejected)
-    yield from bad.find(message.allocations, "allocations", allocation, limits)
-    bad.answer_asks(answer.rejectedAllocations)
-    yield from bad.find(message.asks, "asks", ask, limits)
-    bad.answer_asks(answer.rejected)
-    return (yield from bad.admitted(message, raw, answer, count, limits))
+def _admitted_whole(of: RequestKind, message: Any, raw: bytes, limits: AdmissionLimits) -> Admitted | None:
+    """Judges a small message. None: some item is bad, or they are too many for a record or at all."""
+    count = existing = 0
+    for each in of.lists:
+        items = each.items.items(message)
+        count += len(items)
+    if of.message is si_pb2.NodeRequest:
+        existing = _existing_in(message.nodes)
+    if count > limits.record_items or count + existing > limits.max_items:
+        return None
+    facts = Facts(may_be_large(len(raw), limits))
+    for each in of.lists:
+        name, check = each.items.name, each.check
+        for item in each.items.items(message):
+            if check(item, name, limits, facts) is not None:
+                return None
+    for item in message.nodes if existing else ():
+        for index, allocation in enumerate(item.existingAllocations):
+            if allocation_problem(allocation, f"nodes.existingAllocations[{index}]", limits, facts):
+                return None
+    return Admitted([raw] if count else [], [], count, 0)
 
 
-def _admit_application(message: si_pb2.ApplicationRequest, raw: bytes, limits: AdmissionLimits) -> Steps[Admitted]:
-    count = len(message.new) + len(message.remove)
-    _check_count("ApplicationRequest", count, limits)
-    answer = si_pb2.ApplicationResponse()
-    measure = _may_be_large(raw, limits)
-
-    def application(item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
-        return _application_problem(item, path, limits, measure)
-
-    bad = _Bad()
-    yield from bad.find(message.new, "new", application, limits)
-    bad.answer_applications(answer.rejected)
-    yield from bad.find(message.remove, "remove", _removal_problem, limits)
-    bad.answer_applications(answer.rejected)
-    return (yield from bad.admitted(message, raw, answer, count, limits))
+def _layout(of: RequestKind, raw: bytes, limits: AdmissionLimits, sizes: StepSizes) -> Steps[Layout]:
+    return (yield from layout_steps(of.message, raw, [each.items for each in of.lists], limits.max_items, sizes))
 
 
-def _admit_node(message: si_pb2.NodeRequest, raw: bytes, limits: AdmissionLimits) -> Steps[Admitted]:
-    count = len(message.nodes)
-    _check_count("NodeRequest", count + sum(len(node.existingAllocations) for node in message.nodes), limits)
-    answer = si_pb2.NodeResponse()
-    measure = _may_be_large(raw, limits)
+class _Judgement:
+    """Parses and judges the items of one message, some at a time."""
 
-    def node(item: si_pb2.NodeInfo, path: str, limits: AdmissionLimits) -> str | None:
-        return _node_problem(item, path, limits, measure)
+    def __init__(self, of: RequestKind, raw: bytes, rm_id: str, limits: AdmissionLimits, sizes: StepSizes) -> None:
+        self._of, self._raw, self._limits, self._sizes = of, raw, limits, sizes
+        self._parts = RecordParts(raw, of.name_tag, rm_id, limits.record_bytes, limits.record_items)
+        self._answers = _Answers(of.answer)
+        self._existing = 0
+        self._count = 0
 
-    bad = _Bad()
-    yield from bad.find(message.nodes, "nodes", node, limits)
-    bad.answer_nodes(answer.rejected)
-    return (yield from bad.admitted(message, raw, answer, count, limits))
+    def steps(self, layout: Layout) -> Steps[Admitted]:
+        self._count = sum(len(spans) for spans in layout.spans)
+        for each, spans in zip(self._of.lists, layout.spans, strict=True):
+            for first, after in chunks(spans, self._sizes):
+                begin, _, end = spans[first]
+                try:
+                    if end - begin > self._sizes.large_bytes:
+                        yield from self._large(each, first, spans[first])
+                    else:
+                        yield from self._chunk(each, spans, first, after)
+                except DecodeError as error:
+                    raise no_message(self._of.message, len(self._raw)) from error
+                if after < len(spans) or each is not self._of.lists[-1]:
+                    yield
+            spans.clear()  # (to free many at once takes milliseconds)
+        rejected = self._answers.count
+        return Admitted(self._parts.all(), self._answers.all(), self._count, rejected)
+
+    def _chunk(self, each: JudgedList, spans: Sequence[Span], first: int, after: int) -> Steps[None]:
+        """Judges small items."""
+        limits, parts, parent = self._limits, self._parts, each.items.parent
+        items = each.items.parse(self._of.message, joined(self._raw, spans, first, after), after - first)
+        nodes = self._of.message is si_pb2.NodeRequest
+        if nodes:
+            self._add_existing(_existing_in(items), exact=after == len(spans))
+        check, name = each.check, each.items.name
+        facts = Facts(may_be_large(spans[after - 1][2] - spans[first][0], limits))
+        for index, item in enumerate(items, first):
+            problem = check(item, name, limits, facts)
+            if nodes and problem is None and len(item.existingAllocations):
+                problem = yield from _existing_steps(item, limits, facts)
+            begin, _, end = spans[index]
+            if problem is None:
+                parts.add(each.items.tag, parent, begin, end)
+            else:
+                self._reject(each, index, item, problem)
+
+    def _large(self, each: JudgedList, index: int, span: Span) -> Steps[None]:
+        """Judges one large item."""
+        limits, items = self._limits, each.items
+        _, body, end = span
+        place, counted, lists = items.place(self._of.message), each.counted(limits), {}
+        if self._of.message is si_pb2.NodeRequest:
+            most = limits.max_items - self._count - self._existing
+            error = too_many(self._of.message, limits.max_items + 1, limits.max_items, exact=False)
+            counted = (*counted, Counted(("existingAllocations",), most, "existingAllocations", error))
+            lists = {"existingAllocations": allocation_counted(limits)}
+        bounded: Bounded = yield from bounded_steps(self._raw, body, end, place, counted, self._sizes, lists)
+        item = bounded.message
+        yield
+        over = {f"{items.name}.{shown}": count for shown, count in bounded.over.items()}
+        facts = Facts(may_be_large(end - body, limits), over)
+        if lists:
+            self._add_existing(len(item.existingAllocations), exact=False)
+        problem = each.check(item, items.name, limits, facts)
+        if lists and problem is None:
+            problem = yield from _existing_steps(item, limits, facts)
+        if problem is None:
+            self._parts.add_item(items.tag, items.parent, item.SerializeToString())
+        else:
+            self._reject(each, index, item, problem)
+
+    def _add_existing(self, count: int, *, exact: bool) -> None:
+        self._existing += count
+        if (total := self._count + self._existing) > self._limits.max_items:
+            raise too_many(self._of.message, total, self._limits.max_items, exact=exact)
+
+    def _reject(self, each: JudgedList, index: int, item: Any, problem: str) -> None:
+        name = each.items.name
+        self._answers.add(each, item, problem.replace(name, f"{name}[{index}]", 1))
 
 
-_ADMIT: dict[StreamKind, Callable[[Any, bytes, AdmissionLimits], Steps[Admitted]]] = {
-    StreamKind.ALLOCATION: _admit_allocation,
-    StreamKind.APPLICATION: _admit_application,
-    StreamKind.NODE: _admit_node,
+class _Answers:
+    """The rejections of a message's items."""
+
+    def __init__(self, message: type[Any]) -> None:
+        self._type, self._message = message, message()
+        self._done: list[bytes] = []
+        self._items = self._chars = 0
+        self.count = 0
+
+    def add(self, each: JudgedList, item: Any, reason: str) -> None:
+        echo = {name: getattr(item, name)[:_ECHO_CHARS] for name in each.echo}
+        each.rejections(self._message).add(reason=reason, **echo)
+        self.count += 1
+        self._items += 1
+        self._chars += len(reason)
+        for text in echo.values():
+            self._chars += len(text)
+        if self._items >= _ANSWER_ITEMS or self._chars >= _ANSWER_CHARS:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._done.append(self._message.SerializeToString())
+        self._message, self._items, self._chars = self._type(), 0, 0
+
+    def all(self) -> list[bytes]:
+        """Returns the answers, serialised."""
+        if self._items:
+            self._finish()
+        return self._done
+
+
+def _existing_in(nodes: Any) -> int:
+    count = 0
+    for node in nodes:
+        count += len(node.existingAllocations)
+    return count
+
+
+def _existing_steps(node: si_pb2.NodeInfo, limits: AdmissionLimits, facts: Facts) -> Steps[str | None]:
+    """Returns the problem of a node's existing allocations."""
+    work = 0
+    for index, allocation in enumerate(node.existingAllocations):
+        path = f"nodes.existingAllocations[{index}]"
+        if problem := allocation_problem(allocation, path, limits, facts):
+            return problem
+        work += 1 + len(allocation.allocationTags) // 16 + len(allocation.resourcePerAlloc.resources) // 8
+        if work >= _WORK_STEP:
+            work = 0
+            yield
+    return None
+
+
+# ---- the kinds of messages ---------------------------------------------------------------------------------------
+
+
+_OF_ASKS = ("allocationKey", "applicationID")
+_RELEASES_TAG = 0x12
+KINDS: dict[StreamKind, RequestKind] = {
+    StreamKind.ALLOCATION: RequestKind(
+        si_pb2.AllocationRequest,
+        si_pb2.AllocationResponse,
+        0x1A,
+        (
+            JudgedList(
+                ItemList(
+                    "releases.allocationsToRelease", 0x0A, lambda m: m.releases.allocationsToRelease, _RELEASES_TAG
+                ),
+                release_problem,
+                lambda answer: answer.rejectedAllocations,
+                _OF_ASKS,
+                nothing_counted,
+            ),
+            JudgedList(
+                ItemList(
+                    "releases.allocationAsksToRelease",
+                    0x12,
+                    lambda m: m.releases.allocationAsksToRelease,
+                    _RELEASES_TAG,
+                ),
+                release_problem,
+                lambda answer: answer.rejected,
+                _OF_ASKS,
+                nothing_counted,
+            ),
+            JudgedList(
+                ItemList("allocations", 0x22, lambda m: m.allocations),
+                allocation_problem,
+                lambda answer: answer.rejectedAllocations,
+                _OF_ASKS,
+                allocation_counted,
+            ),
+            JudgedList(
+                ItemList("asks", 0x0A, lambda m: m.asks),
+                ask_problem,
+                lambda answer: answer.rejected,
+                _OF_ASKS,
+                ask_counted,
+            ),
+        ),
+    ),
+    StreamKind.APPLICATION: RequestKind(
+        si_pb2.ApplicationRequest,
+        si_pb2.ApplicationResponse,
+        0x1A,
+        (
+            JudgedList(
+                ItemList("new", 0x0A, lambda m: m.new),
+                application_problem,
+                lambda answer: answer.rejected,
+                ("applicationID",),
+                application_counted,
+            ),
+            JudgedList(
+                ItemList("remove", 0x12, lambda m: m.remove),
+                removal_problem,
+                lambda answer: answer.rejected,
+                ("applicationID",),
+                nothing_counted,
+            ),
+        ),
+    ),
+    StreamKind.NODE: RequestKind(
+        si_pb2.NodeRequest,
+        si_pb2.NodeResponse,
+        0x12,
+        (
+            JudgedList(
+                ItemList("nodes", 0x0A, lambda m: m.nodes),
+                node_problem,
+                lambda answer: answer.rejected,
+                ("nodeID",),
+                node_counted,
+            ),
+        ),
+    ),
 }
 
 
-class _Bad:
-    """The bad items of one message. Finds them in each list, answers them, and leaves them out of the payloads."""
-
-    def __init__(self) -> None:
-        self._dropped: list[tuple[Sequence[Any], frozenset[int]]] = []
-        self._last: list[tuple[Any, str]] = []
-        self.count = 0
-
-    def find(self, items: Sequence[Any], name: str, check: Check, limits: AdmissionLimits) -> Steps[None]:
-        self._last = []
-        indexes = []
-        for index, item in enumerate(items):
-            if index and index % _ITEMS_STEP == 0:
-                yield
-            problem = check(item, name, limits)
-            if problem is not None:
-                indexes.append(index)
-                self._last.append((item, problem.replace(name, f"{name}[{index}]", 1)))
-        if indexes:
-            self._dropped.append((items, frozenset(indexes)))
-            self.count += len(indexes)
-
-    def answer_asks(self, rejected: Any) -> None:
-        for item, reason in self._last:
-            rejected.add(
-                allocationKey=item.allocationKey[:_ECHO_CHARS],
-                applicationID=item.applicationID[:_ECHO_CHARS],
-                reason=reason,
-            )
-
-    def answer_applications(self, rejected: Any) -> None:
-        for item, reason in self._last:
-            rejected.add(applicationID=item.applicationID[:_ECHO_CHARS], reason=reason)
-
-    def answer_nodes(self, rejected: Any) -> None:
-        for item, reason in self._last:
-            rejected.add(nodeID=item.nodeID[:_ECHO_CHARS], reason=reason)
-
-    def admitted(
-        self, message: Request, raw: bytes, answer: Message, items: int, limits: AdmissionLimits
-    ) -> Steps[Admitted]:
-        payloads: list[bytes] = []
-        if not self.count and 0 < items <= limits.record_items and len(raw) <= limits.record_bytes:
-            payloads = [raw]
-        elif items > self.count:
-            dropped = {id(container): indexes for container, indexes in self._dropped}
-            payloads = yield from split_steps(message, limits.record_bytes, limits.record_items, dropped)
-        return Admitted(payloads, answer.SerializeToString() if self.count else None, items, self.count)
-
-
-# ---- one item ----------------------------------------------------------------------------------------------------
-
-
-def _ask_problem(ask: si_pb2.AllocationAsk, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
-    return (
-        new_name_problem(ask.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
-        or text_problem(ask.applicationID, f"{path}.applicationID", limits.max_id_chars)
-        or text_problem(ask.partitionName, f"{path}.partitionName", limits.max_id_chars)
-        or text_problem(ask.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
-        or _resource_problem(ask.resourceAsk, f"{path}.resourceAsk", limits, some=True)
-        or _repeats_problem(ask.maxAllocations, f"{path}.maxAllocations", limits)
-        or _timeout_problem(ask.executionTimeoutMilliSeconds, f"{path}.executionTimeoutMilliSeconds", limits)
-        or _tags_problem(ask.tags, f"{path}.tags", limits, measure)
-        or (_size_problem(ask, path, limits) if measure else None)
-    )
-
-
-def _allocation_problem(item: si_pb2.Allocation, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
-    """Returns the problem of an ask, or of an existing allocation. Foreign and independent ones belong to no
-    application. An existing one runs already, so that its key may be any that earlier versions took.
-    """
-    key_problem = name_problem if item.nodeID else new_name_problem
-    return (
-        key_problem(item.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
-        or text_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
-        or text_problem(item.nodeID, f"{path}.nodeID", limits.max_id_chars)
-        or text_problem(item.UUID, f"{path}.UUID", limits.max_id_chars)
-        or text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
-        or text_problem(item.taskGroupName, f"{path}.taskGroupName", limits.max_id_chars)
-        or _resource_problem(item.resourcePerAlloc, f"{path}.resourcePerAlloc", limits, some=True)
-        or _tags_problem(item.allocationTags, f"{path}.allocationTags", limits, measure)
-        or (_size_problem(item, path, limits) if measure else None)
-    )
-
-
-def _release_problem(
-    release: si_pb2.AllocationRelease | si_pb2.AllocationAskRelease, path: str, limits: AdmissionLimits
-) -> str | None:
-    problem = (
-        text_problem(release.allocationKey, f"{path}.allocationKey", limits.max_id_chars)
-        or text_problem(release.applicationID, f"{path}.applicationID", limits.max_id_chars)
-        or text_problem(release.partitionName, f"{path}.partitionName", limits.max_id_chars)
-        or text_problem(getattr(release, "UUID", ""), f"{path}.UUID", limits.max_id_chars)
-    )
-    if problem:
-        return problem
-    if not release.allocationKey and not release.applicationID and not getattr(release, "UUID", ""):
-        return f"{path}: neither allocationKey nor applicationID is set, expected at least one"
-    return None
-
-
-def _application_problem(
-    item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits, measure: bool
-) -> str | None:
-    """Returns an application's problem. A forced application already runs, so its queue and user are accepted in any
-    form, and its id may have characters that a new one may not.
-    """
-    id_problem = name_problem if is_forced(item.tags) else new_name_problem
-    return (
-        id_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars)
-        or text_problem(item.partitionName, f"{path}.partitionName", limits.max_id_chars)
-        or (None if is_forced(item.tags) else _placement_problem(item, path, limits))
-        or _timeout_problem(item.executionTimeoutMilliSeconds, f"{path}.executionTimeoutMilliSeconds", limits)
-        or _resource_problem(item.placeholderAsk, f"{path}.placeholderAsk", limits, some=False)
-        or _tags_problem(item.tags, f"{path}.tags", limits, measure)
-        or (_size_problem(item, path, limits) if measure else None)
-    )
-
-
-def _placement_problem(item: si_pb2.AddApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
-    return (
-        text_problem(item.queueName, f"{path}.queueName", limits.max_queue_chars)
-        or hidden_problem(item.queueName, f"{path}.queueName")
-        or text_problem(item.gangSchedulingStyle, f"{path}.gangSchedulingStyle", limits.max_id_chars)
-        or _user_problem(item.ugi, f"{path}.ugi", limits)
-    )
-
-
-def _removal_problem(item: si_pb2.RemoveApplicationRequest, path: str, limits: AdmissionLimits) -> str | None:
-    return name_problem(item.applicationID, f"{path}.applicationID", limits.max_id_chars) or text_problem(
-        item.partitionName, f"{path}.partitionName", limits.max_id_chars
-    )
-
-
-def _user_problem(ugi: si_pb2.UserGroupInformation, path: str, limits: AdmissionLimits) -> str | None:
-    problem = text_problem(ugi.user, f"{path}.user", limits.max_id_chars) or hidden_problem(ugi.user, f"{path}.user")
-    if problem:
-        return problem
-    if len(ugi.groups) > limits.max_groups:
-        return f"{path}.groups: {len(ugi.groups)} groups, expected at most {limits.max_groups}"
-    for group in ugi.groups:
-        if problem := new_name_problem(group, f"{path}.groups", limits.max_id_chars):
-            return problem
-    return None
-
-
-def _node_problem(node: si_pb2.NodeInfo, path: str, limits: AdmissionLimits, measure: bool) -> str | None:
-    problem = new_name_problem(node.nodeID, f"{path}.nodeID", limits.max_id_chars)
-    if problem:
-        return problem
-    if node.action not in _KNOWN_ACTIONS:
-        return f"{path}.action: {node.action}, expected one of {sorted(_KNOWN_ACTIONS)}"
-    problem = (
-        _resource_problem(node.schedulableResource, f"{path}.schedulableResource", limits, some=False)
-        or _resource_problem(node.occupiedResource, f"{path}.occupiedResource", limits, some=False)
-        or _tags_problem(node.attributes, f"{path}.attributes", limits, measure)
-        or (_size_problem(node, path, limits) if measure else None)
-    )
-    if problem:
-        return problem
-    for index, allocation in enumerate(node.existingAllocations):
-        if problem := _allocation_problem(allocation, f"{path}.existingAllocations[{index}]", limits, measure):
-            return problem
-    return None
-
-
-# ---- one field ---------------------------------------------------------------------------------------------------
-
-
-def new_name_problem(value: str, path: str, limit: int) -> str | None:
-    """Returns the problem of a required name that the item gives to something new.
-
-    (A name that only refers to something is judged by :func:`name_problem`: what has it may be older, or be forced.)
-    """
-    return name_problem(value, path, limit) or hidden_problem(value, path)
-
-
-def hidden_problem(value: str, path: str) -> str | None:
-    """Returns the problem of a name with invisible characters, or with characters that reorder the shown text."""
-    if value.isascii():
-        return None  # text_problem refuses controls
-    character = first_hidden(value)
-    if character is None:
-        return None
-    return f"{path}: {shown(value)} has {code_point(character)}, expected visible characters"
-
-
-def name_problem(value: str, path: str, limit: int) -> str | None:
-    """Returns the problem of a required text."""
-    if value and len(value) <= limit and value.isprintable():
-        return None
-    if not value:
-        return f"{path}: empty, expected 1 to {limit} characters"
-    return text_problem(value, path, limit)
-
-
-def text_problem(value: str, path: str, limit: int) -> str | None:
-    """Returns the problem of a text that may be empty."""
-    if len(value) <= limit and value.isprintable():
-        return None
-    if len(value) > limit:
-        return f"{path}: {shown(value)}, expected at most {limit} characters"
-    if any(unicodedata.category(character) in _FORBIDDEN_CATEGORIES for character in value):
-        return f"{path}: {shown(value)}, expected no control characters"
-    return None
-
-
-def _resource_problem(resource: si_pb2.Resource, path: str, limits: AdmissionLimits, *, some: bool) -> str | None:
-    """Returns the problem of a resource. With ``some``, at least one quantity must be positive."""
-    quantities = resource.resources
-    if len(quantities) > limits.max_resource_types:
-        return f"{path}: {len(quantities)} types, expected at most {limits.max_resource_types}"
-    positive = not some
-    for name, quantity in quantities.items():
-        value = quantity.value
-        if problem := new_name_problem(name, f"{path}, name of a type", limits.max_id_chars):
-            return problem
-        if value < 0:
-            return f"{path}[{shown(name)}]: {value}, expected no negative quantity"
-        if value > limits.max_quantity:
-            return f"{path}[{shown(name)}]: {value}, expected at most {limits.max_quantity}"
-        if value:
-            positive = True
-    if not positive:
-        return f"{path}: {'all zero' if len(quantities) else 'empty'}, expected at least one positive quantity"
-    return None
-
-
-def _tags_problem(tags: Mapping[str, str], path: str, limits: AdmissionLimits, measure: bool) -> str | None:
-    if len(tags) > limits.max_tags:
-        return f"{path}: {len(tags)} entries, expected at most {limits.max_tags}"
-    if measure:
-        size = sum(len(key.encode()) + len(value.encode()) for key, value in tags.items())
-        if size > limits.max_tags_bytes:
-            return f"{path}: {size} bytes, expected at most {limits.max_tags_bytes}"
-    return None
-
-
-def _repeats_problem(value: int, path: str, limits: AdmissionLimits) -> str | None:
-    """Returns the problem of a repeat count. 0 is an unset field and means one."""
-    if 0 <= value <= limits.max_repeats:
-        return None
-    return f"{path}: {value}, expected 0 to {limits.max_repeats}"
-
-
-def _timeout_problem(value: int, path: str, limits: AdmissionLimits) -> str | None:
-    if value <= limits.max_timeout_ms:
-        return None
-    return f"{path}: {value}, expected at most {limits.max_timeout_ms} ms (0 or less: never)"
-
-
-def _size_problem(item: Message, path: str, limits: AdmissionLimits) -> str | None:
-    size, limit = item.ByteSize(), _max_item_bytes(limits)
-    return None if size <= limit else f"{path}: {size} bytes, expected at most {limit}"
-
-
-def _max_item_bytes(limits: AdmissionLimits) -> int:
-    # Leaves room for the message's other fields: the rmID and lengths.
-    return limits.max_record_bytes - 4 * limits.max_id_chars - 64
-
-
-def _may_be_large(raw: bytes, limits: AdmissionLimits) -> bool:
-    """Tells whether an item of the message can be over a limit of bytes. If not (the usual case), no item is
-    measured.
-    """
-    return len(raw) > min(limits.max_tags_bytes, _max_item_bytes(limits))
-
-
-# ---- the whole message -------------------------------------------------------------------------------------------
+# ---- parsing -----------------------------------------------------------------------------------------------------
 
 
 def parsed(message_type: type[Any], raw: bytes) -> Any:
@@ -493,76 +486,16 @@ def parsed(message_type: type[Any], raw: bytes) -> Any:
     try:
         return message_type.FromString(raw)
     except DecodeError:
-        name = message_type.DESCRIPTOR.full_name
-        raise InvalidRequest(f"{len(raw)} bytes that are no {name} (protobuf, UTF-8 texts)") from None
+        raise no_message(message_type, len(raw)) from None
 
 
-def _check_count(name: str, count: int, limits: AdmissionLimits) -> None:
-    if count > limits.max_items:
-        raise OverLimit(f"{name}: {count} items, expected at most {limits.max_items}")
-
-
-def split(message: Request, max_bytes: int, max_items: int = 1_000_000) -> list[bytes]:
-    """Splits a message into parts of at most so many bytes and items, in the order in which the scheduler takes the
-    items.
-
-    An item that is larger than that is a part of its own.
-    """
-    steps = split_steps(message, max_bytes, max_items, {})
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            parts: list[bytes] = end.value
-            return parts
-
-
-def split_steps(
-    message: Request, max_bytes: int, max_items: int, dropped: Mapping[int, Collection[int]]
-) -> Steps[list[bytes]]:
-    """Does the same in steps. Leaves out the items with the indexes ``dropped``, by the id of their list."""
-    parts: list[bytes] = []
-    part = type(message)(rmID=message.rmID)
-    empty_bytes = size = part.ByteSize() + _LIST_BYTES
-    least_bytes = (max_bytes - empty_bytes) // max_items  # so many items of this size fit into a part
-    for items, field_of in _item_lists(message):
-        left_out = dropped.get(id(items), ())
-        taken: list[Any] = []
-        for index, item in enumerate(items):
-            if index and index % _ITEMS_STEP == 0:
-                yield
-            if index in left_out:
-                continue
-            item_bytes = max(least_bytes, item.ByteSize() + _ITEM_BYTES)
-            if size + item_bytes > max_bytes and size > empty_bytes:
-                field_of(part).extend(taken)
-                parts.append(part.SerializeToString())
-                part, taken, size = type(message)(rmID=message.rmID), [], empty_bytes
-            taken.append(item)
-            size += item_bytes
-        if taken:
-            field_of(part).extend(taken)
-    if size > empty_bytes:
-        parts.append(part.SerializeToString())
-    return parts
-
-
-# Upper bounds of the framing: of an item (its tag and length), and of the message with the releases.
-_ITEM_BYTES, _LIST_BYTES = 6, 6
-
-
-def _item_lists(message: Request) -> list[tuple[Any, Callable[[Any], Any]]]:
-    """Returns a message's lists in the order in which the scheduler takes them, each with a getter for another message.
-
-    (muster_core.model.commands defines the order; a test compares the two.)
-    """
-    if isinstance(message, si_pb2.AllocationRequest):
-        return [
-            (message.releases.allocationsToRelease, lambda m: m.releases.allocationsToRelease),
-            (message.releases.allocationAsksToRelease, lambda m: m.releases.allocationAsksToRelease),
-            (message.allocations, lambda m: m.allocations),
-            (message.asks, lambda m: m.asks),
-        ]
-    if isinstance(message, si_pb2.ApplicationRequest):
-        return [(message.new, lambda m: m.new), (message.remove, lambda m: m.remove)]
-    return [(message.nodes, lambda m: m.nodes)]
+def parsed_steps(
+    message_type: type[Any], raw: bytes, counted: Sequence[Counted], sizes: StepSizes = SIZES
+) -> Steps[Bounded]:
+    """Does the same in steps. A small message is one step. Raises InvalidRequest."""
+    if len(raw) <= sizes.whole_bytes:
+        return Bounded(parsed(message_type, raw))
+    try:
+        return (yield from bounded_steps(raw, 0, len(raw), Place(message_type), counted, sizes))
+    except DecodeError as error:
+        raise no_message(message_type, len(raw)) from error

@@ -14,14 +14,19 @@ A reason or an error is a text for people, often an exception's. An over-long on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from muster_proto.muster.v1 import callbacks_pb2
 
 from muster_gateway.admission import check_rm_id, parsed
+from muster_gateway.bounded_messages import SIZES, Counted, Steps, StepSizes, at_once, bounded_steps
 from muster_gateway.callback_codec import Wishes, wishes_of
 from muster_gateway.errors import InvalidRequest, shown
+from muster_gateway.item_lists import ItemList, Layout, Span, chunks, joined, layout_steps, no_message
+from muster_gateway.record_parts import RecordParts
 from muster_gateway.settings import AdmissionLimits
 
 Message = callbacks_pb2.FromResourceManager
@@ -29,6 +34,9 @@ Message = callbacks_pb2.FromResourceManager
 MAX_REASON_CHARS = 1_024
 MAX_DUMP_BYTES = 512 * 1024
 _ECHO_CHARS = 4_096
+_OPEN_PROPOSALS = frozenset(callbacks_pb2.OpenProposals.values())
+# Returns an answer's problem, and whether the answer was repaired in place.
+Judge = Callable[[Any, AdmissionLimits], tuple[str | None, bool]]
 
 
 @dataclass(slots=True)
@@ -53,15 +61,26 @@ def hello_of(raw: bytes, rm_id: str | None, limits: AdmissionLimits) -> tuple[st
     """Returns the rmID and the wishes in a stream's first message. ``rm_id`` is the metadata's. Raises
     InvalidRequest.
     """
-    message = parsed(Message, raw)
+    return at_once(hello_steps(raw, rm_id, limits))
+
+
+def hello_steps(
+    raw: bytes, rm_id: str | None, limits: AdmissionLimits, sizes: StepSizes = SIZES
+) -> Steps[tuple[str, Wishes]]:
+    """Does the same in steps. A small message is one step."""
+    is_small = len(raw) <= sizes.whole_bytes
+    message = parsed(Message, raw) if is_small else (yield from _layout(raw, limits, sizes)).beside
     if not message.HasField("hello"):
         raise InvalidRequest("hello: absent, expected in the stream's first message")
     hello = message.hello
     if rm_id is None:
         check_rm_id(hello.rm_id, limits, "hello.rm_id")
-        return hello.rm_id, wishes_of(hello)
-    if hello.rm_id and hello.rm_id != rm_id:
+        rm_id = str(hello.rm_id)
+    elif hello.rm_id and hello.rm_id != rm_id:
         raise InvalidRequest(f"hello.rm_id: {shown(hello.rm_id)}, expected {shown(rm_id)}: the metadata says so")
+    if hello.open_proposals not in _OPEN_PROPOSALS:
+        expected = ", ".join(f"{number} ({name})" for name, number in callbacks_pb2.OpenProposals.items())
+        raise InvalidRequest(f"hello.open_proposals: {hello.open_proposals}, expected one of {expected}")
     return rm_id, wishes_of(hello)
 
 
@@ -70,56 +89,102 @@ def admit_callbacks(raw: bytes, rm_id: str, limits: AdmissionLimits, *, first: b
 
     :param first: the message has the hello, which :func:`hello_of` has judged.
     """
-    message = parsed(Message, raw)
-    if message.HasField("hello") and not first:
+    return at_once(callback_steps(raw, rm_id, limits, first=first))
+
+
+def callback_steps(
+    raw: bytes, rm_id: str, limits: AdmissionLimits, *, first: bool, sizes: StepSizes = SIZES
+) -> Steps[AdmittedCallbacks]:
+    """Does the same in steps. A small message whose answers are all good is one step, and stays as received."""
+    if not first and len(raw) <= min(sizes.whole_bytes, limits.record_bytes, limits.max_record_bytes):
+        message = parsed(Message, raw)
+        count = len(message.predicates) + len(message.preemption_predicates) + len(message.state_dumps)
+        is_plain = not message.HasField("hello") and not message.configurations
+        if is_plain and count <= min(limits.record_items, limits.max_items) and _is_good(message, limits):
+            return AdmittedCallbacks([raw] if count else [], [], [], count)
+    layout = yield from _layout(raw, limits, sizes)
+    if layout.beside.HasField("hello") and not first:
         raise InvalidRequest("hello: a second one, expected in the stream's first message only")
-    items = (
-        len(message.predicates)
-        + len(message.preemption_predicates)
-        + len(message.state_dumps)
-        + len(message.configurations)
-    )
-    admitted = AdmittedCallbacks([], [], [], items)
-    # 1. answers, changed in place; an unchanged message is forwarded as received
-    changed = first
-    for name, judge in (
-        ("predicates", _judge_predicates),
-        ("preemption_predicates", _judge_preemption),
-        ("state_dumps", _judge_dump),
-    ):
-        changed |= _keep_good(getattr(message, name), name, judge, limits, admitted.problems)
-    # 2. configurations
-    if message.configurations:
-        changed = True
-        _judge_configurations(message, rm_id, limits, admitted)
-        message.ClearField("configurations")
-    # 3. for the log
-    if message.predicates or message.preemption_predicates or message.state_dumps:
-        message.ClearField("hello")
-        payload = message.SerializeToString() if changed else raw
-        admitted.payloads = [payload] if len(payload) <= limits.max_record_bytes else _split(message, limits)
-    return admitted
+    judgement = _Judgement(raw, rm_id, limits, sizes)
+    try:
+        return (yield from judgement.steps(layout))
+    except DecodeError as error:
+        raise no_message(Message, len(raw)) from error
 
 
-def _keep_good(items: Any, name: str, judge: Any, limits: AdmissionLimits, problems: list[str]) -> bool:
-    """Removes the bad items from the list and repairs items where possible. Returns whether anything was changed."""
-    bad: list[int] = []
-    changed = False
-    for index, item in enumerate(items):
-        if index >= limits.max_items:
-            problems.append(f"{name}: {len(items)} items, expected at most {limits.max_items}: the rest is dropped")
-            del items[index:]
-            changed = True
-            break
-        problem, mended = judge(item, limits)
+def _is_good(message: Any, limits: AdmissionLimits) -> bool:
+    for each, judge in zip(_LISTS, _JUDGES, strict=False):
+        for item in each.items(message):
+            if judge(item, limits) != (None, False):
+                return False
+    return True
+
+
+def _layout(raw: bytes, limits: AdmissionLimits, sizes: StepSizes) -> Steps[Layout]:
+    return (yield from layout_steps(Message, raw, _LISTS, limits.max_items, sizes, leaves_out=True))
+
+
+class _Judgement:
+    """Parses and judges the items of one message, some at a time."""
+
+    def __init__(self, raw: bytes, rm_id: str, limits: AdmissionLimits, sizes: StepSizes) -> None:
+        self._raw, self._rm_id, self._limits, self._sizes = raw, rm_id, limits, sizes
+        self._parts = RecordParts(raw, 0, "", min(limits.record_bytes, limits.max_record_bytes), limits.record_items)
+        self._admitted = AdmittedCallbacks([], [], [], 0)
+
+    def steps(self, layout: Layout) -> Steps[AdmittedCallbacks]:
+        admitted, limits, sizes = self._admitted, self._limits, self._sizes
+        for at, (each, spans, left_out) in enumerate(zip(_LISTS, layout.spans, layout.left_out, strict=True)):
+            count = len(spans) + left_out
+            admitted.items += count
+            for first, after in chunks(spans, sizes):
+                begin, body, end = spans[first]
+                if end - begin > sizes.large_bytes:
+                    counted = [Counted(("request", "extraConfig"), limits.max_tags, "request.extraConfig")]
+                    if each is not _LISTS[-1]:
+                        counted.clear()
+                    bounded = yield from bounded_steps(self._raw, body, end, each.place(Message), counted, sizes)
+                    items, over = [bounded.message], bounded.over
+                else:
+                    items = each.parse(Message, joined(self._raw, spans, first, after), after - first)
+                    over = {}
+                for index, item in enumerate(items, first):
+                    if each is _LISTS[-1]:
+                        self._judge_configuration(item, index, over)
+                    else:
+                        self._judge(each, _JUDGES[at], item, index, spans[index])
+                yield
+            spans.clear()  # (to free many at once takes milliseconds)
+            if left_out:
+                problem = f"{each.name}: {count} items, expected at most {limits.max_items}: the rest is dropped"
+                admitted.problems.append(problem)
+        admitted.payloads = self._parts.all()
+        return admitted
+
+    def _judge(self, each: ItemList, judge: Judge, item: Any, index: int, span: Span) -> None:
+        """Judges an answer. A bad one is dropped, or repaired where that is possible."""
+        problem, mended = judge(item, self._limits)
         if problem is not None:
-            problems.append(f"{name}[{index}].{problem}")
-            if not mended:
-                bad.append(index)
-        changed |= mended
-    for index in reversed(bad):
-        del items[index]
-    return changed or bool(bad)
+            self._admitted.problems.append(f"{each.name}[{index}].{problem}")
+        if mended or (problem is None and span[2] - span[0] > self._sizes.large_bytes):
+            self._parts.add_item(each.tag, 0, item.SerializeToString())
+        elif problem is None:
+            self._parts.add(each.tag, 0, span[0], span[2])
+
+    def _judge_configuration(self, update: Any, index: int, over: dict[str, int]) -> None:
+        limits, rm_id, problem = self._limits, self._rm_id, ""
+        if not 0 < len(update.id) <= limits.max_id_chars:
+            problem = f"id: {shown(update.id)}, expected 1 to {limits.max_id_chars} characters"
+        elif update.request.rmID != rm_id:
+            problem = f"request.rmID: {shown(update.request.rmID)}, expected {shown(rm_id)}: a stream belongs to one RM"
+        for name, count in over.items():
+            problem = problem or f"{name}: {count} entries, expected at most {limits.max_tags}"
+        if problem:
+            problem = f"configurations[{index}].{problem}"
+            self._admitted.problems.append(problem)
+            self._admitted.refused.append((update.id[:_ECHO_CHARS], problem))
+        else:
+            self._admitted.updates.append((update.id, update.request.SerializeToString()))
 
 
 def _judge_predicates(answer: callbacks_pb2.PredicatesAnswer, _limits: AdmissionLimits) -> tuple[str | None, bool]:
@@ -158,32 +223,10 @@ def _cut(answer: Any, name: str) -> bool:
     return True
 
 
-def _judge_configurations(message: Message, rm_id: str, limits: AdmissionLimits, admitted: AdmittedCallbacks) -> None:
-    for index, update in enumerate(message.configurations):
-        problem = ""
-        if not 0 < len(update.id) <= limits.max_id_chars:
-            problem = f"id: {shown(update.id)}, expected 1 to {limits.max_id_chars} characters"
-        elif update.request.rmID != rm_id:
-            problem = f"request.rmID: {shown(update.request.rmID)}, expected {shown(rm_id)}: a stream belongs to one RM"
-        if problem:
-            problem = f"configurations[{index}].{problem}"
-            admitted.problems.append(problem)
-            admitted.refused.append((update.id[:_ECHO_CHARS], problem))
-        else:
-            admitted.updates.append((update.id, update.request.SerializeToString()))
-
-
-def _split(message: Message, limits: AdmissionLimits) -> list[bytes]:
-    """Splits a message into parts that each fit a record, in order. A single answer fits."""
-    whole = message.SerializeToString()
-    if len(whole) <= limits.max_record_bytes:
-        return [whole]
-    first, second = Message(), Message()
-    count = len(message.predicates) + len(message.preemption_predicates) + len(message.state_dumps)
-    left = count // 2
-    for name in ("predicates", "preemption_predicates", "state_dumps"):
-        items = getattr(message, name)
-        getattr(first, name).extend(items[:left])
-        getattr(second, name).extend(items[left:])
-        left = max(0, left - len(items))
-    return [whole] if count < 2 else _split(first, limits) + _split(second, limits)
+_LISTS = (
+    ItemList("predicates", 0x12, lambda m: m.predicates),
+    ItemList("preemption_predicates", 0x1A, lambda m: m.preemption_predicates),
+    ItemList("state_dumps", 0x22, lambda m: m.state_dumps),
+    ItemList("configurations", 0x2A, lambda m: m.configurations),
+)
+_JUDGES: tuple[Judge, ...] = (_judge_predicates, _judge_preemption, _judge_dump)

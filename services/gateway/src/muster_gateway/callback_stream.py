@@ -37,7 +37,7 @@ from muster_bus.log import OutRecord
 
 from muster_gateway import metrics
 from muster_gateway.admission import check_rm_id
-from muster_gateway.callback_admission import admit_callbacks, hello_of
+from muster_gateway.callback_admission import callback_steps, hello_steps
 from muster_gateway.callback_codec import Wishes, connected_note, encode_result, encode_welcome
 from muster_gateway.codec import ConfigurationAnswer
 from muster_gateway.errors import GatewayError, InvalidRequest, LogDown, why_not
@@ -91,7 +91,7 @@ class CallbackStream(RmStream):
             raise InvalidRequest(f"no first message within {timeout_s:g} s: it has to carry hello") from None
         if first is grpc.aio.EOF:
             raise InvalidRequest("the stream was closed before its first message, which has to carry hello")
-        self.rm_id, self._wishes = hello_of(first, rm_id, limits)
+        self.rm_id, self._wishes = await self._in_turns(hello_steps(first, rm_id, limits))
         return bytes(first)
 
     async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:
@@ -194,7 +194,8 @@ class CallbackStream(RmStream):
     async def _take(self, raw: bytes) -> None:
         parts = self._parts
         # 1. admission
-        admitted = admit_callbacks(raw, self.rm_id, parts.settings.limits, first=not self._hello_taken)
+        steps = callback_steps(raw, self.rm_id, parts.settings.limits, first=not self._hello_taken)
+        admitted = await self._in_turns(steps)
         self._hello_taken = True
         count_request(self.kind, admitted.items, len(admitted.problems))
         if admitted.problems:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import structlog
 from muster_bus.clock import Clock
+from muster_runtime.caller import current
 
 from muster_gateway import metrics
-from muster_gateway.admission import admit_registration
+from muster_gateway.admission import registration_steps
 from muster_gateway.codec import Problem, Registration, RequestCodec
 from muster_gateway.errors import OverLimit, RegistrationRefused, shown
 from muster_gateway.life_keeper import LifeKeeper
@@ -18,6 +19,7 @@ from muster_gateway.questions import Questions
 from muster_gateway.queue_configs import QueueConfigs
 from muster_gateway.quotas import Quotas
 from muster_gateway.settings import GatewaySettings
+from muster_gateway.turns import StepTurns
 
 log = structlog.get_logger(__name__)
 
@@ -38,10 +40,11 @@ class Registrar:
         groups: PolicyGroups,
         configs: QueueConfigs,
         quotas: Quotas,
+        turns: StepTurns,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._groups = life, questions, groups
-        self._configs, self._quotas = configs, quotas
+        self._configs, self._quotas, self._turns = configs, quotas, turns
 
     async def register(self, raw: bytes) -> tuple[Problem, ...]:
         """Registers an RM. Returns the scheduler's warnings, and those about its policy group.
@@ -56,7 +59,9 @@ class Registrar:
 
     async def _registered(self, raw: bytes) -> tuple[Problem, ...]:
         # 1. admission
-        rm_id, config = admit_registration(raw, self._settings.limits)
+        rm_id, config, raw = await self._turns.run(
+            current().identity.name, registration_steps(raw, self._settings.limits)
+        )
         # 2. the configuration
         judged = await self._configs.judged(rm_id, config, len(raw))
         # 3. the log, and the scheduler's answer

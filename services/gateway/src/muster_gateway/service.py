@@ -68,6 +68,7 @@ from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.rebuild import rebuild
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream import Parts, StreamTable
+from muster_gateway.turns import StepTurns
 from muster_gateway.view_client import ViewClient
 
 log = structlog.get_logger(__name__)
@@ -154,7 +155,15 @@ class Gateway:
         self._http: HttpServer | None = None
         self._limits = CallLimits(settings.calls, clock)
         self._accounts = Accounts(settings.max_message_bytes)
-        self._door = GrpcDoor(self._doorman, self._callers, rates=self._rates, audit=self._audit, limits=self._limits)
+        self._turns = StepTurns()
+        self._door = GrpcDoor(
+            self._doorman,
+            self._callers,
+            rates=self._rates,
+            audit=self._audit,
+            limits=self._limits,
+            turns=self._turns,
+        )
         self._calls = StreamCalls(settings.max_streams, self._limits, self._audit)
         self._servicer: SchedulerServicer | None = None
         self._admin: AdminServicer | None = None
@@ -374,16 +383,28 @@ class Gateway:
             quotas=self._quotas,
             rates=self._rates,
             accounts=self._accounts,
+            turns=self._turns,
         )
         questions = Questions(settings, self._topics, self._writer, self._tails)
         groups = PolicyGroups(life)
         configs = QueueConfigs(Judge(settings.queue_config), settings.limits.max_record_bytes)
         self._stack.push_async_callback(configs.close)
-        registrar = Registrar(settings, self._clock, self._codec, life, questions, groups, configs, self._quotas)
+        registrar = Registrar(
+            settings, self._clock, self._codec, life, questions, groups, configs, self._quotas, self._turns
+        )
         self._servicer = SchedulerServicer(parts, registrar, self._calls)
         view_client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm)
         self._admin = AdminServicer(
-            settings, self._clock, self._codec, life, questions, self.sessions, view_client, groups, configs
+            settings,
+            self._clock,
+            self._codec,
+            life,
+            questions,
+            self.sessions,
+            view_client,
+            groups,
+            configs,
+            self._turns,
         )
         guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit, accounts=self._accounts)
         self._server = grpc.aio.server(interceptors=(guard, self._door), options=_server_options(settings))

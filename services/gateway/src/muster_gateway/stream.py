@@ -16,10 +16,10 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import structlog
@@ -27,11 +27,12 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BusError, LogError, RecordTooLarge
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
+from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import current
 from muster_runtime.identity import Identity, Right
 
 from muster_gateway import metrics
-from muster_gateway.admission import admission_steps, check_rm_id, rm_id_of
+from muster_gateway.admission import admission_steps, check_rm_id, rm_id_steps
 from muster_gateway.codec import RequestCodec, SentMessage
 from muster_gateway.connections import Accounts
 from muster_gateway.errors import (
@@ -56,9 +57,10 @@ from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, Respo
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.turns import Undecided, in_turns
+from muster_gateway.turns import StepTurns, Undecided
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 # With this metadata a stream belongs to an RM from the start, before its first message.
 RM_METADATA = "muster-rm-id"
@@ -110,6 +112,7 @@ class Parts:
     quotas: Quotas
     rates: Rates
     accounts: Accounts
+    turns: StepTurns
 
 
 class StreamTable:
@@ -302,6 +305,13 @@ class RmStream:
         finally:
             self._parts.table.remove(self)
             self._finished.set()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drops what refers to the stream, so that it is freed with its last user, without a collection of garbage."""
+        self._reading = self._writing = None
+        if self._error is not None:  # where it was raised, the stream is a variable
+            self._error.__traceback__ = self._error.__context__ = self._error.__cause__ = None
 
     async def wait_finished(self, timeout_s: float) -> None:
         """Returns when the stream has left its seat, or after ``timeout_s``."""
@@ -366,7 +376,7 @@ class RmStream:
             ) from None
         if first is grpc.aio.EOF:
             raise InvalidRequest(f"the stream was closed before a message or the metadata {RM_METADATA} named its rmID")
-        self.rm_id = rm_id_of(self.kind, first, limits)
+        self.rm_id = await self._in_turns(rm_id_steps(self.kind, first, limits))
         return bytes(first)
 
     def _check_right(self) -> None:
@@ -500,11 +510,11 @@ class RmStream:
     async def _take(self, raw: bytes) -> None:
         parts, kind = self._parts, self.kind
         # 1. admission, in turns with other streams
-        admitted = await in_turns(admission_steps(kind, raw, self.rm_id, parts.settings.limits))
+        admitted = await self._in_turns(admission_steps(kind, raw, self.rm_id, parts.settings.limits))
         count_request(kind, admitted.items, admitted.rejected)
-        if admitted.answer is not None:
+        for answer in admitted.answers:
             await self._wait_for_room(lambda: len(self._answers) < parts.settings.waiting_answers)
-            self._answers.append(admitted.answer)
+            self._answers.append(answer)
             self._wake.set()
         # 2. the log, as soon as it has room
         if self._numbers is not None:
@@ -514,6 +524,10 @@ class RmStream:
                 await self._wait_for_room(lambda: self._inflight_bytes < parts.settings.inflight_bytes)
             await self._wait_for_decisions()
             await self._append(payload, admitted.items / len(admitted.payloads))
+
+    async def _in_turns(self, steps: Generator[None, None, T]) -> T:
+        """Runs steps in turn with other callers'. (A stream that has not named its RM yet is one by its host.)"""
+        return await self._parts.turns.run(self.rm_id or host_of_peer(self._context.peer()), steps)
 
     async def _append(self, payload: bytes, items: float = 1) -> None:
         parts = self._parts

@@ -3,25 +3,82 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 T = TypeVar("T")
 
+# A go ends with the step that is under way after so long.
+_GO_S = 0.001
 # An RM without a request and without a response for one to two of these times is not active.
 _ACTIVE_S = 60.0
 
 
-async def in_turns(steps: Generator[None, None, T]) -> T:
-    """Runs steps to their end; other tasks run between them. Returns the steps' result."""
-    while True:
+class StepTurns:
+    """Runs the steps of large messages between the other tasks of the loop: one go in a pass, callers in turn.
+
+    So many messages at the same time hold up the loop no longer than one. The messages of one caller wait for each
+    other, not for other callers'.
+
+    :param now_s: measures a go.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        self._now_s = now_s
+        self._running = 0
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # by caller; the first one is next
+        self._is_due = False
+
+    async def run(self, caller: str, steps: Generator[None, None, T]) -> T:
+        """Returns the result of the steps. A message that is one step passes at once."""
         try:
             next(steps)
         except StopIteration as end:
             result: T = end.value
             return result
-        await asyncio.sleep(0)
+        self._running += 1
+        try:
+            while True:
+                if self._running == 1:
+                    await asyncio.sleep(0)
+                else:
+                    await self._turn(caller)
+                ends_s = self._now_s() + _GO_S
+                while True:
+                    next(steps)
+                    if self._now_s() >= ends_s:
+                        break
+        except StopIteration as end:
+            ended: T = end.value
+            return ended
+        finally:
+            self._running -= 1
+
+    async def _turn(self, caller: str) -> None:
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[None] = loop.create_future()
+        self._lines.setdefault(caller, deque()).append(waiting)
+        if not self._is_due:
+            self._is_due = True
+            loop.call_soon(self._next)
+        await waiting
+
+    def _next(self) -> None:
+        """Lets the next caller's first message go on. Its line comes after all others'."""
+        while self._lines:
+            caller = next(iter(self._lines))
+            line = self._lines.pop(caller)
+            waiting = line.popleft()
+            if line:
+                self._lines[caller] = line
+            if not waiting.done():  # a cancelled one is passed over
+                waiting.set_result(None)
+                break
+        self._is_due = bool(self._lines)
+        if self._is_due:
+            asyncio.get_running_loop().call_soon(self._next)
 
 
 class Active:

@@ -199,6 +199,7 @@ class _Call:
         while not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=_CANCEL_AGAIN_S)  # a library may swallow a cancellation
+        del self._task  # where it was cancelled, this call is a variable: a circle
 
     async def _run(self, target: Target, scope: dict[str, Any]) -> None:
         try:

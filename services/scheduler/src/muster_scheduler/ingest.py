@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
@@ -32,6 +32,11 @@ from muster_state.follower import RmInfo
 # As many digits as an int64 has.
 _DIGITS_MAX = 19
 
+# A release's message is masked up to here. (Events show less; a message may have a megabyte of secrets.)
+_MESSAGE_CHARACTERS_MAX = 4_096
+# More existing allocations of a node are decoded when the core takes them, some hundred in a step.
+_EXISTING_AT_ONCE = 100
+
 Items = UpdateAllocations | UpdateApplications | UpdateNodes
 
 
@@ -55,7 +60,7 @@ def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
             item.allocationKey,
             _termination(item.terminationType),
             item.UUID,
-            masked_text(item.message),  # it becomes a part of events
+            _message(item.message),
         )
         for item in request.releases.allocationsToRelease
     ]
@@ -65,7 +70,7 @@ def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
             item.applicationID,
             item.allocationKey,
             _termination(item.terminationType),
-            message=masked_text(item.message),
+            message=_message(item.message),
             ask_only=True,
         )
         for item in request.releases.allocationAsksToRelease
@@ -146,9 +151,42 @@ def _nodes(items: Iterable[si.NodeInfo], rm_id: str) -> Iterable[NodeItem]:
             attributes=attributes,
             capacity=_quantities(item.schedulableResource) if item.HasField("schedulableResource") else None,
             occupied=_quantities(item.occupiedResource) if item.HasField("occupiedResource") else None,
-            existing=tuple(_existing(existing, item.nodeID, rm_id) for existing in item.existingAllocations),
+            existing=_existing_of(item, rm_id),
             partition=without_rm(attributes.get(NODE_PARTITION, ""), rm_id),
         )
+
+
+def _existing_of(node: si.NodeInfo, rm_id: str) -> Collection[AskItem]:
+    if len(node.existingAllocations) > _EXISTING_AT_ONCE:
+        return ExistingAllocations(node, rm_id)
+    return tuple(_existing(each, node.nodeID, rm_id) for each in node.existingAllocations)
+
+
+class ExistingAllocations:
+    """The existing allocations of one node. Each is decoded where it is used."""
+
+    def __init__(self, node: si.NodeInfo, rm_id: str) -> None:
+        self._node, self._rm_id = node, rm_id
+
+    def __len__(self) -> int:
+        return len(self._node.existingAllocations)
+
+    def __iter__(self) -> Iterator[AskItem]:
+        for each in self._node.existingAllocations:
+            yield _existing(each, self._node.nodeID, self._rm_id)
+
+    def __contains__(self, item: object) -> bool:
+        return any(item == each for each in self)
+
+
+def _message(text: str) -> str:
+    """Returns a release's message for events: without secrets. A long one ends between two words, because half of a
+    secret is not known as one.
+    """
+    if len(text) > _MESSAGE_CHARACTERS_MAX:
+        end = text.rfind(" ", 0, _MESSAGE_CHARACTERS_MAX)
+        text = text[:end] if end > 0 else f"({len(text)} characters)"
+    return masked_text(text)
 
 
 def _existing(item: si.Allocation, node_id: str, rm_id: str) -> AskItem:

@@ -36,7 +36,7 @@ class MemoryStore:
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         """Deletes the records before ``offset`` at once, as retention would."""
         tail = self.tails[topic, partition]
-        tail.drop(min(offset, tail.end) - tail.base)
+        tail.drop_before(min(offset, tail.end))
 
 
 class MemoryLog:

@@ -67,6 +67,7 @@ log = structlog.get_logger(__name__)
 
 _RECORD_MEMORY_BYTES = 250  # memory of a record in the tail besides its content (tuple, bytes objects)
 _ALONE_BYTES = 16 << 10  # the loop commits no larger unit
+_TRIMMED_BYTES = 1 << 20  # dropped from the tails in one step after a large unit
 _STAGED_S = 0.005  # an append waits for what follows from it for so long
 _ALLOWED_S = 0.01  # saved for a few commits on a slow disk
 _READ_BYTES = 4 << 20  # limit of stored bytes per read from the file
@@ -120,7 +121,7 @@ class SqliteLog:
         self._allowance = Allowance(settings.sqlite_loop_share, _ALLOWED_S, time.monotonic())
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
-        self._tail_order: deque[tuple[PartitionTail, int, int]] = deque()  # tail, records, bytes; oldest first
+        self._tail_order: deque[PartitionTail] = deque()  # of each part in the tails, oldest part first
         self._tail_bytes = 0
         self._watchers: list[Watcher] = []
         # Committed units that become visible in steps, oldest first; their partitions.
@@ -575,9 +576,7 @@ class SqliteLog:
         while self._publishing:
             unit, reason = self._publishing[0]
             if reason is None and unit.error is None and unit.is_large:
-                for run in unit.runs:
-                    yield from self._publish_in_steps(run, unit.timestamp_ms)
-                self._settled(unit)
+                yield from self._publish_in_steps(unit)
             else:
                 self._settle((unit,), reason)
             self._publishing.popleft()
@@ -586,12 +585,23 @@ class SqliteLog:
             if self._publishing:
                 yield
 
-    def _publish_in_steps(self, run: Run, timestamp_ms: int) -> Iterator[None]:
-        for start in range(0, len(run.keys), LARGE_RECORDS):
-            count = min(LARGE_RECORDS, len(run.keys) - start)
-            self._show(run, run.records(run.first_offset, timestamp_ms, start, count), start)
+    def _publish_in_steps(self, unit: Unit) -> Iterator[None]:
+        """Makes the readers' records step by step, and all of them visible in one step: no reader gets only some."""
+        ready: list[tuple[Run, list[Record] | None, int]] = []
+        for run in unit.runs:
+            records: list[Record] = []
+            for start in range(0, len(run.keys) if run.partition.readers else 0, LARGE_RECORDS):
+                records += run.records(run.first_offset, unit.timestamp_ms, start, LARGE_RECORDS)
+                yield
+            ready.append((run, records if run.partition.readers else None, sum(run.sizes)))
+        for run, made, size in ready:
+            self._show(run, made if made is None or len(made) == len(run.keys) else None, size)
+        self._settled(unit)
+        for run in unit.runs:
+            self._disposal.add_lists(run.keys, run.values, run.headers, run.sizes)
+        while self._tail_bytes > self.settings.sqlite_tail_bytes:
+            self._trim(_TRIMMED_BYTES)
             yield
-        self._disposal.add_lists(run.keys, run.values, run.headers, run.sizes)
 
     def _settle(self, units: Sequence[Unit], reason: BaseException | None) -> None:
         """Publishes committed units, or raises the error in the waiting tasks. Called on the loop, in commit order."""
@@ -601,7 +611,7 @@ class SqliteLog:
             error = unit.error or reason
             if error is None:
                 for run in unit.runs:
-                    self._show(run, run.records(run.first_offset, unit.timestamp_ms), 0)
+                    self._publish(run, unit.timestamp_ms)
                 self._settled(unit)
             elif unit.done is not None and not unit.done.done():
                 unit.done.set_exception(error)
@@ -616,24 +626,34 @@ class SqliteLog:
         if unit.done is not None and not unit.done.done():
             unit.done.set_result(None)
 
-    def _show(self, run: Run, records: list[Record], start: int) -> None:
-        """Makes a run's records visible: all, or those from this index on."""
-        place, count = run.partition, len(records)
-        assert run.first_offset + start == place.tail.end, "commits are published in their order"
-        size = sum(run.sizes[start : start + count]) + count * _RECORD_MEMORY_BYTES
-        self._tail_order.append((place.tail, count, size))
-        self._tail_bytes += size
-        place.tail.extend(records)
+    def _publish(self, run: Run, timestamp_ms: int) -> None:
+        size = sum(run.sizes)
+        self._show(run, run.records(run.first_offset, timestamp_ms) if run.partition.readers else None, size)
+        self._trim(2 * (size + len(run.keys) * _RECORD_MEMORY_BYTES))
+
+    def _show(self, run: Run, records: Sequence[Record] | None, size: int) -> None:
+        """Makes a run's records visible. ``records`` None: without them, because nobody reads them here."""
+        place, first, count = run.partition, run.first_offset, len(run.keys)
+        assert first == place.tail.end, "commits are published in their order"
+        if records is not None:
+            size += count * _RECORD_MEMORY_BYTES
+            self._tail_order.extend([place.tail] * place.tail.extend(records, size))
+            self._tail_bytes += size
+        else:
+            place.tail.skip(count)
         for watcher in self._watchers:
             watcher(place.id, place.first_offset, place.tail.end)
-        for index, waiter in enumerate(run.done[start : start + count], start):
+        for index, waiter in enumerate(run.done):
             if not waiter.done():
-                waiter.set_result(run.first_offset + index)
+                waiter.set_result(first + index)
         self._count_written[place.topic](count)
-        while self._tail_bytes > self.settings.sqlite_tail_bytes:
-            tail, dropped, freed = self._tail_order.popleft()
-            tail.drop(dropped)
-            self._tail_bytes -= freed
+
+    def _trim(self, most: int) -> None:
+        """Drops the oldest parts of the tails while these have too much, but little more than ``most`` bytes."""
+        freed = 0
+        while self._tail_bytes - freed > self.settings.sqlite_tail_bytes and freed <= most:
+            freed += self._tail_order.popleft().drop_part()
+        self._tail_bytes -= freed
 
     def _set_first(self, place: StoredPartition, first_offset: int) -> None:
         place.first_offset = first_offset

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from muster_bus import metrics
-from muster_bus.backends.sqlite_format import INSERT_BLOCKS, ROWS_PER_INSERT, stored_bytes
+from muster_bus.backends.sqlite_format import INSERT_BLOCKS, PAGE_BYTES, ROWS_PER_INSERT, stored_bytes
 from muster_bus.backends.sqlite_units import Claim, Order, Stop, StoredPartition, Unit
 from muster_bus.errors import Fenced, LogFull, LogUnavailable
 
@@ -27,6 +27,8 @@ _GROUP_BYTES = 4 << 20  # limit of one commit; bounds the wait of its last units
 _GROUP_UNITS = 512
 _WAL_BYTES = 8 << 20  # maintenance does a checkpoint when this much was written since the last one
 _WAL_LIMIT_BYTES = 64 << 20  # if maintenance falls behind, the writer does the checkpoint itself
+_WAL_FILE_BYTES_MAX = 128 << 20  # a larger file, which some reader held, is cut; a smaller one is written again
+_FRAME_BYTES = PAGE_BYTES + 24  # of a page in the write-ahead log
 _READERS_WAIT_MS = 200  # Muster's own readers have snapshots of a few milliseconds
 _READERS_PAUSE_S = 5.0  # between two waits for a reader that does not end
 
@@ -280,16 +282,21 @@ class Committer:
                 self._written_bytes, self._synced_ends = 0, ends
             else:
                 self._written_bytes = _WAL_BYTES // 2  # not at every commit
-            self._shorten()
+            self._bound(pages * _FRAME_BYTES)
         except (sqlite3.Error, OSError) as error:
             self._written_bytes = _WAL_BYTES // 2
             log.warning("log.checkpoint_failed", path=str(self._path), error=str(error))
 
-    def _shorten(self) -> None:
-        """Empties the write-ahead log if it is over its limit. Raises sqlite3.Error, OSError."""
+    def _bound(self, used_bytes: int) -> None:
+        """Begins the write-ahead log anew if what it has is over its limit. Raises sqlite3.Error, OSError.
+
+        The file keeps its size, up to a limit: the disk would have to find the room again for the next commits.
+
+        :param used_bytes: the part of the file that commits have written since the log began anew.
+        """
         size = self._wal.stat().st_size
         metrics.wal_bytes.set(size)
-        if size < _WAL_LIMIT_BYTES:
+        if used_bytes < _WAL_LIMIT_BYTES and size < _WAL_FILE_BYTES_MAX:
             self.held_bytes = 0
             return
         now_s = time.monotonic()
@@ -299,7 +306,8 @@ class Committer:
         (before_ms,) = self._writing.execute("PRAGMA busy_timeout").fetchone()
         self._writing.execute(f"PRAGMA busy_timeout = {_READERS_WAIT_MS}")
         try:
-            (busy, _, _) = self._writing.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            how = "TRUNCATE" if size >= _WAL_FILE_BYTES_MAX else "RESTART"
+            (busy, _, _) = self._writing.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
         finally:
             self._writing.execute(f"PRAGMA busy_timeout = {before_ms}")
         held = size if busy else 0

@@ -138,6 +138,7 @@ class SqliteReader(AheadReader):
     def __init__(self, embedded: OpenLog, place: StoredPartition, position: int) -> None:
         super().__init__(position)
         self._log, self._place = embedded, place
+        place.readers += 1
         self._count_read = metrics.records_read.labels(place.topic).inc
 
     def known_end(self) -> int:
@@ -181,6 +182,8 @@ class SqliteReader(AheadReader):
         return self._end()
 
     async def close(self) -> None:
+        if not self._closed:
+            self._place.readers -= 1
         self._closed = True
         self._place.tail.wake()
 

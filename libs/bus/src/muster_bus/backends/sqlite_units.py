@@ -33,6 +33,7 @@ class StoredPartition:
     cleaned_to: int
     kept: int
     next_offset: int  # the writer's: offset of the next record to write
+    readers: int = 0  # the loop's: the open readers; without any the tail keeps nothing
     # The loop's: records from the tail's end on that only the reader of one owner gets; the owner whose reader waits.
     staged: Sequence[Record] = ()
     staged_for: Hold | None = None

@@ -2,55 +2,126 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from muster_bus.backends.reading import Changing
 from muster_bus.log import Record
 
-# Dropped records are deleted together, when they are this part of the list. Until then they keep their memory: with one
-# half, a tail of 64 MiB took up to 128. Each deletion moves the references that stay: each up to seven times, in 5 ns.
-_DROPPED_PARTS = 8
+# Limits of a part. To free the records of one costs some 50 µs.
+_PART_RECORDS, _PART_BYTES = 256, 64 << 10
+
+
+class _Part:
+    """Consecutive records that are dropped together."""
+
+    __slots__ = ("first", "records", "size")
+
+    def __init__(self, first: int, records: list[Record], size: int) -> None:
+        self.first, self.records, self.size = first, records, size
 
 
 class PartitionTail(Changing):
     """A run of records ``[base, end)`` without holes, oldest first. Belongs to one event loop.
 
+    It is kept in parts of bounded size, which are dropped one by one: to drop does not move what stays, and frees few
+    records at once.
+
     :param end: offset of the next record to come.
     """
 
-    __slots__ = ("_calls", "_head", "_records", "base", "end")
+    __slots__ = ("_calls", "_parts", "base", "end")
 
     def __init__(self, end: int) -> None:
         super().__init__()
         self.base = end
         self.end = end
-        self._records: list[Record] = []
         self._calls: tuple[Callable[[], None], ...] = ()
-        self._head = 0  # index of ``base``; dropped records before it are deleted together
+        self._parts: deque[_Part] = deque()  # after records that nobody kept, the older ones are before ``base``
 
-    def extend(self, records: Sequence[Record]) -> None:
-        """Makes records visible and wakes all waiting tasks. The records' offsets start at ``end``, without holes."""
-        self._records.extend(records)
-        self.end += len(records)
-        for call in self._calls:
-            call()
-        self.wake()
+    def extend(self, records: Sequence[Record], size: int = 0) -> int:
+        """Makes records visible and wakes all waiting tasks. The records' offsets start at ``end``, without holes.
+
+        :param size: their bytes; :meth:`drop_part` returns them again.
+
+        Returns the number of parts that are there in addition.
+        """
+        before = len(self._parts)
+        if records:
+            self._append(records, size)
+        added = len(self._parts) - before
+        self._grow(len(records))
+        return added
+
+    def skip(self, count: int) -> None:
+        """Makes so many records visible, and wakes all waiting tasks, without the records: nobody reads them here."""
+        self._grow(count)
+        self.base = self.end
 
     def on_more(self, call: Callable[[], None]) -> None:
         """Calls back after each :meth:`extend`. The call must not raise."""
         self._calls = (*self._calls, call)
 
-    def drop(self, count: int) -> None:
-        """Forgets the ``count`` oldest records."""
-        self._head += count
-        self.base += count
-        if self._head * _DROPPED_PARTS > len(self._records):
-            del self._records[: self._head]
-            self._head = 0
+    def drop_part(self) -> int:
+        """Forgets the oldest part. Returns its bytes; 0 if nothing is left."""
+        if not self._parts:
+            return 0
+        part = self._parts.popleft()
+        self.base = max(self.base, part.first + len(part.records))
+        return part.size
+
+    def drop_before(self, offset: int) -> None:
+        """Forgets the records before ``offset``, which is at most ``end``."""
+        parts = self._parts
+        while parts and parts[0].first + len(parts[0].records) <= offset:
+            parts.popleft()
+        self.base = max(self.base, offset)
 
     def slice(self, position: int, max_records: int) -> Sequence[Record] | None:
         """Returns up to ``max_records`` from ``position`` on; None if the position is before ``base``."""
         if position < self.base:
             return None
-        start = self._head + position - self.base
-        return self._records[start : start + max_records]
+        if position >= self.end:
+            return ()
+        last = self._parts[-1]
+        if position >= last.first:  # (nearly always)
+            start = position - last.first
+            return last.records[start : start + max_records]
+        found: list[Record] = []
+        at = bisect_right(self._parts, position, key=_first) - 1
+        start = position - self._parts[at].first
+        for part in islice(self._parts, at, None):
+            found += part.records[start : start + max_records - len(found)]
+            if len(found) >= max_records:
+                break
+            start = 0
+        return found
+
+    def _append(self, records: Sequence[Record], size: int) -> None:
+        parts, count = self._parts, len(records)
+        last = parts[-1] if parts else None
+        if (
+            last is not None
+            and last.first + len(last.records) == self.end
+            and len(last.records) + count <= _PART_RECORDS
+            and last.size + size <= _PART_BYTES
+        ):
+            last.records += records
+            last.size += size
+            return
+        for start in range(0, count, _PART_RECORDS):
+            some = list(records[start : start + _PART_RECORDS])
+            share = size * (start + len(some)) // count - size * start // count
+            parts.append(_Part(self.end + start, some, share))
+
+    def _grow(self, count: int) -> None:
+        self.end += count
+        for call in self._calls:
+            call()
+        self.wake()
+
+
+def _first(part: _Part) -> int:
+    return part.first

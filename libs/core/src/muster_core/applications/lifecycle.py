@@ -193,6 +193,7 @@ class Lifecycle:
             self._gangs.withdraw(app)
             self._limits.leave(app)
         app.gone = True
+        app.gang = None  # each refers to the other
         state.types.release(app.allocated, app.pending)
 
     def _leave_queue(self, app: Application, out: Outcome, now_ns: int) -> None:
@@ -402,6 +403,7 @@ class Lifecycle:
         state = self._state
         del state.rejected[app.app_id]
         app.gone = True
+        app.gang = None
         out.touch(app, state.name)
 
 

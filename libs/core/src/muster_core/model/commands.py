@@ -8,6 +8,7 @@ Both generations of the interface become this one form (``muster_scheduler.inges
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -96,7 +97,7 @@ class NodeItem:
     _: KW_ONLY
     capacity: dict[str, int] | None = None
     occupied: dict[str, int] | None = None
-    existing: tuple[AskItem, ...] = ()
+    existing: Collection[AskItem] = ()
     partition: str = ""
     by_operator: bool = False
 

@@ -74,6 +74,11 @@ class Ledger:
         for index, value in (maximum or {}).items():
             self.limit[index] = value
 
+    def unlink(self) -> None:
+        """Forgets what refers to it. It has ended: so it is freed with its last user, without a collection."""
+        self.blocked = WaitPoint()
+        self.waiting_apps.clear()
+
 
 class Tracker(Ledger):
     """The use of one user or one group in a queue with a limit for it.
@@ -228,20 +233,20 @@ class Queue(Ledger):
                 self.maximum[number] = min(value, self.maximum[number])
         self.set_limit(self.maximum)
 
-    def take_apart(self) -> None:
-        """Ends the circles in which a queue of a core that has ended refers to itself and to others."""
-        self.parent = None
-        self.ancestry = self.line = ()
-        self.children.clear()
-        self.ready.clear()
-        for waitlist in self.waitlists.values():
-            waitlist.take_apart()
-        self.waitlists.clear()
-        self.fair_uses = None
-
     def by_name(self, items: Mapping[int, int] | None) -> dict[str, int] | None:
         """Quantities by type name."""
         return None if items is None else {self.types.names[number]: value for number, value in items.items()}
+
+    def unlink(self) -> None:
+        """See :meth:`Ledger.unlink`."""
+        super().unlink()
+        for waitlist in self.waitlists.values():
+            waitlist.unlink()
+        self.waitlists.clear()
+        self.children.clear()
+        self.ready.clear()
+        self.ready_apps, self.ready_priorities, self.fair_uses = SortedLine(), Priorities(), None
+        self.ancestry = self.line = () if self.parent is None else self.parent.ancestry
 
     def __repr__(self) -> str:
         return f"Queue({self.path})"
@@ -344,10 +349,12 @@ class Waitlist:
         if self.leaf.fair_uses is not None:
             self.leaf.fair_uses.registered(self)
 
-    def take_apart(self) -> None:
-        """Ends the circles of a list of a core that has ended, see :meth:`Queue.take_apart`."""
+    def unlink(self) -> None:
+        """Leaves its wait point, which has ended, and forgets its groups."""
+        self.wait_point = self.relay = self.bench = self.party = None
         self.groups.clear()
-        self.urgent = self.wait_point = self.bench = self.party = self.relay = None
+        if self.urgent is not None:
+            self.urgent.clear()
 
     def place_again(self) -> None:
         """Puts the list at its place where it waits: its first group changed."""

@@ -240,12 +240,12 @@ class QueueTree:
         """Removes an empty queue from the tree, with its event and its tombstone."""
         state = self._state
         self._waiting.forget_lists(queue, out)
+        uses = queue.fair_uses.forget() if queue.fair_uses is not None else ()
         self.remove_queue(queue)
         detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
         out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns)
-        if queue.fair_uses is not None:
-            for use in queue.fair_uses.forget():
-                out.touch(use, state.name)
+        for use in uses:
+            out.touch(use, state.name)
         out.touch(queue, state.name)
         self._external.queue_is_gone(queue, out)
 
@@ -258,6 +258,7 @@ class QueueTree:
         self._waiting.set_ready(queue, None)
         del state.queues[queue.path], queue.parent.children[queue.name]
         queue.gone = True
+        queue.unlink()
         state.types.release(queue.limit, queue.fair_max, queue.allocated, queue.pending, queue.preempting)
 
     def change_queue_state(self, queue: Queue, event: QueueEvent) -> None:

@@ -30,6 +30,7 @@ class Calls:
                 yield
         finally:
             self._callers.discard(caller)
+            caller.call_over()
 
     def changed(self, rights_of: Callable[[Caller], Rights | None]) -> None:
         """Gives each caller its present rights. Ends the calls that use a right that is gone.

@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 import structlog
 from muster_rest.methods import METHODS, Method, by_path
+from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import Caller
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.identity import Proof, Right
@@ -28,7 +29,7 @@ from muster_runtime.life import until
 
 from muster_gateway import metrics
 from muster_gateway.access.calls import Calls
-from muster_gateway.access.request_codec import rm_of
+from muster_gateway.access.request_codec import REQUEST_BYTES_MAX, may_be_large, rm_steps
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
 from muster_gateway.call_limits import CallLimits
@@ -36,6 +37,7 @@ from muster_gateway.errors import NotIdentified, NotPermitted, OverLimit, RightW
 from muster_gateway.identity import Asked, Doorman
 from muster_gateway.rates import Rates, pushback
 from muster_gateway.seldom import Seldom
+from muster_gateway.turns import StepTurns
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +61,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
     :param rates: of identities; None: no limits.
     :param audit: takes the entries; None: nothing is audited.
     :param limits: of an identity's open calls; None: no limits.
+    :param turns: those of the gateway's large messages.
     """
 
     def __init__(
@@ -69,7 +72,9 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         rates: Rates | None = None,
         audit: AuditWriter | None = None,
         limits: CallLimits | None = None,
+        turns: StepTurns | None = None,
     ) -> None:
+        self._turns = turns if turns is not None else StepTurns()
         self._doorman, self._calls, self._rates, self._audit = doorman, calls, rates, audit
         self._limits = limits
         self._methods = by_path(METHODS) if methods is None else methods
@@ -90,8 +95,9 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
 
     def _calling(self, method: Method, inner: Handler) -> Handler:
         async def handle(request: Any, context: Any) -> Any:
-            caller = await self._admit(method, request, context)
-            async with self._under_way(method, request, caller, context):
+            rm_id = await self._rm_in(method, request, context)
+            caller = await self._admit(method, request, rm_id, context)
+            async with self._under_way(method, request, rm_id, caller, context):
                 return await inner(request, context)
 
         return handle
@@ -101,9 +107,10 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
 
         async def handle(request: Any, context: Any) -> None:
             withdrawn = asyncio.Event()
-            caller = await self._admit(method, request, context)
+            rm_id = await self._rm_in(method, request, context)
+            caller = await self._admit(method, request, rm_id, context)
             caller.on_withdrawn(withdrawn.set)
-            async with self._under_way(method, request, caller, context):
+            async with self._under_way(method, request, rm_id, caller, context):
                 await send_headers(context)
                 if not await until(inner(request, context), withdrawn.wait()):
                     gone = RightWithdrawn(caller.identity.name)
@@ -115,14 +122,14 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         """Wraps a generator, of a library. It learns nothing of the caller."""
 
         async def handle(requests: Any, context: Any) -> AsyncIterator[Any]:
-            await self._admit(method, requests, context)
+            await self._admit(method, requests, "", context)
             async for answer in inner(requests, context):
                 yield answer
 
         return handle
 
     @contextmanager
-    def _audited(self, method: Method, request: Any, caller: Caller, context: Any) -> Iterator[None]:
+    def _audited(self, method: Method, request: Any, rm_id: str, caller: Caller, context: Any) -> Iterator[None]:
         """Notes how a call of an audited method ends, and of the others those that a limit ends."""
         if self._audit is None:
             yield
@@ -133,8 +140,8 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             except Exception:
                 ends = _LIMITS if isinstance(request, bytes) else _STREAM_LIMITS
                 if context.code() in ends:
-                    rm_id = _rm_in(method, request) or next((rm_id for _, rm_id in caller.claims if rm_id), "")
-                    self._audit.refused(caller, "call", rm_id, OverLimit(_status(context)))
+                    named = rm_id or next((claimed for _, claimed in caller.claims if claimed), "")
+                    self._audit.refused(caller, "call", named, OverLimit(_status(context)))
                 raise
             return
         result, reason = Result.ACCEPTED, ""
@@ -147,10 +154,12 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             result, reason = Result.FAILED, _status(context)
             raise
         finally:
-            self._audit.ended(caller, method.action, _rm_in(method, request), result, reason)
+            self._audit.ended(caller, method.action, rm_id, result, reason)
 
     @asynccontextmanager
-    async def _under_way(self, method: Method, request: Any, caller: Caller, context: Any) -> AsyncIterator[None]:
+    async def _under_way(
+        self, method: Method, request: Any, rm_id: str, caller: Caller, context: Any
+    ) -> AsyncIterator[None]:
         """Holds one of the identity's open calls while an admitted call is under way, and notes how it ends. Ends the
         call with RESOURCE_EXHAUSTED if the identity has too many.
         """
@@ -160,14 +169,24 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
                     place.enter_context(self._limits.identity_place(caller.identity.name))
                 except OverLimit as error:
                     if self._audit is not None:
-                        self._audit.refused(caller, method.action, _rm_in(method, request), error)
+                        self._audit.refused(caller, method.action, rm_id, error)
                     await context.abort(error.code, str(error))
-            with self._calls.under_way(caller), self._audited(method, request, caller, context):
+            with self._calls.under_way(caller), self._audited(method, request, rm_id, caller, context):
                 yield
 
-    async def _admit(self, method: Method, request: Any, context: Any) -> Caller:
+    async def _rm_in(self, method: Method, request: Any, context: Any) -> str:
+        """Returns the RM that a request names; "": it is a stream, or names none. Ends a call whose request is larger
+        than any request of its kind can be with RESOURCE_EXHAUSTED.
+        """
+        if not isinstance(request, bytes):
+            return ""
+        if len(request) > REQUEST_BYTES_MAX and not may_be_large(method.path):
+            error = OverLimit(f"request: {len(request)} bytes, expected at most {REQUEST_BYTES_MAX}")
+            await context.abort(error.code, str(error))
+        return await self._turns.run(host_of_peer(context.peer()), rm_steps(method.path, request))
+
+    async def _admit(self, method: Method, request: Any, rm_id: str, context: Any) -> Caller:
         """Returns the call's caller, or ends the call with UNAUTHENTICATED or PERMISSION_DENIED."""
-        rm_id = _rm_in(method, request)
         peer: str = context.peer()
         asked: Asked | None = None
         try:
@@ -200,11 +219,6 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         if method.rm:
             caller.claims.append((method.right, rm_id))
         return caller
-
-
-def _rm_in(method: Method, request: Any) -> str:
-    """Returns the RM that a request names; "": it is a stream, or names none."""
-    return rm_of(method.path, request) if isinstance(request, bytes) else ""
 
 
 def _status(context: Any) -> str:

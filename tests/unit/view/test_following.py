@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -160,30 +159,23 @@ async def test_a_registration_frees_the_one_before_when_its_readers_have_their_a
         await bench.commit(rm.partition, [rm.own_record(), rm.record("reg", "-", value=encode_registration(rm.info))])
         await eventually(lambda: (known := view.states().get("rm1")) and known.info.registrations == registered)
 
-    def queues() -> int:
-        return sum(type(each).__name__ == "Queue" for each in gc.get_objects())
+    def tree(view: Any) -> dict[str, Any]:
+        (partition,) = view.states()["rm1"].core.partitions.values()
+        found: dict[str, Any] = partition.queues
+        return found
 
     async with bench.view() as view:
-        gc.collect()
-        gc.disable()
-        try:
-            at_first = queues()
-            (before,) = view.states()["rm1"].core.partitions.values()
-            paths = list(before.queues)
-            assert len(paths) > 1
-            with view._gate.answering():
-                await register()
-                assert list(before.queues) == paths, "an answer that began before reads it"
-                assert before.root.children
+        ended = [tree(view)]
+        paths = list(ended[0])
+        assert len(paths) > 1
+        with view._gate.answering():
             await register()
-            for _ in range(5):
-                await register()
-            ended = before.queues
-            await eventually(lambda: not ended)
-            del before
-            await eventually(lambda: queues() <= at_first + 8)  # (an empty root of each)
-        finally:
-            gc.enable()
+            assert list(ended[0]) == paths, "an answer that began before reads it"
+        for _ in range(3):
+            ended.append(tree(view))
+            await register()
+        await eventually(lambda: not any(ended))
+        assert list(tree(view)) == paths
 
 
 def follower(bench: Bench, **settings: object) -> PartitionFollower:

@@ -149,6 +149,36 @@ async def test_many_small_reads_make_the_same_state_as_one(bench: Bench) -> None
                 assert (await one.get(f"/ws/v1/{path}")).content == (await other.get(f"/ws/v1/{path}")).content
 
 
+async def test_a_registration_frees_the_one_before_when_its_readers_have_their_answers(bench: Bench) -> None:
+    """Without the collector, and at the latest when the last answer that began before it has ended."""
+    rm = bench.rm()
+    await bench.write(rm)
+
+    async def register() -> None:
+        rm.info.registrations += 1
+        registered = rm.info.registrations
+        await bench.commit(rm.partition, [rm.own_record(), rm.record("reg", "-", value=encode_registration(rm.info))])
+        await eventually(lambda: (known := view.states().get("rm1")) and known.info.registrations == registered)
+
+    def tree(view: Any) -> dict[str, Any]:
+        (partition,) = view.states()["rm1"].core.partitions.values()
+        found: dict[str, Any] = partition.queues
+        return found
+
+    async with bench.view() as view:
+        ended = [tree(view)]
+        paths = list(ended[0])
+        assert len(paths) > 1
+        with view._gate.answering():
+            await register()
+            assert list(ended[0]) == paths, "an answer that began before reads it"
+        for _ in range(3):
+            ended.append(tree(view))
+            await register()
+        await eventually(lambda: not any(ended))
+        assert list(tree(view)) == paths
+
+
 def follower(bench: Bench, **settings: object) -> PartitionFollower:
     return PartitionFollower(
         bench.log, bench.topics, bench.topics.partition_of("rm1"), ViewSettings.model_validate(settings), bench.clock,

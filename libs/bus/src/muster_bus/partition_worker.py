@@ -32,6 +32,7 @@ from muster_runtime.waits import in_step_s
 from muster_bus import metrics
 from muster_bus.backends.rules import size_of
 from muster_bus.clock import Clock
+from muster_bus.contention import Contention
 from muster_bus.errors import (
     BadRecord,
     BusError,
@@ -59,8 +60,11 @@ _FOLD_READ_S = 1.0  # wait for the rest of the state; needed only with a slow br
 # A longer wait ends with the worker's stop, and is a task of its own. A worker that has work never waits for so long.
 _STOPPABLE_S = 0.2
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
-# Processor time (s) after which a machine that works in steps lets other tasks run. A turn of the loop costs 0.05 ms.
-_GIVE_WAY_S = 0.001
+# Processor time (s) after which a machine that works in steps lets other tasks run: while several resource managers ask
+# for something, and otherwise. A turn of the loop costs 0.05 ms.
+_GIVE_WAY_S, _GIVE_WAY_ALONE_S = 0.001, 0.005
+# While several ask, a transaction gathers for this part of gather_s.
+_GATHER_SHARED = 0.2
 # More records are no small commit, so that the log takes them in steps: each costs a microsecond.
 _PROMPT_RECORDS = 2048
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
@@ -117,6 +121,7 @@ class PartitionWorker:
     :param report: makes a record that says that all input before an offset is answered. It is in the transaction that
         answers it, for writers of the input that wait for that.
     :param standby: has followed the partition's state; the first life takes its machine, if it has one.
+    :param contention: shared by all workers of a process, which share its loop; None: the worker is alone.
     """
 
     def __init__(
@@ -132,8 +137,10 @@ class PartitionWorker:
         letter_value: Callable[[bytes], tuple[bytes, str]] | None = None,
         report: Callable[[int], OutRecord] | None = None,
         standby: Standby | None = None,
+        contention: Contention | None = None,
     ) -> None:
         self._standby = standby
+        self.contention = contention if contention is not None else Contention()
         self._taking: asyncio.Task[Folded | None] | None = None  # from the standby
         self.consult, self.letter_value, self.report = consult, letter_value, report
         self.log, self.topics, self.group, self.partition = log, topics, group, partition
@@ -389,6 +396,9 @@ class _Life:
             size_bytes += len(self._kept[count].value or b"")
             count += 1
         taken, self._kept = self._kept[:count], self._kept[count:]
+        now_s = self._clock.monotonic()
+        for record in taken:
+            self._worker.contention.note(record.key, now_s)
         return taken
 
     async def _read(self) -> Sequence[Record]:
@@ -592,7 +602,8 @@ class _Life:
         if self._gathers_since is None:
             self._gathers_since = (work_s, now_s)
         since_work_s, since_s = self._gathers_since
-        young = work_s - since_work_s < settings.gather_s and now_s - since_s < _GATHER_WAIT * settings.gather_s
+        gather_s = settings.gather_s * (_GATHER_SHARED if self._worker.contention.is_shared(now_s) else 1)
+        young = work_s - since_work_s < gather_s and now_s - since_s < _GATHER_WAIT * gather_s
         small = self._machine.held() + len(self._outputs) < settings.gather_records
         if young and small and not self._is_full() and not self._is_careful() and not self._worker.stopping.is_set():
             deadline_ns = guard(self._machine.next_deadline_ns)
@@ -610,11 +621,13 @@ class _Life:
 
     async def _take_parts(self, parts: Iterator[Sequence[OutRecord]]) -> None:
         """Takes the machine's records in parts. Other tasks run at an empty one, if there was enough work before."""
-        since_s = time.thread_time()
+        since_s, is_shared = time.thread_time(), self._worker.contention.is_shared
         while (part := self._decide(next, parts, None)) is not None:
             if part:
                 self._take(part)
-            elif time.thread_time() - since_s >= _GIVE_WAY_S:
+            elif time.thread_time() - since_s >= (
+                _GIVE_WAY_S if is_shared(self._clock.monotonic()) else _GIVE_WAY_ALONE_S
+            ):
                 await asyncio.sleep(0)
                 since_s = time.thread_time()
 

@@ -328,8 +328,9 @@ class Partition(PartitionState):
     def take_apart(self) -> Steps:
         """Empties a partition whose core another one has replaced; in steps.
 
-        Nodes, applications, asks and allocations refer to each other and to the partition. Left alone, they would be in
-        memory until a full garbage collection. The parts of the partition remain in such a circle, but they are few.
+        Queues, nodes, applications, asks and allocations refer to each other and to the partition. Left alone, they
+        would be in memory until a full garbage collection. The parts of the partition remain in such a circle, but they
+        are few.
         """
         for apps in (self.apps, self.rejected):
             for count, app in enumerate(apps.values(), 1):
@@ -341,7 +342,11 @@ class Partition(PartitionState):
             yield from node.take_apart()
             if not count % STEP:
                 yield
-        for mapping in (self.nodes, self.apps, self.rejected, self.foreign):
+        for count, queue in enumerate(self.queues.values(), 1):
+            queue.unlink()
+            if not count % STEP:
+                yield
+        for mapping in (self.nodes, self.apps, self.rejected, self.foreign, self.queues):
             yield from clear_in_steps(mapping)
         self.reserved.clear()
         self.moved_offers.clear()

@@ -36,7 +36,7 @@ from muster_core.model.outcome import Change, ConfigurationAnswer, Detail, Event
 from muster_core.model.partition_state import Timed
 from muster_core.model.quotas import Quotas
 from muster_core.model.scopes import CallbackPolicy
-from muster_core.model.steps import FEW, LIGHT_STEP, STEP, Steps, finish
+from muster_core.model.steps import FEW, LIGHT_STEP, SOME, STEP, Steps, finish
 from muster_core.partition import CONNECTED, Partition, is_awaited
 from muster_core.queues import reload
 from muster_core.queues.limits import limit_events, link_event
@@ -256,18 +256,18 @@ class SchedulerCore:
                     for named in unnamed.named(release):
                         yield from self._allocations.release(named, unnamed, out, now_ns)
                     self._follow_up(out, now_ns)
-                    if not count % STEP:
+                    if not count % SOME:
                         yield
                 for count, ask_item in enumerate(command.asks, 1):
                     self._allocations.take(ask_item, out, now_ns)
                     self._follow_up(out, now_ns)
-                    if not count % STEP:
+                    if not count % SOME:
                         yield
             case UpdateApplications():
                 for count, app_item in enumerate(command.new, 1):
                     self._applications.add(app_item, out, now_ns)
                     self._follow_up(out, now_ns)
-                    if not count % STEP:
+                    if not count % FEW:
                         yield
                 for count, (partition, app_id) in enumerate(command.remove, 1):
                     yield from self._applications.remove(partition, app_id, out, now_ns)
@@ -418,14 +418,15 @@ class SchedulerCore:
         return out
 
     def cycle_in_steps(self, now_ns: int, budget: int, out: Outcome) -> Steps:
-        """Does the same; the deadlines in steps, see :meth:`apply_in_steps`."""
+        """Does the same in steps, see :meth:`apply_in_steps`."""
         self._outcome(out)
         if self._deadlines:
             yield from self._fire_deadlines(out, now_ns)
         left = budget
         for partition in self._in_turn():
             for _ in range(_PASSES_MAX):
-                left -= partition.cycle.run(out, now_ns, left)
+                made = yield from partition.cycle.run(out, now_ns, left)
+                left -= made
                 if left <= 0 or not partition.waiting.has_wakeups:
                     break
         self._follow_up(out, now_ns)

@@ -27,6 +27,7 @@ from muster_core.external.external_books import ExternalBooks
 from muster_core.external.offers import REPORT_NS
 from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_core.model.quotas import QuotaLimits
+from muster_core.model.steps import finish
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
@@ -36,8 +37,7 @@ from muster_runtime import event_settings
 from muster_state import fold, state_codec
 from muster_state.sent import SentMessages, TakenOf
 
-# Parents first: queues before applications; queues, applications and nodes before objects that refer to them. Sources
-# and their objects come before the core that is built from them.
+# Parents first. Sources come before the core that has them.
 _EXTERNAL = (state_codec.SOURCE, state_codec.EXTERNAL)
 _KIND_ORDER = (
     state_codec.QUEUE,
@@ -49,8 +49,6 @@ _KIND_ORDER = (
     state_codec.ALLOC,
     state_codec.WHY,
 )
-
-
 # YuniKorn's buckets: 0.1 ms to 1,000 s.
 DECIDING_LIMITS_US = tuple(100 * 10**power for power in range(8))
 
@@ -421,7 +419,7 @@ class Witness(Protocol):
         """Is called after the record was folded."""
 
     def dropped(self, state: RmState, *, for_ever: bool) -> None:
-        """Is called after an RM's core was dropped: the RM registers again, or (``for_ever``) was forgotten."""
+        """Takes apart a core that was dropped: the RM registers again, or (``for_ever``) was forgotten."""
 
 
 # Arguments: RM, partition, kind, and the parts of the key after the partition.
@@ -636,7 +634,7 @@ class StateFolder:
         recorded = state_pb2.RmObject.FromString(value)
         known = self.rms.get(rm_id)
         if known is None or known.info.registrations != recorded.registrations:
-            # The next record has the registration's data. Until then the RM is not shown.
+            # (The next record has the registration's data. Until then the RM is not shown.)
             self._drop(rm_id, for_ever=False)
             self._registering[rm_id] = info = RmInfo(rm_id)
             _take_rm(info, recorded)
@@ -657,6 +655,8 @@ class StateFolder:
                     self._leaving(rm_id, partition, state_codec.QUEUE, (path,))
         if self._witness is not None:
             self._witness.dropped(dropped, for_ever=for_ever)
+        else:
+            finish(dropped.core.take_apart())
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
         info = self._registering.pop(rm_id, None)

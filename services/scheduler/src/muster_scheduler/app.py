@@ -16,6 +16,7 @@ from functools import partial
 
 import structlog
 from muster_bus.clock import Clock, SystemClock
+from muster_bus.contention import Contention
 from muster_bus.errors import Fenced
 from muster_bus.log import Log
 from muster_bus.membership import Assignment, Given, GroupLog, GroupTerms, Membership
@@ -75,6 +76,7 @@ class SchedulerService:
         self._times: dict[int, RecordedTime] = {}  # by partition, of its latest machine
         self._reached = ReachedQuotas(clock.monotonic)
         self._disposal = Disposal()
+        self._contention = Contention()
         self._make_machine: Callable[[int], SchedulerMachine] | None = None
         self._ownership = Ownership()
         self._workers: dict[int, PartitionWorker] = {}
@@ -246,6 +248,7 @@ class SchedulerService:
             without_secrets,
             partial(decided_report, self._topics, partition),
             self._standbys.pop(partition, None),
+            self._contention,
         )
         self._workers[partition] = worker
         task = asyncio.create_task(self._run(worker, outside), name=f"scheduler-{partition}")

@@ -63,8 +63,8 @@ RESPONSE_BYTES_MAX = 256 * 1024
 ITEM_BYTES_MAX = 64 * 1024
 # Limit of a question about thousands of victims; a log record cannot hold a larger one.
 QUESTION_BYTES_MAX = 768 * 1024
-# Objects, facts or events of one step: about two milliseconds.
-_STEP = 256
+# Objects, facts or events of one step: about half a millisecond.
+_STEP = 64
 
 _ALLOCATION, _APPLICATION, _NODE = pb.STREAM_ALLOCATION, pb.STREAM_APPLICATION, pb.STREAM_NODE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from itertools import chain
+from typing import TypeVar
 
 import structlog
 from muster_bus.log import OutRecord
@@ -31,6 +32,8 @@ from muster_scheduler.roster import Roster
 from muster_scheduler.sources import Sources
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class Registrar:
@@ -77,7 +80,8 @@ class Registrar:
         known = self._roster.folder.rms.get(rm_id)
         text, found = self._policy_groups.text_for(request.config, request.policyGroup, rm_id, self._roster.folder.rms)
         judged = envelope.judged if envelope.HasField("judged") else None
-        config, compiled, all_problems = self._judge.judge(text, judged, rm_id)
+        # (Each part of the work on many queues is a step.)
+        config, compiled, all_problems = yield from _then_pause(self._judge.judge(text, judged, rm_id))
         all_problems += found
         extra_config, problems = event_settings.merged({}, request.extraConfig)
         all_problems += configuration.event_warnings(problems)
@@ -128,14 +132,16 @@ class Registrar:
             self._admin.callback_gone(rm_id, self._roster.emitters[rm_id], outputs)
         pauses.mark_absence(info, now_ns)
         # Sources report for the RM's id: the new core finds their reports where the old one left them.
-        core = new_core(info, searching=True, config=config, external=self._roster.folder.books_of(rm_id))
+        core = yield from _then_pause(
+            new_core(info, searching=True, config=config, external=self._roster.folder.books_of(rm_id))
+        )
         core.apply(SetQuotas(info.quotas), now_ns)
         info.last_decided_ns, info.clock = now_ns, self._times.anchor
         emitter = Emitter(self._topics, info)
         out = Outcome()
         if known is not None:
             yield from known.core.end_in_steps(now_ns, out)
-        core.start(now_ns, out, known.core if known is not None else None)
+        yield from _then_pause(core.start(now_ns, out, known.core if known is not None else None))
         removed = yield from take_over(dropped, out)
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         all_problems += callback_stream.problems_of(info.extra_config) + ending.problems_of(info.extra_config)
@@ -204,6 +210,12 @@ class Registrar:
         self._quotas.forget(rm_id)
         self._dispose(known.core.take_apart())
         log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)
+
+
+def _then_pause(value: T) -> Generator[None, None, T]:
+    """Returns the value that was made, after a pause."""
+    yield
+    return value
 
 
 def _tombstones(

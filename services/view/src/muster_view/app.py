@@ -262,7 +262,7 @@ class ViewService:
             for each in external.lost(known, books)
         ]
         check = HealthCheck(chosen, problems, self._lagging(rm_id), lost, self._damaged())
-        with self._gate.hold():
+        with self._gate.answering(), self._gate.hold():
             await cooperate(check.steps(), self._clock, self.settings.render_slice_ms / 1000)
         return check.result()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Sequence
 
 import structlog
@@ -18,6 +19,8 @@ from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 from muster_core.external.external_books import ExternalBooks
 from muster_core.partition import Partition
+from muster_core.scheduler import SchedulerCore
+from muster_runtime.disposal import Disposal
 from muster_runtime.waits import in_step_s
 from muster_state import state_codec
 from muster_state.follower import RmState, StateFolder
@@ -64,7 +67,10 @@ class PartitionFollower:
         self._log, self._topic, self._settings, self._clock, self._gate = log_, topics.state, settings, clock, gate
         self._folder: StateFolder | None = None
         self._counts: dict[str, Counts] = {}
-        self._census = Census(self._counts)
+        self._census = Census(self._counts, self._core_ended)
+        # Cores that were dropped, and how many answers had begun then.
+        self._ended: deque[tuple[int, SchedulerCore]] = deque()
+        self._disposal = Disposal()
         self.departed = Departed()
         self.lengths: dict[str, Learnt] = {}
         self._since_ns = clock.now_ns()
@@ -198,6 +204,7 @@ class PartitionFollower:
         if self._kept or not full:
             self._whole.set()
             await asyncio.sleep(0)  # waiting tasks get a turn before the next fold
+        self._take_apart()
         # 4. note the position
         self._position = reader.position
         await self._look_at_end(reader, behind=full)
@@ -256,6 +263,14 @@ class PartitionFollower:
             metrics.FOLDED.labels(str(self.partition)).inc(len(records))
             metrics.FOLD_SECONDS.labels(str(self.partition)).inc(slice_.worked_s)
 
+    def _core_ended(self, core: SchedulerCore) -> None:
+        self._ended.append((self._gate.answers, core))
+
+    def _take_apart(self) -> None:
+        """Frees the memory of cores that were dropped, once no answer reads them."""
+        while self._ended and self._gate.ended(self._ended[0][0]):
+            self._disposal.add(self._ended.popleft()[1].take_apart())
+
     async def _look_at_end(self, reader: LogReader, *, behind: bool) -> None:
         now_s = self._clock.monotonic()
         if behind or now_s - self._end_asked_s >= self._settings.poll_s:
@@ -272,7 +287,7 @@ class PartitionFollower:
             self._reader = await self._log.reader(self._topic, self.partition)
         else:
             self._reader.seek(await self._reader.first_offset())
-        reader, census = self._reader, Census(self._counts)
+        reader, census = self._reader, Census(self._counts, self._core_ended)
         folder = StateFolder(census, self._leaving)
         end = await reader.end_offset()
         while reader.position < end:

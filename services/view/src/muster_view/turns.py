@@ -47,7 +47,8 @@ class Slice:
 class FoldGate:
     """Holds folding back while an answer of several slices is rendered, so that the answer is of one moment.
 
-    The hold is bounded: ``hold_s`` after the first of overlapping holders began, folding continues beside them.
+    The hold is bounded: ``hold_s`` after the first of overlapping holders began, folding continues beside them. What
+    the fold drops stays whole until all answers that may read it have ended.
     """
 
     def __init__(self, clock: Clock, hold_s: float) -> None:
@@ -55,6 +56,27 @@ class FoldGate:
         self._holders = 0
         self._until_s = 0.0
         self._free = asyncio.Event()
+        self._answering: dict[int, None] = {}  # by number, oldest first
+        self._answers = 0
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Is around each answer, from its first look at the state to its last."""
+        self._answers = number = self._answers + 1
+        self._answering[number] = None
+        try:
+            yield
+        finally:
+            del self._answering[number]
+
+    @property
+    def answers(self) -> int:
+        """How many answers have begun so far: all later ones see only what is there now."""
+        return self._answers
+
+    def ended(self, answers: int) -> bool:
+        """Whether the first so many answers have ended."""
+        return next(iter(self._answering), answers + 1) > answers
 
     @property
     def held(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from muster_core.model.outcome import Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, fits
+from muster_core.model.steps import SOME
 from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM, placed
 from muster_core.queues.rank import highest, outranks
 
@@ -69,8 +71,11 @@ class Cycle:
         # Reserved nodes with room, whose asks are held back by a limit.
         self._held_back: dict[Node, None] = {}
 
-    def run(self, out: Outcome, now_ns: int, budget: int) -> int:
-        """Makes up to ``budget`` allocations and returns their number. Fewer than ``budget``: nothing more fits now."""
+    def run(self, out: Outcome, now_ns: int, budget: int) -> Generator[None, None, int]:
+        """Makes up to ``budget`` allocations and returns their number. Fewer than ``budget``: nothing more fits now.
+
+        In steps; nothing else may use the partition between them.
+        """
         state, gangs, questions = self._state, self._gangs, self._questions
         if not state.deciding:
             return 0
@@ -88,8 +93,48 @@ class Cycle:
         turns = self._turns
         turns.stopped = False
         made = self._place_reserved(out, now_ns, budget)
-        root = state.root
-        while made < budget:
+        while True:
+            made, found_all = self._search(out, now_ns, made, budget)
+            if found_all or made >= budget:
+                break
+            yield
+        # 8. Woken groups that do not wait any more leave their lists. (Without budget left, some were not tried yet.)
+        all_tried = made < budget and not turns.stopped
+        if all_tried:
+            self._waiting.land(out, now_ns)
+        # 9. Asks that have waited long may reserve a node or preempt. (But what this search set free helps other asks
+        #    first, in the next pass.)
+        if not self._waiting.has_wakeups:
+            if not all_tried and state.reserved:  # (the next search gives room by rank to what was parked in this one)
+                state.contested.update(self._contested_nodes())
+            yield from self._long_wait.parked(out, now_ns, all_tried=all_tried)
+            yield from self._long_wait.run(out, now_ns, all_tried=all_tried)
+        # 10. If nodes changed, the reason of an ask may change, even if the ask still fits nowhere.
+        if self._explained_version != state.capacity_version:
+            self._explained_version = state.capacity_version
+            for shape in self._waiting.no_node:
+                reason = self._figures.reason(shape)
+                for count, waitlist in enumerate(self._waiting.no_node.lists(shape), 1):
+                    if not count % SOME:
+                        yield
+                    # Otherwise its reason may be a refusal by the RM.
+                    if not waitlist.apart or waitlist.apart > ALONE_FROM:
+                        head = waitlist.groups[0][-1].head() if waitlist.groups else None
+                        self._waiting.note(waitlist, self._backfill.explained(reason, head, now_ns), out, now_ns)
+                yield
+        # 11. Events for people: asks whose obstacle changed.
+        if self._notifications.waiting:
+            self._notifications.run(out, now_ns)
+        return made
+
+    def _search(self, out: Outcome, now_ns: int, made: int, budget: int) -> tuple[int, bool]:
+        """Tries a few groups, best first. Returns how many allocations there are then, and whether nothing is left to
+        try.
+        """
+        state, gangs, questions, turns, root = self._state, self._gangs, self._questions, self._turns, self._state.root
+        for _ in range(SOME):
+            if made >= budget:
+                return made, False
             # 3. Gangs decide which real asks wait for placeholders. Then the best leaf: from root down, the first child
             #    in its parent's order.
             if gangs.dirty or gangs.reopened:
@@ -150,31 +195,9 @@ class Cycle:
             # 7. The allocation, in all books; or the RM is asked first, while the proposal counts in all books.
             self._place(ask, group, node, out, now_ns)
             made += 1
-        # 8. Woken groups that do not wait any more leave their lists. (Without budget left, some were not tried yet.)
-        all_tried = made < budget and not turns.stopped
-        if all_tried:
-            self._waiting.land(out, now_ns)
-        # 9. Asks that have waited long may reserve a node or preempt. (But what this search set free helps other asks
-        #    first, in the next pass.)
-        if not self._waiting.has_wakeups:
-            if not all_tried and state.reserved:  # (the next search gives room by rank to what was parked in this one)
-                state.contested.update(self._contested_nodes())
-            self._long_wait.parked(out, now_ns, all_tried=all_tried)
-            self._long_wait.run(out, now_ns, all_tried=all_tried)
-        # 10. If nodes changed, the reason of an ask may change, even if the ask still fits nowhere.
-        if self._explained_version != state.capacity_version:
-            self._explained_version = state.capacity_version
-            for shape in self._waiting.no_node:
-                reason = self._figures.reason(shape)
-                for waitlist in self._waiting.no_node.lists(shape):
-                    # Otherwise its reason may be a refusal by the RM.
-                    if not waitlist.apart or waitlist.apart > ALONE_FROM:
-                        head = waitlist.groups[0][-1].head() if waitlist.groups else None
-                        self._waiting.note(waitlist, self._backfill.explained(reason, head, now_ns), out, now_ns)
-        # 11. Events for people: asks whose obstacle changed.
-        if self._notifications.waiting:
-            self._notifications.run(out, now_ns)
-        return made
+        else:
+            return made, False
+        return made, True
 
     def _refuse_urgent(self, leaf: Queue, app: Application, out: Outcome, now_ns: int) -> bool:
         """A queue whose order does not begin with priority may have been chosen for an ask that is not its first.

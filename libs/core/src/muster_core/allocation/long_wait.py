@@ -12,7 +12,7 @@ search answers for all of these. Only once victims were found for one of them ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from muster_core.allocation.backfill import due_first
@@ -22,6 +22,7 @@ from muster_core.model.outcome import Outcome, TooSmallCluster
 from muster_core.model.pending import group_reason
 from muster_core.model.queue import Waitlist
 from muster_core.model.reasons import PreemptionNo, ReasonCode
+from muster_core.model.steps import FEW, SOME, Steps
 from muster_core.preemption import preemption, registry
 from muster_core.preemption.plan import Plan
 from muster_core.queues.rank import may_use
@@ -106,15 +107,17 @@ class LongWait:
         waitlist.seen_ns = decided_ns
         self._resumed[waitlist] = None
 
-    def parked(self, out: Outcome, now_ns: int, *, all_tried: bool) -> None:
-        """After a search: requests turns for the groups that the search parked.
+    def parked(self, out: Outcome, now_ns: int, *, all_tried: bool) -> Steps:
+        """After a search: requests turns for the groups that the search parked; in steps.
 
         :param all_tried: the search tried everything that was ready.
         """
         state = self._state
         parked, self._waiting.parked = self._waiting.parked, {}
         lists: dict[Waitlist, None] = {}
-        for group in parked:
+        for count, group in enumerate(parked, 1):
+            if not count % SOME:
+                yield
             waitlist = group.app.queue.waitlists.get(group.wait_key)
             if group.parked_key is None or waitlist is None:
                 continue
@@ -142,7 +145,9 @@ class LongWait:
             self._collect(now_ns)
         if self._idle and self._idle_version != state.version:
             idle, self._idle = self._idle, {}
-            for waitlist in idle:
+            for count, waitlist in enumerate(idle, 1):
+                if not count % SOME:
+                    yield
                 if waitlist.gone:
                     continue
                 if waitlist.holds:
@@ -266,25 +271,27 @@ class LongWait:
 
     # ---- turns -----------------------------------------------------------------------------------------------------
 
-    def run(self, out: Outcome, now_ns: int, *, all_tried: bool) -> None:
-        """Gives a turn to each waitlist that is due.
+    def run(self, out: Outcome, now_ns: int, *, all_tried: bool) -> Steps:
+        """Gives a turn to each waitlist that is due; in steps.
 
         :param all_tried: the search tried everything that was ready.
         """
         if self._due:
-            self._give_turns(out, now_ns, all_tried=all_tried)
+            yield from self._give_turns(out, now_ns, all_tried=all_tried)
         if self.report_ns and now_ns >= self.report_ns:
             self._report(out, now_ns)
 
-    def _give_turns(self, out: Outcome, now_ns: int, *, all_tried: bool) -> None:
+    def _give_turns(self, out: Outcome, now_ns: int, *, all_tried: bool) -> Steps:
         state = self._state
         attempts: dict[str, int] = {}
         due = sorted(self._due, key=_most_urgent)
         # (Once the RM hears of something, it may change something before the next cycle.)
-        refused = None if out.facts else self._refused(due, now_ns)
+        refused = None if out.facts else (yield from self._refused(due, now_ns))
         version, self._stopped = state.version, False
         vain: list[tuple[Waitlist, dict[AskGroup, None]]] = []  # turns without any change so far
-        for waitlist in due[:TURNS_MAX]:
+        for count, waitlist in enumerate(due[:TURNS_MAX], 1):
+            if not count % FEW:
+                yield
             had_theirs = self._due.pop(waitlist)
             if waitlist.gone:
                 continue
@@ -300,6 +307,7 @@ class LongWait:
                 # permits.
                 for earlier, its in vain:
                     self._preempt(earlier, its, refused[earlier], attempts, out, now_ns)
+                    yield
                 refused, vain = None, []
             if head is None:
                 continue
@@ -307,7 +315,9 @@ class LongWait:
                 vain.append((waitlist, had_theirs))
             else:
                 self._preempt(waitlist, had_theirs, None, attempts, out, now_ns)
-        for waitlist, had_theirs in vain:
+        for count, (waitlist, had_theirs) in enumerate(vain, 1):
+            if not count % FEW:
+                yield
             noes = refused[waitlist] if refused is not None else None
             if not waitlist.gone:
                 self._end_turn(waitlist, noes.last(had_theirs) if noes is not None else None, out, now_ns)
@@ -385,7 +395,7 @@ class LongWait:
 
     # ---- preemption ------------------------------------------------------------------------------------------------
 
-    def _refused(self, due: list[Waitlist], now_ns: int) -> dict[Waitlist, Noes | None] | None:
+    def _refused(self, due: list[Waitlist], now_ns: int) -> Generator[None, None, dict[Waitlist, Noes | None] | None]:
         """Why preemption helps none of the groups of these lists; None: it helps one of them, or may do so.
 
         Searches for one group of each kind. That changes nothing. The answers stay known, so that what is too much for
@@ -394,7 +404,9 @@ class LongWait:
         self._planned = None
         refused: dict[Waitlist, Noes | None] = {}
         before = preemption.searches(self._state)
-        for waitlist in due:
+        for count, waitlist in enumerate(due, 1):
+            if not count % FEW:
+                yield
             if waitlist.gone or not waitlist.holds:
                 continue
             refused[waitlist] = None

@@ -660,7 +660,7 @@ class Waiting:
     def wake_app(self, ledger: Ledger) -> None:
         """The ledger allows one more running application: wakes the first one that has something to try."""
         while ledger.waiting_apps and not ledger.is_full:
-            app: Application = ledger.waiting_apps[0][-1]
+            app: Application = ledger.waiting_apps.first()[-1]
             self._let_try(app)
             if app.ready:
                 if ledger.waiting_apps:

@@ -59,7 +59,7 @@ class Ledger:
         self.blocked: WaitPoint[Waitlist] = WaitPoint()
         self.max_applications = 0
         self.running_applications = 0
-        self.waiting_apps: Any = SortedList()
+        self.waiting_apps = SortedLine()
         self.promised: dict[int, int] = {}
 
     @property
@@ -127,6 +127,45 @@ class Queue(Ledger):
     :ivar quota_ns: when allocations above its max will be preempted; 0: never.
     :ivar created_ns: when it was announced; 0: it was announced before this was recorded.
     """
+
+    __slots__ = (
+        "admin_acl",
+        "ancestry",
+        "applications",
+        "backfills",
+        "children",
+        "created_ns",
+        "external_maximum",
+        "fair_apps",
+        "fair_max",
+        "fair_uses",
+        "gone",
+        "guaranteed",
+        "held_priorities",
+        "leaf",
+        "line",
+        "managed",
+        "maximum",
+        "name",
+        "own_maximum",
+        "parent",
+        "pending",
+        "policy",
+        "preempting",
+        "priority_first",
+        "properties",
+        "published",
+        "quota_ns",
+        "ready",
+        "ready_apps",
+        "ready_key",
+        "ready_priorities",
+        "sources",
+        "state",
+        "submit_acl",
+        "template",
+        "waitlists",
+    )
 
     def __init__(self, types: Types, name: str, parent: Queue | None, *, leaf: bool, managed: bool) -> None:
         super().__init__(types, name if parent is None else f"{parent.path}.{name}")

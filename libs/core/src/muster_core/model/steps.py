@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 #: Asks, allocations or other objects of one step: about a millisecond.
 STEP = 128
-#: Objects of one step that may have up to a hundred others each.
+#: Asks or releases of a request, or tries to place an ask, of one step: about half a millisecond.
+SOME = 32
+#: Applications and nodes of one step, which may have up to a hundred other objects each.
 FEW = 8
 # Sorted at once: about a millisecond, too.
 _SORTED_AT_ONCE = 1024

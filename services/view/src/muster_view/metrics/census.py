@@ -12,13 +12,15 @@ There are two kinds of figures, with different lifetimes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from muster_core.model.application import Application
 from muster_core.model.node import Node
 from muster_core.model.states import APP_TERMINAL, AppState
+from muster_core.model.steps import finish
 from muster_core.partition import Partition
+from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
 from muster_state.follower import RmState
 
@@ -116,10 +118,15 @@ class Census:
     """All RMs of one folded state. Implements :class:`muster_state.follower.Witness`.
 
     :param counts: by RM; they outlive this census.
+    :param ended: gets each core that was dropped, after its end is counted.
     """
 
-    def __init__(self, counts: dict[str, Counts]) -> None:
-        self.counts = counts
+    def __init__(
+        self,
+        counts: dict[str, Counts],
+        ended: Callable[[SchedulerCore], None] = lambda core: finish(core.take_apart()),
+    ) -> None:
+        self.counts, self._ended = counts, ended
         # (Not weakly: a compiled partition cannot be referred to so.)
         self._partitions: dict[Partition, PartitionCensus] = {}
         # The partition of the record that is being folded, and the earlier state of its object.
@@ -223,6 +230,7 @@ class Census:
                 counts.decommissioned += len(partition.nodes)
         if for_ever:
             self.counts.pop(state.info.rm_id, None)
+        self._ended(state.core)
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class Engine:
         status = 500
         send = self.limits.sending(scope, send)
         try:
-            with self.limits.holding() as held:
+            with self.limits.holding() as held, self._gate.answering():
                 status = await self._answer(action, call, scope, send, match.pattern, started_s, held)
         except ReaderStalled:
             pass  # the body is cut there

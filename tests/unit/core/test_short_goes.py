@@ -1,0 +1,96 @@
+"""One go of the core decides little, however many items a request has; the pauses change no decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from builders import Cluster, ask, snapshot
+from muster_core.model.commands import (
+    AppItem,
+    Command,
+    NodeAction,
+    NodeItem,
+    UpdateAllocations,
+    UpdateApplications,
+    UpdateNodes,
+)
+from muster_core.model.outcome import Outcome
+from muster_core.model.steps import FEW, SOME, finish
+
+ITEMS = 300
+TREE = "{name: root, submitacl: '*', queues: [{name: a}]}"
+
+
+def _cluster() -> Cluster:
+    return Cluster(TREE).having({f"n{number}": {"vcore": 100} for number in range(5)}, {"app": "root.a"})
+
+
+def _longest(steps: Iterator[None], done: list[int], out: Outcome, what: str) -> int:
+    """The most facts of one go."""
+    longest = before = 0
+    for _ in steps:
+        now = _done(out, what)
+        longest, before = max(longest, now - before), now
+    now = _done(out, what)
+    done.append(now)
+    return max(longest, now - before)
+
+
+def _done(out: Outcome, what: str) -> int:
+    return sum(type(fact).__name__ == what for fact in out.facts)
+
+
+@pytest.mark.parametrize(
+    ("command", "what", "most"),
+    [
+        (
+            UpdateApplications(tuple(AppItem(f"a{number}", "root.a", "default", "alice") for number in range(ITEMS))),
+            "AcceptedApplication",
+            FEW,
+        ),
+        (
+            UpdateNodes(tuple(NodeItem(f"m{number}", NodeAction.CREATE) for number in range(ITEMS))),
+            "AcceptedNode",
+            FEW,
+        ),
+        (
+            UpdateAllocations([ask("nobody", f"k{number}", vcore=1) for number in range(ITEMS)]),
+            "RejectedAsk",
+            SOME,
+        ),
+    ],
+)
+def test_a_request_of_many_items_goes_in_short_goes(command: Command, what: str, most: int) -> None:
+    cluster, out, done = _cluster(), Outcome(), []
+    longest = _longest(cluster.core.apply_in_steps(command, cluster.now_ns, out), done, out, what)
+    assert done == [ITEMS]
+    assert longest <= most
+
+
+def test_the_search_goes_in_short_goes_and_decides_the_same() -> None:
+    asks = UpdateAllocations([ask("app", f"k{number}", priority=number % 7, vcore=1) for number in range(ITEMS)])
+    found = []
+    for paused in (True, False):
+        cluster, out, done = _cluster(), Outcome(), []
+        finish(cluster.core.apply_in_steps(asks, cluster.now_ns, out))
+        if paused:
+            steps = cluster.core.cycle_in_steps(cluster.now_ns, 1_000, out)
+            assert _longest(steps, done, out, "NewAllocation") <= SOME
+            assert done == [ITEMS]
+        else:
+            cluster.core.cycle(cluster.now_ns, 1_000, out)
+        found.append((snapshot(cluster.core), *([repr(each) for each in told] for told in (out.facts, out.events))))
+    assert found[0] == found[1]
+
+
+def test_asks_that_fit_nowhere_are_tried_in_short_goes() -> None:
+    leaves = ", ".join(f"{{name: q{number}}}" for number in range(ITEMS))
+    cluster = Cluster(f"{{name: root, submitacl: '*', queues: [{leaves}]}}").having({"n": {"vcore": 1}}, {})
+    for number in range(ITEMS):
+        cluster.app(f"app-{number}", f"root.q{number}")
+    out = Outcome()
+    asks = [ask(f"app-{number}", "k", vcore=9) for number in range(ITEMS)]
+    finish(cluster.core.apply_in_steps(UpdateAllocations(asks), cluster.now_ns, out))
+    goes = sum(1 for _ in cluster.core.cycle_in_steps(cluster.now_ns, 1_000, out))
+    assert goes >= ITEMS // SOME

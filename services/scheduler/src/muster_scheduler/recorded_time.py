@@ -35,7 +35,8 @@ class Source(Protocol):
 class NoSteps:
     """The source of a clock that never steps, and whose machine is not known."""
 
-    offset_ns = stepped_ns = 0
+    offset_ns = 0  # (one assignment each, for mypyc)
+    stepped_ns = 0
 
     def anchor(self) -> Anchor:
         return Anchor()

@@ -417,13 +417,13 @@ class _Check:
             self._count_events(place, block, records)
 
     def _count_events(self, place: _Place, block: Block, records: list[Record]) -> None:
-        """The ids of an RM's events have no gap."""
+        """The ids of an RM's events have no gap. (Records that name no RM are not Muster's events.)"""
         for record in records:
             headers = dict(record.headers)
             id_ = event_id_of(headers.get(HEADER_EVENT_ID))
-            if id_ is None:
-                continue
             whose = headers.get(HEADER_RM_ID, b""), headers.get(HEADER_INSTANCE, b"")
+            if id_ is None or not whose[0]:
+                continue
             last, at = self._event_ids.get(whose, (id_ - 1, record.offset))
             if id_ != last + 1 and not self._is_gap_between(place, at, record.offset):
                 rm_id = whose[0].decode(errors="replace")

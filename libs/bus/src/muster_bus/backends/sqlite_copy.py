@@ -18,7 +18,7 @@ from muster_runtime.private_files import make_private_directory
 from muster_bus.backends import blocks
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_backup import verify_log
-from muster_bus.backends.sqlite_chain import Chains, Row
+from muster_bus.backends.sqlite_chain import Chains, Row, note_claims
 from muster_bus.backends.sqlite_format import INSERT_BLOCKS, OFFSET_BITS, connect, lock, mark_of, split_into_blocks
 from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
 from muster_bus.clock import Clock
@@ -130,6 +130,7 @@ class SqliteTarget:
                 "INSERT INTO claims (group_name, topic, partition, epoch, position) VALUES (?, ?, ?, 0, ?)",
                 [(group, self.topics.requests, partition, position) for partition, position in enumerate(positions)],
             )
+            note_claims(connection)  # an interrupted copy is opened again before it is finished
 
     async def finish(self) -> None:
         await asyncio.to_thread(self._finish)

@@ -94,6 +94,7 @@ def _essence(kind: str, value: bytes) -> bytes:
         "state",
         "state_ns",
         "tally",
+        "clock",
     ):
         rm.ClearField(counter)
     return rm.SerializeToString(deterministic=True)

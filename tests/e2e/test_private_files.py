@@ -50,12 +50,14 @@ async def test_log_sessions_history_and_exports_are_private_in_whatever_director
                 modes = _modes(data)
         assert {name: oct(mode) for name, mode in modes.items() if mode != 0o600} == {}
         named = [each for each in logged if each["event"] == "mode of data files tightened"]
-        # (A folder of Parquet files has a lock, and one for each partition.)
+        # (A look at the log before it is opened makes a write-ahead log of the same mode. A folder of Parquet files has a
+        # lock, and one for each partition.)
         assert {Path(each["path"]).name for each in named} >= {
-            "log.db", "log.db.lock", "log.db.mark", "sessions.db", ".lock", *(f".lock-p{part}" for part in range(4)),
+            "log.db", "log.db-wal", "log.db.lock", "log.db.mark", "sessions.db", ".lock",
+            *(f".lock-p{part}" for part in range(4)),
         }  # fmt: skip
         assert sum(Path(each["path"]).suffix == ".parquet" for each in named) == exported
-        assert len(named) == 9 + exported
+        assert len(named) == 10 + exported
 
         copy = f"COPY (SELECT 1) TO '{data / 'a.csv'}'"
         assert await asyncio.to_thread(run, ["history", copy, "--data-dir", str(data), "--allow-files"]) == 0

@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 from integration.gateway_rig import Rig
+from muster_bus.damage import DamagedParts
 from muster_bus.log import OutRecord
 from muster_client.audit_client import AuditClient, AuditQuery
 from muster_gateway.audit_codec import Attempt, Result, encode_entry
@@ -135,7 +136,7 @@ async def test_a_wrong_parameter_is_named(ask: Ask, name: str, value: str, said:
 
 
 async def test_a_page_looks_at_so_many_entries(gateway: Gateway, world: Rig) -> None:
-    pages = AuditPages(AuditTrail(world.log, world.topics), seen_max=10)
+    pages = AuditPages(AuditTrail(world.log, world.topics, DamagedParts("they are not shown")), seen_max=10)
     found: list[str] = []
     after, looked, more = "", 0, True
     while more:

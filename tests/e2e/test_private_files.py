@@ -50,7 +50,7 @@ async def test_log_sessions_history_and_exports_are_private_in_whatever_director
                 modes = _modes(data)
         assert {name: oct(mode) for name, mode in modes.items() if mode != 0o600} == {}
         named = [each for each in logged if each["event"] == "mode of data files tightened"]
-        # (A look at the log before it is opened makes a write-ahead log of the same mode. A folder of Parquet files has a
+        # (A look at the log before it is opened makes a write-ahead log of its mode. A folder of Parquet files has a
         # lock, and one for each partition.)
         assert {Path(each["path"]).name for each in named} >= {
             "log.db", "log.db-wal", "log.db.lock", "log.db.mark", "sessions.db", ".lock",

@@ -69,7 +69,7 @@ async def test_only_one_of_both_accepts_and_the_deciding_process_if_in_doubt() -
     heard = True
     handover.child_reported(FrontState.OPEN)
     assert not server.accepts
-    handover.child_gone()
+    handover.child_ended()
     assert server.accepts
     # The next child is invited at once.
     following = Pipe()

@@ -84,7 +84,7 @@ class FrontHandover:
         self._channel = channel
         self._invite()
 
-    def child_gone(self) -> None:
+    def child_ended(self) -> None:
         """No child runs."""
         self._channel = None
         self._child_is(FrontState.CLOSED)

@@ -324,7 +324,7 @@ class FollowersProcess:
             return await child.listen(partial(self._take, served), self._silent_max_s, served.settled)
         finally:
             self._child = self._channel = self._served = self._told = None
-            self.front.child_gone()
+            self.front.child_ended()
             child.kill("was ended")
             await served.close()
             await child.end()

@@ -43,7 +43,7 @@ def repair(data_dir: Path | None, accept: Sequence[str], file: Path | None, assi
                 f"{data}: {len(found)} parts are damaged or missing. Nothing was changed. Put whole files back, or "
                 f"restore a backup. To go on without these parts: muster repair --data-dir {data} {words}"
             )
-        _go_on(data, list(found.values()))
+        _replace_log(data, list(found.values()))
     return 0
 
 
@@ -63,7 +63,7 @@ def _breaks(path: Path) -> list[Break]:
     return found
 
 
-def _go_on(data: Path, accepted: Sequence[Break]) -> None:
+def _replace_log(data: Path, accepted: Sequence[Break]) -> None:
     new = data / f"{LOG}.repairing"
     try:
         for each in data.glob(f"{new.name}*"):  # an interrupted repair's

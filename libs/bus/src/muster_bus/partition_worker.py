@@ -481,7 +481,7 @@ class _Life:
                 if self._held_from is None:
                     self._held_from = first
                 if self._stepped is not None:
-                    await self._take_parts(self._stepped.apply_in_steps(records, self._clock.now_ns()))
+                    await self._gather(self._stepped.apply_in_steps(records, self._clock.now_ns()))
                 else:
                     self._take(self._decide(self._machine.apply, records, self._clock.now_ns()))
                 if self._is_careful():
@@ -524,7 +524,7 @@ class _Life:
         held = self._machine.held()
         before = len(self._outputs)
         if self._stepped is not None:
-            await self._take_parts(self._stepped.tick_in_steps(now_ns))
+            await self._gather(self._stepped.tick_in_steps(now_ns))
         else:
             self._take(self._decide(self._machine.tick, now_ns))
         outputs, more = len(self._outputs) - before, self._machine.held()
@@ -616,10 +616,10 @@ class _Life:
 
     async def _take_held(self) -> None:
         """Takes what the machine held back. Other tasks run meanwhile. Raises MachineError."""
-        await self._take_parts(iter(self._decide(self._machine.flush, self._clock.now_ns())))
+        await self._gather(iter(self._decide(self._machine.flush, self._clock.now_ns())))
         self._held_from = None
 
-    async def _take_parts(self, parts: Iterator[Sequence[OutRecord]]) -> None:
+    async def _gather(self, parts: Iterator[Sequence[OutRecord]]) -> None:
         """Takes the machine's records in parts. Other tasks run at an empty one, if there was enough work before."""
         since_s, is_shared = time.thread_time(), self._worker.contention.is_shared
         while (part := self._decide(next, parts, None)) is not None:

@@ -24,7 +24,7 @@ from muster_runtime.addresses import is_loopback, listen
 from muster_runtime.http_framing import StrictConnection
 from muster_runtime.pages import for_programs
 from muster_runtime.process import open_files_max
-from muster_runtime.transports import let_go
+from muster_runtime.transports import release
 from muster_runtime.waits import in_step_s
 
 # Extra time beyond that of open requests.
@@ -269,7 +269,7 @@ class _Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        let_go(self.transport)
+        release(self.transport)
 
     def waits(self) -> object:
         """Returns a value that stays the same while the client owes the same thing; None: the client owes nothing.

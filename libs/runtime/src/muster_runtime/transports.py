@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-def let_go(transport: asyncio.BaseTransport) -> None:
+def release(transport: asyncio.BaseTransport) -> None:
     """Drops the method of its own that asyncio's plain transport has as an attribute, once its connection is lost.
 
     With it the transport refers to itself, and only a collection of garbage frees it. (A process that decides does not

@@ -573,9 +573,9 @@ class SqliteLog:
             self._settle(units, reason)
             return
         for unit in units:
-            self._settle_later(unit, reason)
+            self._publish_later(unit, reason)
 
-    def _settle_later(self, unit: Unit, reason: BaseException | None) -> None:
+    def _publish_later(self, unit: Unit, reason: BaseException | None) -> None:
         """Publishes a unit in steps if it is large, or if another one of its partitions is being published."""
         places = {run.partition.id for run in unit.runs}
         behind = not self._publishing_places.isdisjoint(places)

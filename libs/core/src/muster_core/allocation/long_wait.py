@@ -277,11 +277,11 @@ class LongWait:
         :param all_tried: the search tried everything that was ready.
         """
         if self._due:
-            yield from self._give_turns(out, now_ns, all_tried=all_tried)
+            yield from self._allot_turns(out, now_ns, all_tried=all_tried)
         if self.report_ns and now_ns >= self.report_ns:
             self._report(out, now_ns)
 
-    def _give_turns(self, out: Outcome, now_ns: int, *, all_tried: bool) -> Steps:
+    def _allot_turns(self, out: Outcome, now_ns: int, *, all_tried: bool) -> Steps:
         state = self._state
         attempts: dict[str, int] = {}
         due = sorted(self._due, key=_most_urgent)

@@ -42,6 +42,7 @@ ALLOWED = {
         "apps/cli/src/muster_cli/serving.py",
         "libs/core/src/muster_core/model/application.py",
         "libs/core/src/muster_core/model/node.py",
+        "libs/core/src/muster_core/model/queue.py",
     },
     # the name of an attribute (__slots__)
     "foreign": {"libs/core/src/muster_core/model/application.py", "libs/core/src/muster_core/model/node.py"},

@@ -154,13 +154,13 @@ REJECTED: dict[str, tuple[str, Callable[[], bytes], str]] = {
         lambda: nodes(field(6, allocation().SerializeToString() + tags(2, 290_000))),
         "nodes[0].existingAllocations[0].allocationTags: 290000 entries, expected at most 4096",
     ),
-    "an application with 1,000,000 groups": (
+    "an application with 2,000,000 groups": (
         "UpdateApplication",
         lambda: (
             field(1, b"\x0a\x03bad" + field(4, b"\x12\x00" * 2_000_000))
             + si.ApplicationRequest(rmID="rm", new=[GOOD_APP]).SerializeToString()
         ),
-        "new[0].ugi.groups: 1000000 groups, expected at most 1024",
+        "new[0].ugi.groups: 2000000 groups, expected at most 1024",
     ),
 }
 RESPONSES = {

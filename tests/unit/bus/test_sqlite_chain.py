@@ -132,9 +132,21 @@ async def test_each_block_is_missed_by_a_check(stopped: Path) -> None:
 
 @pytest.mark.parametrize("topic", KEPT_TOPICS)
 async def test_the_body_of_another_block_is_refused(stopped: Path, topic: str) -> None:
+    """By the start where decisions need it, else by whoever reads it."""
     rows = ids(stopped, topic)
     change(stopped, "UPDATE blocks SET body = (SELECT body FROM blocks WHERE id = ?) WHERE id = ?", rows[4], rows[-1])
-    error = await refusal(stopped)
+    assert topic in verify_log(stopped / "log.db").problems[0]
+    if topic in (TOPICS.state, TOPICS.requests):
+        error = await refusal(stopped)
+    else:
+        log = await opened(stopped)
+        reader = await log.reader(topic, 0)
+        assert len(await reader.read(1_000, 0.1)) == COMMITS - 1
+        with pytest.raises(LogDamaged) as caught:
+            await reader.read(1_000, 0.1)
+        error = caught.value
+        await reader.close()
+        await log.close()
     assert (error.topic, error.next_offset) == (topic, {TOPICS.state: 2}.get(topic, 1) * COMMITS)
 
 

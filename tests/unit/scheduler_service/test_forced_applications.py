@@ -77,7 +77,7 @@ def test_it_is_taken_in_with_what_it_runs_under_any_configuration(
     world.do(ingest.nodes(si.NodeRequest(rmID=RM, nodes=[node]).SerializeToString()))
     raw = si.ApplicationRequest(rmID=RM, new=[item]).SerializeToString()
     admitted = admit(StreamKind.APPLICATION, raw, RM, AdmissionLimits())
-    assert admitted.answer is None
+    assert not admitted.answers
     (payload,) = admitted.payloads
     out = world.do(ingest.applications(payload))
     assert not [fact.reason for fact in out.facts if isinstance(fact, RejectedApplication)]

@@ -128,9 +128,9 @@ def refuse_breaks(connection: sqlite3.Connection, path: Path, needed: Collection
     :param needed: topics whose records decisions need. Readers of the others pass over a damaged block, and say so
         (``muster_bus.damage``); what is missing without a trace they could not notice.
     """
-    found = [
+    found = check_beside(connection, path) + [
         each
-        for each in check_beside(connection, path) + check(connection, whole=False).breaks
+        for each in check(connection, whole=False).breaks
         if each.kind is not BreakKind.BLOCK or each.topic in needed
     ]
     if not found:

@@ -273,6 +273,7 @@ class SharedIndexInformer:
             # 1. find the place to continue from
             if not isinstance(error, SourceUnavailable) or not self._cursor:
                 self._must_list = True
+            del attempt, error  # (kept in this frame, it would be part of a circle through its traceback)
             # 2. choose the time: at once only if the watch was good and only its cursor has expired
             if self._heard_at >= started and self._clock.monotonic() - started >= _SETTLED_S:
                 failures = 0

@@ -24,6 +24,7 @@ from muster_core.model.outcome import Change, Detail, Outcome
 from muster_core.model.queue import Ledger, Queue, Tracker
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, fits
+from muster_core.model.steps import Steps
 from muster_core.model.wait_points import Bench
 from muster_core.nodes import figures
 from muster_core.nodes.node_books import NodeBooks
@@ -333,9 +334,9 @@ def _deadline_missed(patch: pytest.MonkeyPatch) -> None:
     """Applications do not complete."""
     whole = Lifecycle.expire
 
-    def not_completing(self: Lifecycle, app: Any, out: Outcome, now_ns: int) -> None:
+    def not_completing(self: Lifecycle, app: Any, out: Outcome, now_ns: int) -> Steps:
         if app.state != "Completing":
-            whole(self, app, out, now_ns)
+            yield from whole(self, app, out, now_ns)
 
     patch.setattr(Lifecycle, "expire", not_completing)
 

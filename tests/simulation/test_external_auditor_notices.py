@@ -30,6 +30,7 @@ from muster_core.model.application import Allocation
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.outcome import Detail, Outcome
 from muster_core.model.queue import Queue
+from muster_core.model.steps import Steps
 from muster_core.nodes import node_lives, pools
 from muster_core.nodes.node_lives import NodeLives
 from muster_core.partition import Partition
@@ -139,8 +140,8 @@ def _decommission_takes_all(patch: pytest.MonkeyPatch) -> None:
 def _decommission_leaves_containers(patch: pytest.MonkeyPatch) -> None:
     """Where a source brings the node, the RM's containers run on when the RM takes it away."""
 
-    def decommission(self: NodeLives, node: Node, out: Outcome, now_ns: int) -> None:
-        self.settle(node.node_id, None, out, now_ns)
+    def decommission(self: NodeLives, node: Node, out: Outcome, now_ns: int) -> Steps:
+        yield from self.settle_in_steps(node.node_id, None, out, now_ns)
 
     patch.setattr(NodeLives, "decommission", decommission)
 

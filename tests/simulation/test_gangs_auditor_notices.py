@@ -27,6 +27,7 @@ from muster_core.model.placeholders import FreePlaceholders
 from muster_core.model.queue import Queue
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, AppState
+from muster_core.model.steps import Steps
 from muster_core.queues.queue_tree import QueueTree
 from muster_core.scheduler import SchedulerCore
 from simulation.life import Life
@@ -166,9 +167,9 @@ def _leftovers(patch: pytest.MonkeyPatch) -> None:
     """Unused placeholders of a completing application stay."""
     whole = Lifecycle.expire
 
-    def without_placeholders(self: Lifecycle, app: Application, out: Outcome, now_ns: int) -> None:
+    def without_placeholders(self: Lifecycle, app: Application, out: Outcome, now_ns: int) -> Steps:
         if app.state is not AppState.COMPLETING or app.gang is None or not app.gang.held:
-            whole(self, app, out, now_ns)
+            yield from whole(self, app, out, now_ns)
 
     patch.setattr(Lifecycle, "expire", without_placeholders)
 
@@ -298,11 +299,11 @@ def _ended_with_asks(patch: pytest.MonkeyPatch) -> None:
     """An application that an operator ends keeps its asks."""
     whole = Lifecycle.fail
 
-    def without_asks(self: Lifecycle, app: Application, message: str, out: Outcome, now_ns: int) -> None:
+    def without_asks(self: Lifecycle, app: Application, message: str, out: Outcome, now_ns: int) -> Steps:
         kept = dict(app.asks) if message.startswith(ENDED) else {}
         for key in kept:
             del app.asks[key]
-        whole(self, app, message, out, now_ns)
+        yield from whole(self, app, message, out, now_ns)
         app.asks.update(kept)
 
     patch.setattr(Lifecycle, "fail", without_asks)

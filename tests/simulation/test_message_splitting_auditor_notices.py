@@ -10,6 +10,7 @@ import pytest
 from muster_core.allocation.unnamed_releases import UnnamedReleases
 from muster_core.model.commands import NodeAction, ReleaseItem, UpdateAllocations, UpdateApplications, UpdateNodes
 from muster_core.model.outcome import Outcome
+from muster_core.model.steps import Steps
 from muster_core.scheduler import SchedulerCore
 from muster_gateway import admission
 from muster_gateway.bounded_messages import SIZES, StepSizes
@@ -53,11 +54,11 @@ def _removals_first(patch: pytest.MonkeyPatch) -> None:
     """The core removes applications before it adds any."""
     whole = SchedulerCore._take_items
 
-    def turned(self: SchedulerCore, command: Any, out: Outcome, now_ns: int) -> None:
+    def turned(self: SchedulerCore, command: Any, out: Outcome, now_ns: int) -> Steps:
         if isinstance(command, UpdateApplications):
-            whole(self, replace(command, new=()), out, now_ns)
+            yield from whole(self, replace(command, new=()), out, now_ns)
             command = replace(command, remove=())
-        whole(self, command, out, now_ns)
+        yield from whole(self, command, out, now_ns)
 
     patch.setattr(SchedulerCore, "_take_items", turned)
 
@@ -66,11 +67,11 @@ def _creations_first(patch: pytest.MonkeyPatch) -> None:
     """The core creates nodes before it changes any."""
     whole = SchedulerCore._take_items
 
-    def turned(self: SchedulerCore, command: Any, out: Outcome, now_ns: int) -> None:
+    def turned(self: SchedulerCore, command: Any, out: Outcome, now_ns: int) -> Steps:
         if isinstance(command, UpdateNodes):
             order = sorted(command.nodes, key=lambda item: item.action is not NodeAction.CREATE)
             command = UpdateNodes(tuple(order))
-        whole(self, command, out, now_ns)
+        yield from whole(self, command, out, now_ns)
 
     patch.setattr(SchedulerCore, "_take_items", turned)
 
@@ -79,11 +80,11 @@ def _last_of_a_key(patch: pytest.MonkeyPatch) -> None:
     """Of several asks of one key in a message the core takes the last one only."""
     whole = SchedulerCore._take_items
 
-    def merged(self: SchedulerCore, command: Any, out: Outcome, now_ns: int) -> None:
+    def merged(self: SchedulerCore, command: Any, out: Outcome, now_ns: int) -> Steps:
         if isinstance(command, UpdateAllocations):
             last = {(item.partition, item.app_id, item.key): item for item in command.asks}
             command = replace(command, asks=list(last.values()))
-        whole(self, command, out, now_ns)
+        yield from whole(self, command, out, now_ns)
 
     patch.setattr(SchedulerCore, "_take_items", merged)
 
@@ -130,17 +131,17 @@ def _asks_show_first(patch: pytest.MonkeyPatch) -> None:
 
 def _words_of_the_end(patch: pytest.MonkeyPatch) -> None:
     """What was caused before the generation was shown is told in the words of after it."""
-    patch.setattr(SchedulerMachine, "_emit_pending", lambda self, *_: None)
+    patch.setattr(SchedulerMachine, "_emit_pending", lambda self, *_: iter(()))
 
 
 def _followed_up_once(patch: pytest.MonkeyPatch) -> None:
     """What a message means for other managers' offers is looked at when all of it was taken."""
     take, after = SchedulerCore._take_items, SchedulerCore._follow_up
 
-    def once(self: SchedulerCore, command: Any, out: Outcome, now_ns: int) -> None:
+    def once(self: SchedulerCore, command: Any, out: Outcome, now_ns: int) -> Steps:
         with patch.context() as inner:
             inner.setattr(SchedulerCore, "_follow_up", lambda *_: None)
-            take(self, command, out, now_ns)
+            yield from take(self, command, out, now_ns)
         after(self, out, now_ns)
 
     patch.setattr(SchedulerCore, "_take_items", once)

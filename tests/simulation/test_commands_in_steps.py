@@ -12,6 +12,20 @@ from builders import configured, snapshot
 from muster_core import invariants
 from muster_core.allocation import asks, releases
 from muster_core.applications import lifecycle
+from muster_core.external import external_books, external_partition, offers
+from muster_core.external.external import (
+    ExternalAllocation,
+    ExternalApplication,
+    ExternalChange,
+    ExternalNode,
+    ExternalObject,
+    ExternalOffer,
+    SetSource,
+    SourceState,
+    UpdateExternal,
+    id_of,
+    kind_of,
+)
 from muster_core.model import steps as work_steps
 from muster_core.model.commands import (
     AppItem,
@@ -24,6 +38,7 @@ from muster_core.model.commands import (
     Termination,
     UpdateAllocations,
     UpdateApplications,
+    UpdateConfiguration,
     UpdateNodes,
 )
 from muster_core.model.outcome import Outcome
@@ -38,7 +53,11 @@ QUEUES = (
     "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 60}}}, "
     "{name: b, resources: {guaranteed: {vcore: 20}}, limits: [{limit: all, users: ['*'], maxresources: {vcore: 40}}]}]}"
 )
-USING = (asks, releases, lifecycle, node_lives, allocation_requests, node_requests, registration_end)
+OTHER_QUEUES = QUEUES.replace("vcore: 60", "vcore: 30").replace("users: ['*']", "users: ['ann']")
+USING = (
+    *(asks, releases, lifecycle, node_lives, allocation_requests, node_requests, registration_end),
+    *(external_books, external_partition, offers),
+)
 ENDS = (*Termination,)
 NODES = (NodeAction.CREATE, NodeAction.CREATE, NodeAction.DRAIN_NODE, NodeAction.DECOMISSION, NodeAction.DECOMISSION)
 
@@ -60,7 +79,7 @@ def _commands(dice: random.Random) -> list[list[list[Command]]]:
 
 def _command(dice: random.Random) -> Command:
     app = f"app-{dice.randrange(4)}"
-    match dice.randrange(6):
+    match dice.randrange(9):
         case 0:
             new = [AppItem(f"app-{number}", f"root.{dice.choice('ab')}", "default", "ann") for number in range(4)]
             gone = [("default", app)] * dice.randrange(2)
@@ -76,6 +95,10 @@ def _command(dice: random.Random) -> Command:
             return UpdateAllocations((), tuple(items))
         case 3 if dice.random() < 0.3:
             return EndApplication("default", app, "an operator ends it")
+        case 4 | 5:
+            return _said(dice)
+        case 6 if dice.random() < 0.2:
+            return UpdateConfiguration(configured(dice.choice((QUEUES, OTHER_QUEUES))))
         case _:
             return UpdateAllocations(
                 tuple(
@@ -90,6 +113,38 @@ def _command(dice: random.Random) -> Command:
                     for _ in range(dice.randrange(1, 4))
                 )
             )
+
+
+def _said(dice: random.Random) -> Command:
+    source, life = dice.choice(("hosts", "vms")), str(dice.choice((1, 1, 2, 3)))
+    if dice.random() < 0.3:
+        return SetSource("default", source, life, dice.choice((SourceState.LIVE, SourceState.LIVE, SourceState.STALE)))
+    changes = []
+    for each in (_object(dice) for _ in range(dice.randrange(1, 6))):
+        stays = dice.random() < 0.8
+        changes.append(ExternalChange(kind_of(each), id_of(each), each if stays else None))
+    return UpdateExternal("default", source, life, tuple(changes))
+
+
+def _object(dice: random.Random) -> ExternalObject:
+    node_id, vcores = f"n{dice.randrange(6)}", {"vcore": dice.randrange(1, 20)}
+    match dice.randrange(4):
+        case 0:
+            return ExternalNode(node_id, vcores, brings=dice.random() < 0.7)
+        case 1:
+            return ExternalApplication(f"vm-{dice.randrange(2)}", f"root.{dice.choice('ab')}", "ann")
+        case 2:
+            grace_ns = dice.choice((0, 30_000_000_000))
+            return ExternalOffer(
+                f"o{dice.randrange(4)}",
+                node_id,
+                vcores,
+                idle_ns=grace_ns,
+                revoked=dice.random() < 0.3,
+                grace_ns=grace_ns,
+            )
+        case _:
+            return ExternalAllocation(f"v{dice.randrange(8)}", node_id, {"vcore": 1}, dice.choice(("", "vm-0", "vm-1")))
 
 
 class _Rm:

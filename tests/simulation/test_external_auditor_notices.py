@@ -5,7 +5,7 @@ Not an assertion of the core, nor its invariants, which are not looked at here: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -204,9 +204,9 @@ def _owners_count_in_no_queue(patch: pytest.MonkeyPatch) -> None:
     """What other managers' applications hold does not count in their queues."""
     whole = PartitionExternal._settle_application
 
-    def nobody(self: PartitionExternal, app_id: str, out: Outcome, now_ns: int) -> None:
+    def nobody(self: PartitionExternal, app_id: str, out: Outcome, now_ns: int) -> Steps:
         if app_id not in self.books.applications:
-            whole(self, app_id, out, now_ns)
+            yield from whole(self, app_id, out, now_ns)
 
     patch.setattr(PartitionExternal, "_settle_application", nobody)
 
@@ -281,7 +281,7 @@ def _revoked_offers_are_used(patch: pytest.MonkeyPatch) -> None:
 
 def _nothing_is_released(patch: pytest.MonkeyPatch) -> None:
     """Nobody has to leave what is asked back."""
-    patch.setattr(offers.Offers, "_evict", lambda self, *said: None)
+    patch.setattr(offers.Offers, "_evict", lambda self, *said: ())
 
 
 # ---- sources, records, processes -----------------------------------------------------------------------------------
@@ -294,29 +294,33 @@ def _decides_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def _what_an_earlier_life_said_stays(patch: pytest.MonkeyPatch) -> None:
     """A complete listing ends nothing."""
-    whole = ExternalBooks.apply
+    whole = ExternalBooks.apply_in_steps
 
-    def apply(self: ExternalBooks, command: UpdateExternal | SetSource, *how: Any, **more: Any) -> list[Changed]:
+    def apply(
+        self: ExternalBooks, command: UpdateExternal | SetSource, *how: Any, **more: Any
+    ) -> Generator[None, None, list[Changed]]:
         if isinstance(command, SetSource) and command.state is SourceState.LIVE:
             for entry in self.of(command.partition).entries():
                 if entry.source == command.source:
                     entry.life = command.life
         return whole(self, command, *how, **more)
 
-    patch.setattr(ExternalBooks, "apply", apply)
+    patch.setattr(ExternalBooks, "apply_in_steps", apply)
 
 
 def _what_is_gone_stays(patch: pytest.MonkeyPatch) -> None:
     """That an object is gone is not heard."""
-    whole = ExternalBooks.apply
+    whole = ExternalBooks.apply_in_steps
 
-    def apply(self: ExternalBooks, command: UpdateExternal | SetSource, *how: Any, **more: Any) -> list[Changed]:
+    def apply(
+        self: ExternalBooks, command: UpdateExternal | SetSource, *how: Any, **more: Any
+    ) -> Generator[None, None, list[Changed]]:
         if isinstance(command, UpdateExternal):
             kept = tuple(each for each in command.changes if each.what is not None or each.stale)
             command = replace(command, changes=kept)
         return whole(self, command, *how, **more)
 
-    patch.setattr(ExternalBooks, "apply", apply)
+    patch.setattr(ExternalBooks, "apply_in_steps", apply)
 
 
 def _garbage_is_overlooked(patch: pytest.MonkeyPatch) -> None:
@@ -332,14 +336,16 @@ def _garbage_is_overlooked(patch: pytest.MonkeyPatch) -> None:
 
 def _sources_are_never_lost(patch: pytest.MonkeyPatch) -> None:
     """That a source is lost is not heard."""
-    whole = ExternalBooks.apply
+    whole = ExternalBooks.apply_in_steps
 
-    def apply(self: ExternalBooks, command: UpdateExternal | SetSource, *how: Any, **more: Any) -> list[Changed]:
+    def apply(
+        self: ExternalBooks, command: UpdateExternal | SetSource, *how: Any, **more: Any
+    ) -> Generator[None, None, list[Changed]]:
         if isinstance(command, SetSource) and command.state is SourceState.STALE:
             command = replace(command, state=SourceState.LIVE)
         return whole(self, command, *how, **more)
 
-    patch.setattr(ExternalBooks, "apply", apply)
+    patch.setattr(ExternalBooks, "apply_in_steps", apply)
 
 
 def _registering_again_forgets_sources(patch: pytest.MonkeyPatch) -> None:

@@ -140,9 +140,9 @@ def _followed_up_once(patch: pytest.MonkeyPatch) -> None:
 
     def once(self: SchedulerCore, command: Any, out: Outcome, now_ns: int) -> Steps:
         with patch.context() as inner:
-            inner.setattr(SchedulerCore, "_follow_up", lambda *_: None)
+            inner.setattr(SchedulerCore, "_follow_up", lambda *_: ())
             yield from take(self, command, out, now_ns)
-        after(self, out, now_ns)
+        yield from after(self, out, now_ns)
 
     patch.setattr(SchedulerCore, "_take_items", once)
 

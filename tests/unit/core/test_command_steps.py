@@ -61,6 +61,9 @@ LONG: dict[str, Steps] = {
     "remove an application": _applied(UpdateApplications((), (("default", "app-0"),))),
     "remove many": _applied(UpdateApplications((), tuple(("default", f"app-{number}") for number in range(APPS)))),
     "release all": _applied(UpdateAllocations((), (ReleaseItem("default", "app-0", "", Termination.STOPPED_BY_RM),))),
+    "release one ask's": _applied(
+        UpdateAllocations((), (ReleaseItem("default", "app-0", "k", Termination.STOPPED_BY_RM),))
+    ),
     "could start none": _applied(
         UpdateAllocations((), (ReleaseItem("default", "app-0", "", Termination.SCHEDULING_FAILED_ON_RM),))
     ),
@@ -132,6 +135,16 @@ def test_due_deadlines_are_handled_in_steps() -> None:
         count += 1
     assert len(out.facts) >= 1_000, "a reminder for each"
     assert count >= 1_000 // STEP
+
+
+def test_new_deadlines_are_collected_in_steps() -> None:
+    cluster, out = _cluster(3_000), Outcome()
+    new, before, longest = cluster.partition.deadlines, 0, 0
+    for _ in cluster.core.apply_in_steps(EndApplication("default", "app-0", "over"), cluster.now_ns, out):
+        longest, before = max(longest, before - len(new)), len(new)
+    longest = max(longest, before - len(new))
+    assert not new, "a reminder for each"
+    assert 0 < longest <= 2 * STEP
 
 
 def test_a_core_that_ended_is_taken_apart_in_steps() -> None:

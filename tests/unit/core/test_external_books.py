@@ -20,6 +20,7 @@ from muster_core.external.external import (
     kind_of,
 )
 from muster_core.external.external_books import PAST_LIVES_MAX, Changed, ExternalBooks, ExternalEntry
+from muster_core.model.steps import finish
 
 NODE, ALLOCATION = ExternalKind.NODE, ExternalKind.ALLOCATION
 H1, H2 = ExternalNode("h1", {"vcore": 4}), ExternalNode("h2", {"vcore": 8})
@@ -35,7 +36,7 @@ class Heard:
     def apply(self, command: UpdateExternal | SetSource) -> list[tuple[str, bool]]:
         """(object, whether it counts) of each change; removed objects with a minus."""
         self.now_ns += 1
-        return [(_name(each), each.counts) for each in self.books.apply(command, self.now_ns)]
+        return [(_name(each), each.counts) for each in finish(self.books.apply_in_steps(command, self.now_ns))]
 
     def says(self, *objects: ExternalObject, life: str = "a", source: str = "vms") -> list[tuple[str, bool]]:
         changes = tuple(ExternalChange(kind_of(each), id_of(each), each) for each in objects)
@@ -166,7 +167,7 @@ def test_a_source_says_since_when_it_is_as_it_is(heard: Heard) -> None:
 def test_a_partitions_name_has_one_spelling() -> None:
     books = ExternalBooks()
     for name in ("", "Default", "default"):
-        books.apply(UpdateExternal(name, "vms", "a", (ExternalChange(NODE, "h1", H1),)), 1)
+        finish(books.apply_in_steps(UpdateExternal(name, "vms", "a", (ExternalChange(NODE, "h1", H1),)), 1))
     assert [*books.partitions] == ["default"]
     assert len(list(books.of("default").entries())) == 1
 

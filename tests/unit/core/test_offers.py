@@ -37,6 +37,7 @@ from muster_core.model.outcome import Outcome, ReleasedAllocation
 from muster_core.model.resources import TYPES_MAX
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.model.states import OFFER_TRANSITIONS, InvalidTransition, OfferEvent, next_offer_state
+from muster_core.model.steps import finish
 from muster_view.explain import explain_preemption
 from outside import LEAVES, Outside, forgets, says
 
@@ -481,8 +482,8 @@ def test_a_node_that_another_source_reports_stays_without_its_offers() -> None:
 def test_of_an_rm_that_has_not_registered_an_offer_goes_at_once() -> None:
     cluster = lent(offer())
     books = cluster.core.external
-    books.apply(says("other", offer("o9", "n9")), 1)
-    books.apply(forgets("other", offer("o9", "n9")), 2)
+    finish(books.apply_in_steps(says("other", offer("o9", "n9")), 1))
+    finish(books.apply_in_steps(forgets("other", offer("o9", "n9")), 2))
     assert books.of("default").entry("other", ExternalKind.OFFER, "o9") is None
 
 

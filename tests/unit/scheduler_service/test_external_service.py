@@ -32,6 +32,7 @@ from muster_core.external.external import (
     UpdateExternal,
 )
 from muster_core.external.external_books import ExternalBooks
+from muster_core.model.steps import finish
 from muster_informers import registry
 from muster_informers import service as service_module
 from muster_informers.contract import (
@@ -429,7 +430,7 @@ async def test_offers_that_are_returned_go_back_to_a_source_that_lends(bench_of:
         await synced(service)
         books = ExternalBooks()
         change = ExternalChange(ExternalKind.OFFER, "o-1", ExternalOffer("o-1", "h1", {"vcore": 1000}))
-        books.apply(UpdateExternal("default", "mesos", "life-1", (change,)), 0)
+        finish(books.apply_in_steps(UpdateExternal("default", "mesos", "life-1", (change,)), 0))
         entry = books.of("default").entry("mesos", ExternalKind.OFFER, "o-1")
         assert entry is not None
         entry.offer_state = OfferState.RETURNED

@@ -26,6 +26,7 @@ from muster_core.external.external import (
     kind_of,
 )
 from muster_core.external.external_books import ExternalBooks
+from muster_core.model.steps import finish
 from muster_state import state_codec
 from muster_view.rest.external import sources
 from unit.view.recorded import Bench, client_of
@@ -46,7 +47,7 @@ def noted(state: SourceState, source: str = "vms", reason: str = "", partition: 
 async def unregistered(bench: Bench, rm_id: str, *commands: UpdateExternal | SetSource) -> None:
     books, partition = ExternalBooks(), bench.topics.partition_of(rm_id)
     for command in commands:
-        for changed in books.apply(command, 5):
+        for changed in finish(books.apply_in_steps(command, 5)):
             what = changed.what
             key, value = state_codec.key_of(rm_id, what.partition, what), state_codec.encode(what.partition, what)
             await bench.commit(partition, [OutRecord(bench.topics.state, partition, key, value)])
@@ -94,7 +95,7 @@ async def test_sources_are_shown_with_how_far_they_are_and_what_they_have(bench:
 @pytest.mark.parametrize(("state", "problems"), [(OfferState.OFFERED, 1), (OfferState.RETURNED, 0)])
 def test_an_offer_that_was_given_back_is_no_problem(state: OfferState, problems: int) -> None:
     books = ExternalBooks()
-    books.apply(said(ExternalOffer("o", "h", {"vcore": 1})), 5)
+    finish(books.apply_in_steps(said(ExternalOffer("o", "h", {"vcore": 1})), 5))
     (owner,) = books.all_sources()
     (entry,) = owner.entries.values()
     entry.problem, entry.offer_state = "node h is not there", state

@@ -4,19 +4,23 @@ and after every recovery. A violation is a defect: the service stops and folds t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from muster_core.applications.lifecycle import counts_as_running
 from muster_core.external import external_invariants
-from muster_core.model.application import Application, Ask, Gang
+from muster_core.model.application import Application, Ask, AskGroup, Gang
 from muster_core.model.node import Node
 from muster_core.model.pending import ask_reason
 from muster_core.model.queue import Ledger, Queue, Tracker
 from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import UNLIMITED, fits
 from muster_core.model.states import APP_TERMINAL
+from muster_core.model.steps import Pace, Steps, finish
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
+
+# Objects of one step: some hundred microseconds.
+_STEP = 512
 
 
 class InvariantViolated(AssertionError):
@@ -24,25 +28,33 @@ class InvariantViolated(AssertionError):
 
 
 def check(core: SchedulerCore, *, exhausted: bool = False, merges: bool = True) -> None:
-    """Checks every partition: O(cluster), so not on a hot path.
+    """Checks every partition: O(cluster), so not on a hot path. Raises InvariantViolated.
 
     :param exhausted: the last cycle ran to its end: then no group may be ready, and every pending ask has a reason.
     :param merges: check also that this version's rules lead from the sources' statements to the merged values.
     """
+    finish(check_in_steps(core, merges=merges))
     for partition in core.partitions.values():
-        _check_nodes(partition)
-        _check_queues(partition)
-        _check_applications(partition)
-        _check_quotas(partition)
-        _check_trackers(partition)
-        _check_uses(partition)
-        _check_rights(partition)
-        _check_gangs(partition)
-        _check_questions(partition)
-        _check_turns(partition)
-        external_invariants.check(partition, _must, merges=merges)
         if exhausted and partition.deciding:
             _check_reasons(partition)
+
+
+def check_in_steps(core: SchedulerCore, *, merges: bool = True) -> Steps:
+    """Does the same in steps, between which nothing may change the core."""
+    pace = Pace(_STEP)
+    for partition in core.partitions.values():
+        yield from _check_nodes(partition, pace)
+        yield from _check_queues(partition, pace)
+        yield from _check_applications(partition, pace)
+        yield from _check_quotas(partition, pace)
+        yield from _check_trackers(partition, pace)
+        yield from _check_uses(partition, pace)
+        yield from _check_rights(partition, pace)
+        yield from _check_gangs(partition, pace)
+        yield from _check_questions(partition, pace)
+        _check_turns(partition)
+        yield
+        yield from external_invariants.check(partition, _must, pace, merges=merges)
 
 
 def _must(truth: bool, what: str) -> None:
@@ -50,12 +62,16 @@ def _must(truth: bool, what: str) -> None:
         raise InvariantViolated(what)
 
 
-def _check_nodes(partition: Partition) -> None:
+def _check_nodes(partition: Partition, pace: Pace) -> Steps:
     types = partition.types
     capacity = [0] * len(types.names)
     for node in partition.nodes.values():
         allocated = [0] * len(types.names)
+        if pace.is_over():
+            yield
         for allocation in node.allocations.values():
+            if pace.is_over():
+                yield
             _must(allocation.node_id == node.node_id, f"{node} holds {allocation.key} of node {allocation.node_id}")
             for number, value in allocation.shape.items:
                 allocated[number] += value
@@ -67,6 +83,8 @@ def _check_nodes(partition: Partition) -> None:
         for number, value in types.items(node.reported_occupied):
             occupied[number] += value
         for foreign in node.foreign.values():
+            if pace.is_over():
+                yield
             for number, value in foreign.shape.items:
                 occupied[number] += value
         _must(occupied == node.occupied, f"{node}: occupied {node.occupied}, but {occupied} is held by others")
@@ -101,15 +119,20 @@ def _check_nodes(partition: Partition) -> None:
     _must(
         capacity == partition.capacity, f"partition {partition.name}: capacity {partition.capacity}, nodes {capacity}"
     )
-    indexed = list(partition.index)
-    _must(len(indexed) == partition.index.count, "the node index has lost count")
-    keys = [node.index_key for node in indexed]
-    _must(keys == sorted(keys, key=lambda key: key or (0.0, "")), "the node index is out of order")
+    count, before = 0, (float("-inf"), "")
+    for node in partition.index:
+        if pace.is_over():
+            yield
+        count += 1
+        key = node.index_key or (0.0, "")
+        _must(before <= key, "the node index is out of order")
+        before = key
+    _must(count == partition.index.count, "the node index has lost count")
 
 
-def _check_queues(partition: Partition) -> None:
+def _check_queues(partition: Partition, pace: Pace) -> Steps:
     for queue in partition.queues.values():
-        allocated, pending, running = _sums(partition, queue)
+        allocated, pending, running = yield from _sums(partition, queue, pace)
         _must(allocated == queue.allocated, f"{queue}: allocated {queue.allocated}, applications sum to {allocated}")
         _must(pending == queue.pending, f"{queue}: pending {queue.pending}, applications sum to {pending}")
         _must(
@@ -120,13 +143,15 @@ def _check_queues(partition: Partition) -> None:
         preempting = [0] * len(queue.types.names)
         for app in partition.apps_below(queue):
             for allocation in app.allocations.values():
+                if pace.is_over():
+                    yield
                 if allocation.preempted is not None:
                     for number, value in allocation.shape.items:
                         preempting[number] += value
         _must(preempting == queue.preempting, f"{queue}: preempting {queue.preempting}, marks sum to {preempting}")
 
 
-def _check_uses(partition: Partition) -> None:
+def _check_uses(partition: Partition, pace: Pace) -> Steps:
     """Checks that the use of users has what their allocations hold, and that a leaf has one entry for each user."""
     for queue in partition.queues.values():
         if queue.fair_uses is None:
@@ -135,6 +160,8 @@ def _check_uses(partition: Partition) -> None:
         for app in partition.apps_in(queue):
             own = held.setdefault(app.user, {})
             for allocation in app.allocations.values():
+                if pace.is_over():
+                    yield
                 for number, value in allocation.shape.items:
                     own[number] = own.get(number, 0) + value
         for user in {*held, *queue.fair_uses.users}:
@@ -143,12 +170,14 @@ def _check_uses(partition: Partition) -> None:
             _must((known.entry is None) == (not known.line), f"{known}: {known.entry} stands for {known.line}")
 
 
-def _check_rights(partition: Partition) -> None:
+def _check_rights(partition: Partition, pace: Pace) -> Steps:
     """Checks what is kept for preemption: the priorities that are held, and the rights of groups on waitlists."""
     for queue in partition.queues.values():
         held: dict[int, int] = {}
         for app in partition.apps_in(queue):
             for allocation in app.allocations.values():
+                if pace.is_over():
+                    yield
                 held[allocation.priority] = held.get(allocation.priority, 0) + 1
                 low = app.lowest_held <= allocation.priority
                 _must(low, f"{app}: lowest priority {app.lowest_held}, but it holds {allocation}")
@@ -162,13 +191,15 @@ def _check_rights(partition: Partition) -> None:
         _must(not waitlist.gone and not problem, f"{waitlist}: {problem or 'is gone, and sorted by age'}")
 
 
-def _check_trackers(partition: Partition) -> None:
+def _check_trackers(partition: Partition, pace: Pace) -> Steps:
     """Checks that the ledgers of users and groups hold the sums of their applications."""
     size = len(partition.types.names)
     expected: dict[Tracker, tuple[list[int], int, int]] = {}
     for queue in partition.queues.values():
         for app in partition.apps_in(queue):
             levels = queue.ancestry if partition.types.pooled else queue.line
+            if pace.is_over():
+                yield
             _must(app.bounds == (*app.trackers, *levels), f"{app} keeps other limits than it counts in")
             _must(app.ledgers == (*app.trackers, *queue.ancestry), f"{app} counts elsewhere than where it is")
             for tracker in app.trackers:
@@ -185,16 +216,18 @@ def _check_trackers(partition: Partition) -> None:
         _must(members == tracker.applications, f"{tracker}: {tracker.applications} applications, not {members}")
 
 
-def _sums(partition: Partition, queue: Queue) -> tuple[list[int], list[int], int]:
+def _sums(partition: Partition, queue: Queue, pace: Pace) -> Generator[None, None, tuple[list[int], list[int], int]]:
     size = len(queue.types.names)
     allocated, pending, running = [0] * size, [0] * size, 0
     for app in partition.apps_in(queue):
+        if pace.is_over():
+            yield
         for number in range(size):
             allocated[number] += app.allocated[number]
             pending[number] += app.pending[number]
         running += app.counted
     for child in queue.children.values():
-        child_allocated, child_pending, child_running = _sums(partition, child)
+        child_allocated, child_pending, child_running = yield from _sums(partition, child, pace)
         for number in range(size):
             allocated[number] += child_allocated[number]
             pending[number] += child_pending[number]
@@ -202,14 +235,20 @@ def _sums(partition: Partition, queue: Queue) -> tuple[list[int], list[int], int
     return allocated, pending, running
 
 
-def _check_applications(partition: Partition) -> None:
+def _check_applications(partition: Partition, pace: Pace) -> Steps:
     size = len(partition.types.names)
     for app in partition.apps.values():
         allocated, pending, proposed = [0] * size, [0] * size, 0
+        if pace.is_over():
+            yield
         for allocation in app.allocations.values():
+            if pace.is_over():
+                yield
             for number, value in allocation.shape.items:
                 allocated[number] += value
         for ask in app.asks.values():
+            if pace.is_over():
+                yield
             _must(ask.pending > 0, f"{app}: ask {ask.key} has nothing pending")
             if ask.reserved_node:
                 kept = partition.nodes.get(ask.reserved_node)
@@ -229,10 +268,16 @@ def _check_applications(partition: Partition) -> None:
         _must(pending == app.pending, f"{app}: pending {app.pending}, its asks sum to {pending}")
         if app.state in APP_TERMINAL:
             _must(not app.asks and not app.allocations, f"{app} is over, but holds asks or allocations")
-        _check_allocations(app)
+        yield from _check_allocations(app, pace)
         _must(app.counted == counts_as_running(app), f"{app} counts as running: {app.counted}")
+        counts: dict[AskGroup, int] = {}
+        for ask in app.asks.values():
+            if pace.is_over():
+                yield
+            if ask.group is not None:
+                counts[ask.group] = counts.get(ask.group, 0) + 1
         for group in app.groups.values():
-            count = sum(1 for ask in app.asks.values() if ask.group is group)
+            count = counts.get(group, 0)
             _must(count == group.asks, f"{group} counts {group.asks} asks, has {count}")
         for group in app.groups.values():
             where = (group.parked_key is not None) + (group.ready_key is not None) + group.in_line
@@ -241,27 +286,44 @@ def _check_applications(partition: Partition) -> None:
         _must(parked == app.parked, f"{app}: {app.parked} groups parked, not {parked}")
 
 
-def _check_quotas(partition: Partition) -> None:
+def _check_quotas(partition: Partition, pace: Pace) -> Steps:
     """Checks the counts that quotas limit."""
-    asks = [ask for app in partition.apps.values() for ask in app.asks.values()]
-    held = [each for app in partition.apps.values() for each in app.allocations.values()]
-    held += partition.foreign.values()
-    texts = [each.tags for each in held] + [each.tags for each in partition.apps.values()]
-    texts += [node.attributes for node in partition.nodes.values()]
-    pending = sum(ask.pending for ask in asks)
+    pending = text = 0
+    for app in partition.apps.values():
+        text += text_bytes(app.tags)
+        for ask in app.asks.values():
+            if pace.is_over():
+                yield
+            pending += ask.pending
+            text += text_bytes(ask.tags) * ask.pending
+        for held in app.allocations.values():
+            if pace.is_over():
+                yield
+            text += text_bytes(held.tags)
+    for foreign in partition.foreign.values():
+        if pace.is_over():
+            yield
+        text += text_bytes(foreign.tags)
+    for node in partition.nodes.values():
+        if pace.is_over():
+            yield
+        text += text_bytes(node.attributes)
     _must(partition.asks_pending == pending, f"{partition.asks_pending} allocations are asked for, not {pending}")
-    text = sum(map(text_bytes, texts)) + sum(text_bytes(ask.tags) * ask.pending for ask in asks)
     _must(partition.text_bytes == text, f"{partition.text_bytes} bytes of tags and attributes, not {text}")
     users: dict[str, int] = {}
     for queue in partition.queues.values():
         for app in partition.apps_in(queue):
+            if pace.is_over():
+                yield
             users[app.user] = users.get(app.user, 0) + 1
     _must(partition.users == users, f"{partition.users} have applications, not {users}")
 
 
-def _check_allocations(app: Application) -> None:
+def _check_allocations(app: Application, pace: Pace) -> Steps:
     repeats = uuids = 0
     for key, allocation in app.allocations.items():
+        if pace.is_over():
+            yield
         _must(key == allocation.unique_key, f"{app}: {allocation.unique_key} is filed under {key}")
         if allocation.ordinal:
             repeats += 1
@@ -274,7 +336,7 @@ def _check_allocations(app: Application) -> None:
     _must(uuids == sum(map(len, app.by_uuid.values())), f"{app} remembers UUIDs that are gone")
 
 
-def _check_gangs(partition: Partition) -> None:
+def _check_gangs(partition: Partition, pace: Pace) -> Steps:
     """Checks that every placeholder is accounted for, and that promises are the amounts that forming gangs have still
     to take.
     """
@@ -282,17 +344,24 @@ def _check_gangs(partition: Partition) -> None:
     for app in partition.apps.values():
         gang = app.gang
         if gang is None:
-            _must(not any(held.placeholder for held in app.allocations.values()), f"{app} has placeholders and no gang")
+            for held in app.allocations.values():
+                if pace.is_over():
+                    yield
+                _must(not held.placeholder, f"{app} has placeholders and no gang")
             continue
-        _check_task_groups(partition, gang)
+        yield from _check_task_groups(partition, gang, pace)
         leaving: dict[str, dict[str, None]] = {}
         for key, held in app.allocations.items():
+            if pace.is_over():
+                yield
             if held.replaced_by is not None:
                 _must(held.placeholder, f"{held} is replaced, and no placeholder")
             if held.replaced_by:
                 leaving.setdefault(held.replaced_by, {})[key] = None
         _must(gang.replacing == leaving, f"{gang}: {gang.replacing} are replaced, should be {leaving}")
         for ask in app.asks.values():
+            if pace.is_over():
+                yield
             waits = ask in partition.gangs.reopened
             _must((ask.group is not None) == (ask.open > 0) or waits, f"{ask}: {ask.open} open, in {ask.group}")
         for ledger in app.bounds if gang.promised else ():
@@ -314,7 +383,7 @@ def _proposed_on(partition: Partition, node: Node) -> Iterator[Ask]:
     return (check.ask for check in partition.checks.about_node(node) if check.booked is node)
 
 
-def _check_questions(partition: Partition) -> None:
+def _check_questions(partition: Partition, pace: Pace) -> Steps:
     """Checks that each open question is for a living ask, about existing nodes, and that asks and nodes agree about
     refusals.
     """
@@ -331,6 +400,8 @@ def _check_questions(partition: Partition) -> None:
         if check.holds_out:
             _must(check in partition.checks.of_asks.get(check.ask, ()), f"{check.ask} does not know of {check}")
     for node in partition.nodes.values():
+        if pace.is_over():
+            yield
         for check in partition.checks.about_node(node):
             _must(check in open_now, f"{node}: {check} is not open")
         for ask in node.refused_by:
@@ -338,6 +409,8 @@ def _check_questions(partition: Partition) -> None:
             _must(known, f"{node} is refused for {ask}, which does not know")
     for app in partition.apps.values():
         for ask in app.asks.values():
+            if pace.is_over():
+                yield
             for check in partition.checks.for_ask(ask):
                 _must(check in open_now, f"{ask}: {check} is not open")
             stand = [check.asked for check in partition.checks.for_ask(ask)]
@@ -350,13 +423,15 @@ def _check_questions(partition: Partition) -> None:
             _must(apart, f"{ask} and its group differ about standing apart")
 
 
-def _check_task_groups(partition: Partition, gang: Gang) -> None:
+def _check_task_groups(partition: Partition, gang: Gang, pace: Pace) -> Steps:
     app = gang.app
     held = dict.fromkeys(gang.groups, 0)
     pending = dict.fromkeys(gang.groups, 0)
     placed: dict[int, int] = {}
     sums: dict[int, int] = {}
     for allocation in app.allocations.values():
+        if pace.is_over():
+            yield
         if not allocation.placeholder:
             continue
         held[allocation.task_group] += 1
@@ -369,6 +444,8 @@ def _check_task_groups(partition: Partition, gang: Gang) -> None:
             for number, value in allocation.shape.items:
                 placed[number] = placed.get(number, 0) + value
     for ask in app.asks.values():
+        if pace.is_over():
+            yield
         if ask.demand.placeholder:
             pending[ask.demand.task_group] += ask.pending
     for name, group in gang.groups.items():

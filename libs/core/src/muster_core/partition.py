@@ -396,9 +396,9 @@ class Partition(PartitionState):
                 self.long_wait.reservation_timed_out(what, out, now_ns)
             case ExternalEntry():
                 if due_of(what) == due_ns:
-                    self.offers.on_deadline(what, out, now_ns)
+                    yield from self.offers.on_deadline(what, out, now_ns)
             case Offers():
-                what.reported(out, now_ns)
+                yield from what.reported(out, now_ns)
             case FairUses() if what.due_ns == due_ns:
                 self.fair_shares.on_deadline(what, out, now_ns)
             case Questions():

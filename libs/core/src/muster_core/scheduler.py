@@ -6,12 +6,12 @@ configuration are arguments. The core reads no clock, does no I/O and uses no ra
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 from muster_core.allocation.turns import WholeTurn
 from muster_core.allocation.unnamed_releases import UnnamedReleases
 from muster_core.config.config import ClusterConfig, PartitionConfig, QueueConfig, partition_name, queue_paths
+from muster_core.deadline_heap import DeadlineHeap
 from muster_core.external.external import SetSource, UpdateExternal
 from muster_core.external.external_books import ExternalBooks, ExternalEntry
 from muster_core.external.problems import no_partition
@@ -33,11 +33,10 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_core.model.outcome import Change, ConfigurationAnswer, Detail, EventType, Outcome
-from muster_core.model.partition_state import Timed
 from muster_core.model.quotas import Quotas
 from muster_core.model.scopes import CallbackPolicy
-from muster_core.model.steps import FEW, LIGHT_STEP, SOME, STEP, Steps, finish
-from muster_core.partition import CONNECTED, Partition, is_awaited
+from muster_core.model.steps import FEW, LIGHT_STEP, SOME, STEP, Pace, Steps, emptied, finish
+from muster_core.partition import CONNECTED, Partition
 from muster_core.queues import reload
 from muster_core.queues.limits import limit_events, link_event
 from muster_core.queues.quota import rearm
@@ -49,8 +48,6 @@ from muster_core.requests.registration_end import ANEW, ENDED_ONE_BY_ONE_MAX, en
 # A search may free room for which other asks wait, such as a reservation that is not needed any more: these asks are
 # tried in the next pass. One cycle has up to so many passes. The rest follows in the next cycle, after new requests.
 _PASSES_MAX = 10
-# With fewer deadlines than this, a search for obsolete ones does not pay.
-_DEADLINES_MIN = 1024
 
 
 class SchedulerCore:
@@ -88,9 +85,7 @@ class SchedulerCore:
         self._applications = ApplicationRequests(self.partitions, self._submission)
         self._allocations = AllocationRequests(self.partitions, self._submission)
         self._nodes = NodeRequests(self.partitions, self._allocations.take)
-        self._deadlines: list[tuple[int, int, Partition, Timed]] = []
-        self._deadline_order = 0
-        self._deadlines_max = _DEADLINES_MIN
+        self._deadlines = DeadlineHeap()
 
     # ---- entry point: apply ----------------------------------------------------------------------------------------
 
@@ -100,15 +95,21 @@ class SchedulerCore:
         :param before: the core of the RM's registration before; its users' decayed use goes on.
         """
         out = self._outcome(out)
+        finish(self.start_in_steps(now_ns, out, before))
+        return out
+
+    def start_in_steps(self, now_ns: int, out: Outcome, before: SchedulerCore | None = None) -> Steps:
+        """Does the same in steps. Nothing else may use the core between them."""
+        self._outcome(out)
         for partition in self.partitions.values():
             partition.queue_tree.announce_queues(out, now_ns)
-            partition.external.begin(out, now_ns)
+            yield
+            yield from partition.external.begin(out, now_ns)
         if before is not None:
             self._take_uses(before, out, now_ns)
-        self._follow_up(out, now_ns)
-        self._leave_dormant(out)
-        self._follow_up(out, now_ns)
-        return out
+        yield from self._follow_up(out, now_ns)
+        yield from self._leave_dormant(out)
+        yield from self._follow_up(out, now_ns)
 
     def _take_uses(self, before: SchedulerCore, out: Outcome, now_ns: int) -> None:
         """Takes the decayed use of users from the RM's registration before, which has ended: it does not forget who
@@ -184,9 +185,7 @@ class SchedulerCore:
         """
         for partition in self.partitions.values():
             yield from partition.take_apart()
-        while self._deadlines:
-            del self._deadlines[-LIGHT_STEP:]
-            yield
+        yield from self._deadlines.clear_in_steps()
         self._unlink()
 
     def _unlink(self) -> None:
@@ -217,7 +216,8 @@ class SchedulerCore:
             case EndApplication():
                 yield from self._applications.end(command.partition, command.app_id, command.message, out, now_ns)
             case UpdateConfiguration():
-                out.facts.append(ConfigurationAnswer(self._reconfigure(command.config, out, now_ns)))
+                obstacles = yield from self._reconfigure(command.config, out, now_ns)
+                out.facts.append(ConfigurationAnswer(obstacles))
             case SetDeciding():
                 self._deciding = command.deciding
                 self._review_deciding()
@@ -231,7 +231,7 @@ class SchedulerCore:
             case Answers():
                 self._answer(command, out, now_ns)
             case UpdateExternal() | SetSource():
-                self._apply_source(command, out, now_ns)
+                yield from self._apply_source(command, out, now_ns)
             case SetEvents():
                 self._events = command
                 self._outcome(out)
@@ -243,7 +243,7 @@ class SchedulerCore:
                 self._previous_generation = command.previous
                 for each in self.partitions.values():
                     each.previous_generation = command.previous
-        self._follow_up(out, now_ns)
+        yield from self._follow_up(out, now_ns)
 
     def _take_items(
         self, command: UpdateAllocations | UpdateApplications | UpdateNodes, out: Outcome, now_ns: int
@@ -255,62 +255,75 @@ class SchedulerCore:
                 for count, release in enumerate(command.releases, 1):
                     for named in unnamed.named(release):
                         yield from self._allocations.release(named, unnamed, out, now_ns)
-                    self._follow_up(out, now_ns)
+                    yield from self._follow_up(out, now_ns)
                     if not count % SOME:
                         yield
                 for count, ask_item in enumerate(command.asks, 1):
                     self._allocations.take(ask_item, out, now_ns)
-                    self._follow_up(out, now_ns)
+                    yield from self._follow_up(out, now_ns)
                     if not count % SOME:
                         yield
             case UpdateApplications():
                 for count, app_item in enumerate(command.new, 1):
                     self._applications.add(app_item, out, now_ns)
-                    self._follow_up(out, now_ns)
+                    yield from self._follow_up(out, now_ns)
                     if not count % FEW:
                         yield
                 for count, (partition, app_id) in enumerate(command.remove, 1):
                     yield from self._applications.remove(partition, app_id, out, now_ns)
-                    self._follow_up(out, now_ns)
+                    yield from self._follow_up(out, now_ns)
                     # (An application may have a hundred allocations, which are no step yet.)
                     if not count % FEW:
                         yield
             case UpdateNodes():
                 for count, node_item in enumerate(command.nodes, 1):
                     yield from self._nodes.update(node_item, out, now_ns)
-                    self._follow_up(out, now_ns)
+                    yield from self._follow_up(out, now_ns)
                     if not count % FEW:
                         yield
 
-    def _follow_up(self, out: Outcome, now_ns: int) -> None:
-        """Handles the consequences of an item or a cycle elsewhere. (It runs after each ask, so it avoids calls.)"""
+    def _follow_up(self, out: Outcome, now_ns: int) -> Iterable[None]:
+        """Handles the consequences of an item or a cycle elsewhere: returns the steps. (It runs after each ask, so it
+        avoids calls.)
+        """
+        for partition in self.partitions.values():
+            if partition.deadlines or partition.moved_offers or partition.external.vacant:
+                return self._followed_up(out, now_ns)
+        return ()
+
+    def _followed_up(self, out: Outcome, now_ns: int) -> Steps:
         for partition in self.partitions.values():
             if partition.external.vacant:
-                partition.external.catch_up(out, now_ns)
+                yield from partition.external.catch_up(out, now_ns)
             if partition.moved_offers:
-                partition.offers.settle(out, now_ns)
+                yield from partition.offers.settle(out, now_ns)
             if partition.deadlines:
-                self._collect_deadlines(partition)
+                yield from self._collect_deadlines(partition)
 
-    def _apply_source(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> None:
+    def _apply_source(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> Steps:
         """Applies a source's statements."""
         partition = self.partitions.get(partition_name(command.partition))
-        changes = self.external.apply(command, now_ns, has_offers=partition is not None)
+        changes = yield from self.external.apply_in_steps(command, now_ns, has_offers=partition is not None)
         if partition is not None:
-            partition.external.apply(changes, out, now_ns)
+            yield from partition.external.apply(changes, out, now_ns)
             partition.questions.limits_shrank(out)
             return
-        for what, _, _ in changes:
+        for count, (what, _, _) in enumerate(emptied(changes), 1):
             out.touch(what, what.partition)
             if isinstance(what, ExternalEntry):
                 no_partition(what, out)
+            if not count % STEP:
+                yield
 
-    def _leave_dormant(self, out: Outcome) -> None:
+    def _leave_dormant(self, out: Outcome) -> Steps:
         """Marks statements about partitions that do not exist."""
+        pace = Pace()
         for name, books in self.external.partitions.items():
             if name not in self.partitions:
                 for entry in books.entries():
                     no_partition(entry, out)
+                    if pace.is_over():
+                        yield
 
     def obstacles(self, config: ClusterConfig) -> tuple[str, ...]:
         """Why a configuration that is valid in itself cannot be applied to the present state; empty: it can."""
@@ -336,22 +349,22 @@ class SchedulerCore:
             count += len(paths)
         return count
 
-    def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> tuple[str, ...]:
+    def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> Generator[None, None, tuple[str, ...]]:
         found = self.obstacles(config)
         if found:
             return found
         wanted = {each.name: each for each in config.partitions}
         for name in [name for name in self.partitions if name not in wanted]:
             going = self.partitions.pop(name)
-            reload.remove(going, out, now_ns)
+            yield from reload.remove(going, out, now_ns)
             _unlink(going)
         for name, each in wanted.items():
             known = self.partitions.get(name)
             if known is not None:
                 known.questions.withdraw_all(out)
-                reload.reconfigure(known, each, out, now_ns)
+                yield from reload.reconfigure(known, each, out, now_ns)
                 if self._searching:  # (a follower takes the consequences from the records)
-                    known.external.reconfigured(out, now_ns)
+                    yield from known.external.reconfigured(out, now_ns)
                 continue
             self.partitions[name] = new = self._new_partition(each)
             new.questions.take_policy(self._policy, out, now_ns)
@@ -359,7 +372,7 @@ class SchedulerCore:
             new.previous_generation = self._previous_generation
             new.queue_tree.announce_queues(out, now_ns)
             if self._searching:
-                new.external.begin(out, now_ns)
+                yield from new.external.begin(out, now_ns)
         in_order = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
         self.partitions.clear()  # (It stays the same mapping: the handlers of requests hold it.)
         self.partitions.update(in_order)
@@ -429,7 +442,7 @@ class SchedulerCore:
                 left -= made
                 if left <= 0 or not partition.waiting.has_wakeups:
                     break
-        self._follow_up(out, now_ns)
+        yield from self._follow_up(out, now_ns)
         self.exhausted = left > 0 and not any(partition.unfinished for partition in self.partitions.values())
 
     def _in_turn(self) -> Sequence[Partition]:
@@ -454,7 +467,7 @@ class SchedulerCore:
         self._searching = True
         for partition in self.partitions.values():
             partition.activate(now_ns, decided_ns or now_ns)
-            self._collect_deadlines(partition)
+            finish(self._collect_deadlines(partition))
 
     def forget_deadlines(self) -> None:
         """Drops all deadlines. A follower, which has no clock, keeps outdated ones until it is activated."""
@@ -464,29 +477,24 @@ class SchedulerCore:
 
     def next_deadline_ns(self) -> int | None:
         """When ``cycle`` must be called even if no command comes in; None: never."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.first_ns()
 
     def _fire_deadlines(self, out: Outcome, now_ns: int) -> Steps:
         count = 0
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
+        while (due := self._deadlines.pop_due(now_ns)) is not None:
             count += 1
             if not count % STEP:
                 yield
-            due_ns, _, partition, what = heapq.heappop(self._deadlines)
+            due_ns, _, partition, what = due
             # (An external entry outlives a partition that a new configuration removes.)
             if not what.gone and self.partitions.get(partition.name) is partition:
                 yield from partition.on_deadline(what, due_ns, out, now_ns)
 
-    def _collect_deadlines(self, partition: Partition) -> None:
-        for due_ns, what in partition.deadlines:
-            self._deadline_order += 1
-            heapq.heappush(self._deadlines, (due_ns, self._deadline_order, partition, what))
-        partition.deadlines.clear()
-        if len(self._deadlines) > self._deadlines_max:
-            # Deadlines of objects that are gone would keep these in memory until their time.
-            self._deadlines = [each for each in self._deadlines if is_awaited(each[3], each[0])]
-            heapq.heapify(self._deadlines)
-            self._deadlines_max = max(_DEADLINES_MIN, 2 * len(self._deadlines))
+    def _collect_deadlines(self, partition: Partition) -> Steps:
+        for count, (due_ns, what) in enumerate(emptied(partition.deadlines), 1):
+            self._deadlines.add(due_ns, partition, what)
+            if not count % STEP:
+                yield
 
     def _submission(self) -> int:
         number = self.next_submission

@@ -27,7 +27,7 @@ from muster_core.external.external_books import ExternalBooks
 from muster_core.external.offers import REPORT_NS
 from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_core.model.quotas import QuotaLimits
-from muster_core.model.steps import finish
+from muster_core.model.steps import Steps, finish
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
@@ -92,10 +92,8 @@ class Tally:
 TALLIED: tuple[str, ...] = tuple(each.name for each in fields(Tally) if each.name != "deciding_spread")
 _values = attrgetter(*TALLIED)
 
-
 _UNLIMITED = QuotaLimits()
 _QUOTA_NAMES = [each.name for each in fields(QuotaLimits)]
-
 # A key of a registration's extraConfig: the rule without the RM's callback stream, accept or wait.
 CALLBACKS_ABSENT_KEY = "muster.callbacks.absent"
 WAIT, ACCEPT = "wait", "accept"
@@ -436,6 +434,7 @@ class StateFolder:
     :ivar forgotten: RMs that an operator forgot, by id.
     :ivar compiled_anew: ids of RMs whose record had no usable ``compiled``; their ``RmInfo`` has it now.
     :ivar external: by RM id, the statements of external sources; also for RMs that have not registered (yet).
+    :ivar dispose: without a witness, gets the steps that take a dropped core apart.
     """
 
     def __init__(self, witness: Witness | None = None, leaving: Leaving | None = None) -> None:
@@ -443,6 +442,7 @@ class StateFolder:
         self.rms: dict[str, RmState] = {}
         self.forgotten: dict[str, Forgotten] = {}
         self.external: dict[str, ExternalBooks] = {}
+        self.dispose: Callable[[Steps], None] = finish
         self.settled = False
         self._following = False
         self._collected: dict[bytes, bytes] = {}
@@ -656,7 +656,7 @@ class StateFolder:
         if self._witness is not None:
             self._witness.dropped(dropped, for_ever=for_ever)
         else:
-            finish(dropped.core.take_apart())
+            self.dispose(dropped.core.take_apart())
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
         info = self._registering.pop(rm_id, None)

@@ -341,12 +341,9 @@ def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult) -> OutRecor
 def write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
     """Appends the records of an outcome's objects, in steps. Removes the objects from the outcome."""
     topic, number = topics.state, topics.partition_of(rm_id)
-    count = 0
-    for found in out.objects_in_steps():
-        count += 1
-        if found is None or not count % _STEP:
-            yield
+    for found in out.objects_in_steps(_STEP):
         if found is None:
+            yield
             continue
         partition, what, alive = found
         key = state_codec.key_of(rm_id, partition, what)

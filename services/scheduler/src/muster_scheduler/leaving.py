@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from muster_bus.topics import rm_state_key, state_key
 from muster_core.external.external_books import ExternalEntry, SourceEntry
 from muster_core.model.outcome import Outcome, Primary
-from muster_core.model.steps import LIGHT_STEP
+from muster_core.model.steps import LIGHT_STEP, clear_list_in_steps, emptied
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
@@ -22,17 +22,20 @@ def take_over(dropped: Outcome | None, out: Outcome) -> Generator[None, None, li
     removed: list[tuple[str, Primary]] = []
     if dropped is None:
         return removed
-    out.events[:0] = dropped.events  # these are older than the events of the end
+    # Those dropped are older than the events of the end.
+    events, out.events = out.events, dropped.events
+    for count, event in enumerate(emptied(events), 1):
+        out.events.append(event)
+        if not count % LIGHT_STEP:
+            yield
+    yield from clear_list_in_steps(dropped.facts)
     out.made += dropped.made
     out.reported += dropped.reported
     out.ended += dropped.ended
     out.released += dropped.released
-    count = 0
-    for found in dropped.objects_in_steps():
-        count += 1
-        if found is None or not count % LIGHT_STEP:
-            yield
+    for found in dropped.objects_in_steps(LIGHT_STEP):
         if found is None:
+            yield
             continue
         place, what, alive = found
         if not alive:

@@ -115,7 +115,7 @@ class SchedulerMachine:
         *,
         holds: bool = False,
         reached: ReachedQuotas | None = None,
-        dispose: Callable[[Iterator[None]], None] = finish,
+        dispose: Callable[[Generator[None, None, None]], None] = finish,
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
@@ -135,6 +135,7 @@ class SchedulerMachine:
         self._folder, self._emitters, self._outcomes = roster.folder, roster.emitters, roster.outcomes
         self._unexhausted, self._unwritten = roster.unexhausted, roster.unwritten
         self._deadlines = roster.deadlines
+        self._folder.dispose = dispose
         # Event handlers' verdicts on the next requests, by offset (``natives.py``).
         self._verdicts: Mapping[int, Verdict] = {}
         self._times = times if times is not None else RecordedTime(NoSteps())
@@ -169,7 +170,7 @@ class SchedulerMachine:
         """Builds the cores in steps and checks them, for a standby. From then on ``fold`` applies each record."""
         yield from self._folder.settle_in_steps()
         for state in self._folder.rms.values():
-            invariants.check(state.core, merges=False)
+            yield from invariants.check_in_steps(state.core, merges=False)
             yield
 
     def folded(self, now_ns: int) -> None:
@@ -258,7 +259,7 @@ class SchedulerMachine:
             self._tell_step(step, now_ns)
         undecided = dict.fromkeys(rm_id for rm_id in self._outcomes if rm_id not in self._held)
         due = {**undecided, **dict.fromkeys(self._deadlines.take_due(now_ns)), **self._unexhausted}
-        self._check_invariants(now_ns)
+        yield from self._check_invariants(now_ns)
         self._watch.start()
         outputs: list[OutRecord] = []
         ends_s = self._watch.now_s() + _TURN_S
@@ -349,11 +350,12 @@ class SchedulerMachine:
         took_us = partial(self._watch.take_us, rm_id)
         return self._emitters[rm_id].emit_steps(out, state.core.next_submission, outputs, took_us)
 
-    def _check_invariants(self, now_ns: int) -> None:
+    def _check_invariants(self, now_ns: int) -> Iterator[Sequence[OutRecord]]:
         if self._check_every_ns and now_ns >= self._checked_ns + self._check_every_ns:
             self._checked_ns = now_ns
             for state in self._folder.rms.values():
-                invariants.check(state.core, merges=False)
+                for _ in invariants.check_in_steps(state.core, merges=False):
+                    yield ()
 
     # ---- one request -----------------------------------------------------------------------------------------------
 
@@ -368,7 +370,9 @@ class SchedulerMachine:
             if body in _BEFORE_REGISTRATION and self._topics.partition_of(rm_id) != record.partition:
                 raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}")
             if body == "external":
-                self._sources.apply(rm_id, ingest.external(envelope.external), now_ns)
+                yield from self._paused(
+                    rm_id, self._sources.apply_in_steps(rm_id, ingest.external(envelope.external), now_ns)
+                )
                 return rm_id
             if body == "register":
                 request = si.RegisterResourceManagerRequest.FromString(envelope.register)
@@ -456,7 +460,7 @@ class SchedulerMachine:
         items, read_as = read(), info.generation
         for at in range(items.count):
             if changes := verdict.commands_before(at, info.registrations):
-                self._sources.apply(info.rm_id, changes, now_ns)
+                yield from self._paused(info.rm_id, self._sources.apply_in_steps(info.rm_id, changes, now_ns))
             if read_as != info.generation:
                 items, read_as = read(), info.generation
             item = verdict.judged(items.between(at, at + 1), at, self._outcomes.setdefault(info.rm_id, Outcome()))
@@ -585,7 +589,8 @@ class SchedulerMachine:
         emitter.take_settings()
         if config is not None and checksum(text) != checksum(info.config):
             changes = configuration.changes(state.core.config, config)
-            state.core.apply(UpdateConfiguration(config), now_ns, out)
+            steps = state.core.apply_in_steps(UpdateConfiguration(config), now_ns, out)
+            yield from self._paused(info.rm_id, steps)
             (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
             out.facts.remove(answer)
             all_problems += [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=why) for why in answer.obstacles]
@@ -619,6 +624,10 @@ def _in_parts(outputs: list[OutRecord]) -> Iterator[Sequence[OutRecord]]:
         if outputs:
             yield outputs
         return
-    for start in range(0, len(outputs), _PART):
-        yield outputs[start : start + _PART]
+    outputs.reverse()
+    while outputs:  # (A long list is not freed at once.)
+        part = outputs[-_PART:]
+        del outputs[-_PART:]
+        part.reverse()
+        yield part
         yield ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable
 from itertools import chain
 from typing import TypeVar
 
@@ -12,8 +12,9 @@ from muster_bus.topics import Topics, state_key
 from muster_core.model.application import Allocation
 from muster_core.model.commands import SetCallbacks, SetQuotas
 from muster_core.model.outcome import Outcome, Primary
-from muster_core.model.steps import STEP, Steps
+from muster_core.model.steps import STEP, Pace, Steps, emptied
 from muster_core.requests.registration_end import FORGOTTEN
+from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
@@ -55,7 +56,7 @@ class Registrar:
         sources: Sources,
         times: RecordedTime,
         quotas: RmQuotas,
-        dispose: Callable[[Iterator[None]], None],
+        dispose: Callable[[Steps], None],
     ) -> None:
         self._topics = topics
         self._roster = roster
@@ -141,7 +142,7 @@ class Registrar:
         out = Outcome()
         if known is not None:
             yield from known.core.end_in_steps(now_ns, out)
-        yield from _then_pause(core.start(now_ns, out, known.core if known is not None else None))
+        yield from core.start_in_steps(now_ns, out, known.core if known is not None else None)
         removed = yield from take_over(dropped, out)
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         all_problems += callback_stream.problems_of(info.extra_config) + ending.problems_of(info.extra_config)
@@ -149,15 +150,10 @@ class Registrar:
         outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
         if forgotten is not None:
             outputs.append(emitter.tombstone(state_key(rm_id, state_codec.FORGOTTEN, "-")))
-        kept = {
-            state_codec.key_of(rm_id, partition.name, each)
-            for partition in core.partitions.values()
-            for queue in partition.queues.values()
-            for each in (queue, *(queue.fair_uses.users.values() if queue.fair_uses is not None else ()))
-        }
+        kept = yield from _kept_keys(rm_id, core)
         # Decisions of the same batch before this registration belong to the state that is now dropped. Objects that
         # they removed still have records.
-        ended = chain(removed, published(known.core) if known is not None else ())
+        ended = chain(emptied(removed), published(known.core) if known is not None else ())
         yield from _tombstones(emitter, ended, kept, outputs)
         member = self._policy_groups.member(info.config, info.policy_group)
         outputs.append(emitter.registration(envelope.request_id, all_problems, accepted=True, policy_group=member))
@@ -195,7 +191,7 @@ class Registrar:
         self._admin.callback_gone(rm_id, emitter, outputs)
         # 2. first the RM's own record, so that followers drop the RM as a whole
         outputs += map(emitter.tombstone, own_keys(rm_id))
-        yield from _tombstones(emitter, removed, (), outputs)
+        yield from _tombstones(emitter, emptied(removed), (), outputs)
         result.allocations = yield from _tombstones(emitter, published(known.core), (), outputs)
         yield from write_states(self._topics, rm_id, out, outputs)  # states of external sources
         yield from emitter.farewell(out, outputs)
@@ -216,6 +212,19 @@ def _then_pause(value: T) -> Generator[None, None, T]:
     """Returns the value that was made, after a pause."""
     yield
     return value
+
+
+def _kept_keys(rm_id: str, core: SchedulerCore) -> Generator[None, None, set[bytes]]:
+    """Returns the keys of a new core's objects, in steps."""
+    kept: set[bytes] = set()
+    pace = Pace()
+    for partition in core.partitions.values():
+        for queue in partition.queues.values():
+            for each in (queue, *(queue.fair_uses.users.values() if queue.fair_uses is not None else ())):
+                kept.add(state_codec.key_of(rm_id, partition.name, each))
+                if pace.is_over():
+                    yield
+    return kept
 
 
 def _tombstones(

@@ -9,6 +9,7 @@ from muster_core.config.config import partition_name
 from muster_core.external.checks import name_problem
 from muster_core.external.external import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
 from muster_core.model.commands import SetDeciding
+from muster_core.model.steps import LIGHT_STEP, Steps, emptied, finish
 from muster_informers.gate import Gate
 
 from muster_scheduler import pauses
@@ -29,8 +30,8 @@ class Sources:
         self._gate = gate
         self._ignored: dict[tuple[str, str], str] = {}  # (RM, source) → life; for the log
 
-    def apply(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> None:
-        """Takes a source's commands, whether its RM is registered or not.
+    def apply_in_steps(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> Steps:
+        """Takes a source's commands, whether its RM is registered or not; in steps.
 
         Ignores informers of another start: those of an owner that is gone. (A paused owner that goes on does not know
         that yet, and its informers list again. If they counted, those of this start would be an earlier life for ever.)
@@ -44,10 +45,13 @@ class Sources:
                 self._ignore(rm_id, command)
                 continue
             if state is not None:
-                state.core.apply(command, now_ns, out)
+                yield from state.core.apply_in_steps(command, now_ns, out)
                 continue
-            for changed in self._roster.folder.books_of(rm_id).apply(command, now_ns):
+            changes = yield from self._roster.folder.books_of(rm_id).apply_in_steps(command, now_ns)
+            for count, changed in enumerate(emptied(changes), 1):
                 out.touch(changed.what, changed.what.partition)
+                if not count % LIGHT_STEP:
+                    yield
         if state is not None and state.info.awaited:
             if pauses.mark_awaited(state.info, self.awaited(rm_id), now_ns):
                 self._roster.unwritten[rm_id] = None
@@ -80,4 +84,4 @@ class Sources:
                 entry.partition, entry.source, entry.life, SourceState.STALE, entry.drains, NOT_CONFIGURED
             )
             log.warning("source without an informer", rm=rm_id, partition=entry.partition, source=entry.source)
-            self.apply(rm_id, (command,), now_ns)
+            finish(self.apply_in_steps(rm_id, (command,), now_ns))

@@ -8,7 +8,7 @@ from muster_core.model.allocation_order import asks_in_steps
 from muster_core.model.application import AskGroup
 from muster_core.model.commands import Termination
 from muster_core.model.outcome import Change, Detail, Outcome, ReleasedAsk
-from muster_core.model.steps import STEP, Steps
+from muster_core.model.steps import STEP, Steps, emptied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -192,7 +192,7 @@ class Asks:
     def time_out_all(self, asks: Iterable[Ask], message: str, detail: Detail, out: Outcome, now_ns: int) -> Steps:
         """Does so with several asks of an application, in their order; in steps."""
         ordered = yield from asks_in_steps(asks)
-        for count, ask in enumerate(ordered, 1):
+        for count, ask in enumerate(emptied(ordered), 1):
             self.time_out_ask(ask, message, detail, out, now_ns)
             if not count % STEP:
                 yield

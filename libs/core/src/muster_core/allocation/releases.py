@@ -16,7 +16,7 @@ from muster_core.model.application import Allocation
 from muster_core.model.commands import Termination
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, event_of
 from muster_core.model.states import REMINDER_NS, PlaceholderEvent
-from muster_core.model.steps import STEP, Steps
+from muster_core.model.steps import STEP, Steps, emptied
 from muster_core.queues import quota
 from muster_core.queues.limits import usage_events
 
@@ -107,7 +107,7 @@ class Releases:
     def time_out_all(self, allocations: Iterable[Allocation], message: str, out: Outcome, now_ns: int) -> Steps:
         """Does so with several allocations, in their order; in steps."""
         ordered = yield from ordered_in_steps(allocations)
-        for count, allocation in enumerate(ordered, 1):
+        for count, allocation in enumerate(emptied(ordered), 1):
             self.time_out(allocation, message, out, now_ns)
             if not count % STEP:
                 yield

@@ -20,11 +20,13 @@ class UnnamedReleases:
     Each release sees the effect of the earlier releases in the same message.
 
     :param releases: all releases of the message, in order.
+    :ivar are_some: whether the message has such a release.
     """
 
     def __init__(self, releases: Sequence[ReleaseItem], partitions: Mapping[str, Partition]) -> None:
         self._partitions = partitions
         unnamed = [item for item in releases if _is_unnamed(item)]
+        self.are_some = bool(unnamed)
         self._keys = {item.key for item in unnamed if item.ask_only and item.key}
         self._uuids = {item.uuid for item in unnamed if not item.ask_only}
         # By (partition, key or UUID, whether it is an ask's key): the applications that have it, or had it before.

@@ -30,7 +30,7 @@ from muster_core.model.states import (
     QueueState,
     next_app_state,
 )
-from muster_core.model.steps import STEP, Steps, finish
+from muster_core.model.steps import STEP, Steps, emptied, finish
 from muster_core.queues.limits import link_event
 
 if TYPE_CHECKING:
@@ -148,22 +148,18 @@ class Lifecycle:
             app.queue.applications[app.app_id] = None
             self._limits.join(app)
 
-    def remove_application(self, app: Application, out: Outcome, now_ns: int) -> None:
-        """Removes an application with all its asks and allocations, on request of the RM or of the source that brought
-        it.
-        """
-        finish(self.remove_in_steps(app, out, now_ns))
-
     def remove_in_steps(self, app: Application, out: Outcome, now_ns: int) -> Steps:
-        """Does the same in steps."""
+        """Removes an application with all its asks and allocations, on request of the RM or of the source that brought
+        it. In steps.
+        """
         state = self._state
         asks = yield from asks_in_steps(app.asks.values())
-        for count, ask in enumerate(asks, 1):
+        for count, ask in enumerate(emptied(asks), 1):
             self._asks.remove_ask(ask, out, now_ns, Detail.REQUEST_CANCEL)
             if not count % STEP:
                 yield
         allocations = yield from ordered_in_steps(app.allocations.values())
-        for count, allocation in enumerate(allocations, 1):
+        for count, allocation in enumerate(emptied(allocations), 1):
             self._releases.release(
                 allocation,
                 Termination.STOPPED_BY_RM,

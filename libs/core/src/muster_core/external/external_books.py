@@ -3,7 +3,7 @@ terms.
 
 :class:`ExternalBooks` belong to an RM's id, not to one of its registrations: they exist before the RM registers, and
 outlive it. Machine and follower keep one for each RM and hand it to its core, which computes from it what counts
-(``external_merge.py``). Where there is no core yet, :meth:`ExternalBooks.apply` alone suffices.
+(``external_merge.py``). Where there is no core yet, :meth:`ExternalBooks.apply_in_steps` alone suffices.
 
 Each entry is filed under its subject: a node's parts under the node, an application's allocations under the
 application. So a change costs time only for its subject.
@@ -11,7 +11,7 @@ application. So a change costs time only for its subject.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from muster_core.external.external import (
     SourceState,
     UpdateExternal,
 )
+from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied, sorted_in_steps
 
 # The number of ended lives that are remembered of a source. Late commands of these lives are ignored.
 PAST_LIVES_MAX = 4
@@ -284,8 +285,10 @@ class ExternalBooks:
             sources = self.partitions[name].sources
             yield from (sources[source] for source in sorted(sources))
 
-    def apply(self, command: UpdateExternal | SetSource, now_ns: int, *, has_offers: bool = False) -> list[Changed]:
-        """Takes a source's statements. Returns the changes, in order.
+    def apply_in_steps(
+        self, command: UpdateExternal | SetSource, now_ns: int, *, has_offers: bool = False
+    ) -> Generator[None, None, list[Changed]]:
+        """Takes a source's statements, in steps. Returns the changes, in order.
 
         Ignores an earlier life: records of an informer that has ended may still arrive. An unchanged object counts as a
         change only if its life changed.
@@ -308,14 +311,16 @@ class ExternalBooks:
                 owner.past = (*owner.past, owner.life)[-PAST_LIVES_MAX:]
                 owner.life = command.life
         if isinstance(command, SetSource):
-            self._set(books, owner, command, began, now_ns, changed, has_offers=has_offers)
+            yield from self._set(books, owner, command, began, now_ns, changed, has_offers=has_offers)
             return changed
         if began:  # (Changes before the first SetSource of a life belong to its listing.)
             if owner.state is not SourceState.LISTING:
                 owner.state, owner.since_ns = SourceState.LISTING, now_ns
             changed.append(Changed(owner, counts=False))
-        for change in command.changes:
+        for count, change in enumerate(command.changes, 1):
             self._take(books, owner, change, now_ns, changed, has_offers=has_offers)
+            if not count % STEP:
+                yield
         return changed
 
     def _set(
@@ -328,12 +333,20 @@ class ExternalBooks:
         changed: list[Changed],
         *,
         has_offers: bool,
-    ) -> None:
+    ) -> Steps:
         state = command.state
         if state is SourceState.LIVE:
-            unnamed = [entry for entry in owner.entries.values() if entry.life != owner.life]
-            for entry in sorted(unnamed, key=lambda each: each.order):
+            unnamed: list[ExternalEntry] = []
+            for count, entry in enumerate(owner.entries.values(), 1):
+                if entry.life != owner.life:
+                    unnamed.append(entry)
+                if not count % LIGHT_STEP:
+                    yield
+            unnamed = yield from sorted_in_steps(emptied(unnamed), order_of)
+            for count, entry in enumerate(emptied(unnamed), 1):
                 self._leave(books, entry, changed, has_offers=has_offers)
+                if not count % STEP:
+                    yield
         lost = state is SourceState.STALE or (owner.lost and state is SourceState.LISTING)
         # (While the source lists again, the reason for which it was lost is kept.)
         reason = command.reason if state is SourceState.STALE else owner.reason if lost else ""
@@ -421,6 +434,11 @@ class ExternalBooks:
         entry = books.entry(source, kind, object_id)
         if entry is not None:
             self._forget(books, entry, [])
+
+
+def order_of(entry: ExternalEntry) -> tuple[str, int, str]:
+    """For sorting, see :attr:`ExternalEntry.order`."""
+    return entry.order
 
 
 def _drop(filed: dict[str, dict[ExternalEntry, None]], about: str, entry: ExternalEntry) -> None:

@@ -6,6 +6,7 @@ The rules are written here a second time, in a simple form: from all statements 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from muster_core.external.external import (
@@ -17,7 +18,7 @@ from muster_core.external.external import (
     ExternalQueue,
     OfferState,
 )
-from muster_core.external.external_books import ExternalEntry, PartitionBooks
+from muster_core.external.external_books import ExternalEntry, OnNode, PartitionBooks
 from muster_core.model.application import Allocation
 from muster_core.model.node import Node
 from muster_core.model.unschedulable import closed_counts
@@ -25,28 +26,29 @@ from muster_core.model.unschedulable import closed_counts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from muster_core.model.steps import Pace, Steps
     from muster_core.partition import Partition
 
     Must = Callable[[bool, str], None]
 
 
-def check(partition: Partition, must: Must, *, merges: bool) -> None:
-    """Checks one partition.
+def check(partition: Partition, must: Must, pace: Pace, *, merges: bool) -> Steps:
+    """Checks one partition, in steps.
 
     :param merges: check also that this version's rules lead from the statements to the merged values. This may not hold
         after a recovery: values of an earlier version stay until a source or the RM makes another statement.
     """
     books = partition.external.books
-    _check_files(books, must)
-    _check_offers(partition, must)
-    _check_allocations(partition, must)
-    _check_applications(partition, must)
+    yield from _check_files(books, must, pace)
+    yield from _check_offers(partition, must, pace)
+    yield from _check_allocations(partition, must, pace)
+    yield from _check_applications(partition, must, pace)
     if merges:
         _check_nodes(partition, must)
         _check_queues(partition, must)
 
 
-def _check_files(books: PartitionBooks, must: Must) -> None:
+def _check_files(books: PartitionBooks, must: Must, pace: Pace) -> Steps:
     """Each entry is filed under its subject, and no other entry is filed."""
     filed: dict[ExternalEntry, int] = {}
 
@@ -60,31 +62,53 @@ def _check_files(books: PartitionBooks, must: Must) -> None:
         for files in (on.offers, on.allocations):
             for source, entries in files.items():
                 for entry in entries:
+                    if pace.is_over():
+                        yield
                     found(entry, entry.source == source and getattr(entry.said, "node_id", None) == node_id)
-        stale = {each for entries in on.allocations.values() for each in entries if each.stale}
-        must({each for entries in on.stale.values() for each in entries} == stale, f"node {node_id}: stale are {stale}")
+        yield from _check_stale(node_id, on, must, pace)
     for plain in (books.queues, books.applications, books.pools):
         for about, entries in plain.items():
             for entry in entries:
+                if pace.is_over():
+                    yield
                 found(entry, entry.object_id.lower() == about.lower())
     owned = 0
     for app_id, entries in books.app_allocations.items():
         for entry in entries:
+            if pace.is_over():
+                yield
             owned += 1
             must(getattr(entry.said, "app_id", None) == app_id, f"{entry} is not of application {app_id}")
-    everything = list(books.entries())
-    must(filed == dict.fromkeys(everything, 1), f"{len(everything)} entries, {len(filed)} are filed")
-    whose = [each.said.app_id for each in everything if isinstance(each.said, ExternalAllocation)]
-    must(owned == sum(map(bool, whose)), "an application's allocation is not filed")
-    for entry in everything:
+    count = of_apps = 0
+    for entry in books.entries():
+        if pace.is_over():
+            yield
+        count += 1
+        must(filed.get(entry) == 1, f"{entry} is filed {filed.get(entry, 0)} times")
+        of_apps += isinstance(entry.said, ExternalAllocation) and bool(entry.said.app_id)
         must(entry.owner.entries.get((entry.kind, entry.object_id)) is entry, f"{entry}: its source does not know it")
+    must(count == len(filed), f"{count} entries, {len(filed)} are filed")
+    must(owned == of_apps, "an application's allocation is not filed")
 
 
-def _check_offers(partition: Partition, must: Must) -> None:
+def _check_stale(node_id: str, on: OnNode, must: Must, pace: Pace) -> Steps:
+    stale: set[ExternalEntry] = set()
+    for entries in on.allocations.values():
+        for entry in entries:
+            if pace.is_over():
+                yield
+            if entry.stale:
+                stale.add(entry)
+    must({each for entries in on.stale.values() for each in entries} == stale, f"node {node_id}: stale are {stale}")
+
+
+def _check_offers(partition: Partition, must: Must, pace: Pace) -> Steps:
     """Clocks run in their states only. An offer that its source wants back is not kept if everything fits without
     it.
     """
     for entry in partition.external.books.entries(ExternalKind.OFFER):
+        if pace.is_over():
+            yield
         state = entry.offer_state
         must(state is not None, f"{entry} has no state")
         must(bool(entry.deadline_ns) == (state is OfferState.REVOKED), f"{entry}: {state}, due {entry.deadline_ns}")
@@ -101,10 +125,12 @@ def _check_offers(partition: Partition, must: Must) -> None:
         )
 
 
-def _check_allocations(partition: Partition, must: Must) -> None:
+def _check_allocations(partition: Partition, must: Must, pace: Pace) -> Steps:
     external, names = partition.external, partition.types.names
     expected: set[Allocation] = set()
     for entry in external.books.entries(ExternalKind.ALLOCATION):
+        if pace.is_over():
+            yield
         said, held = entry.said, external.allocation_of(entry)
         assert isinstance(said, ExternalAllocation)
         node = partition.nodes.get(said.node_id)
@@ -123,20 +149,28 @@ def _check_allocations(partition: Partition, must: Must) -> None:
         owner = app if app is not None and app.source == entry.source else None
         must(held.app is owner, f"{held} should be of {owner}")
         must(bool(entry.problem) == (bool(said.app_id) and owner is None), f"{entry}: problem {entry.problem!r}")
-    exists = [each for each in partition.foreign.values() if each.source]
-    exists += [each for app in partition.apps.values() for each in app.allocations.values() if each.source]
-    for held in exists:
+    exist = 0
+    for held in chain(partition.foreign.values(), *(app.allocations.values() for app in partition.apps.values())):
+        if pace.is_over():
+            yield
+        if not held.source:
+            continue
+        exist += 1
         must(held in expected, f"{held} is of source {held.source}, which does not say so")
         must(not held.releasing, f"{held} was released, although only its source can end it")
-    must(len(exists) == len(expected), "an allocation of a source is not there")
+    must(exist == len(expected), "an allocation of a source is not there")
     for app in partition.apps.values():
-        strange = [held for held in app.allocations.values() if held.source != app.source]
-        must(not strange, f"{app} of {app.source!r} has {strange} of others")
+        for held in app.allocations.values():
+            if pace.is_over():
+                yield
+            must(held.source == app.source, f"{app} of {app.source!r} has {held} of others")
 
 
-def _check_applications(partition: Partition, must: Must) -> None:
+def _check_applications(partition: Partition, must: Must, pace: Pace) -> Steps:
     books = partition.external.books
     for entry in books.entries(ExternalKind.APPLICATION):
+        if pace.is_over():
+            yield
         said = entry.said
         assert isinstance(said, ExternalApplication)
         app = partition.live_application(said.app_id)

@@ -22,7 +22,7 @@ from muster_core.external.external import (
     ExternalPool,
     ExternalQueue,
 )
-from muster_core.external.external_books import Changed, ExternalEntry, OnNode, PartitionBooks, SourceEntry
+from muster_core.external.external_books import Changed, ExternalEntry, OnNode, PartitionBooks, SourceEntry, order_of
 from muster_core.external.external_merge import (
     merge,
     parts_of,
@@ -40,7 +40,7 @@ from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TooManyTypes
 from muster_core.model.states import AppState
-from muster_core.model.steps import finish
+from muster_core.model.steps import FEW, LIGHT_STEP, STEP, Pace, Steps, emptied, sorted_in_steps
 from muster_core.model.unschedulable import Closer
 from muster_core.queues import placement, quota
 from muster_core.queues.limits import link_event
@@ -102,32 +102,42 @@ class PartitionExternal:
 
     # ---- the whole partition ---------------------------------------------------------------------------------------
 
-    def begin(self, out: Outcome, now_ns: int) -> None:
-        """Applies all entries of the books to a new partition."""
+    def begin(self, out: Outcome, now_ns: int) -> Steps:
+        """Applies all entries of the books to a new partition, in steps."""
         self._pools.settle(out, now_ns)
-        self._offers.begin(out, now_ns)
-        for path in sorted(self.books.queues):
-            self._settle_queue(path, out, now_ns)
-        for node_id in sorted(self.books.nodes):
-            self._settle_node(node_id, out, now_ns)
-        for app_id in sorted(self.books.applications):
-            self._settle_application(app_id, out, now_ns)
-        for entry in _sorted(self.books.entries(ExternalKind.ALLOCATION)):
+        yield from self._offers.begin(out, now_ns)
+        yield from self._settle_all(self.books.queues, self.books.nodes, self.books.applications, out, now_ns)
+        entries = yield from sorted_in_steps(self.books.entries(ExternalKind.ALLOCATION), order_of)
+        for count, entry in enumerate(emptied(entries), 1):
             self._settle_allocation(entry, out, now_ns)
+            if not count % STEP:
+                yield
 
-    def end(self, out: Outcome, now_ns: int) -> None:
-        """Takes all objects of the sources out of a partition that is removed."""
+    def end(self, out: Outcome, now_ns: int) -> Steps:
+        """Takes all objects of the sources out of a partition that is removed, in steps."""
         state = self._state
-        for app in [app for app in state.apps.values() if app.source]:
-            self._lifecycle.remove_application(app, out, now_ns)
-        for node in list(state.nodes.values()):
-            finish(self._node_lives.remove(node, out, now_ns))
-        for entry in list(self.books.entries()):
+        for count, app in enumerate(list(state.apps.values()), 1):
+            if app.source:
+                yield from self._lifecycle.remove_in_steps(app, out, now_ns)
+            if not count % FEW:
+                yield
+        for count, node in enumerate(list(state.nodes.values()), 1):
+            yield from self._node_lives.remove(node, out, now_ns)
+            if not count % FEW:
+                yield
+        entries: list[ExternalEntry] = []
+        for count, entry in enumerate(self.books.entries(), 1):
+            entries.append(entry)
+            if not count % LIGHT_STEP:
+                yield
+        for count, entry in enumerate(emptied(entries), 1):
             if entry.withdrawn:  # no allocation needs it any more
                 self.books.forget(entry)
                 out.touch(entry, entry.partition)
             else:
                 no_partition(entry, out)
+            if not count % STEP:
+                yield
 
     def activate(self) -> None:
         """Prepares for later changes after a fold, which merges nothing."""
@@ -144,8 +154,8 @@ class PartitionExternal:
             else:
                 self._figures.taken_back(node_id, taken_back(on))
 
-    def apply(self, changes: Iterable[Changed], out: Outcome, now_ns: int) -> None:
-        """Applies a set of changes that the books have taken.
+    def apply(self, changes: list[Changed], out: Outcome, now_ns: int) -> Steps:
+        """Applies a set of changes that the books have taken, in steps. Empties the list.
 
         The order keeps objects alive that exist before and after: first removals, then changes of nodes and queues,
         then new objects on them.
@@ -157,12 +167,17 @@ class PartitionExternal:
         gone: list[tuple[ExternalEntry, str]] = []
         allocations: dict[ExternalEntry, None] = {}
         name = self.books.name
-        for entry, before, counts in changes:
+        for count, (entry, before, counts) in enumerate(emptied(changes), 1):
+            if not count % STEP:
+                yield
             out.touch(entry, name)
             if not counts:
                 continue
             if isinstance(entry, SourceEntry):
-                nodes.update(dict.fromkeys(_nodes_of(entry)))
+                for number, node_id in enumerate(_nodes_of(entry), 1):
+                    nodes[node_id] = None
+                    if not number % LIGHT_STEP:
+                        yield
                 pools = pools or bool(self.books.pools)
                 continue
             match entry.said:
@@ -191,25 +206,44 @@ class PartitionExternal:
                         allocations[entry] = None
         if pools:
             self._pools.settle(out, now_ns)
-        for path in sorted(queues):
-            self._settle_queue(path, out, now_ns)
-        for ended, of_app in gone:
+        yield from self._settle_all(queues, (), (), out, now_ns)
+        for count, (ended, of_app) in enumerate(emptied(gone), 1):
             self._end_allocation(ended, of_app, out, now_ns)
-        for node_id in sorted(nodes):
-            self._settle_node(node_id, out, now_ns)
-        for app_id in sorted(apps):
-            self._settle_application(app_id, out, now_ns)
-        for running in allocations:
+            if not count % STEP:
+                yield
+        yield from self._settle_all((), nodes, apps, out, now_ns)
+        for count, running in enumerate(allocations, 1):
             if not running.gone:
                 self._settle_allocation(running, out, now_ns)
+            if not count % STEP:
+                yield
 
-    def reconfigured(self, out: Outcome, now_ns: int) -> None:
-        """Reviews applications after a change of the configuration: those without a queue may have one now."""
-        for entry in self.books.entries(ExternalKind.APPLICATION):
+    def _settle_all(
+        self, queues: Iterable[str], nodes: Iterable[str], apps: Iterable[str], out: Outcome, now_ns: int
+    ) -> Steps:
+        """Reviews queues, nodes and applications, each in the order of their names."""
+        for path in sorted(queues):
+            self._settle_queue(path, out, now_ns)
+            yield
+        node_ids = yield from sorted_in_steps(nodes, str)
+        for count, node_id in enumerate(emptied(node_ids), 1):
+            yield from self._settle_node(node_id, out, now_ns)
+            if not count % FEW:
+                yield
+        app_ids = yield from sorted_in_steps(apps, str)
+        for count, app_id in enumerate(emptied(app_ids), 1):
+            yield from self._settle_application(app_id, out, now_ns)
+            if not count % FEW:
+                yield
+
+    def reconfigured(self, out: Outcome, now_ns: int) -> Steps:
+        """Reviews applications after a change of the configuration, in steps: some may have a queue now."""
+        for count, entry in enumerate(self.books.entries(ExternalKind.APPLICATION), 1):
             if entry.problem:
                 self.vacant[entry.object_id] = None
-        for path in sorted(self.books.queues):
-            self._settle_queue(path, out, now_ns)
+            if not count % STEP:
+                yield
+        yield from self._settle_all(self.books.queues, (), (), out, now_ns)
 
     def closer_of(self, node: Node) -> Closer | None:
         """The node's closer, from the present statements: for a follower, which merges nothing."""
@@ -228,12 +262,10 @@ class PartitionExternal:
                 if closer is not None:
                     yield closer
 
-    def catch_up(self, out: Outcome, now_ns: int) -> None:
-        """Reviews entries that became possible meanwhile."""
-        vacant = sorted(self.vacant)
-        self.vacant.clear()
-        for app_id in vacant:
-            self._settle_application(app_id, out, now_ns)
+    def catch_up(self, out: Outcome, now_ns: int) -> Steps:
+        """Reviews entries that became possible meanwhile, in steps."""
+        vacant, self.vacant = self.vacant, {}
+        yield from self._settle_all((), (), vacant, out, now_ns)
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
@@ -260,9 +292,9 @@ class PartitionExternal:
             bad.append(entry)
             set_problem(entry, str(error), out)
 
-    def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> None:
+    def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> Steps:
         """Marks the entries about a node as valid now. If the node is new (``came``), dormant entries on it count now,
-        too.
+        too. In steps.
         """
         for entry in on.nodes.values():
             if entry.problem:
@@ -272,12 +304,16 @@ class PartitionExternal:
                 if entry.problem:
                     set_problem(entry, "", out)
         if came:
-            for entry in _sorted(entry for entries in on.allocations.values() for entry in entries):
+            running = (entry for entries in on.allocations.values() for entry in entries)
+            ordered = yield from sorted_in_steps(running, order_of)
+            for count, entry in enumerate(emptied(ordered), 1):
                 self._settle_allocation(entry, out, now_ns)
+                if not count % STEP:
+                    yield
 
-    def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> None:
+    def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> Steps:
         """Marks entries about a node that does not exist as dormant. If it existed until now (``went``), entries on it
-        are dormant, too.
+        are dormant, too. In steps.
         """
         missing = _no_node(node_id)
         for entry in on.nodes.values():
@@ -286,9 +322,12 @@ class PartitionExternal:
             for entry in offers:
                 set_problem(entry, f"{missing}, and none of its resources are offered", out)
         if went:
+            pace = Pace()
             for allocations in on.allocations.values():
                 for entry in allocations:
                     set_problem(entry, missing, out)
+                    if pace.is_over():
+                        yield
 
     def _stays(self, node_id: str, entry: ExternalEntry) -> bool:
         """Whether one more allocation of a source leaves the node's merged state as it is. The source speaks of the
@@ -301,10 +340,10 @@ class PartitionExternal:
         own = on.nodes.get(source)
         return own is not None and not own.problem and source in node.sources
 
-    def _settle_node(self, node_id: str, out: Outcome, now_ns: int) -> None:
+    def _settle_node(self, node_id: str, out: Outcome, now_ns: int) -> Steps:
         lives = self._node_lives
         node = self._state.nodes.get(node_id)
-        lives.settle(node_id, lives.report_of(node) if node is not None else None, out, now_ns)
+        yield from lives.settle_in_steps(node_id, lives.report_of(node) if node is not None else None, out, now_ns)
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 
@@ -387,9 +426,9 @@ class PartitionExternal:
         if app_id in self.books.applications:
             self.vacant[app_id] = None
 
-    def _settle_application(self, app_id: str, out: Outcome, now_ns: int) -> None:
+    def _settle_application(self, app_id: str, out: Outcome, now_ns: int) -> Steps:
         """Decides which source brings the application with this id: the one that has it keeps it, else the first by
-        name.
+        name. In steps.
         """
         state = self._state
         entries = _sorted(self.books.applications.get(app_id, ()))
@@ -397,7 +436,7 @@ class PartitionExternal:
         if app is not None and app.source:
             owner = next((entry for entry in entries if entry.source == app.source), None)
             if owner is None or not _is_as_said(app, owner.said):
-                self._lifecycle.remove_application(app, out, now_ns)
+                yield from self._lifecycle.remove_in_steps(app, out, now_ns)
                 app = None
             elif isinstance(owner.said, ExternalApplication) and app.tags != owner.said.tags:
                 app.tags = dict(owner.said.tags)
@@ -411,8 +450,11 @@ class PartitionExternal:
                 problem = f"there is an application {app_id} of {whose}"
             set_problem(entry, problem, out)
         if app is not known:
-            for entry in _sorted(self.books.app_allocations.get(app_id, ())):
+            running = yield from sorted_in_steps(self.books.app_allocations.get(app_id, ()), order_of)
+            for count, entry in enumerate(emptied(running), 1):
                 self._settle_allocation(entry, out, now_ns)
+                if not count % STEP:
+                    yield
 
     def _bring_application(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> tuple[Application | None, str]:
         """Creates the application that a source brings. Returns None and the reason if that is not possible."""
@@ -515,7 +557,7 @@ def foreign_key(entry: ExternalEntry) -> str:
 
 
 def _sorted(entries: Iterable[ExternalEntry]) -> list[ExternalEntry]:
-    return sorted(entries, key=lambda entry: entry.order)
+    return sorted(entries, key=order_of)
 
 
 def _nodes_of(source: SourceEntry) -> Iterable[str]:

@@ -17,7 +17,7 @@ number of the node's offers. An ask that was placed before the idle clock ran ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from muster_core.external.external import ExternalKind, ExternalNode, ExternalObject, ExternalOffer, OfferState
@@ -27,6 +27,7 @@ from muster_core.model.node import Node, NodeReport
 from muster_core.model.outcome import Outcome
 from muster_core.model.resources import INT64_MAX
 from muster_core.model.states import OfferEvent, next_offer_state
+from muster_core.model.steps import FEW, STEP, Steps, emptied
 from muster_core.preemption import preemption
 
 if TYPE_CHECKING:
@@ -70,10 +71,12 @@ class Offers:
 
     # ---- what sources say ------------------------------------------------------------------------------------------
 
-    def begin(self, out: Outcome, now_ns: int) -> None:
-        """Takes all offers in the books into a new partition."""
-        for entry in self._entries():
+    def begin(self, out: Outcome, now_ns: int) -> Steps:
+        """Takes all offers in the books into a new partition, in steps."""
+        for count, entry in enumerate(emptied(self._entries()), 1):
             self.on_change(entry, None, out, now_ns)
+            if not count % STEP:
+                yield
         self.rearm()  # (Clocks that were recorded are new to this partition.)
 
     def activate(self) -> None:
@@ -125,28 +128,30 @@ class Offers:
 
     # ---- consequences ----------------------------------------------------------------------------------------------
 
-    def on_deadline(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
-        """Reviews the offer's node, because a clock of the offer has run out."""
+    def on_deadline(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> Steps:
+        """Reviews the offer's node, because a clock of the offer has run out. In steps."""
         said = entry.said
         assert isinstance(said, ExternalOffer), f"{entry} is no offer"
-        self._look(said.node_id, out, now_ns)
+        yield from self._look(said.node_id, out, now_ns)
 
-    def reported(self, out: Outcome, now_ns: int) -> None:
-        """Reviews all offers, because the RM's time to report its allocations is over."""
+    def reported(self, out: Outcome, now_ns: int) -> Steps:
+        """Reviews all offers, because the RM's time to report its allocations is over. In steps."""
         self.reporting = False
         self._state.moved_offers.update(dict.fromkeys(_offer(entry).node_id for entry in self._entries()))
-        self.settle(out, now_ns)
+        yield from self.settle(out, now_ns)
 
-    def settle(self, out: Outcome, now_ns: int) -> None:
-        """Reviews the nodes that changed. A follower does nothing here: it reads the recorded results."""
+    def settle(self, out: Outcome, now_ns: int) -> Steps:
+        """Reviews the nodes that changed, in steps. A follower does nothing here: it reads the recorded results."""
         if not self._state.searching:
             self._state.moved_offers.clear()
         while self._state.moved_offers:
             moved, self._state.moved_offers = self._state.moved_offers, {}
-            for node_id in moved:
-                self._look(node_id, out, now_ns)
+            for count, node_id in enumerate(moved, 1):
+                yield from self._look(node_id, out, now_ns)
+                if not count % FEW:
+                    yield
 
-    def _look(self, node_id: str, out: Outcome, now_ns: int) -> None:
+    def _look(self, node_id: str, out: Outcome, now_ns: int) -> Steps:
         state = self._state
         on = self._external_books.nodes.get(node_id)
         if on is None or not on.offers:
@@ -160,14 +165,15 @@ class Offers:
         revoked = [entry for entry in offers if entry.offer_state is OfferState.REVOKED]
         returned = [] if counted is on else _revoked_in_vain(on, counted)
         if revoked:
-            returned += self._vacate(node, counted, offered, revoked, out, now_ns)
+            returned += yield from self._vacate(node, counted, offered, revoked, out, now_ns)
         if any(offer.idle_ns > 0 for offer in map(_offer, offered)):
             returned += self._idle(node, counted, offered, out, now_ns)
         for entry in returned:
             self._return(entry, out)
         if returned:
             lives = self._node_lives
-            lives.settle(node_id, lives.report_of(node) if node is not None else None, out, now_ns)
+            report = lives.report_of(node) if node is not None else None
+            yield from lives.settle_in_steps(node_id, report, out, now_ns)
 
     def _vacate(
         self,
@@ -177,7 +183,7 @@ class Offers:
         revoked: list[ExternalEntry],
         out: Outcome,
         now_ns: int,
-    ) -> list[ExternalEntry]:
+    ) -> Generator[None, None, list[ExternalEntry]]:
         """Returns the offers that no allocation on the node needs. Releases allocations that stay too long."""
         room = _Room(on, self._report_of(node), [*offered, *revoked], _used(node))
         # 1. The most urgent offers first, so that allocations may stay longest on the remaining ones.
@@ -188,7 +194,7 @@ class Offers:
         if over and node is not None and self._state.deciding:
             for entry in over:
                 room.take_out(entry)
-            self._evict(node, room, over[0], out, now_ns)
+            yield from self._evict(node, room, over[0], out, now_ns)
         spared = [entry for entry in revoked if entry not in kept]
         return [entry for entry in spared if entry.deadline_ns <= now_ns or now_ns >= self._reports_until_ns]
 
@@ -218,12 +224,14 @@ class Offers:
                 long.append(entry)
         return long
 
-    def _evict(self, node: Node, room: _Room, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
+    def _evict(self, node: Node, room: _Room, entry: ExternalEntry, out: Outcome, now_ns: int) -> Steps:
         """Releases allocations that do not fit on the node any more: daemons, too, but no allocations of sources."""
         numbers = self._state.types.numbers
         lack = {numbers[name]: value for name, value in room.lacking().items()}
-        for victim in preemption.search_revoked(node, lack, entry, now_ns):
+        for count, victim in enumerate(preemption.search_revoked(node, lack, entry, now_ns), 1):
             self._releases.preempt(victim.allocation, victim.why, victim.message, out, now_ns)
+            if not count % STEP:
+                yield
 
     # ---- states ----------------------------------------------------------------------------------------------------
 

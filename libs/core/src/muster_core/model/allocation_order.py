@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
-from muster_core.model.application import Allocation, Ask
+from muster_core.model.allocation import unique_key
+from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.steps import sorted_in_steps
 
 
@@ -18,6 +19,14 @@ def ordered_in_steps(allocations: Iterable[Allocation]) -> Generator[None, None,
     return sorted_in_steps(allocations, _order)
 
 
+def held_in_steps(app: Application, key: str) -> Generator[None, None, list[Allocation]]:
+    """Returns what ``app.held(key)`` does, in steps: an ask may have very many allocations."""
+    found = yield from sorted_in_steps(app.repeats.get(key, {}).values(), _ordinal)
+    if (first := app.allocations.get(unique_key(key, 0))) is not None:
+        found.insert(0, first)
+    return found
+
+
 def asks_in_steps(asks: Iterable[Ask]) -> Generator[None, None, list[Ask]]:
     """Sorts asks by their submission, in steps."""
     return sorted_in_steps(asks, _submission)
@@ -25,6 +34,10 @@ def asks_in_steps(asks: Iterable[Ask]) -> Generator[None, None, list[Ask]]:
 
 def _order(held: Allocation) -> tuple[int, int, int]:
     return held.allocated_ns, held.submission, held.ordinal
+
+
+def _ordinal(held: Allocation) -> int:
+    return held.ordinal
 
 
 def _submission(ask: Ask) -> int:

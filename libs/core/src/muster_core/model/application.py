@@ -12,7 +12,7 @@ from muster_core.model.placeholders import to_come
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, Types, Vector
 from muster_core.model.states import APP_ENDING, AppState, GangPhase
-from muster_core.model.steps import LIGHT_STEP, Steps, clear_in_steps
+from muster_core.model.steps import Steps, clear_in_steps, clear_list_in_steps
 from muster_core.model.task_group import TaskGroup
 from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM
 
@@ -199,6 +199,10 @@ class Application:
             if not same:
                 del self.by_uuid[allocation.uuid]
 
+    def has(self, key: str) -> bool:
+        """Whether an ask has allocations."""
+        return key in self.repeats or unique_key(key, 0) in self.allocations
+
     def held(self, key: str) -> list[Allocation]:
         """The allocations of one ask, by ordinal."""
         repeats = self.repeats.get(key)
@@ -218,9 +222,7 @@ class Application:
         for mapping in (self.allocations, self.repeats, self.by_uuid, self.asks):
             yield from clear_in_steps(mapping)
         for group in self.groups.values():
-            while group.heap:
-                del group.heap[-LIGHT_STEP:]
-                yield
+            yield from clear_list_in_steps(group.heap)
             group.unreported.clear()
             group.untold = None
         self.groups.clear()

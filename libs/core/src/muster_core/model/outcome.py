@@ -15,7 +15,7 @@ from muster_core.model.fair_use import FairUse
 from muster_core.model.node import Node
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.resources import Shape
-from muster_core.model.steps import LIGHT_STEP
+from muster_core.model.steps import LIGHT_STEP, STEP, emptied
 
 Quantities = Shape | dict[str, int] | None
 
@@ -382,10 +382,12 @@ class Outcome:
         """
         return filter(None, self.objects_in_steps())
 
-    def objects_in_steps(self) -> Iterator[tuple[str, Primary, bool] | None]:
-        """Does the same, with None after each few objects that were only sorted: other work may run there.
+    def objects_in_steps(self, step: int = STEP) -> Iterator[tuple[str, Primary, bool] | None]:
+        """Does the same, with None after each few objects: other work may run there.
 
         Nothing refers to an object longer than needed, so that removed ones are freed one by one.
+
+        :param step: the number of yielded objects between two None; more are sorted at a time.
         """
         gone: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]
         alive: list[list[tuple[str, Primary]]] = [[] for _ in _PARENTS_FIRST]
@@ -406,15 +408,20 @@ class Outcome:
             queues.reverse()
             queues.sort(key=_depth)
             queues.reverse()
+        count = 0
         for kind in reversed(gone):
-            kind.reverse()
-            while kind:
-                partition, changed = kind.pop()
+            for partition, changed in emptied(kind):
                 yield partition, changed, False
+                count += 1
+                if not count % step:
+                    yield None
         for kind in alive:
             while kind:
                 partition, changed = kind.pop()
                 yield partition, changed, True
+                count += 1
+                if not count % step:
+                    yield None
 
     def __bool__(self) -> bool:
         return bool(self.facts or self.events or self._touched)

@@ -6,7 +6,7 @@ Nothing else may use the core between two steps. Whoever has no other work runs 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Iterable, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping
 from itertools import islice, pairwise
 from typing import Any, TypeVar
 
@@ -18,6 +18,8 @@ SOME = 32
 FEW = 8
 # Sorted at once: about a millisecond, too.
 _SORTED_AT_ONCE = 1024
+# Sorted runs that are joined at once.
+_RUNS_AT_ONCE = 8
 # Objects that are freed, or only moved, cost a tenth.
 LIGHT_STEP = 1024
 
@@ -25,10 +27,41 @@ Steps = Generator[None, None, None]
 T = TypeVar("T")
 
 
-def finish(steps: Iterable[None]) -> None:
-    """Runs all steps."""
-    for _ in steps:
-        pass
+def finish(steps: Generator[None, None, T]) -> T:
+    """Runs all steps. Returns their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+class Pace:
+    """Divides work of nested loops into steps.
+
+    :param step: the amount of work of one step; 0: as many objects as usual.
+    """
+
+    __slots__ = ("_left", "_step")
+
+    def __init__(self, step: int = 0) -> None:
+        self._left = self._step = step or STEP
+
+    def is_over(self, work: int = 1) -> bool:
+        """Counts work. Returns whether the step is over: the caller pauses then."""
+        self._left -= work
+        if self._left > 0:
+            return False
+        self._left = self._step
+        return True
+
+
+def emptied(items: list[T]) -> Iterator[T]:
+    """Yields the items in their order, and removes each from the list: a long one is not freed at once."""
+    items.reverse()
+    while items:
+        yield items.pop()
 
 
 def sorted_in_steps(items: Iterable[T], key: Callable[[T], Any]) -> Generator[None, None, list[T]]:
@@ -44,12 +77,14 @@ def sorted_in_steps(items: Iterable[T], key: Callable[[T], Any]) -> Generator[No
         if len(run) == _SORTED_AT_ONCE:
             yield
     if all(key(before[-1]) <= key(after[0]) for before, after in pairwise(runs)):
-        found = runs[0] if runs else []
-        for run in runs[1:]:
+        found: list[T] = []
+        for count, run in enumerate(emptied(runs), 1):
             found += run
+            if not count % _RUNS_AT_ONCE:
+                yield
         return found
     merged: list[T] = []
-    for item in heapq.merge(*runs, key=key):
+    for item in heapq.merge(*map(emptied, runs), key=key):
         merged.append(item)
         if not len(merged) % _SORTED_AT_ONCE:
             yield
@@ -64,3 +99,10 @@ def clear_in_steps(mapping: MutableMapping[Any, Any]) -> Steps:
         count += 1
         if not count % LIGHT_STEP:
             yield
+
+
+def clear_list_in_steps(items: list[Any]) -> Steps:
+    """Empties a list likewise."""
+    while items:
+        del items[-LIGHT_STEP:]
+        yield

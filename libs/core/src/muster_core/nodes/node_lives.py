@@ -1,8 +1,8 @@
 """The lives of nodes: how the RM and external sources add, change and remove them (``external_merge.py`` has the
 rules).
 
-Every statement about a node leads to :meth:`NodeLives.settle`, which gives the node its merged values, and adds the
-events. A node that only the RM describes is the case without sources.
+Every statement about a node leads to :meth:`NodeLives.settle_in_steps`, which gives the node its merged values, and
+adds the events. A node that only the RM describes is the case without sources.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster_core.model.commands import Termination
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.resources import fits
-from muster_core.model.steps import STEP, Steps, finish
+from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied
 
 if TYPE_CHECKING:
     from muster_core.allocation.backfill import Backfill
@@ -39,11 +39,11 @@ class NodeSources(Protocol):
     def heard_of(self, node_id: str, out: Outcome) -> OnNode | None:
         """The sources' statements about the node; None: there are none."""
 
-    def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> None:
-        """Marks the entries about the node as valid now."""
+    def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> Steps:
+        """Marks the entries about the node as valid now, in steps."""
 
-    def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> None:
-        """Marks the entries about a node that does not exist as dormant."""
+    def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> Steps:
+        """Marks the entries about a node that does not exist as dormant, in steps."""
 
 
 class NodeLives:
@@ -96,20 +96,14 @@ class NodeLives:
         named = node.named_capacity() if capacity is None else capacity
         return NodeReport(node.attributes, named, node.reported_occupied, node.schedulable, node.by_operator)
 
-    def settle(self, node_id: str, report: NodeReport | None, out: Outcome, now_ns: int) -> None:
-        """Gives a node the merged values of all statements about it: the node may be added, changed, or removed.
+    def settle_in_steps(self, node_id: str, report: NodeReport | None, out: Outcome, now_ns: int) -> Steps:
+        """Gives a node the merged values of all statements about it: the node may be added, changed, or removed. In
+        steps: very many allocations may be there.
 
         Raises TooManyTypes for the RM's report, before anything changes. A source's statement with too many types is
         left out.
 
         :param report: the RM's present report of the node; None: there is none.
-        """
-        if (removal := self._settled(node_id, report, out, now_ns)) is not None:
-            finish(removal)
-
-    def _settled(self, node_id: str, report: NodeReport | None, out: Outcome, now_ns: int) -> Steps | None:
-        """Does so, except where nobody brings the node any more. Returns the steps of its removal then, otherwise
-        None.
         """
         state = self._state
         if report is not None:
@@ -122,7 +116,8 @@ class NodeLives:
         if has_offers:
             state.moved_offers[node_id] = None
         if (report is None or report.capacity is None) and not _brought(parts):
-            return self._remove_unbrought(node_id, on, out, now_ns, has_offers=has_offers)
+            yield from self._remove_unbrought(node_id, on, out, now_ns, has_offers=has_offers)
+            return
         merged = merge(report, parts)
         came = node is None
         if node is None:
@@ -146,11 +141,10 @@ class NodeLives:
         node.sources, node.disputed, node.reported = merged.sources, merged.disputed, kept
         node.has_offers = has_offers
         if on is not None:
-            self._external.node_is_there(on, out, now_ns, came=came)
+            yield from self._external.node_is_there(on, out, now_ns, came=came)
         self._questions.node_shrank(node, out)  # (the RM or a source may have taken the room meanwhile)
         if on is not None and came:  # (allocations on the node count in queues)
             self._questions.limits_shrank(out)
-        return None
 
     def _add(self, node_id: str, merged: Merged, out: Outcome, now_ns: int) -> Node:
         state = self._state
@@ -226,11 +220,6 @@ class NodeLives:
             yield from self._end(node, out, now_ns, everybodys=False)
         yield from self.settle_in_steps(node.node_id, None, out, now_ns)
 
-    def settle_in_steps(self, node_id: str, report: NodeReport | None, out: Outcome, now_ns: int) -> Steps:
-        """Does what :meth:`settle` does, the removal of a node with very many allocations in steps."""
-        if (removal := self._settled(node_id, report, out, now_ns)) is not None:
-            yield from removal
-
     def _remove_unbrought(
         self, node_id: str, on: OnNode | None, out: Outcome, now_ns: int, *, has_offers: bool
     ) -> Steps:
@@ -238,7 +227,7 @@ class NodeLives:
         if node is not None:
             yield from self.remove(node, out, now_ns)
         if on is not None:
-            self._external.node_is_gone(node_id, on, out, went=node is not None)
+            yield from self._external.node_is_gone(node_id, on, out, went=node is not None)
         self._figures.taken_back(node_id, taken_back(on) if has_offers and on is not None else None)
 
     def remove(self, node: Node, out: Outcome, now_ns: int) -> Steps:
@@ -283,15 +272,21 @@ class NodeLives:
                 yield
         for ask in list(node.reservations):
             self._reservations.unreserve(ask, out, now_ns, "the node was removed")
-        foreign = [held for held in node.foreign.values() if everybodys or not held.source]
-        for count, held in enumerate(foreign, 1):
+        foreign: list[Allocation] = []
+        for count, held in enumerate(node.foreign.values(), 1):
+            if everybodys or not held.source:
+                foreign.append(held)
+            if not count % LIGHT_STEP:
+                yield
+        has_foreign = bool(foreign)
+        for count, held in enumerate(emptied(foreign), 1):
             self._books.unhold(held)
             out.touch(held, state.name)
             if not count % STEP:
                 yield
         self._questions.node_gone(node, out, now_ns)
         if not everybodys:
-            if foreign:
+            if has_foreign:
                 self._node_books.occupied_event(node.node_id, out, now_ns)
             yield from self._after(ended, out, now_ns)
         return ended
@@ -299,7 +294,7 @@ class NodeLives:
     def _after(self, ended: list[Allocation], out: Outcome, now_ns: int) -> Steps:
         """Handles the consequences for gangs and applications."""
         apps: dict[Application, None] = {}
-        for count, allocation in enumerate(ended, 1):
+        for count, allocation in enumerate(emptied(ended), 1):
             if allocation.app is not None:
                 apps[allocation.app] = None
             if not count % STEP:

@@ -16,6 +16,7 @@ from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TYPES_MAX
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueEvent, QueueState, next_queue_state
+from muster_core.model.steps import Pace, Steps
 from muster_core.queues import quota
 from muster_core.queues.limits import limit_events, regrouped
 
@@ -49,17 +50,22 @@ def removal_obstacles(partition: Partition) -> list[str]:
     return []  # (what sources say of it waits until the partition exists again)
 
 
-def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now_ns: int) -> None:
-    """Applies a configuration without obstacles."""
+def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now_ns: int) -> Steps:
+    """Applies a configuration without obstacles, in steps."""
     apps = [app for queue in partition.queues.values() for app in partition.apps_in(queue)]
+    pace = Pace()
     # 1. No ask waits and no application counts while the rules change.
     for queue in list(partition.queues.values()):
         partition.waiting.suspend(queue, out, now_ns)
+        if pace.is_over():
+            yield
     groups = {app: app.user_group for app in apps}
     limits = partition.limits.standing()
     for app in apps:
         partition.gangs.withdraw(app)
         partition.limits.leave(app)
+        if pace.is_over():
+            yield
     delays = {queue: quota.delay_ns(partition, queue) for queue in partition.queues.values()}
     # 2. The rules change.
     partition.types.reserve(types_named(config))
@@ -78,11 +84,15 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
         for ask in list(app.asks.values()):
             if ask.group is not None and ask.group.apart != ask.apart:
                 partition.asks.regroup(ask)
+            if pace.is_over():
+                yield
     # 3. Everything counts again, and is tried again.
     for app, group in groups.items():
         partition.limits.join(app)
         regrouped(app, group, partition.types.quantities(app.allocated), out, now_ns)
         partition.gangs.promise(app)
+        if pace.is_over():
+            yield
     partition.gangs.limits_changed(partition.root, out, now_ns)
     for queue, maximum in before.items():
         if not queue.gone:
@@ -94,20 +104,31 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     if partition.searching:
         for queue in list(partition.queues.values()):
             partition.waiting.restart(queue)
+            if pace.is_over():
+                yield
 
 
-def remove(partition: Partition, out: Outcome, now_ns: int) -> None:
-    """Removes a partition without obstacles: first the objects of sources, then finished applications, then queues."""
-    partition.external.end(out, now_ns)
+def remove(partition: Partition, out: Outcome, now_ns: int) -> Steps:
+    """Removes a partition without obstacles: first the objects of sources, then finished applications, then queues. In
+    steps.
+    """
+    yield from partition.external.end(out, now_ns)
+    pace = Pace()
     for app in list(partition.apps.values()):
         partition.lifecycle.forget_application(app)
         out.touch(app, partition.name)
+        if pace.is_over():
+            yield
     for app in list(partition.rejected.values()):
         partition.lifecycle.forget_rejected(app, out)
+        if pace.is_over():
+            yield
     limit_events(partition.limits.standing(), {}, out, now_ns)
     for queue in reversed(list(partition.queues.values())):
         if queue.parent is not None:
             partition.queue_tree.drop_queue(queue, out, now_ns)
+        if pace.is_over():
+            yield
     root = partition.root
     root.gone = True
     out.track(EventType.QUEUE, Change.REMOVE, Detail.NONE, root.path, now_ns=now_ns)

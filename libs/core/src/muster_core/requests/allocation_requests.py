@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 
 from muster_si.constants import FOREIGN
@@ -12,7 +12,7 @@ from muster_core.allocation.backfill import outlives
 from muster_core.allocation.unnamed_releases import UnnamedReleases
 from muster_core.config.config import INDEPENDENT, INDEPENDENT_PATH, partition_name
 from muster_core.model.allocation import made_uuid, unique_key
-from muster_core.model.allocation_order import asks_in_steps, ordered_in_steps
+from muster_core.model.allocation_order import asks_in_steps, held_in_steps, ordered_in_steps
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import AskItem, ReleaseItem, Termination
 from muster_core.model.outcome import Detail, Outcome, ReleasedAllocation, ReleasedAsk
@@ -20,7 +20,7 @@ from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import Shape, TooManyTypes
 from muster_core.model.scopes import SCOPE_TAG, SCOPES
 from muster_core.model.states import AppEvent, AppState
-from muster_core.model.steps import LIGHT_STEP, STEP, Steps
+from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied
 from muster_core.partition import Partition
 from muster_core.requests.item_checks import SHOWN_MAX, Negative, announce, begin, refuse_negative, reject
 
@@ -223,25 +223,37 @@ class AllocationRequests:
                 _acknowledge(item, partition.name, f"{_of_source(app)}: nothing is released", out)
             else:
                 named = item._replace(app_id=app.app_id)
-                gained = yield from self._release_of(partition, app, named, out, now_ns)
-                for key in gained:
+                gained: list[str] | None = [] if unnamed.are_some else None
+                yield from self._release_of(partition, app, named, gained, out, now_ns)
+                for count, key in enumerate(emptied(gained or []), 1):
                     unnamed.gained(partition, app, key)
+                    if not count % STEP:
+                        yield
 
     def _release_of(
-        self, partition: Partition, app: Application, item: ReleaseItem, out: Outcome, now_ns: int
-    ) -> Generator[None, None, list[str]]:
-        """Ends the asks and allocations that the item names. Returns the keys for which the application may have
-        another ask or UUID now.
+        self,
+        partition: Partition,
+        app: Application,
+        item: ReleaseItem,
+        gained: list[str] | None,
+        out: Outcome,
+        now_ns: int,
+    ) -> Steps:
+        """Ends the asks and allocations that the item names.
+
+        :param gained: gets the keys for which the application may have another ask or UUID then; None: nobody asks.
         """
         ended: list[Allocation] = []
         if item.uuid or item.key:
-            ended = [] if item.ask_only else _allocations_of(app, item)
+            ended = [] if item.ask_only else (yield from _allocations_of(app, item))
         elif not item.ask_only:
             ended = yield from ordered_in_steps(app.allocations.values())
-        gained = [held.replaced_by or held.key for held in ended if held.replaced_by or item.termination in _KEEPING]
+        if gained is not None:
+            yield from _add_gained(ended, item, gained)
         asks: list[Ask] = []
+        ends, cancels = bool(ended), False
         if item.termination is Termination.SCHEDULING_FAILED_ON_RM and app.state is not AppState.FAILING and ended:
-            for count, allocation in enumerate(ended, 1):
+            for count, allocation in enumerate(emptied(ended), 1):
                 if not count % STEP:
                     yield
                 needless = allocation.placeholder and app.state is AppState.COMPLETING
@@ -251,31 +263,32 @@ class AllocationRequests:
                     self._ask_again(partition, app, allocation, item.message, out, now_ns)
         else:
             confirms = item.termination in _RELEASE_DETAILS and (item.key or item.uuid)
-            releasing = [allocation for allocation in ended if allocation.releasing] if confirms else []
+            releasing = (yield from _releasing(ended)) if confirms else []
             # A confirmation concerns released allocations, not the ask's other or pending allocations.
             ended = releasing or ended
             if item.ask_only or (item.termination not in _KEEPING and not releasing):
                 asks = _asks_of(app, item) if item.key or item.uuid else (yield from asks_in_steps(app.asks.values()))
-            for count, ask in enumerate(asks, 1):
+            cancels = bool(asks)
+            answered: list[Ask] = []
+            for count, ask in enumerate(emptied(asks), 1):
+                # (Beside an allocation of the same key that ends, the release is answered as that of an allocation.)
+                if not (ends and app.has(ask.key)):
+                    answered.append(ask)
                 partition.asks.remove_ask(ask, out, now_ns, Detail.APP_REQUEST)
                 if not count % STEP:
                     yield
-            for count, allocation in enumerate(ended, 1):
+            for count, allocation in enumerate(emptied(ended), 1):
                 self._release_one(partition, allocation, item, out, now_ns)
                 if not count % STEP:
                     yield
-        if asks:
-            keys = {allocation.key for allocation in ended}  # their release is answered as that of an allocation
-            for count, ask in enumerate(asks, 1):
-                if ask.key not in keys:
-                    _acknowledge(item, partition.name, item.message, out, ask)
+            for count, ask in enumerate(emptied(answered), 1):
+                _acknowledge(item, partition.name, item.message, out, ask)
                 if not count % LIGHT_STEP:
                     yield
-        elif not ended:
-            _acknowledge(item, partition.name, _nothing_there(app, item), out)
-        if asks or ended:  # (a release of nothing changes nothing)
+        if cancels or ends:  # (a release of nothing changes nothing)
             partition.lifecycle.complete_if_idle(app, out, now_ns)
-        return gained
+        else:
+            _acknowledge(item, partition.name, _nothing_there(app, item), out)
 
     def _release_one(
         self, partition: Partition, allocation: Allocation, item: ReleaseItem, out: Outcome, now_ns: int
@@ -435,10 +448,29 @@ def _asks_of(app: Application, item: ReleaseItem) -> list[Ask]:
     return [] if ask is None else [ask]
 
 
-def _allocations_of(app: Application, item: ReleaseItem) -> list[Allocation]:
+def _allocations_of(app: Application, item: ReleaseItem) -> Generator[None, None, list[Allocation]]:
     if item.uuid:
         return list(app.by_uuid.get(item.uuid, ()))
-    return app.held(item.key)
+    return (yield from held_in_steps(app, item.key))
+
+
+def _add_gained(ended: Sequence[Allocation], item: ReleaseItem, gained: list[str]) -> Steps:
+    keeps = item.termination in _KEEPING
+    for count, held in enumerate(ended, 1):
+        if held.replaced_by or keeps:
+            gained.append(held.replaced_by or held.key)
+        if not count % LIGHT_STEP:
+            yield
+
+
+def _releasing(allocations: Sequence[Allocation]) -> Generator[None, None, list[Allocation]]:
+    found: list[Allocation] = []
+    for count, allocation in enumerate(allocations, 1):
+        if allocation.releasing:
+            found.append(allocation)
+        if not count % LIGHT_STEP:
+            yield
+    return found
 
 
 def _owner_problem(partition: Partition, app: Application | None, item: AskItem) -> str:
@@ -460,7 +492,7 @@ def _foreign_problem(partition: Partition, item: AskItem) -> str:
     alone.
     """
     own = partition.live_application(INDEPENDENT)
-    if own is None or not (item.key in own.asks or own.held(item.key)):
+    if own is None or not (item.key in own.asks or own.has(item.key)):
         return ""
     return f"allocation {item.key} is an independent one, of the scheduler's own: release it first"
 
@@ -472,7 +504,7 @@ def _is_independent(partition: Partition, item: ReleaseItem) -> bool:
         return False
     if item.uuid:
         return item.uuid in own.by_uuid
-    return bool(item.key) and (item.key in own.asks or (not item.ask_only and bool(own.held(item.key))))
+    return bool(item.key) and (item.key in own.asks or (not item.ask_only and own.has(item.key)))
 
 
 def _without_gang(item: AskItem) -> AskItem:

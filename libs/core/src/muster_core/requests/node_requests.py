@@ -42,7 +42,7 @@ class NodeRequests:
                 refuse_negative(f"node {item.node_id}", item.capacity or {}, item.occupied or {})
                 partition.types.reserve([*(item.capacity or {}), *(item.occupied or {})])
                 if creates:
-                    reason = self._create(partition, item, out, now_ns)
+                    reason = yield from self._create(partition, item, out, now_ns)
                 elif item.action is NodeAction.UNKNOWN:
                     reason = f"node {item.node_id}: action is not set"
                 else:
@@ -89,7 +89,7 @@ class NodeRequests:
             return None, f"{held}: attributes[{NODE_PARTITION!r}] must say which one is meant"
         return partition, "" if partition is not None else _no_partition(item)
 
-    def _create(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> str:
+    def _create(self, partition: Partition, item: NodeItem, out: Outcome, now_ns: int) -> Generator[None, None, str]:
         node = partition.nodes.get(item.node_id)
         if node is not None and node.of_rm:
             return f"failure while adding new node: existing node {item.node_id}, node name must be unique"
@@ -102,7 +102,7 @@ class NodeRequests:
             return f"node {item.node_id}: {problem}"
         schedulable = item.action is NodeAction.CREATE
         report = NodeReport(dict(item.attributes), item.capacity or {}, item.occupied or {}, schedulable)
-        partition.node_lives.settle(item.node_id, report, out, now_ns)
+        yield from partition.node_lives.settle_in_steps(item.node_id, report, out, now_ns)
         out.facts.append(AcceptedNode(item.node_id))
         return ""
 
@@ -116,7 +116,7 @@ class NodeRequests:
             by = ", ".join(node.sources)
             return f"node {item.node_id} was brought by {by}: CREATE it first, {item.action.name} is not possible"
         if item.action is NodeAction.UPDATE:
-            return self._refresh(partition, node, item, out, now_ns)
+            return (yield from self._refresh(partition, node, item, out, now_ns))
         if item.action is NodeAction.DECOMISSION:
             yield from partition.node_lives.decommission(node, out, now_ns)
             return ""
@@ -134,10 +134,12 @@ class NodeRequests:
             report = replace(report, by_operator=item.by_operator) if drains else None
         else:
             report = replace(report, schedulable=not drains, by_operator=drains and item.by_operator)
-        partition.node_lives.settle(node.node_id, report, out, now_ns)
+        yield from partition.node_lives.settle_in_steps(node.node_id, report, out, now_ns)
         return ""
 
-    def _refresh(self, partition: Partition, node: Node, item: NodeItem, out: Outcome, now_ns: int) -> str:
+    def _refresh(
+        self, partition: Partition, node: Node, item: NodeItem, out: Outcome, now_ns: int
+    ) -> Generator[None, None, str]:
         if problem := _ready_problem(item):
             return problem
         report = partition.node_lives.report_of(node, item.capacity)
@@ -154,7 +156,7 @@ class NodeRequests:
             report.schedulable,
             report.by_operator,
         )
-        partition.node_lives.settle(node.node_id, said, out, now_ns)
+        yield from partition.node_lives.settle_in_steps(node.node_id, said, out, now_ns)
         return ""
 
 

@@ -9,7 +9,7 @@ from muster_core.model.allocation_order import asks_in_steps, ordered_in_steps
 from muster_core.model.application import Application, Ask
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.resources import Shape, Vector, add
-from muster_core.model.steps import LIGHT_STEP, STEP, Steps
+from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied
 from muster_core.partition import Partition
 from muster_core.queues.limits import usage_events
 
@@ -26,13 +26,13 @@ FORGOTTEN = "an operator had the resource manager forgotten"
 def end_holdings(app: Application, out: Outcome, now_ns: int, why: str) -> Steps:
     """Adds the events of an application's asks and allocations, which all end."""
     asks = yield from asks_in_steps(app.asks.values())
-    for count, ask in enumerate(asks, 1):
+    for count, ask in enumerate(emptied(asks), 1):
         _end_reservation(ask, out, now_ns, why)
         Announcements.ask_event(Change.REMOVE, Detail.REQUEST_CANCEL, ask, out, now_ns, why)
         if not count % STEP:
             yield
     allocations = yield from ordered_in_steps(app.allocations.values())
-    for count, held in enumerate(allocations, 1):
+    for count, held in enumerate(emptied(allocations), 1):
         key, shape = held.key, held.shape
         out.track(EventType.APP, Change.REMOVE, Detail.ALLOC_CANCEL, app.app_id, key, shape, why, now_ns=now_ns)
         out.track(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, held.node_id, key, shape, why, now_ns=now_ns)

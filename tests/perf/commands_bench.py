@@ -1,6 +1,6 @@
 """Measures one command about many allocations: the loop's longest steps, and another RM's wait. One JSON line.
 
-.venv/bin/python -m tests.perf.commands_bench [--allocations 100000] [--only remove] [--backend sqlite]
+.venv/bin/python -m tests.perf.commands_bench [--allocations 100000] [--only remove] [--backend sqlite] [--followers]
 
 The scheduler and the log run in this process, without a gateway. An RM reports so many allocations of one application,
 on one node. Then comes the command:
@@ -11,6 +11,9 @@ decommission it removes the node
 register     it registers again
 forget       an operator has the RM forgotten
 remove_1000  the allocations are in 1,000 applications, which one message removes
+
+With ``--followers``, the view and the event publisher follow in this process, too. Their own process has the same
+steps, and reads the file.
 
 ``steps_ms`` are the longest steps of the event loop (processor time), until the log has published everything that
 follows from the command. ``total_ms`` is the processor time of the loop's thread. Two other RMs ask for one allocation
@@ -29,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -42,10 +45,14 @@ from muster_bus.log import Log, LogWriter, OutRecord  # noqa: E402
 from muster_bus.settings import LogSettings  # noqa: E402
 from muster_bus.topics import Topics  # noqa: E402
 from muster_cli import garbage  # noqa: E402
+from muster_event_publisher.app import PublisherService  # noqa: E402
+from muster_event_publisher.settings import PublisherSettings  # noqa: E402
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb  # noqa: E402
 from muster_proto.si.v1 import si_pb2 as si  # noqa: E402
 from muster_scheduler.app import SchedulerService  # noqa: E402
 from muster_scheduler.settings import SchedulerSettings  # noqa: E402
+from muster_view import ViewService  # noqa: E402
+from muster_view.settings import ViewSettings  # noqa: E402
 from waiting import eventually  # noqa: E402
 
 COMMANDS = ("remove", "release", "decommission", "register", "forget", "remove_1000")
@@ -168,6 +175,21 @@ def _vcore(amount: int) -> si.Resource:
 
 
 @asynccontextmanager
+async def followers_on(log: Log, topics: Topics) -> AsyncIterator[None]:
+    """The followers of a started log."""
+    clock = SystemClock()
+    view = ViewService(ViewSettings(http_address=""), log, topics, clock)
+    publisher = PublisherService(PublisherSettings(http_address=""), log, topics, clock)
+    for service in (view, publisher):
+        await service.start()
+    try:
+        yield
+    finally:
+        for service in (publisher, view):
+            await service.stop()
+
+
+@asynccontextmanager
 async def scheduler_on(log: Log, topics: Topics) -> AsyncIterator[SchedulerService]:
     """A scheduler on a started log."""
     service = SchedulerService(SchedulerSettings(http_address=""), log, topics, SystemClock())
@@ -220,11 +242,15 @@ async def decided(log: Log, topics: Topics, partition: int, offset: int, start: 
         await reader.close()
 
 
-async def measure(name: str, count: int, settings: LogSettings, steps: LoopSteps) -> dict[str, object]:
+async def measure(
+    name: str, count: int, settings: LogSettings, steps: LoopSteps, *, followers: bool = False
+) -> dict[str, object]:
     """One command on a new log."""
     topics, log = settings.topics(), make_log(settings, SystemClock())
     await log.start()
-    async with scheduler_on(log, topics):
+    async with scheduler_on(log, topics), AsyncExitStack() as stack:
+        if followers:
+            await stack.enter_async_context(followers_on(log, topics))
         writer = await log.writer("bench")
         loud_id, near_id, far_id = ids_by_place(topics)
         loud, near, far = (Rm(log, topics, writer, rm_id) for rm_id in (loud_id, near_id, far_id))
@@ -251,7 +277,7 @@ async def measure(name: str, count: int, settings: LogSettings, steps: LoopSteps
         offset = await run_command(name, loud, apps)
         await decided(log, topics, loud.partition, offset, start)
         took_s, used_s = time.monotonic() - began_s, time.thread_time() - used_s
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(5 if followers else 0.5)
         found = {
             "command": name,
             "steps_ms": steps.longest(4),
@@ -269,12 +295,13 @@ async def measure(name: str, count: int, settings: LogSettings, steps: LoopSteps
     return found
 
 
-async def measure_all(names: Sequence[str], count: int, backend: str) -> None:
+async def measure_all(names: Sequence[str], count: int, backend: str, *, followers: bool) -> None:
     with measured_steps() as steps:
         for name in names:
             with tempfile.TemporaryDirectory() as directory:
                 settings = LogSettings(backend=backend, sqlite_path=Path(directory) / "log.db")  # type: ignore[arg-type]
-                print(json.dumps({"allocations": count, **await measure(name, count, settings, steps)}), flush=True)
+                found = await measure(name, count, settings, steps, followers=followers)
+                print(json.dumps({"allocations": count, **found}), flush=True)
 
 
 def main() -> None:
@@ -282,9 +309,11 @@ def main() -> None:
     parser.add_argument("--allocations", type=int, default=100_000)
     parser.add_argument("--only", default=",".join(COMMANDS))
     parser.add_argument("--backend", default="sqlite", choices=("sqlite", "memory"))
+    parser.add_argument("--followers", action="store_true")
     arguments = parser.parse_args()
     garbage.collect_young()
-    asyncio.run(measure_all(arguments.only.split(","), arguments.allocations, arguments.backend))
+    names = arguments.only.split(",")
+    asyncio.run(measure_all(names, arguments.allocations, arguments.backend, followers=arguments.followers))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import structlog
 from muster_runtime.disposal import Disposal
 from muster_runtime.waits import in_step_s
+from muster_runtime.young_garbage import YoungGarbage
 
 from muster_bus import metrics
 from muster_bus.backends.rules import size_of
@@ -51,7 +52,6 @@ from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from muster_bus.worker_settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
-
 T = TypeVar("T")
 
 _END_OFFSET_INTERVAL_S = 1.0  # of the looks at the lag in progress()
@@ -336,7 +336,7 @@ class _Life:
         self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
         self._prompt = owner if isinstance(owner, PromptOwner) else None
         self._stepped = machine if isinstance(machine, SteppedMachine) else None
-        self._disposal = Disposal()
+        self._disposal, self._young = Disposal(), YoungGarbage()
         self._settings, self._clock = worker.settings, worker.clock
         self._observe = metrics.apply_seconds.labels(worker.label).observe
         self._in_flight: asyncio.Task[None] | None = None
@@ -628,6 +628,7 @@ class _Life:
             elif time.thread_time() - since_s >= (
                 _GIVE_WAY_S if is_shared(self._clock.monotonic()) else _GIVE_WAY_ALONE_S
             ):
+                self._young.collect_if_due()
                 await asyncio.sleep(0)
                 since_s = time.thread_time()
 

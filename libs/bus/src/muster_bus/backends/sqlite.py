@@ -2,8 +2,8 @@
 
 Each thread owns some parts:
 
-    event loop      tails, waiting readers, queued bytes, futures. All public methods run here. It commits small units
-                    itself while the writer has nothing to do, for a bounded share of its time.
+    event loop      tails (sqlite_publishing.py), waiting readers, queued bytes, futures. All public methods run here.
+                    It commits small units itself while the writer has nothing to do, for a bounded share of its time.
     writer          the writing connection, offsets, owners' epochs. It takes all waiting units from a queue and
                     commits them together: one SQL transaction, one fsync, off the event loop.
     reader          a reading connection, for records that are no longer in the tail.
@@ -22,14 +22,12 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 import structlog
-from muster_runtime.disposal import Disposal
 from muster_runtime.private_files import make_private_database, make_private_directory, tighten
 
 from muster_bus import log_mark, metrics
@@ -63,8 +61,9 @@ from muster_bus.backends.sqlite_format import (
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
 from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
+from muster_bus.backends.sqlite_publishing import Publisher, Watcher
 from muster_bus.backends.sqlite_read_only import open_read_only
-from muster_bus.backends.sqlite_units import LARGE_RECORDS, Allowance, Claim, Hold, Order, Run, StoredPartition, Unit
+from muster_bus.backends.sqlite_units import Allowance, Claim, Hold, Order, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone, TopicMismatch
@@ -77,18 +76,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_RECORD_MEMORY_BYTES = 250  # memory of a record in the tail besides its content (tuple, bytes objects)
 _ALONE_BYTES = 16 << 10  # the loop commits no larger unit
-_TRIMMED_BYTES = 1 << 20  # dropped from the tails in one step after a large unit
 _STAGED_S = 0.005  # an append waits for what follows from it for so long
 _ALLOWED_S = 0.01  # saved for a few commits on a slow disk
 _READ_BYTES = 4 << 20  # limit of stored bytes per read from the file
 
 T = TypeVar("T")
-
-# The log calls a watcher with a partition's id in the file, its lowest existing offset, and one past its highest
-# visible offset.
-Watcher = Callable[[int, int, int], None]
 
 
 class SqliteLog:
@@ -107,7 +100,8 @@ class SqliteLog:
         self.rules = RecordRules(specs, settings.max_record_bytes)
         self._specs = specs
         self._partitions: dict[tuple[str, int], StoredPartition] = {}
-        self._count_written = {spec.name: metrics.records_written.labels(spec.name).inc for spec in specs}
+        count_written = {spec.name: metrics.records_written.labels(spec.name).inc for spec in specs}
+        self._publisher = Publisher(settings.sqlite_tail_bytes, count_written)
         self._claims: dict[tuple[str, str, int], Claim] = {}
         self._state = "new"  # new → open → closed; any state → broken
         self._broken = ""
@@ -118,14 +112,6 @@ class SqliteLog:
         self._allowance = Allowance(settings.sqlite_loop_share, _ALLOWED_S, time.monotonic())
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
-        self._tail_order: deque[PartitionTail] = deque()  # of each part in the tails, oldest part first
-        self._tail_bytes = 0
-        self._watchers: list[Watcher] = []
-        # Committed units that become visible in steps, oldest first; their partitions.
-        self._publishing: deque[tuple[Unit, BaseException | None]] = deque()
-        self._publishing_places: set[int] = set()
-        self._publish_steps: Iterator[None] = iter(())
-        self._disposal = Disposal()
         self._log_id = ""
         self._accepts = False
         self.loss = ""
@@ -180,8 +166,7 @@ class SqliteLog:
         await self._loop.run_in_executor(self._reader_thread, self._close_files)
         self._reader_thread.shutdown(wait=False)
         self._packer_thread.shutdown(wait=False)
-        for _ in self._publish_steps:  # what is durable is answered
-            pass
+        self._publisher.finish()  # what is durable is answered
 
     async def healthy(self) -> bool:
         """True when the writer's thread answers within the health time-out."""
@@ -256,18 +241,17 @@ class SqliteLog:
             return claim, row[1]
 
         claim, epoch = await self._order(take)
-        for _ in self._publish_steps:  # whoever takes over finds all that was committed before
-            await asyncio.sleep(0)
+        await self._publisher.wait_published()  # whoever takes over finds all that was committed before
         place = self._partitions[topic, partition]
         return SqliteOwner(self, place, Hold(claim, epoch, f"{group} on {topic}[{partition}]"))
 
     def watch(self, watcher: Watcher) -> None:
         """Registers a watcher. The event loop calls it when a partition has a new end or beginning."""
-        self._watchers.append(watcher)
+        self._publisher.watchers.append(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
         """Removes a watcher that :meth:`watch` registered."""
-        self._watchers.remove(watcher)
+        self._publisher.watchers.remove(watcher)
 
     async def maintain(self) -> None:
         """Runs retention and compaction now, to their end. The log also runs them at intervals."""
@@ -413,7 +397,7 @@ class SqliteLog:
             units.insert(0, self._staged[0])
             self._staged[1].cancel()
             self._staged = None
-        if not self._queued_units and unit.size_bytes <= _ALONE_BYTES and self._commit_now(units):
+        if not self._has_queued and unit.size_bytes <= _ALONE_BYTES and self._commit_now(units):
             return
         self._queued_units += len(units)
         self._queued_bytes += sum(each.size_bytes for each in units)
@@ -421,6 +405,11 @@ class SqliteLog:
         if self._queued_bytes >= self.settings.max_queued_bytes:
             self._room.clear()
         self._committer.put(units)
+
+    @property
+    def _has_queued(self) -> bool:
+        """Whether a unit is not settled: the loop commits nothing before the offsets of all others are visible."""
+        return self._queued_units > 0 or self._publisher.is_busy
 
     def submit_appends(self, unit: Unit) -> None:
         """Stages a unit of appends if the owner of their partition waits for just that. Otherwise commits it."""
@@ -434,7 +423,7 @@ class SqliteLog:
             place.waiting is None
             or len(unit.runs) > 1
             or unit.size_bytes > _ALONE_BYTES
-            or self._queued_units
+            or self._has_queued
             or self._staged is not None
             or self._state != "open"
             or self._committer.full
@@ -462,7 +451,7 @@ class SqliteLog:
         done, reason = self._committer.commit_now(units)
         if done:
             self._allowance.take(time.monotonic() - began_s)
-            self._settle(units, reason)
+            self._publisher.publish(units, reason)
         return done
 
     def partition(self, topic: str, partition: int) -> StoredPartition:
@@ -569,118 +558,11 @@ class SqliteLog:
         metrics.append_queue_bytes.set(self._queued_bytes)
         if self._queued_bytes < self.settings.max_queued_bytes:
             self._room.set()
-        if not self._publishing and not any(unit.is_large for unit in units):
-            self._settle(units, reason)
-            return
-        for unit in units:
-            self._publish_later(unit, reason)
-
-    def _publish_later(self, unit: Unit, reason: BaseException | None) -> None:
-        """Publishes a unit in steps if it is large, or if another one of its partitions is being published."""
-        places = {run.partition.id for run in unit.runs}
-        behind = not self._publishing_places.isdisjoint(places)
-        if not behind and (reason is not None or unit.error is not None or not unit.is_large):
-            self._settle((unit,), reason)
-            return
-        self._publishing.append((unit, reason))
-        self._publishing_places |= places
-        self._queued_units += 1  # the loop commits nothing before its offsets are visible
-        if len(self._publishing) == 1:
-            self._publish_steps = self._publish_all()
-            self._loop.call_soon(self._publish_more)
-
-    def _publish_more(self) -> None:
-        """One step of the units that are published in steps."""
-        if next(self._publish_steps, self) is not self:
-            self._loop.call_soon(self._publish_more)
-
-    def _publish_all(self) -> Iterator[None]:
-        while self._publishing:
-            unit, reason = self._publishing[0]
-            if reason is None and unit.error is None and unit.is_large:
-                yield from self._publish_in_steps(unit)
-            else:
-                self._settle((unit,), reason)
-            self._publishing.popleft()
-            self._queued_units -= 1
-            self._publishing_places = {run.partition.id for unit, _ in self._publishing for run in unit.runs}
-            if self._publishing:
-                yield
-
-    def _publish_in_steps(self, unit: Unit) -> Iterator[None]:
-        """Makes the readers' records step by step, and all of them visible in one step: no reader gets only some."""
-        ready: list[tuple[Run, list[Record] | None, int]] = []
-        for run in unit.runs:
-            records: list[Record] = []
-            for start in range(0, len(run.keys) if run.partition.readers else 0, LARGE_RECORDS):
-                records += run.records(run.first_offset, unit.timestamp_ms, start, LARGE_RECORDS)
-                yield
-            ready.append((run, records if run.partition.readers else None, sum(run.sizes)))
-        for run, made, size in ready:
-            self._show(run, made if made is None or len(made) == len(run.keys) else None, size)
-        self._settled(unit)
-        for run in unit.runs:
-            self._disposal.add_lists(run.keys, run.values, run.headers, run.sizes)
-        while self._tail_bytes > self.settings.sqlite_tail_bytes:
-            self._trim(_TRIMMED_BYTES)
-            yield
-
-    def _settle(self, units: Sequence[Unit], reason: BaseException | None) -> None:
-        """Publishes committed units, or raises the error in the waiting tasks. Called on the loop, in commit order."""
-        for unit in units:
-            if unit.read_by is not None:
-                unit.runs[0].partition.staged = ()
-            error = unit.error or reason
-            if error is None:
-                for run in unit.runs:
-                    self._publish(run, unit.timestamp_ms)
-                self._settled(unit)
-            elif unit.done is not None and not unit.done.done():
-                unit.done.set_exception(error)
-        if reason is not None:
-            for unit in units:
-                for run in unit.runs:
-                    for waiter in run.done:
-                        if not waiter.done():
-                            waiter.set_exception(reason)
-
-    def _settled(self, unit: Unit) -> None:
-        if unit.done is not None and not unit.done.done():
-            unit.done.set_result(None)
-
-    def _publish(self, run: Run, timestamp_ms: int) -> None:
-        size = sum(run.sizes)
-        self._show(run, run.records(run.first_offset, timestamp_ms) if run.partition.readers else None, size)
-        self._trim(2 * (size + len(run.keys) * _RECORD_MEMORY_BYTES))
-
-    def _show(self, run: Run, records: Sequence[Record] | None, size: int) -> None:
-        """Makes a run's records visible. ``records`` None: without them, because nobody reads them here."""
-        place, first, count = run.partition, run.first_offset, len(run.keys)
-        assert first == place.tail.end, "commits are published in their order"
-        if records is not None:
-            size += count * _RECORD_MEMORY_BYTES
-            self._tail_order.extend([place.tail] * place.tail.extend(records, size))
-            self._tail_bytes += size
-        else:
-            place.tail.skip(count)
-        for watcher in self._watchers:
-            watcher(place.id, place.first_offset, place.tail.end)
-        for index, waiter in enumerate(run.done):
-            if not waiter.done():
-                waiter.set_result(first + index)
-        self._count_written[place.topic](count)
-
-    def _trim(self, most: int) -> None:
-        """Drops the oldest parts of the tails while these have too much, but little more than ``most`` bytes."""
-        freed = 0
-        while self._tail_bytes - freed > self.settings.sqlite_tail_bytes and freed <= most:
-            freed += self._tail_order.popleft().drop_part()
-        self._tail_bytes -= freed
+        self._publisher.publish_queued(units, reason)
 
     def _set_first(self, place: StoredPartition, first_offset: int) -> None:
         place.first_offset = first_offset
-        for watcher in self._watchers:
-            watcher(place.id, first_offset, place.tail.end)
+        self._publisher.tell_watchers(place)
 
     def _break(self, why: str) -> None:
         if self._state != "open":

@@ -72,6 +72,7 @@ class Run:
     values: list[bytes | None] = field(default_factory=list)
     headers: list[tuple[tuple[str, bytes], ...]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    size_bytes: int = 0  # their sum
     done: list[asyncio.Future[int]] = field(default_factory=list)  # futures of single appends, one per record
     first_offset: int = -1  # the writer sets it
     blocks: list[Block] | None = None  # made before the commit, with offsets from 0 on
@@ -81,6 +82,7 @@ class Run:
         self.values.append(record.value)
         self.headers.append(record.headers)
         self.sizes.append(size)
+        self.size_bytes += size
 
     def extend(self, more: Run) -> None:
         """Adds the records of a run of the same partition."""
@@ -88,6 +90,7 @@ class Run:
         self.values += more.values
         self.headers += more.headers
         self.sizes += more.sizes
+        self.size_bytes += more.size_bytes
         self.done += more.done
 
     def records(self, first_offset: int, timestamp_ms: int, start: int = 0, count: int | None = None) -> list[Record]:
@@ -116,7 +119,7 @@ class Run:
         """Yields the blocks, with offsets from 0 on."""
         start, size = 0, 0
         count = len(self.keys)
-        if count <= blocks.MAX_RECORDS and sum(self.sizes) <= blocks.MAX_BYTES:
+        if count <= blocks.MAX_RECORDS and self.size_bytes <= blocks.MAX_BYTES:
             cuts = [count]
         else:
             cuts = []

@@ -14,7 +14,7 @@ from muster_bus.log import Record
 _PART_RECORDS, _PART_BYTES = 256, 64 << 10
 
 
-class _Part:
+class TailPart:
     """Consecutive records that are dropped together."""
 
     __slots__ = ("first", "records", "size")
@@ -39,7 +39,7 @@ class PartitionTail(Changing):
         self.base = end
         self.end = end
         self._calls: tuple[Callable[[], None], ...] = ()
-        self._parts: deque[_Part] = deque()  # after records that nobody kept, the older ones are before ``base``
+        self._parts: deque[TailPart] = deque()  # after records that nobody kept, the older ones are before ``base``
 
     def extend(self, records: Sequence[Record], size: int = 0) -> int:
         """Makes records visible and wakes all waiting tasks. The records' offsets start at ``end``, without holes.
@@ -54,6 +54,26 @@ class PartitionTail(Changing):
         added = len(self._parts) - before
         self._grow(len(records))
         return added
+
+    @staticmethod
+    def parts(first: int, records: Sequence[Record], size: int) -> list[TailPart]:
+        """Returns the parts of records from an offset on, for :meth:`extend_by`.
+
+        :param size: their bytes.
+        """
+        found: list[TailPart] = []
+        count = len(records)
+        for start in range(0, count, _PART_RECORDS):
+            some = list(records[start : start + _PART_RECORDS])
+            share = size * (start + len(some)) // count - size * start // count
+            found.append(TailPart(first + start, some, share))
+        return found
+
+    def extend_by(self, parts: Sequence[TailPart]) -> None:
+        """Makes parts visible, as :meth:`extend` does, without a look at each record."""
+        assert parts[0].first == self.end, "parts follow each other"
+        self._parts.extend(parts)
+        self._grow(parts[-1].first + len(parts[-1].records) - self.end)
 
     def skip(self, count: int) -> None:
         """Makes so many records visible, and wakes all waiting tasks, without the records: nobody reads them here."""
@@ -111,10 +131,7 @@ class PartitionTail(Changing):
             last.records += records
             last.size += size
             return
-        for start in range(0, count, _PART_RECORDS):
-            some = list(records[start : start + _PART_RECORDS])
-            share = size * (start + len(some)) // count - size * start // count
-            parts.append(_Part(self.end + start, some, share))
+        parts.extend(self.parts(self.end, records, size))
 
     def _grow(self, count: int) -> None:
         self.end += count
@@ -123,5 +140,5 @@ class PartitionTail(Changing):
         self.wake()
 
 
-def _first(part: _Part) -> int:
+def _first(part: TailPart) -> int:
     return part.first

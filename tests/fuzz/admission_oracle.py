@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from admitting import admit
 from google.protobuf.message import DecodeError
-from muster_gateway.admission import KINDS, Admitted, admit
+from muster_gateway.admission import KINDS, Admitted
 from muster_gateway.bounded_messages import StepSizes
 from muster_gateway.errors import InvalidRequest, OverLimit
 from muster_gateway.item_checks import Facts, allocation_problem

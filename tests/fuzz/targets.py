@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from admitting import admit, admit_callbacks, admit_configuration, admit_registration, hello_of, rm_id_of
 from muster_bus.backends import blocks
 from muster_bus.errors import CodecError, LogDamaged
 from muster_bus.log import Record
@@ -31,10 +32,10 @@ from muster_event_publisher.history.files import Unreadable
 from muster_event_publisher.history.jsonl import JsonlForm
 from muster_event_publisher.history.parquet import read_footer
 from muster_event_publisher.history.places import LocalPlace
-from muster_gateway import admin_codec, callback_admission, metrics_codec
+from muster_gateway import admin_codec, metrics_codec
 from muster_gateway import codec as gateway_codec
 from muster_gateway.access.policy import Policy, read_policy
-from muster_gateway.admission import KINDS, admit, admit_configuration, admit_registration, rm_id_of
+from muster_gateway.admission import KINDS
 from muster_gateway.audit_codec import decode_read
 from muster_gateway.audit_pages import read_query
 from muster_gateway.callback_codec import connected_note
@@ -220,11 +221,11 @@ def _steps(data: bytes) -> None:
 def _callbacks(data: bytes) -> None:
     for metadata in (None, "rm-1"):
         with suppress(GatewayError):
-            _, wishes = callback_admission.hello_of(data, metadata, LIMITS)
+            _, wishes = hello_of(data, metadata, LIMITS)
             connected_note(wishes, 1).SerializeToString()  # an accepted hello goes to the log
     for first in (True, False):
         with suppress(GatewayError):
-            callback_admission.admit_callbacks(data, "rm-1", LIMITS, first=first)
+            admit_callbacks(data, "rm-1", LIMITS, first=first)
 
 
 def _operators(data: bytes) -> None:

@@ -10,9 +10,9 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from integration.gateway_rig import PATIENCE_S, Rig
+from muster_core.model.steps import finish
 from muster_gateway import service
 from muster_gateway.access.request_codec import rm_steps
-from muster_gateway.bounded_messages import at_once
 from muster_gateway.errors import OpenToAll
 from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import admin_pb2, audit_pb2, callbacks_pb2, events_pb2, metrics_pb2
@@ -68,8 +68,8 @@ def test_a_method_needs_what_the_table_says(method: Any) -> None:
     assert row.rm.split(".")[0] in fields
     request = GetMessageClass(method.input_type)
     made = request(what={"rm_id": "x"}) if "." in row.rm else request(**{row.rm: "x"})
-    assert at_once(rm_steps(row.path, made.SerializeToString())) == "x"
-    assert at_once(rm_steps(row.path, b"\xff\xff")) == ""
+    assert finish(rm_steps(row.path, made.SerializeToString())) == "x"
+    assert finish(rm_steps(row.path, b"\xff\xff")) == ""
 
 
 @pytest.fixture

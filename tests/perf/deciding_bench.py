@@ -31,7 +31,8 @@ from muster_bus.partition_worker import PartitionWorker
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_cli import garbage
-from muster_gateway.admission import admit
+from muster_core.model.steps import finish
+from muster_gateway.admission import admission_steps
 from muster_gateway.codec import RequestCodec
 from muster_gateway.response_reader import Feed, ResponseTail
 from muster_gateway.sessions.contract import Cursor
@@ -151,7 +152,7 @@ class DecidingPath:
         return feed
 
     async def send(self, kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> None:
-        admitted = admit(kind, raw, RM, limits)
+        admitted = finish(admission_steps(kind, raw, RM, limits))
         assert not admitted.answers
         for payload in admitted.payloads:
             await self.writer.ready()

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from admitting import admit, admit_registration, rm_id_of
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_gateway.admission import Admitted, admit, admit_registration, rm_id_of
+from muster_gateway.admission import Admitted
 from muster_gateway.errors import InvalidRequest, OverLimit
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import SI_KINDS, StreamKind

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from admitting import admit_callbacks, hello_of
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_gateway.callback_admission import MAX_DUMP_BYTES, MAX_REASON_CHARS, admit_callbacks, hello_of
+from muster_gateway.callback_admission import MAX_DUMP_BYTES, MAX_REASON_CHARS
 from muster_gateway.errors import InvalidRequest
 from muster_gateway.settings import AdmissionLimits
 from muster_proto.muster.v1 import callbacks_pb2 as pb

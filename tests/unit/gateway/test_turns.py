@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Generator
 
 import pytest
+from admitting import admit
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
 from muster_client import ask
 from muster_gateway import response_reader
-from muster_gateway.admission import admission_steps, admit
+from muster_gateway.admission import admission_steps
 from muster_gateway.response_reader import ResponseTail
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind

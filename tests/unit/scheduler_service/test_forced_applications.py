@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from admitting import admit
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from muster_core.config.config import ClusterConfig, QueueConfig
 from muster_core.model.commands import UpdateConfiguration
 from muster_core.model.outcome import AcceptedApplication, NewAllocation, RejectedApplication, RejectedAsk
-from muster_gateway.admission import admit
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.si.v1 import si_pb2 as si

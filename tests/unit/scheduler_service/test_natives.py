@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from admitting import admit
 from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.topics import Topics, parse_state_key
@@ -22,7 +23,7 @@ from muster_core.external.external import (
     ExternalQueue,
     SourceState,
 )
-from muster_gateway.admission import REQUEST_TYPES, admit
+from muster_gateway.admission import REQUEST_TYPES
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
 from muster_informers.contract import EVENT_HANDLERS_GROUP, EventHandler, ExternalCache

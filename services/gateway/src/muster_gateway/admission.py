@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 from muster_proto.si.v1 import si_pb2
 
-from muster_gateway.bounded_messages import SIZES, Bounded, Counted, Place, StepSizes, at_once, bounded_steps
+from muster_gateway.bounded_messages import SIZES, Bounded, Counted, Place, StepSizes, bounded_steps
 from muster_gateway.errors import InvalidRequest, OverLimit, shown
 from muster_gateway.item_checks import (
     Check,
@@ -73,6 +73,10 @@ REQUEST_TYPES: dict[StreamKind, type[Request]] = {
 _ECHO_CHARS = 4_096
 # An answer with more rejections, or with longer ones, becomes several.
 _ANSWER_ITEMS, _ANSWER_CHARS = 500, 128 * 1024
+
+
+# Of items that are parsed as a whole.
+_SMALL, _LARGE = Facts(may_be_large=False), Facts(may_be_large=True)
 
 
 @dataclass(slots=True)
@@ -124,13 +128,8 @@ class RequestKind:
     lists: tuple[JudgedList, ...]
 
 
-def rm_id_of(kind: StreamKind, raw: bytes, limits: AdmissionLimits) -> str:
-    """Returns the rmID in a stream's first message. Raises InvalidRequest, OverLimit."""
-    return at_once(rm_id_steps(kind, raw, limits))
-
-
 def rm_id_steps(kind: StreamKind, raw: bytes, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Steps[str]:
-    """Does the same in steps."""
+    """Returns the rmID in a stream's first message, in steps. Raises InvalidRequest, OverLimit."""
     if len(raw) <= sizes.whole_bytes:
         rm_id: str = parsed(REQUEST_TYPES[kind], raw).rmID
     else:
@@ -147,15 +146,12 @@ def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> Non
         raise InvalidRequest(f"{field}: {shown(rm_id)}, expected more than blanks")
 
 
-def admit(kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Admitted:
-    """Judges one message of a stream that belongs to ``rm_id``. Raises InvalidRequest, OverLimit."""
-    return at_once(admission_steps(kind, raw, rm_id, limits, sizes))
-
-
 def admission_steps(
     kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits, sizes: StepSizes = SIZES
 ) -> Steps[Admitted]:
-    """Does the same in steps of a millisecond: other tasks can run between them. A small message is one step."""
+    """Judges one message of a stream that belongs to ``rm_id``, in steps of a millisecond: other tasks can run between
+    them. A small message is one step. Raises InvalidRequest, OverLimit.
+    """
     of = KINDS[kind]
     if len(raw) <= min(sizes.whole_bytes, limits.record_bytes):
         message = parsed(of.message, raw)
@@ -173,28 +169,19 @@ def _check_rm(rm_id: str, expected: str) -> None:
         raise InvalidRequest(f"rmID: {shown(rm_id)}, expected {shown(expected)}: a stream belongs to one RM")
 
 
-def admit_registration(raw: bytes, limits: AdmissionLimits) -> tuple[str, str, bytes]:
-    """Judges a registration. Returns its rmID, its configuration, which others judge, and its bytes for the log.
+def registration_steps(raw: bytes, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Steps[tuple[str, str, bytes]]:
+    """Judges a registration, in steps. Returns its rmID, its configuration, which others judge, and its bytes for the
+    log.
 
     Raises InvalidRequest, OverLimit.
     """
-    return at_once(registration_steps(raw, limits))
-
-
-def registration_steps(raw: bytes, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Steps[tuple[str, str, bytes]]:
-    """Does the same in steps."""
     texts, maps = ("version", "policyGroup"), ("buildInfo", "extraConfig")
     message = si_pb2.RegisterResourceManagerRequest
     return (yield from _configured("registration", message, raw, limits, texts, maps, sizes))
 
 
-def admit_configuration(raw: bytes, limits: AdmissionLimits) -> tuple[str, str, bytes]:
-    """Judges a configuration update in the same way. Raises InvalidRequest, OverLimit."""
-    return at_once(configuration_steps(raw, limits))
-
-
 def configuration_steps(raw: bytes, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Steps[tuple[str, str, bytes]]:
-    """Does the same in steps."""
+    """Judges a configuration update in the same way. Raises InvalidRequest, OverLimit."""
     message = si_pb2.UpdateConfigurationRequest
     texts, maps = ("policyGroup",), ("extraConfig",)
     return (yield from _configured("configuration update", message, raw, limits, texts, maps, sizes))
@@ -234,17 +221,20 @@ def _configured(
 def _admitted_whole(of: RequestKind, message: Any, raw: bytes, limits: AdmissionLimits) -> Admitted | None:
     """Judges a small message. None: some item is bad, or they are too many for a record or at all."""
     count = existing = 0
+    found: list[tuple[JudgedList, Any]] = []
     for each in of.lists:
         items = each.items.items(message)
-        count += len(items)
+        if size := len(items):
+            found.append((each, items))
+            count += size
     if of.message is si_pb2.NodeRequest:
         existing = _existing_in(message.nodes)
     if count > limits.record_items or count + existing > limits.max_items:
         return None
-    facts = Facts(may_be_large(len(raw), limits))
-    for each in of.lists:
+    facts = _LARGE if may_be_large(len(raw), limits) else _SMALL
+    for each, items in found:
         name, check = each.items.name, each.check
-        for item in each.items.items(message):
+        for item in items:
             if check(item, name, limits, facts) is not None:
                 return None
     for item in message.nodes if existing else ():

@@ -258,13 +258,3 @@ def _without(piece: bytes, path: tuple[int, ...]) -> bytes:
             elif len(path) > 1:
                 left += framed(tag, _without(piece[body:end], path[1:]))
     return bytes(left)
-
-
-def at_once(steps: Generator[None, None, T]) -> T:
-    """Runs steps to their end. Returns their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from muster_proto.muster.v1 import callbacks_pb2
 
 from muster_gateway.admission import check_rm_id, parsed
-from muster_gateway.bounded_messages import SIZES, Counted, Steps, StepSizes, at_once, bounded_steps
+from muster_gateway.bounded_messages import SIZES, Counted, Steps, StepSizes, bounded_steps
 from muster_gateway.callback_codec import Wishes, wishes_of
 from muster_gateway.errors import InvalidRequest, shown
 from muster_gateway.item_lists import ItemList, Layout, Span, chunks, joined, layout_steps, no_message
@@ -57,17 +57,15 @@ class AdmittedCallbacks:
     problems: list[str] = field(default_factory=list)
 
 
-def hello_of(raw: bytes, rm_id: str | None, limits: AdmissionLimits) -> tuple[str, Wishes]:
-    """Returns the rmID and the wishes in a stream's first message. ``rm_id`` is the metadata's. Raises
-    InvalidRequest.
-    """
-    return at_once(hello_steps(raw, rm_id, limits))
-
-
 def hello_steps(
     raw: bytes, rm_id: str | None, limits: AdmissionLimits, sizes: StepSizes = SIZES
 ) -> Steps[tuple[str, Wishes]]:
-    """Does the same in steps. A small message is one step."""
+    """Returns the rmID and the wishes in a stream's first message, in steps. A small message is one step.
+
+    Raises InvalidRequest.
+
+    :param rm_id: the metadata's.
+    """
     is_small = len(raw) <= sizes.whole_bytes
     message = parsed(Message, raw) if is_small else (yield from _layout(raw, limits, sizes)).beside
     if not message.HasField("hello"):
@@ -84,18 +82,15 @@ def hello_steps(
     return rm_id, wishes_of(hello)
 
 
-def admit_callbacks(raw: bytes, rm_id: str, limits: AdmissionLimits, *, first: bool) -> AdmittedCallbacks:
-    """Judges one message of a stream that belongs to ``rm_id``. Raises InvalidRequest.
-
-    :param first: the message has the hello, which :func:`hello_of` has judged.
-    """
-    return at_once(callback_steps(raw, rm_id, limits, first=first))
-
-
 def callback_steps(
     raw: bytes, rm_id: str, limits: AdmissionLimits, *, first: bool, sizes: StepSizes = SIZES
 ) -> Steps[AdmittedCallbacks]:
-    """Does the same in steps. A small message whose answers are all good is one step, and stays as received."""
+    """Judges one message of a stream that belongs to ``rm_id``, in steps. Raises InvalidRequest.
+
+    A small message whose answers are all good is one step, and stays as received.
+
+    :param first: the message has the hello, which :func:`hello_steps` has judged.
+    """
     if not first and len(raw) <= min(sizes.whole_bytes, limits.record_bytes, limits.max_record_bytes):
         message = parsed(Message, raw)
         count = len(message.predicates) + len(message.preemption_predicates) + len(message.state_dumps)

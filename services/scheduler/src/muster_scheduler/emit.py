@@ -47,7 +47,8 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
 from muster_state import state_codec
-from muster_state.follower import RmInfo, Tally, encode_registration, encode_rm
+from muster_state.follower import RmInfo, encode_registration, encode_rm
+from muster_state.tally import Tally
 
 from muster_scheduler import callback_words
 from muster_scheduler.callback_words import application_of

@@ -370,7 +370,7 @@ class GatewaySettings(BaseModel):
         "divided by the number of RMs that reach it. A stream always has one record on the log.",
     )
     undecided_work_shared_ms: float = Field(
-        4.0,
+        3.0,
         gt=0,
         description="Beside active RMs, a stream's undecided requests need at most this processor time of the "
         "scheduler, by its reports of such requests, and the time that it waits for a commit. Divided likewise; "

@@ -22,12 +22,16 @@ from muster_bus.errors import LogError
 from muster_runtime import durable
 from muster_runtime.terminal import say
 
-from muster_cli.backup import LOG, SESSIONS, data_of, locked, make_way
+from muster_cli.backup import LOG, SESSIONS, data_of, is_on_kafka, locked, make_way
 from muster_cli.errors import CommandError
 
 
 def repair(data_dir: Path | None, accept: Sequence[str], file: Path | None, assignments: Sequence[str]) -> int:
     """Lists what is damaged, and goes on without it if all is accepted. Returns the exit code."""
+    if data_dir is None and is_on_kafka(file, assignments):
+        from muster_cli import kafka_log
+
+        return kafka_log.repair(accept, file, assignments)
     data = data_of(data_dir, file, assignments)
     with locked(data):
         found = {each.word: each for each in _breaks(data / LOG)}

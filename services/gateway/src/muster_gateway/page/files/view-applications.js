@@ -3,6 +3,7 @@
 import { button } from "./actions.js";
 import { queuePart } from "./api.js";
 import { timeline } from "./chart.js";
+import { pointer } from "./crosshair.js";
 import { h } from "./dom.js";
 import { ago, count, duration, grouped, moment, ms, of, resource, types } from "./format.js";
 import { life } from "./life.js";
@@ -238,7 +239,7 @@ function renderOne(context, { app, why, story, twins, elsewhere }) {
     why?.gang ? gang(why, app) : null,
     h("section", { class: "card", "aria-labelledby": "life" },
       h("h2", { id: "life" }, "Timeline"),
-      timeline(found, { width: context.width - 26, rows, now }),
+      timeline(found, { width: context.width - 26, rows, pointed: pointer(context, "life") }),
       h("p", { class: "legend" }, h("span", { class: "key wait" }, "asked for"), h("span", { class: "key run" }, "allocated"), h("span", { class: "key bad" }, "preempted, timed out or lost")),
       found.asks.length > rows ? h("p", {}, h("button", { type: "button", on: { click: () => context.set({ lanes: found.asks.length }, { again: false }) } }, `Show all ${grouped(found.asks.length)} asks`)) : null,
       story && !story.begun ? h("p", { class: "note" }, `Searched the newest ${grouped(story.looked)} events; its beginning is older. `, h("button", { type: "button", class: "quiet", on: { click: () => { story.further = true; context.wake(); } } }, "Look further back")) : null,

@@ -28,6 +28,7 @@ from muster_runtime.disposal import Disposal
 from muster_runtime.waits import in_step_s
 
 from muster_bus import metrics
+from muster_bus.backends.live_keys import check_ends, check_state, live_keys_of
 from muster_bus.backends.rules import size_of
 from muster_bus.clock import Clock
 from muster_bus.contention import Contention, Work, WorkMeter
@@ -43,7 +44,7 @@ from muster_bus.errors import (
 )
 from muster_bus.log import EarlyInput, Log, LogReader, OutRecord, PartitionOwner, PromptOwner, Record
 from muster_bus.machine import Machine, SteppedMachine
-from muster_bus.standby import Folded, Standby, close_reader
+from muster_bus.standby import Folded, Standby, close_reader, fold_all
 from muster_bus.suspicion import MachineError, Suspicion, guard, kind_of, one_line
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from muster_bus.worker_progress import Progress, WorkerState
@@ -123,7 +124,7 @@ class PartitionWorker:
     async def run(self) -> None:
         """Works until :meth:`stop`.
 
-        Raises: Fenced (another owner took over); MachineFailed; any error that a restart from the log does not cure.
+        Raises: Fenced (another owner took over); LogDamaged; MachineFailed; any error that no restart cures.
         """
         if self._standby is not None:
             self._taking = asyncio.create_task(self._standby.take())
@@ -188,6 +189,7 @@ class PartitionWorker:
             # 1 take over, which fences the previous owner
             owner = await self.log.take_over(self.group, self.topics.requests, self.partition)
             stack.push_async_callback(_close, owner.close)
+            check_ends(owner)
             committed = await owner.committed()  # 2
             reader = await self._reader_of(owner)  # 3 seek
             stack.push_async_callback(_close, reader.close)
@@ -196,7 +198,7 @@ class PartitionWorker:
             self._committed_s = self.clock.monotonic()
             self.position = self.committed = start
             self.end_offset = await reader.end_offset()
-            machine = await self._folded(is_new=committed is None)  # 4, 5
+            machine = await self._folded(owner, is_new=committed is None)  # 4, 5
             if machine is None:
                 return
             metrics.fold_seconds.labels(self.label).observe(self.clock.monotonic() - started_s)
@@ -211,12 +213,16 @@ class PartitionWorker:
             return owner.early_reader()
         return await self.log.reader(self.topics.requests, self.partition)
 
-    async def _folded(self, is_new: bool) -> Machine | None:
-        """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). None: stopped meanwhile."""
+    async def _folded(self, owner: PartitionOwner, *, is_new: bool) -> Machine | None:
+        """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). None: stopped meanwhile.
+
+        Raises LogDamaged if the state is not what the last commit left.
+        """
         taking, self._taking = self._taking, None
         prepared = None if taking is None else await taking
         machine: Machine = guard(self._machine_factory) if prepared is None else prepared.machine
         reader = await self.log.reader(self.topics.state, self.partition) if prepared is None else prepared.reader
+        live = live_keys_of(self.log) if prepared is None else prepared.live
         try:
             end = await reader.end_offset()
             if is_new and end > 0:
@@ -233,12 +239,13 @@ class PartitionWorker:
                 elif self.clock.monotonic() - self._moved_s > self.settings.fold_stall_s:
                     state = f"{self.topics.state}[{self.partition}]"
                     raise LogUnavailable(f"{state}: no records from offset {before} on; its end is {end}")
-                guard(_fold_all, machine, records)
+                guard(fold_all, machine, live, records)
                 await asyncio.sleep(0)  # let other tasks run
                 if self.stopping.is_set():
                     return None
         finally:
             await _close(reader.close)
+        check_state(owner, live)
         guard(machine.folded, self.clock.now_ns())
         return machine
 
@@ -647,11 +654,6 @@ def _as_of_the_machine() -> Iterator[None]:
         yield
     except (RecordTooLarge, BadRecord) as error:
         raise MachineError(blamed=False) from error
-
-
-def _fold_all(machine: Machine, records: Sequence[Record]) -> None:
-    for record in records:
-        machine.fold(record)
 
 
 async def _close(close: Callable[[], Awaitable[None]]) -> None:

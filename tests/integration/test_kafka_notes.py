@@ -328,6 +328,19 @@ async def test_a_tail_that_a_broker_lost(broker: OwnKafka, capsys: pytest.Captur
     await is_found_and_accepted(settings, capsys, "its newest records are missing", *wanted)
 
 
+async def test_brokers_that_take_no_notes(broker: OwnKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = settings_at(broker.address)
+    await work(settings)
+    broker.stop()
+    broker.configure("offset.metadata.max.bytes", "100")
+    broker.start()
+    await work(settings)
+    await change_from_outside(settings, settings.topics().state, KEYS[0], None)
+    await work(settings)
+    code, shown = await command(settings, capsys, "verify")
+    assert (code, "whole" in shown) == (0, True), shown
+
+
 def _cut(broker: OwnKafka, topic: str) -> None:
     """Removes the last two batches of a partition's file."""
     path = broker.segment(topic)

@@ -46,7 +46,7 @@ async def test_the_plugin_is_installed_and_runs(tmp_path: Path, reader: Callable
 
 @pytest.mark.kafka
 async def test_the_cluster_moves_to_kafka(kafka_bootstrap: str, reader: Callable[..., Reader]) -> None:
-    scheduler, publisher, publisher_grpc, view = (f"127.0.0.1:{port}" for port in free_ports(4))
+    scheduler, publisher, publisher_grpc, view, derive = (f"127.0.0.1:{port}" for port in free_ports(5))
     text = (TUTORIALS / "from-laptop-to-kafka.md").read_text(encoding="utf-8")
     address = 'kafka_bootstrap_servers = "127.0.0.1:9092"'
     assert text.count(address) == 1
@@ -56,6 +56,7 @@ async def test_the_cluster_moves_to_kafka(kafka_bootstrap: str, reader: Callable
         MUSTER_PUBLISHER__HTTP_ADDRESS=publisher,
         MUSTER_PUBLISHER__GRPC_ADDRESS=publisher_grpc,
         MUSTER_VIEW__HTTP_ADDRESS=view,
+        MUSTER_DERIVE__HTTP_ADDRESS=derive,
         MUSTER_VIEW__PUBLISHER_URL=f"http://{publisher}",
         MUSTER_GATEWAY__VIEW_URL=f"http://{view}",
         MUSTER_GATEWAY__PUBLISHER_URL=f"http://{publisher}",

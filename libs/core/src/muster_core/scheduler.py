@@ -56,6 +56,7 @@ class SchedulerCore:
     :param external: the statements of external sources; they outlive this core.
     :param reports_until_ns: until when an RM that registered again may still report its allocations; 0: it did not
         register again.
+    :param built: with its partitions; otherwise :meth:`build_in_steps` makes them, before any other use.
     :ivar next_submission: the number of the next submitted node, application or ask. It decides ties.
     """
 
@@ -67,6 +68,7 @@ class SchedulerCore:
         external: ExternalBooks | None = None,
         rm_id: str = "",
         reports_until_ns: int = 0,
+        built: bool = True,
     ) -> None:
         self.config = config
         self.rm_id = rm_id
@@ -80,12 +82,18 @@ class SchedulerCore:
         self._one = WholeTurn()
         self.partitions: dict[str, Partition] = {}
         self.quotas = Quotas(self.partitions)
-        self.partitions.update((each.name, self._new_partition(each)) for each in config.partitions)
         self.next_submission = 1
         self._applications = ApplicationRequests(self.partitions, self._submission)
         self._allocations = AllocationRequests(self.partitions, self._submission)
         self._nodes = NodeRequests(self.partitions, self._allocations.take)
         self._deadlines = DeadlineHeap()
+        if built:
+            finish(self.build_in_steps())
+
+    def build_in_steps(self) -> Steps:
+        """Makes the partitions of the configuration, in steps."""
+        for each in self.config.partitions:
+            self.partitions[each.name] = yield from self._new_partition(each)
 
     # ---- entry point: apply ----------------------------------------------------------------------------------------
 
@@ -102,22 +110,23 @@ class SchedulerCore:
         """Does the same in steps. Nothing else may use the core between them."""
         self._outcome(out)
         for partition in self.partitions.values():
-            partition.queue_tree.announce_queues(out, now_ns)
-            yield
+            yield from partition.queue_tree.announce_in_steps(out, now_ns)
             yield from partition.external.begin(out, now_ns)
         if before is not None:
-            self._take_uses(before, out, now_ns)
+            yield from self._take_uses(before, out, now_ns)
         yield from self._follow_up(out, now_ns)
         yield from self._leave_dormant(out)
         yield from self._follow_up(out, now_ns)
 
-    def _take_uses(self, before: SchedulerCore, out: Outcome, now_ns: int) -> None:
+    def _take_uses(self, before: SchedulerCore, out: Outcome, now_ns: int) -> Steps:
         """Takes the decayed use of users from the RM's registration before, which has ended: it does not forget who
         used much lately.
         """
         for name, partition in self.partitions.items():
             old = before.partitions.get(name)
-            for path, queue in partition.queues.items() if old is not None else ():
+            for count, (path, queue) in enumerate(partition.queues.items() if old is not None else (), 1):
+                if not count % LIGHT_STEP:
+                    yield
                 known = old.queues.get(path) if old is not None else None
                 if known is not None and known.fair_uses is not None:
                     partition.fair_shares.carry(queue, known.fair_uses, out, now_ns)
@@ -353,6 +362,7 @@ class SchedulerCore:
         found = self.obstacles(config)
         if found:
             return found
+        yield
         wanted = {each.name: each for each in config.partitions}
         for name in [name for name in self.partitions if name not in wanted]:
             going = self.partitions.pop(name)
@@ -366,11 +376,11 @@ class SchedulerCore:
                 if self._searching:  # (a follower takes the consequences from the records)
                     yield from known.external.reconfigured(out, now_ns)
                 continue
-            self.partitions[name] = new = self._new_partition(each)
+            self.partitions[name] = new = yield from self._new_partition(each)
             new.questions.take_policy(self._policy, out, now_ns)
             new.deciding = self._deciding and not new.questions.silent
             new.previous_generation = self._previous_generation
-            new.queue_tree.announce_queues(out, now_ns)
+            yield from new.queue_tree.announce_in_steps(out, now_ns)
             if self._searching:
                 yield from new.external.begin(out, now_ns)
         in_order = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
@@ -379,7 +389,7 @@ class SchedulerCore:
         self.config = config
         return ()
 
-    def _new_partition(self, config: PartitionConfig) -> Partition:
+    def _new_partition(self, config: PartitionConfig) -> Generator[None, None, Partition]:
         books = self.external.of(config.name)
         partition = Partition(
             config,
@@ -387,7 +397,9 @@ class SchedulerCore:
             external=books,
             rm_id=self.rm_id,
             reports_until_ns=self._reports_until_ns,
+            built=False,
         )
+        yield from partition.build_in_steps()
         # (All numbers have one order, which survives restarts.)
         partition.questions.number = partition.node_lives.number = self._submission
         partition.questions.turns.join(self._one)

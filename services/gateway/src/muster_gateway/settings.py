@@ -76,7 +76,7 @@ class Token(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    role: Literal["read", "admin"] = Field(description="The role of its bearer (docs/security.md).")
+    role: Literal["read", "admin"] = Field(description="The role of who has it (docs/security.md).")
     token: SecretStr | None = Field(None, description="The token itself, or its digest: sha256:HEX.")
     token_file: Path | None = Field(
         None, description="Or a file with either; several, one in a line, while a token is renewed."
@@ -302,7 +302,7 @@ class GatewaySettings(BaseModel):
 
     sessions_url: SecretStr = Field(
         SecretStr("memory:"),
-        description="Where sessions and leases live: memory:, sqlite:///path, redis://[user:password@]host:port/db, or "
+        description="Where sessions and leases live: memory:, sqlite:///path, redis://[user:…@]host:port/db, or "
         "rediss:// with TLS.",
     )
     sessions_username: str = Field("", description="User of that Redis, if the URL has none.")
@@ -366,8 +366,15 @@ class GatewaySettings(BaseModel):
     undecided_items_shared: int = Field(
         250,
         ge=1,
-        description="The same while other RMs of the partition are active (within the last one to two minutes): it is "
-        "divided by their number. A stream always has one record on the log (limits.record_bytes).",
+        description="The same while other RMs of the partition are active (within the last one to two minutes). It is "
+        "divided by the number of RMs that reach it. A stream always has one record on the log.",
+    )
+    undecided_work_shared_ms: float = Field(
+        3.0,
+        gt=0,
+        description="Beside active RMs, a stream's undecided requests need at most this processor time of the "
+        "scheduler, by its reports of such requests, and the time that it waits for a commit. Divided likewise; "
+        "records of large messages are half of it (limits.record_bytes at most).",
     )
     queue_responses: int = Field(2_048, ge=1, description="Responses that wait for a slow stream before it catches up.")
     queue_bytes: int = Field(8 * _MIB, ge=1024, description="The same in bytes.")

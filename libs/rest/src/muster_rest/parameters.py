@@ -21,6 +21,8 @@ STATUS = Parameter(
 )
 SECONDS = Parameter("seconds", "Of `profile`: its duration.", _Positive)
 OF_PARTITION = Parameter("partition", "Only in this partition.")
+REASON = Parameter("reason", "Only asks that wait for this reason.")
+NOT_OLDER = Parameter("since", "The `since` of an answer MAKING; the newest of the asks by default.", _Unsigned)
 QUEUE = Parameter("queue", "The queue that is shown, with those below it; root by default.")
 SECTIONS = Parameter(
     "sections", "Some of `scheduler`, `queues`, `nodes`, `runtime`, with commas between; all by default."
@@ -51,3 +53,9 @@ RESULT = Parameter("result", "Only entries with this result.", Literal["accepted
 SINCE = Parameter("from", "Seconds since 1970 or RFC 3339; entries recorded from then on.")
 UNTIL = Parameter("to", "Seconds since 1970 or RFC 3339; entries recorded before it.")
 ENTRIES = Parameter("limit", "Entries in a page; 200 by default.", Annotated[int, Meta(ge=1, le=1_000)])
+ENDED_KIND = Parameter("kind", "What ended; application by default.", Literal["application", "node", "queue"])
+ENDED_NAME = Parameter("name", "The lives of the object of this name, with its allocations.")
+ENDED_TEXT = Parameter("q", "Only objects whose name has this text, in any letter case.")
+ENDED_COUNT = Parameter("count", "Lives at most; 100 by default.", Annotated[int, Meta(ge=1, le=1_000)])
+ENDED_BEFORE = Parameter("before", "The `next` of the answer before: what is older.")
+ENDED_EVENTS = Parameter("events", "With `name`: each life has its events; false by default.", _State)

@@ -34,12 +34,14 @@ class Column:
     :ivar of: the value of an item.
     :ivar show: the value as people read it; None: as it is.
     :ivar wide: only with ``-o wide``.
+    :ivar rare: only if an item has a value.
     """
 
     name: str
     of: Callable[[Item], Value]
     show: Callable[[Any], str] | None = None
     wide: bool = False
+    rare: bool = False
 
     def cell(self, item: Item) -> str:
         """Returns an item's text."""
@@ -72,7 +74,8 @@ class Kind:
 
         :param now_ns: ages end there.
         """
-        columns = [_aged(each, now_ns) for each in self.columns]
+        present = [each for each in self.columns if not each.rare or any(each.of(item) for item in items)]
+        columns = [_aged(each, now_ns) for each in present]
         if self.amounts is None:
             return columns
         found = [self.amounts(item) for item in items]
@@ -121,7 +124,7 @@ def _aged(column: Column, now_ns: int) -> Column:
         since = column.of(item)
         return round((now_ns - since) / _NS, 3) if isinstance(since, int) and since > 0 else None
 
-    return Column(column.name, age, duration, column.wide)
+    return Column(column.name, age, duration, column.wide, column.rare)
 
 
 def _field(name: str) -> Callable[[Item], Value]:
@@ -248,6 +251,9 @@ def _key_of_allocation(item: Item) -> str:
 
 # ---- the kinds -------------------------------------------------------------------------------------------------------
 
+# Of what the history has: when it ended.
+_ENDED = Column("ended", _field("ended"), duration, rare=True)
+
 KINDS = (
     Kind(
         "rms",
@@ -280,6 +286,7 @@ KINDS = (
             Column("node", _field("nodeID")),
             Column("schedulable", _yes("schedulable")),
             Column("allocations", _length("allocations")),
+            _ENDED,
             Column("reserved", _yes("isReserved"), wide=True),
             Column("host", _field("hostName"), wide=True),
             Column("rack", _field("rackName"), wide=True),
@@ -294,6 +301,7 @@ KINDS = (
             Column("queue", _field("queuename")),
             Column("status", _field("status")),
             Column("running", lambda item: int(item.get("runningApps") or 0)),
+            _ENDED,
             Column("leaf", _yes("isLeaf"), wide=True),
             Column("managed", _yes("isManaged"), wide=True),
             Column("sort", _field("sortingPolicy"), wide=True),
@@ -315,6 +323,7 @@ KINDS = (
             Column(
                 "since", lambda item: max((each["time"] for each in item.get("stateLog") or ()), default=None), duration
             ),
+            _ENDED,
             Column("submitted", _field("submissionTime"), duration, wide=True),
             Column("groups", lambda item: ",".join(item.get("groups") or ()), wide=True),
             Column("placeholders", _length("placeholderData"), wide=True),

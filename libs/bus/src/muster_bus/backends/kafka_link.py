@@ -44,7 +44,10 @@ class Closable(Protocol):
 
 
 class KafkaLink:
-    """The settings of the Kafka log and the connection options of its clients."""
+    """The settings of the Kafka log and the connection options of its clients.
+
+    :ivar takes_notes: whether the brokers store texts as long as notes with offsets.
+    """
 
     def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
         self.settings = settings
@@ -60,10 +63,16 @@ class KafkaLink:
         )
         self.rules = RecordRules(specs, settings.max_record_bytes)
         self.shortage = Shortage()
-        self._names = [spec.name for spec in specs]
+        self.topic_names = [spec.name for spec in specs]
         self.admin: AIOKafkaAdminClient | None = None  # set while the log is open
         self.closed = False
         self.children: set[Closable] = set()
+        self.takes_notes = True
+
+    @property
+    def name(self) -> str:
+        """The log in messages."""
+        return f"the log at Kafka {self.settings.kafka_bootstrap_servers}"
 
     def check_open(self) -> None:
         """Raises LogClosed."""
@@ -86,8 +95,10 @@ class KafkaLink:
         """
         if self.admin is None:
             return ""
-        cluster, topics = await asyncio.gather(self.admin.describe_cluster(), self.admin.describe_topics(self._names))
-        topics.sort(key=lambda topic: self._names.index(topic["topic"]))
+        cluster, topics = await asyncio.gather(
+            self.admin.describe_cluster(), self.admin.describe_topics(self.topic_names)
+        )
+        topics.sort(key=lambda topic: self.topic_names.index(topic["topic"]))
         self.shortage = shortage(topics, len(cluster["brokers"]), self.settings.kafka_min_insync_replicas)
         return self.shortage.sentence
 

@@ -74,7 +74,17 @@ PENDING = {
     "resource": {"vcore": 9_000},
 }
 ANSWERS: dict[str, Any] = {
-    "/ws/v1/resource-managers": [{"rmID": "rm", "life": "RUNNING", "quotas": [{"name": "nodes", "used": 2}]}],
+    "/ws/v1/resource-managers": [
+        {
+            "rmID": "rm",
+            "life": "RUNNING",
+            "counts": {"nodes": 2, "applications": 1, "asks": 380, "allocations": 7_772, "queues": 3, "users": 1},
+            "quotas": [
+                {"name": "asks", "used": 380, "limit": 0, "reached": False},
+                {"name": "allocations", "used": 8_152, "limit": 10_000, "reached": False},
+            ],
+        }
+    ],
     "/ws/v1/partition/default/nodes": NODES,
     "/ws/v1/partition/default/queues": QUEUES,
     "/ws/v1/partition/default/applications/active": [APPLICATION],
@@ -225,6 +235,15 @@ def test_asks_are_those_of_the_partition(get: Any) -> None:
     _, lines, _ = get("asks", "--columns", "ask,count,priority,reason")
     assert [line.split() for line in lines][1:] == [["k2", "3", "-", "NODE_ROOM"]]
     assert get("asks", "app-1/k2", "-o", "name")[1] == ["app-1/k2"]
+
+
+def test_rms_show_counts_and_the_use_of_quotas_apart(get: Any) -> None:
+    _, lines, _ = get("rms", "--columns", "rm,asks,allocations,asks-quota,allocations-quota")
+    assert [line.split() for line in lines] == [
+        ["rm", "asks", "allocations", "asks", "quota", "allocations", "quota"],
+        ["rm", "380", "7,772", "380", "8,152/10,000"],
+    ]
+    assert "quota" not in get("rms")[1][0].lower()
 
 
 @pytest.mark.parametrize("kind", sorted(BY_NAME))

@@ -36,7 +36,7 @@ from muster_cli import backup
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.present_log import partitions_of
 from muster_cli.settings import HISTORY_DIR, MusterSettings, embedded_defaults, load
-from muster_cli.topics import unchanged
+from muster_cli.topics import checked_log, unchanged
 
 _STAGING = "growing."
 _SAID_EVERY_S = 2.0
@@ -206,6 +206,8 @@ async def _copy(source: LogSettings, target: CopyTarget, group: str, clock: Cloc
     log = unchanged(source)
     try:
         await log.start()
+        if source.backend == "kafka":  # the notes are not copied
+            await checked_log(log, group, "start")
         await target.start()
         found = await copy(log, source.topics(), target, group, _Said(clock).progress)
         await target.finish()

@@ -443,6 +443,8 @@ class Gateway:
         plain = self._doorman.tls is None or (bool(settings.http_address) and not tls.http)
         if settings.tokens and plain and not _local(settings):
             log.warning("tokens travel in plain text: other machines reach a door without TLS (gateway.tls)")
+        if tls.client_ca is not None and not required and not settings.grpc_mtls_address:
+            log.warning("no grpc address asks for client certificates: set gateway.grpc_mtls_address")
         if settings.grpc_open:
             log.warning(
                 "grpc is open: any client that reaches it may act as any RM and operate it, without a token",

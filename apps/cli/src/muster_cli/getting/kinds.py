@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster_core.model.quotas import QuotaKind
 from muster_si.constants import CPU, MEMORY
 
 from muster_cli.getting.rest import Rest, quoted
@@ -215,12 +216,33 @@ def _usage(item: Item) -> tuple[Mapping[str, int], Mapping[str, int]]:
     return root.get("resourceUsage") or {}, root.get("maxResources") or {}
 
 
-def _quota(name: str) -> Callable[[Item], Value]:
-    def of(item: Item) -> Value:
-        found: Value = next((each["used"] for each in item.get("quotas") or () if each["name"] == name), None)
-        return found
+def _count(name: str) -> Callable[[Item], Value]:
+    return lambda item: (item.get("counts") or {}).get(name)
 
-    return of
+
+@dataclass(frozen=True, slots=True)
+class QuotaColumn(Column):
+    """The use of a quota of an RM."""
+
+    quota: str = field(kw_only=True)
+
+    def cell(self, item: Item) -> str:
+        """Returns the use, and behind a slash the limit."""
+        limit = _quota(item, self.quota).get("limit")
+        shown = self.shown(self.of(item))
+        return f"{shown}/{limit:,}" if limit else shown
+
+
+def _quota(item: Item, name: str) -> Mapping[str, Any]:
+    return next((each for each in item.get("quotas") or () if each["name"] == name), {})
+
+
+def _quota_column(name: str) -> QuotaColumn:
+    def of(item: Item) -> Value:
+        used: Value = _quota(item, name).get("used")
+        return used
+
+    return QuotaColumn(f"{name.replace('_', ' ')} quota", of, wide=True, quota=name)
 
 
 def _key_of_allocation(item: Item) -> str:
@@ -242,12 +264,13 @@ KINDS = (
             Column("life", _field("life")),
             Column("since", _field("lifeSince"), duration),
             Column("paused", _yes("held")),
-            Column("nodes", _quota("nodes")),
-            Column("applications", _quota("applications")),
-            Column("asks", _quota("asks")),
-            Column("allocations", _quota("allocations")),
-            Column("queues", _quota("queues"), wide=True),
-            Column("users", _quota("users"), wide=True),
+            Column("nodes", _count("nodes")),
+            Column("applications", _count("applications")),
+            Column("asks", _count("asks")),
+            Column("allocations", _count("allocations")),
+            Column("queues", _count("queues"), wide=True),
+            Column("users", _count("users"), wide=True),
+            *map(_quota_column, QuotaKind),
             Column("identity", _field("identity"), wide=True),
             Column("group", _field("policyGroup"), wide=True),
             Column("version", _field("version"), wide=True),

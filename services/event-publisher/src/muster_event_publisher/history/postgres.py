@@ -66,7 +66,7 @@ class PostgresOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=True)
 
-    dsn: SecretStr = Field(description="postgresql://user:password@host/database")
+    dsn: SecretStr = Field(description="postgresql://user:…@host/database")
     schema_: str = Field("muster", alias="schema", description="schema that holds the tables; made when absent")
     flush_records: int = Field(10_000, ge=1, description="a write is made when so many events wait")
     flush_s: float = Field(1.0, gt=0, description="or when the oldest has waited so long")

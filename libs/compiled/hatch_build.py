@@ -87,6 +87,7 @@ PASSED = {
             "snapshot",
             "source_codec",
             "state_codec",
+            "tally",
             "wire",
         )
     ),

@@ -219,6 +219,7 @@ async def test_what_has_started_since_the_forecast_is_said_as_such(bench: Bench)
         assert over["first"]["likely"] == before["first"]["likely"], "what the forecast said"
         assert over["message"].startswith("All 3 asks of application x have started meanwhile, the last ")
         assert " ago, say: The first of 3 asks of application x will start in about " in over["message"]
+        assert " from then." in over["message"]
         ends(rm, "k0")
         await bench.write(rm)
         left = await row(client, reason="NO_NODE_HAS_ROOM")

@@ -36,10 +36,10 @@ def explained(partition: str, wanted: Ask, told: Told, now_ns: int) -> WhenDao:
     return _forecast(_who(wanted), found, told, now_ns)
 
 
-def _forecast(who: str, found: OfAsk, told: Told, now_ns: int) -> WhenDao:
-    """An ask's forecast as an answer, which begins with ``who``."""
+def _forecast(who: str, found: OfAsk, told: Told, now_ns: int, then: str = "now") -> WhenDao:
+    """An ask's forecast as an answer, which begins with ``who``. ``then``: the word for the moment that counts."""
     unknown, declared, learnt = (each.get(found.partition, 0) for each in (told.unknown, told.declared, told.learnt))
-    state, why, sentence = _state(who, found, told.runs, unknown, now_ns)
+    state, why, sentence = _state(who, found, told.runs, unknown, now_ns, then)
     return WhenDao(
         partition=found.partition,
         application_id=found.application_id,
@@ -72,20 +72,20 @@ def _basis(partition: str, told: Told) -> str:
     return f"It rests on {', '.join(basis)}. Asks that come are taken to come as before."
 
 
-def _state(who: str, found: OfAsk, runs: int, unknown: int, now_ns: int) -> tuple[str, str, str]:
+def _state(who: str, found: OfAsk, runs: int, unknown: int, now_ns: int, then: str) -> tuple[str, str, str]:
     """Returns the state, the code of the reason, and the sentence."""
     days = round(HORIZON_S / _DAY_S)
     if found.latest_ns:
         if found.latest_ns - now_ns <= _NS_PER_S:
             return "ESTIMATED", "", f"{who} will start at once, in 8 of 10 cases."
-        between = f"between {_from_now(found.earliest_ns, now_ns)} and {_from_now(found.latest_ns, now_ns)} from now"
+        between = f"between {_from_now(found.earliest_ns, now_ns)} and {_from_now(found.latest_ns, now_ns)} from {then}"
         likely = _from_now(found.likely_ns, now_ns)
         return "ESTIMATED", "", f"{who} will start in about {likely}; in 8 of 10 cases {between}."
     if found.started:
         why = "LENGTHS_UNKNOWN" if unknown else "BEYOND_HORIZON"
         part = f"in {found.started} of {runs} simulations it starts within {days} days"
         if found.earliest_ns:
-            part += f", in 9 of 10 not before {_from_now(found.earliest_ns, now_ns)} from now"
+            part += f", in 9 of 10 not before {_from_now(found.earliest_ns, now_ns)} from {then}"
         return "PARTLY", why, f"{who} may start late: {part}."
     if unknown:
         told = f"is not known: the lengths of {count(unknown, 'running allocation')} are neither declared nor learnt"
@@ -166,8 +166,9 @@ def row_explained(row: Row, told: Told, now_ns: int) -> RowWhenDao:
 
 def _add(found: RowWhenDao, asks: Sequence[OfAsk], name: str, told: Told, now_ns: int, begin: str = "") -> None:
     """Adds the first and the last of some asks to an answer: objects, and sentences as of a moment."""
-    found.first = _forecast(_of_row("first", asks, name), asks[0], told, now_ns)
-    found.last = _forecast(_of_row("last", asks, name), asks[-1], told, now_ns)
+    then = "then" if begin else "now"
+    found.first = _forecast(_of_row("first", asks, name), asks[0], told, now_ns, then)
+    found.last = _forecast(_of_row("last", asks, name), asks[-1], told, now_ns, then)
     said = [found.sentence, begin, found.first.sentence]
     said += [found.last.sentence] if found.first.sentence != found.last.sentence else []
     found.sentence = " ".join(text for text in said if text)

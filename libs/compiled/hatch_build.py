@@ -55,6 +55,7 @@ PASSED = {
             "record_parts",
             "stream_kind",
             "turns",
+            "undecided",
             "wire_fields",
         )
     ),

@@ -8,7 +8,7 @@ be applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from itertools import islice
@@ -25,7 +25,7 @@ from muster_core.external.external_books import ExternalBooks
 from muster_core.external.offers import REPORT_NS
 from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_core.model.quotas import QuotaLimits
-from muster_core.model.steps import finish
+from muster_core.model.steps import Steps, finish, finished
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
@@ -48,8 +48,6 @@ _KIND_ORDER = (
     state_codec.ALLOC,
     state_codec.WHY,
 )
-
-
 _UNLIMITED = QuotaLimits()
 _QUOTA_NAMES = [each.name for each in fields(QuotaLimits)]
 
@@ -71,6 +69,8 @@ class PauseKind(IntEnum):
     LISTING = 2  # an external source had not listed yet
 
 
+# A smaller registration has few queues.
+_STEPPED_BYTES = 4 * 1024
 # Limit of queues for which ``leaving`` is called, parents first. Each call takes some 25 µs.
 _LEAVING_QUEUES_MAX = 1_000
 _PAUSE_KINDS: frozenset[int] = frozenset(PauseKind)
@@ -334,9 +334,19 @@ def new_core(
 
     Raises CodecError if the recorded configuration cannot be read any more.
     """
+    return finished(core_in_steps(info, searching=searching, config=config, external=external))
+
+
+def core_in_steps(
+    info: RmInfo, *, searching: bool, config: ClusterConfig | None = None, external: ExternalBooks | None = None
+) -> Generator[None, None, SchedulerCore]:
+    """Does what :func:`new_core` does, in steps: there may be very many queues."""
     config = config or info.configured(load_recorded(info.config, info.compiled))
     until_ns = info.registered_ns + REPORT_NS if info.registrations > 1 else 0
-    core = SchedulerCore(config, searching=searching, external=external, rm_id=info.rm_id, reports_until_ns=until_ns)
+    core = SchedulerCore(
+        config, searching=searching, external=external, rm_id=info.rm_id, reports_until_ns=until_ns, built=False
+    )
+    yield from core.build_in_steps()
     core.next_submission = info.next_submission
     core.apply(SetDeciding(info.decides), info.last_decided_ns)
     core.apply(SetGeneration(info.generation == "previous"), info.last_decided_ns)
@@ -405,6 +415,27 @@ class StateFolder:
             self._collected.pop(record.key, None)
         else:
             self._collected[record.key] = record.value
+
+    def take_in_steps(self, record: Record) -> Iterable[None]:
+        """As :meth:`take`, for a caller that pauses while the queues of a registration are built. The RM is not there
+        meanwhile.
+        """
+        key, value = record.key, record.value
+        if self.settled and key is not None and value is not None and len(value) >= _STEPPED_BYTES:
+            rm_id, kind, _ = parse_state_key(key)
+            if kind == state_codec.REGISTRATION:
+                return self._fold_registration(rm_id, key, value)
+        self.take(record)
+        return ()
+
+    def _fold_registration(self, rm_id: str, key: bytes, value: bytes) -> Steps:
+        self._following = True
+        try:
+            yield from self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value))
+        except CodecError:
+            raise
+        except Exception as error:
+            raise _unfoldable(key, error) from error
 
     def read_ahead(self, key: bytes, value: bytes) -> None:
         """Parses the configuration of a registration's record before the record is taken: the largest ones take
@@ -533,7 +564,7 @@ class StateFolder:
             return
         if kind == state_codec.REGISTRATION:
             if value is not None:
-                self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value))
+                finish(self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value)))
             return
         if kind == state_codec.FORGOTTEN:
             if value is None:
@@ -602,7 +633,7 @@ class StateFolder:
         else:
             finish(dropped.core.take_apart())
 
-    def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
+    def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> Steps:
         info = self._registering.pop(rm_id, None)
         known = self.rms.get(rm_id)
         if info is None and known is not None and known.info.registrations == recorded.registrations:
@@ -617,7 +648,8 @@ class StateFolder:
         info.identity, info.quotas = recorded.identity, quotas_of(recorded.quotas)
         read = self._read_ahead.pop(info.config, None) or load_recorded(info.config, info.compiled)
         config = info.configured(read)
-        self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=config, external=self.books_of(rm_id)))
+        core = yield from core_in_steps(info, searching=False, config=config, external=self.books_of(rm_id))
+        self.rms[rm_id] = RmState(info, core)
         if info.compiled != recorded.compiled:
             self.compiled_anew[rm_id] = None
 

@@ -143,6 +143,20 @@ class Response:
         return self.registration or self.configuration or self.command
 
 
+class DecidedReport(NamedTuple):
+    """The scheduler's report: requests before an offset are decided; 0: it has reported nothing.
+
+    :param work_us: processor time (µs) that it used since the report before.
+    :param work_bytes: of the requests' records that it decided with it; 0: not measured.
+    :param commit_us: how long it waits for a commit (µs).
+    """
+
+    decided: int = 0
+    work_us: int = 0
+    work_bytes: int = 0
+    commit_us: int = 0
+
+
 class SentMessage(NamedTuple):
     """The number of a message whose client numbers them (proto SentMessage)."""
 
@@ -357,12 +371,15 @@ def encode_judged(found: Judged, bytes_max: int) -> JudgedConfiguration:
     return JudgedConfiguration(accepted=found.accepted, compiled=found.compiled if has_room else b"", problems=problems)
 
 
-def read_decided(record: Record) -> int:
-    """Decodes a record without a key: the scheduler's report that it has decided all requests before an offset. 0: it
-    is no report. Raises CodecError.
+def read_report(record: Record) -> DecidedReport | None:
+    """Decodes a record without a key: the scheduler's report that it has decided all requests before an offset. None:
+    it is no report. Raises CodecError.
     """
     try:
-        return envelope_pb2.ResponseEnvelope.FromString(record.value or b"").decided
+        found = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
+        if not found.decided:
+            return None
+        return DecidedReport(found.decided, found.work_us, found.work_bytes, found.commit_us)
     except DecodeError as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
 

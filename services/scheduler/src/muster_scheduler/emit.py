@@ -105,12 +105,16 @@ class Emitter:
         place = len(records)
         more = counted(out)
         yield from write_states(self._topics, self.info.rm_id, out, records)
-        yield from self._responses(out.facts, more, records)
+        waits_us: list[int] = []
+        yield from self._responses(out.facts, more, waits_us, records)
         yield from self._events(out.events, records)
         more.deciding_us = took_us()
         self.info.tally.add(more)
         self.info.tally.spread(more.deciding_us)
-        self._counters.add(more)
+        # The decision's own time is a part of each ask's wait: the ask and its allocation may have one time.
+        waits_us = [each + more.deciding_us for each in waits_us]
+        self.info.tally.waited(waits_us)
+        self._counters.add(more, waits_us)
         records.insert(place, self.rm_record(next_submission))
 
     def farewell(self, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
@@ -182,19 +186,22 @@ class Emitter:
 
     # ---- responses -------------------------------------------------------------------------------------------------
 
-    def _responses(self, facts: list[Fact], more: Tally, records: list[OutRecord]) -> Iterator[None]:
+    def _responses(
+        self, facts: list[Fact], more: Tally, waits_us: list[int], records: list[OutRecord]
+    ) -> Iterator[None]:
+        """Appends the responses. ``waits_us`` gets how long the ask of each new allocation has waited."""
         allocations = si.AllocationResponse()
         applications = si.ApplicationResponse()
         nodes = si.NodeResponse()
         callbacks = callbacks_pb2.ToResourceManager()
         flush = partial(self._flush, allocations, applications, nodes, callbacks, records)
         uuids = self.info.generation == "previous"  # the current generation has no field for them
-        size = 0
+        size, offset_ns = 0, self.info.clock.offset_ns
         for fact in _emptied(facts):
             if fact is None:
                 yield
                 continue
-            count_fact(more, fact)
+            count_fact(more, waits_us, fact, offset_ns)
             if size > RESPONSE_BYTES_MAX:
                 flush()
                 size = 0

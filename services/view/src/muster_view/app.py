@@ -24,6 +24,7 @@ from muster_view.health import HealthCheck
 from muster_view.metrics import metrics
 from muster_view.metrics.census import Counts
 from muster_view.metrics.core_metrics import Counted
+from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import external
 from muster_view.rest.event_streams import OpenStreams
 from muster_view.rest.history import History
@@ -195,6 +196,10 @@ class ViewService:
     def learnt(self, rm_id: str) -> Learnt | None:
         """An RM's allocations that ended since this process began to follow; None: none did."""
         return self._of(rm_id)[0].lengths.get(rm_id)
+
+    def recent(self, rm_id: str) -> RecentAllocations:
+        """An RM's allocations of the last minute."""
+        return self._of(rm_id)[0].recent.get(rm_id) or RecentAllocations()
 
     def lag_records(self, rm_id: str | None = None) -> int:
         """The number of written records that are not folded yet, in an RM's partition; None: in all partitions."""

@@ -12,6 +12,7 @@ from muster_state.follower import RmState
 from muster_whatif.when.durations import Learnt
 
 from muster_view.metrics import core_metrics
+from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import object_states
 from muster_view.rest.history import History
 
@@ -33,6 +34,10 @@ class Snapshot(Protocol):
 
     def learnt(self, rm_id: str) -> Learnt | None:
         """An RM's allocations that ended, as far as the service has seen it; None: none did."""
+        ...
+
+    def recent(self, rm_id: str) -> RecentAllocations:
+        """An RM's allocations of the last minute."""
         ...
 
     def lag_records(self, rm_id: str | None) -> int:

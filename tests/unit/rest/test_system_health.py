@@ -9,7 +9,7 @@ from muster_rest.shapes.health import Grade, PartHealthDao, SystemHealthDao
 from muster_rest.system_health import (
     CertificateFacts,
     DiskFacts,
-    Facts,
+    HealthFacts,
     LogFacts,
     OwnerFacts,
     OwnerState,
@@ -34,11 +34,11 @@ def owner(partition: int, state: OwnerState = OwnerState.SERVING, for_s: float =
     return OwnerFacts(partition, state, for_s, limit_s=8.0, problem=why)
 
 
-def owners(*those: OwnerFacts) -> Facts:
+def owners(*those: OwnerFacts) -> HealthFacts:
     return replace(WELL, scheduler=SchedulerFacts(those))
 
 
-WELL = Facts(
+WELL = HealthFacts(
     one_process=False,
     log=LogFacts(),
     scheduler=SchedulerFacts([owner(0), owner(1), owner(2), owner(3)]),
@@ -261,7 +261,7 @@ def test_the_cause_comes_before_what_follows_from_it() -> None:
     assert part(away, "scheduler").sentence == "not known while the log does not answer"
 
 
-def owners_while_the_log_is_away() -> Facts:
+def owners_while_the_log_is_away() -> HealthFacts:
     return replace(owners(owner(0, for_s=60)), log=LogFacts(silent_s=60))
 
 

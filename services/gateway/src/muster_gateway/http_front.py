@@ -129,7 +129,7 @@ class HttpFront:
         self._calls, self._rates, self._audit = calls if calls is not None else Calls(), rates, audit
         self._default_rm = header(default_rm)
         self._view, self._publisher, self._doorman = view, publisher, doorman
-        self._live, self._ready, self._health = _Shared(live), _Shared(ready), health
+        self._live, self._ready, self._health = _Shared(live), _Shared(ready), _Shared(health)
         self._exposition = SharedExposition(exposition)
         self._refusals = Seldom(_REFUSED_TOLD_S)
         self._page = Page()

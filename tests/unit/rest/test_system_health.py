@@ -19,6 +19,7 @@ from muster_rest.system_health import (
     duration,
     fault_for,
     lines,
+    shown_to,
     system_health,
     unreachable,
     without_parts,
@@ -294,12 +295,11 @@ def test_the_remedy_fits_the_deployment() -> None:
 
 def test_a_request_without_a_decision_names_the_fault_of_its_partition() -> None:
     facts = owners(owner(0), owner(3, for_s=75))
-    state = system_health(facts, NOW)
-    assert fault_for(state, facts, 3) == "no scheduler has answered for partition 3 for 75 s"
-    assert fault_for(state, facts, 0) == ""
+    assert fault_for(facts, 3) == "no scheduler has answered for partition 3 for 75 s"
+    assert fault_for(facts, 0) == ""
     away = owners_while_the_log_is_away()
-    assert fault_for(system_health(away, NOW), away, 0) == "the log has not answered for 60 s"
-    assert fault_for(system_health(WELL, NOW), WELL, 0) == ""
+    assert fault_for(away, 0) == "the log has not answered for 60 s"
+    assert fault_for(WELL, 0) == ""
 
 
 def test_a_reader_without_a_gateway_and_one_without_rights() -> None:
@@ -307,6 +307,32 @@ def test_a_reader_without_a_gateway_and_one_without_rights() -> None:
     assert (state.grade, state.part, state.since, state.remedy) == (FAILED, "gateway", NOW - S, "start it")
     shown = without_parts(state)
     assert (shown.grade, shown.part, shown.sentence, shown.parts) == (FAILED, "", "", [])
+
+
+def test_a_reader_of_some_rms_sees_no_name_of_others() -> None:
+    notes = SchedulerFacts([owner(0, OwnerState.STARTING, 30, "rm-other")], ["rm-other: quota"], ["rm-other: source"])
+    named = ["rm-other is away"]
+    facts = replace(
+        WELL,
+        scheduler=notes,
+        log=LogFacts(notes=named),
+        gateway_problems=named,
+        disk=DiskFacts("rm-other", named),
+        services={each: ServiceFacts(serves=False, problems=named) for each in (Part.VIEW, Part.PUBLISHER, Part.USAGE)},
+        certificates=[CertificateFacts("rm-other", 0)],
+        waiting={0: 60.0},
+    )
+    state = system_health(facts, NOW)
+    assert shown_to(state, inspects=True, reads=True) is state
+    shown = shown_to(state, inspects=False, reads=True)
+    assert "rm-other" not in str(shown)
+    assert [(each.part, each.grade, each.since) for each in shown.parts] == [
+        (each.part, each.grade, each.since) for each in state.parts
+    ]
+    assert {each.grade for each in shown.parts} == {FAILED, DEGRADED}, "every part is among them"
+    assert (shown.grade, shown.part, shown.remedy) == (FAILED, "gateway", "ask an operator of this Muster")
+    assert shown_to(state, inspects=False, reads=False) == without_parts(state)
+    assert "rm-other" not in fault_for(replace(facts, disk=None), 0)
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ GATEWAY = (
         SystemHealthDao,
         right=Right.NONE,
         statuses=(200,),
-        notes="Without the right read: the grade alone. health.md",
-        why="callers without a right to read get the grade alone",
+        notes="health.md",
+        why="without the role read in general words; without a right to read the grade alone",
     ),
     Route(
         "GET",

@@ -22,7 +22,7 @@ external     a source is away                            –
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from muster_rest.shapes.health import Grade, PartHealthDao, SystemHealthDao
@@ -235,6 +235,45 @@ def unreachable(sentence: str, remedy: str, now_ns: int, since_ns: int = 0) -> S
     return _whole([_part(Part.GATEWAY, [finding], None, now_ns)], now_ns)
 
 
+def shown_to(health: SystemHealthDao, *, inspects: bool, reads: bool) -> SystemHealthDao:
+    """Returns the state as a caller may see it.
+
+    :param inspects: it may see the process's own affairs, with the names of all RMs in them.
+    :param reads: it may read some RM: it gets each part's grade and age, in general words.
+    """
+    if inspects:
+        return health
+    if not reads:
+        return without_parts(health)
+    parts = [
+        PartHealthDao(
+            part=each.part,
+            grade=each.grade,
+            since=each.since,
+            sentence=each.sentence if each.grade is Grade.OK else _IN_GENERAL[Part(each.part)],
+            remedy="" if each.grade is Grade.OK else _ASK,
+            others=[],
+        )
+        for each in health.parts
+    ]
+    return _whole(parts, health.checked)
+
+
+_ASK = "ask an operator of this Muster"
+_IN_GENERAL = {
+    Part.GATEWAY: "the gateway needs an operator",
+    Part.DISK: "the disk is full, or nearly so",
+    Part.LOG: "the log does not take or give everything",
+    Part.SCHEDULER: "a scheduler is missing, or needs an operator",
+    Part.REQUESTS: "requests wait for their decisions",
+    Part.VIEW: "what is shown may be old",
+    Part.PUBLISHER: "events may be missing or late",
+    Part.USAGE: "usage may be missing or late",
+    Part.CERTIFICATES: "a certificate ends or has ended",
+    Part.EXTERNAL: "an external source is away",
+}
+
+
 def without_parts(health: SystemHealthDao) -> SystemHealthDao:
     """Returns the state for a caller that may read nothing."""
     return SystemHealthDao(
@@ -242,21 +281,20 @@ def without_parts(health: SystemHealthDao) -> SystemHealthDao:
     )
 
 
-def fault_for(health: SystemHealthDao, facts: HealthFacts, partition: int) -> str:
-    """Returns the part that is at fault if a request to a partition is not decided, in a clause; "": none is known."""
-    for each in health.parts:
-        if each.grade is Grade.OK or each.part not in (Part.DISK, Part.LOG, Part.SCHEDULER):
-            continue
-        if each.part != Part.SCHEDULER:
-            return each.sentence
-        own = [
-            finding
-            for owner in facts.scheduler.owners
-            if owner.partition == partition
-            for finding in _owner(owner, "", 0)
-        ]
-        if own:
-            return own[0].sentence
+def fault_for(facts: HealthFacts, partition: int) -> str:
+    """Returns what is at fault if a request to a partition is not decided, in a clause; "": nothing is known.
+
+    It is for RMs: nothing of other RMs is in it.
+    """
+    if facts.disk is not None and facts.disk.full:
+        return facts.disk.full[0]
+    if facts.log.silent_s > BLIP_S:
+        return _log(facts.log, 0)[0].sentence
+    if facts.log.refusal:
+        return facts.log.refusal
+    for owner in facts.scheduler.owners:
+        if owner.partition == partition:
+            return next((each.sentence for each in _owner(replace(owner, problem=""), "", 0)), "")
     return ""
 
 

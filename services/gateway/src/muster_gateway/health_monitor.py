@@ -121,9 +121,7 @@ class HealthMonitor:
 
     def fault(self, partition: int) -> str:
         """Returns why a request to a partition is not decided, in a clause; "": nothing is known."""
-        if self._state is None or self._facts is None:
-            return ""
-        return fault_for(self._state, self._facts, partition)
+        return fault_for(self._facts, partition) if self._facts is not None else ""
 
     async def _compute(self) -> SystemHealthDao:
         gateway, certificates, _ = await asyncio.gather(self._gateway(), self._certificates(), self._ask_services())

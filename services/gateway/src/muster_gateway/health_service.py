@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 from muster_rest.shapes.health import SystemHealthDao
-from muster_rest.system_health import without_parts
+from muster_rest.system_health import shown_to
 from muster_runtime.caller import current
 from muster_runtime.identity import Right
 
@@ -31,5 +31,5 @@ class HealthServicer:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def _get(self, _raw: bytes, _context: Any) -> bytes:
-        state = await self._state()
-        return encode(state if current().may(Right.READ) else without_parts(state))
+        may = current().may
+        return encode(shown_to(await self._state(), inspects=may(Right.INSPECT), reads=may(Right.READ)))

@@ -283,7 +283,7 @@ class HttpFront:
                 send, 200, _JSON, document, [(b"access-control-allow-origin", b"*")], body_wanted=method == "GET"
             )
         elif handler == "front.healthcheck":
-            await answer_healthcheck(self._view, await self._health(), scope, receive, send)
+            await answer_healthcheck(self._view, _shown(await self._health(), identity), scope, receive, send)
         elif handler == "front.system_health":
             await self._system_health(identity, send, body_wanted=method == "GET")
         else:
@@ -303,9 +303,7 @@ class HttpFront:
         return state.grade is not Grade.FAILED, system_health.lines(state)
 
     async def _system_health(self, identity: Identity, send: Send, *, body_wanted: bool) -> None:
-        state = await self._health()
-        if not identity.rights.may(Right.READ):
-            state = system_health.without_parts(state)
+        state = _shown(await self._health(), identity)
         headers: RawHeaders = [(b"access-control-allow-origin", b"*"), (b"cache-control", b"no-store")]
         await respond(send, 200, _JSON, go_json(state) + b"\n", headers, body_wanted=body_wanted)
 
@@ -333,6 +331,11 @@ class HttpFront:
         else:
             headers: RawHeaders = [(b"access-control-allow-origin", b"*")]
             await respond(send, 200, _JSON, page, headers, body_wanted=body_wanted)
+
+
+def _shown(state: SystemHealthDao, identity: Identity) -> SystemHealthDao:
+    may = identity.rights.may
+    return system_health.shown_to(state, inspects=may(Right.INSPECT), reads=may(Right.READ))
 
 
 class _Shared(Generic[T]):

@@ -45,7 +45,7 @@ def description(
     :param since_ns: start of the state; 0: not known.
     :param rm_id: for the command that forgets the RM.
     """
-    sentences = [_of_state(state, ago(since_ns, now_ns), rm_id)]
+    sentences = [_of_state(state, ago(since_ns, now_ns), rm_id, paused=paused)]
     if paused:
         why = f" ({paused_reason})" if paused_reason else ""
         when = ago(paused_since_ns, now_ns)
@@ -55,12 +55,13 @@ def description(
     return " ".join(sentences)
 
 
-def _of_state(state: str, when: str, rm_id: str) -> str:
+def _of_state(state: str, when: str, rm_id: str, *, paused: bool) -> str:
     if state == DISCONNECTED:
+        asks = "" if paused else " and its asks are still placed"
+        end = "" if paused else ", and Muster schedules nothing more for it"
         return (
-            f"All its streams were lost{when}. Its allocations keep running and its asks are still placed, but it gets "
-            "no messages. Start it, or repair its connection: if it stays away it is stopped, and Muster schedules "
-            "nothing more for it."
+            f"All its streams were lost{when}. Its allocations keep running{asks}, but it gets no messages. Start it, "
+            f"or repair its connection: if it stays away it is stopped{end}."
         )
     if state == STOPPED:
         return (

@@ -139,7 +139,7 @@ async def test_time_outs_count_what_elapses_whoever_sets_the_clock(tmp_path: Pat
             assert time.monotonic() - began_s >= TIMEOUT_S
             # 2. what it says
             assert all(up.is_of_now(event) for event in up.events(rm_id)[-1:])
-            assert b"the system clock was set" in up.get("/health")[1]
+            await until(lambda: b"the system clock was set" in up.get("/health")[1], "health does not say so")
             assert up.get("/health")[0] == 200, "it serves all the same"
         assert "clock.stepped" in up.process.log_file.read_text()
     finally:
@@ -159,7 +159,7 @@ async def test_small_steps_in_a_row_neither_fire_a_time_out_nor_stop_it(tmp_path
             assert time.monotonic() - began_s >= 3 * TIMEOUT_S * 0.999
             await until(lambda: bool(steps(up, "rm")), "no event of the steps")
             stepping.cancel()
-        assert b"the system clock was set" in up.get("/health")[1]
+        await until(lambda: b"the system clock was set" in up.get("/health")[1], "health does not say so")
         metrics = up.get("/metrics")[1].decode()
         (line,) = [
             each for each in metrics.splitlines() if each.startswith("muster_scheduler_clock_difference_seconds ")

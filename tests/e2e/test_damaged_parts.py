@@ -224,7 +224,7 @@ async def test_damaged_audit_entries_have_an_entry_in_their_place(worked: Path, 
             f"entries from offset {first} to {after} are in a damaged part of the log"
         ]
         assert 0 < entries.index(lost[0]) < len(entries) - 1
-        assert len(_problems(up)) == 1
+        await eventually(lambda: len(_problems(up)) == 1, "health names it, once")
 
 
 async def test_an_rm_whose_unread_responses_are_damaged_is_told_to_register_again(worked: Path, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ async def test_an_rm_whose_unread_responses_are_damaged_is_told_to_register_agai
         assert code is grpc.StatusCode.DATA_LOSS
         assert "damaged part of the log" in details
         assert "register again" in details
-        assert len(_problems(up)) == 1
+        await eventually(lambda: len(_problems(up)) == 1, "health names it, once")
         # the way on
         await _register(stub)
         call = stub.UpdateNode()

@@ -398,7 +398,7 @@ class Player:
                 rm = state_pb2.RmObject.FromString(value)
                 rm.ClearField("next_response_sequence")
                 rm.ClearField("last_allocation_response")
-                for field in ("decisions", "deciding_spread"):
+                for field in ("decisions", "deciding_spread", "wait_spread"):
                     rm.tally.ClearField(field)
                 objects[key] = rm.SerializeToString(deterministic=True)
         return objects

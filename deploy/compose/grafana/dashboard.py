@@ -204,6 +204,12 @@ ROWS = (
         "Scheduler",
         (
             Panel(
+                "From ask to allocation",
+                _quantiles("muster_scheduler_allocation_wait_seconds"),
+                "s",
+                "From the ask's admission, also while the cluster is full or the scheduler is behind.",
+            ),
+            Panel(
                 "Time of one round",
                 _quantiles("yunikorn_scheduler_scheduling_latency_milliseconds"),
                 "s",

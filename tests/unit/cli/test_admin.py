@@ -279,11 +279,10 @@ def test_asks_with_one_reason_are_one_line(gateway: AdminGateway, muster: Any) -
     assert out.splitlines() == ["It is running.", "k0, k1, k2 and 37 more: No room.", "g1, g2: No [GPU]."]
 
 
-def test_a_queue_begins_with_its_summary(gateway: AdminGateway, muster: Any) -> None:
-    value = json.dumps({"sentence": "Queue root.a uses 3 cores of its max of 3 cores."}).encode()
-    gateway.answers["Explain"] = pb.ExplainResponse(json=value, sentences=["It has its guarantee."])
-    _, out, _ = muster("explain", "queue", "root.a")
-    assert out.splitlines() == ["Queue root.a uses 3 cores of its max of 3 cores.", "It has its guarantee."]
+def test_a_queues_explanation_says_each_thing_once(gateway: AdminGateway, muster: Any) -> None:
+    lines = ["Queue root.a uses 3 cores of its max of 3 cores.", "It has its guarantee."]
+    gateway.answers["Explain"] = pb.ExplainResponse(json=json.dumps({"sentence": lines[0]}).encode(), sentences=lines)
+    assert muster("explain", "queue", "root.a")[1].splitlines() == lines
 
 
 FIRST_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC

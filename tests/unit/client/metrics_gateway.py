@@ -35,6 +35,9 @@ def snapshot(second: int = 0, **tally: int) -> pb.MetricsSnapshot:
             capacity={"vcore": 64_000, "memory": 256 * GIB},
             allocated={"vcore": 16_000, "memory": 250 * GIB},
             pending={"vcore": 70_000},
+            recent=pb.RecentAllocations(
+                seconds=60, allocations=12_780, per_second=213, wait_p50_ms=4.2, wait_p99_ms=2_500
+            ),
         ),
         queues=[
             pb.QueueMetrics(

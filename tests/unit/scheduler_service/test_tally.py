@@ -12,10 +12,11 @@ from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.muster.v1.callbacks_pb2 import FromResourceManager, PredicatesAnswer
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.machine import SchedulerMachine
-from muster_scheduler.metrics import Metric, allocated, deciding_seconds
+from muster_scheduler.metrics import WAIT_SECONDS, Metric, allocated, deciding_seconds
 from muster_scheduler.tally import Stopwatch
 from muster_state.follower import StateFolder
-from muster_state.tally import TALLIED, Tally
+from muster_state.tally import TALLIED, WAIT_LIMITS_US, Tally
+from prometheus_client import REGISTRY
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, SECOND_NS, Rig
 
@@ -385,7 +386,7 @@ def test_prometheus_sees_the_same_counts() -> None:
 def test_each_count_has_a_metric_of_its_own() -> None:
     assert len(set(Metric)) == len(TALLIED)
     recorded_fields = {field.name for field in state_pb2.TallyObject.DESCRIPTOR.fields}
-    assert recorded_fields == {*TALLIED, "deciding_spread"}
+    assert recorded_fields == {*TALLIED, "deciding_spread", "wait_spread"}
 
 
 def test_each_round_is_spread_by_how_long_it_took_and_that_outlives_machines(rig: Rig) -> None:
@@ -400,3 +401,62 @@ def test_each_round_is_spread_by_how_long_it_took_and_that_outlives_machines(rig
         folder.take(Record("state", 0, number, 0, key, value))
     folder.settle()
     assert folder.rms[RM].info.tally.deciding_spread == before
+
+
+# ---- from an ask to its allocation -----------------------------------------------------------------------------------
+
+
+def waits(spread: list[int]) -> list[tuple[float, int]]:
+    """Return the counts that are not 0, each with the limit below it, in ms."""
+    limits = [0, *WAIT_LIMITS_US]
+    return [(limits[place] / 1_000, count) for place, count in enumerate(spread) if count]
+
+
+def admitted(rig: Rig, ago_ms: int, request: si.AllocationRequest, rm_id: str = RM) -> bytes:
+    """Return a request's record whose gateway admitted it so long ago."""
+    record = make.envelope(request, rm_id)
+    record.admitted_ns = rig.machine.rms[rm_id].info.clock.offset_ns + rig.now_ns - ago_ms * 1_000_000
+    return record.SerializeToString()
+
+
+def test_an_ask_waits_from_its_admission_to_its_allocation(rig: Rig) -> None:
+    """In the log before the scheduler reads it, and until there is room."""
+    rig.send(admitted(rig, 700, make.asks(make.allocation("app", "behind", vcore=6_000))))
+    assert waits(tally(rig).wait_spread) == [(500, 1)], "it was allocated when it was read"
+    rig.send(admitted(rig, 3, make.asks(*(make.allocation("app", f"full-{n}", vcore=3_000) for n in range(2)))))
+    assert waits(tally(rig).wait_spread) == [(2, 1), (500, 1)], "one has room at once"
+    rig.now_ns += 30 * SECOND_NS
+    # (A change of the pending ask is no new ask.)
+    rig.send(admitted(rig, 3, make.asks(make.allocation("app", "full-1", vcore=3_500))))
+    rig.send(make.release("app", "behind"))
+    assert waits(tally(rig).wait_spread) == [(2, 1), (500, 1), (20_000, 1)]
+    assert tally(rig).allocated == 3
+
+
+def test_the_waits_are_recorded_and_outlive_machines(rig: Rig) -> None:
+    rig.send(admitted(rig, 40, make.asks(make.allocation("app", "k", vcore=1_000))))
+    assert waits(list(recorded(rig).wait_spread)) == [(20, 1)]
+    folder = StateFolder()
+    for number, (key, value) in enumerate(rig.state.items()):
+        folder.take(Record("state", 0, number, 0, key, value))
+    folder.settle()
+    assert folder.rms[RM].info.tally.wait_spread == tally(rig).wait_spread
+
+
+def test_an_allocation_that_the_rm_reports_has_not_waited(rig: Rig) -> None:
+    rig.send(make.asks(make.allocation("app", "runs", node_id="n1", vcore=1_000)))
+    assert (tally(rig).reported, sum(tally(rig).wait_spread)) == (1, 0)
+
+
+def test_prometheus_has_the_waits_as_a_histogram() -> None:
+    rig, rm_id = Rig(), "rm-of-waits"
+    rig.register(CONFIG, rm_id)
+    rig.send(make.node("n1", vcore=10_000), make.application("app", "root.a"), rm_id=rm_id)
+    request = make.asks(*(make.allocation("app", f"k{n}", vcore=1_000) for n in range(3)))
+    rig.send(admitted(rig, 250, request, rm_id), rm_id=rm_id)
+
+    def value(name: str, **labels: str) -> float | None:
+        return REGISTRY.get_sample_value(f"{WAIT_SECONDS}_{name}", {"rm": rm_id, **labels})
+
+    assert [value("bucket", le=limit) for limit in ("0.2", "0.5", "+Inf")] == [0, 3, 3]
+    assert (value("count"), value("sum")) == (3, pytest.approx(0.75))

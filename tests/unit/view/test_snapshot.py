@@ -22,6 +22,7 @@ from muster_core.model.commands import (
 from muster_proto.muster.v1 import metrics_pb2
 from muster_state.follower import RmState
 from muster_state.tally import Tally
+from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import render, snapshot
 from muster_view.rest.snapshot import Lag, Section, Wanted
 from unit.view.recorded import Bench, Recorded, client_of
@@ -69,6 +70,8 @@ async def test_the_scheduler_in_figures(bench: Bench) -> None:
     await bench.write(made(bench))
     found = await get(bench, "?sections=scheduler")
     assert found.pop("takenNs") > 0
+    recent = found["scheduler"].pop("recent")
+    assert (recent["allocations"], recent["perSecond"], recent["waitP99Ms"]) == (0, 0.0, None)
     assert found == {
         "rmId": "rm1",
         "state": "RUNNING",
@@ -244,7 +247,7 @@ def test_ten_thousand_nodes_are_looked_at_in_many_small_steps(bench: Bench) -> N
     rm.do(UpdateNodes(tuple(NodeItem(f"n{n}", NodeAction.CREATE, capacity={"vcore": 1_000}) for n in range(10_000))))
     partition = rm.cluster.partition
     wanted = Wanted(frozenset(Section), partition, partition.root, 1_000)
-    pieces = list(snapshot.snapshot(RmState(rm.info, rm.cluster.core), wanted, Lag(0, 0.0), 1))
+    pieces = list(snapshot.snapshot(RmState(rm.info, rm.cluster.core), wanted, Lag(0, 0.0), RecentAllocations(), 1))
     assert len(pieces) > 2 * 10_000 / 500 + 1_000 / 100
     assert max(piece.count(b'"nodeId"') for piece in pieces) <= render._PER_PIECE
 
@@ -255,7 +258,7 @@ def test_a_node_that_goes_between_two_pieces_is_left_out(bench: Bench) -> None:
     partition = rm.cluster.partition
     wanted = Wanted(frozenset({Section.NODES}), partition, partition.root, 1_000)
     shown = b""
-    for piece in snapshot.snapshot(RmState(rm.info, rm.cluster.core), wanted, Lag(0, 0.0), 1):
+    for piece in snapshot.snapshot(RmState(rm.info, rm.cluster.core), wanted, Lag(0, 0.0), RecentAllocations(), 1):
         if b'"n0"' in piece:
             rm.do(UpdateNodes((NodeItem("n299", NodeAction.DECOMISSION),)))
         shown += piece

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from muster_core.model.commands import AskItem, Termination, UpdateAllocations
+from muster_core.model.commands import AskItem, Termination, UpdateAllocations, UpdateApplications
 from muster_view import ViewService
 from muster_whatif.when.forecaster import Forecaster, Present
 from muster_whatif.when.settings import ForecastSettings
@@ -215,13 +215,31 @@ async def test_what_has_started_since_the_forecast_is_said_as_such(bench: Bench)
         ends(rm, "runs2")
         await bench.write(rm)
         over = await row(client, reason="NO_NODE_HAS_ROOM")
-        assert (over["state"], over["asks"], over["started"], over["first"]) == ("STARTED", 3, 3, None)
+        assert (over["state"], over["asks"], over["started"]) == ("STARTED", 3, 3)
+        assert over["first"]["likely"] == before["first"]["likely"], "what the forecast said"
         assert over["message"].startswith("All 3 asks of application x have started meanwhile, the last ")
+        assert " ago, say: The first of 3 asks of application x will start in about " in over["message"]
+        assert " from then." in over["message"]
         ends(rm, "k0")
         await bench.write(rm)
         left = await row(client, reason="NO_NODE_HAS_ROOM")
         assert "2 of 3 run, the last " in left["message"]
-        assert left["message"].endswith(" ago; 1 has started and ended meanwhile, or was withdrawn.")
+        assert " ago; 1 has started and ended meanwhile, or was withdrawn. The simulations, which " in left["message"]
+
+
+async def test_a_row_is_answered_although_its_application_has_gone_meanwhile(bench: Bench) -> None:
+    rm = rows(bench)
+    await bench.write(rm)
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        before = await row(client, reason="NO_NODE_HAS_ROOM")
+        rm.do(UpdateApplications((), (("default", "x"),)))
+        await bench.write(rm)
+        assert (await client.get("/ws/v1/explain/when/x")).status_code == 404, "who asks now, asks for nothing"
+        found = await row(client, reason="NO_NODE_HAS_ROOM", since=before["since"])
+        assert (found["state"], found["asks"], found["started"]) == ("STARTED", 3, 0)
+        assert found["last"]["likely"] == before["last"]["likely"]
+        assert found["message"].startswith("No ask of application x is pending any more: 3 have started and ended ")
+        assert (await client.get("/ws/v1/explain/when/nobody", params={"since": before["since"]})).status_code == 404
 
 
 async def test_a_row_whose_reason_has_changed_is_answered_for_all_asks(bench: Bench) -> None:

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from muster_client.metrics_client import MetricsSnapshot, ProcessMetrics, QueueMetrics, SchedulerMetrics, Tally
+from muster_client.metrics_client import (
+    MetricsSnapshot,
+    ProcessMetrics,
+    QueueMetrics,
+    RecentAllocations,
+    SchedulerMetrics,
+    Tally,
+)
 from muster_runtime.terminal import as_seen
 from muster_si.constants import CPU, MEMORY
 from rich.console import Group, RenderableType
@@ -110,8 +117,26 @@ def _scheduler(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
         unanswered = rates.count("questions_unanswered", "unanswered")
         no = rates.count("questions_refused", "answered no")
         lines.add_row("questions to the RM", f"{rates.count('questions', 'asked')}, {no}, {unanswered}")
-    lines.add_row("decisions", rates.decisions())
+    if found.HasField("recent"):
+        lines.add_row("last minute", f"{_recent(found.recent)}{rates.busy()}")
     return lines
+
+
+def _recent(found: RecentAllocations) -> str:
+    """Allocations a second, and how long their asks waited."""
+    if not found.allocations:
+        return "no allocation"
+    rate = found.per_second
+    said = f"{rate:,.0f}" if rate >= 10 else f"{rate:,.2g}"
+    if not found.HasField("wait_p99_ms"):
+        return f"{said} allocations/s"
+    return f"{said} allocations/s, ask to allocation p50 {_short(found.wait_p50_ms)}, p99 {_short(found.wait_p99_ms)}"
+
+
+def _short(milliseconds: float) -> str:
+    if milliseconds < 1_000:
+        return f"{milliseconds:.0f} ms" if milliseconds >= 1 else "under 1 ms"
+    return f"{milliseconds / 1_000:.1f} s" if milliseconds < 60_000 else duration(milliseconds / 1_000)
 
 
 class Rates:
@@ -140,15 +165,10 @@ class Rates:
         """Returns several counts as text; each is (name, words)."""
         return ", ".join(self.count(name, words) for name, words in each)
 
-    def decisions(self) -> str:
-        """The number of decisions, the time of each, and their share of all time."""
-        made, spent_us = self._now.decisions, self._now.deciding_us
-        decisions = self.count("decisions", "made")
-        more, more_us = self._more("decisions"), self._more("deciding_us")
-        if more and more_us is not None:
-            busy = more_us / 1e6 / self._seconds
-            return f"{decisions}, {more_us / more / 1e3:.1f} ms each, {busy:.0%} of the time"
-        return f"{decisions}, {spent_us / made / 1e3:.1f} ms each" if made else decisions
+    def busy(self) -> str:
+        """The share of the time that the scheduler decided; "" if that is not known."""
+        more_us = self._more("deciding_us")
+        return "" if more_us is None else f"; deciding {more_us / 1e6 / self._seconds:.0%} of the time"
 
     def _more(self, name: str) -> int | None:
         if self._before is None:

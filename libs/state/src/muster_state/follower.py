@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from itertools import islice
-from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
@@ -33,9 +32,9 @@ from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_queue_config.queue_yaml import Recorded, checksum, load_recorded
 from muster_runtime import event_settings
 
-from muster_state import fold, state_codec
+from muster_state import fold, state_codec, tally
 from muster_state.sent import SentMessages, TakenOf
-from muster_state.tally import TALLIED, Tally
+from muster_state.tally import Tally
 
 # Parents first. Sources come before the core that has them.
 _EXTERNAL = (state_codec.SOURCE, state_codec.EXTERNAL)
@@ -49,9 +48,6 @@ _KIND_ORDER = (
     state_codec.ALLOC,
     state_codec.WHY,
 )
-_values = attrgetter(*TALLIED)
-
-
 _UNLIMITED = QuotaLimits()
 _QUOTA_NAMES = [each.name for each in fields(QuotaLimits)]
 # A key of a registration's extraConfig: the rule without the RM's callback stream, accept or wait.
@@ -242,10 +238,7 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         next_submission=next_submission,
         instance_uuid=info.instance_uuid,
         last_decided_ns=info.last_decided_ns,
-        tally=state_pb2.TallyObject(
-            deciding_spread=_without_zeros(info.tally.deciding_spread),
-            **{name: count for name, count in zip(TALLIED, _values(info.tally), strict=True) if count},
-        ),
+        tally=tally.encode(info.tally),
         held=info.paused,
         held_reason=info.paused_reason,
         callbacks=info.callbacks if info.callbacks_since_ns else None,
@@ -261,14 +254,6 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         quotas_reached=info.quotas_reached,
         sent=[state_pb2.SentObject(**each._asdict()) for each in info.sent.all()],
     ).SerializeToString(deterministic=True)
-
-
-def _without_zeros(spread: list[int]) -> list[int]:
-    """The counts without zeros at the end, because each transaction records them."""
-    used = len(spread)
-    while used and not spread[used - 1]:
-        used -= 1
-    return spread[:used]
 
 
 def encode_registration(info: RmInfo) -> bytes:
@@ -329,9 +314,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.next_submission = recorded.next_submission
     info.instance_uuid = recorded.instance_uuid
     info.last_decided_ns = recorded.last_decided_ns
-    info.tally = Tally(*_values(recorded.tally))
-    for place, count in enumerate(recorded.tally.deciding_spread):
-        info.tally.deciding_spread[place] = count
+    info.tally = tally.decode(recorded.tally)
     info.paused, info.paused_reason, info.paused_ns = recorded.held, recorded.held_reason, recorded.held_ns
     info.absent_ns, info.awaited, info.awaited_ns = recorded.absent_ns, tuple(recorded.awaited), recorded.awaited_ns
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns

@@ -130,7 +130,10 @@ class Encoder:
         made.paused, made.description = found.paused, found.description
         if found.scheduler is not None:
             figures = asdict(found.scheduler)
-            made.scheduler.MergeFrom(pb.SchedulerMetrics(tally=pb.Tally(**asdict(figures.pop("tally"))), **figures))
+            tally, recent = pb.Tally(**asdict(figures.pop("tally"))), figures.pop("recent")
+            made.scheduler.MergeFrom(pb.SchedulerMetrics(tally=tally, **figures))
+            if recent is not None:
+                made.scheduler.recent.MergeFrom(pb.RecentAllocations(**asdict(recent)))
         yield
         items: list[tuple[Callable[..., Any], Sequence[Any]]]
         items = [(made.queues.add, found.queues), (made.nodes.add, found.nodes)]

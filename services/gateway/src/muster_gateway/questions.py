@@ -7,6 +7,8 @@ not answered in time. So a caller must be able to repeat each of these questions
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import TypeVar
 
 from muster_bus.errors import BusError
@@ -20,6 +22,9 @@ from muster_gateway.response_reader import ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import GatewaySettings
 
+# A caller with a deadline gets the answer that there is none so long before: the library's own text names no part.
+_EARLIER_S, _EARLIER_PART = 0.5, 0.1
+
 A = TypeVar("A", Registration, ConfigurationAnswer, CommandAnswer)
 
 # The name of each question in errors, and the advice if there is no answer.
@@ -31,9 +36,20 @@ _WORDS: dict[type, tuple[str, str]] = {
 
 
 class Questions:
-    """Asks the scheduler. See the module's docstring."""
+    """Asks the scheduler. See the module's docstring.
 
-    def __init__(self, settings: GatewaySettings, topics: Topics, writer: LogWriter, tails: list[ResponseTail]) -> None:
+    :param fault: returns why a request to a partition is not decided, in a clause; "": nothing is known.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        topics: Topics,
+        writer: LogWriter,
+        tails: list[ResponseTail],
+        fault: Callable[[int], str] = lambda _: "",
+    ) -> None:
+        self._fault = fault
         self._settings, self._topics, self._writer, self._tails = settings, topics, writer, tails
         self._waiting = 0
 
@@ -55,7 +71,7 @@ class Questions:
         what, again = _WORDS[kind]
         tail = self._tails[self._topics.partition_of(rm_id)]
         answered = tail.expect(rm_id, request_id)
-        timeout_s = self._settings.registration_timeout_s
+        timeout_s = min(self._settings.registration_timeout_s, _left_s())
         queued = False
         try:
             async with asyncio.timeout(timeout_s):
@@ -66,7 +82,8 @@ class Questions:
                 answer, at = await answered
         except TimeoutError:
             current().carried = queued
-            raise SchedulerSilent(f"the scheduler did not answer within {timeout_s:g} s: {again}") from None
+            fault = self._fault(tail.partition) or f"the scheduler did not answer within {timeout_s:g} s"
+            raise SchedulerSilent(f"{fault}: {again}") from None
         except BusError as error:
             current().carried = False  # (The log may have it nevertheless: then the trail has both entries.)
             raise LogDown(f"the log does not take the {what} ({why_not(error)}): {again}") from error
@@ -74,3 +91,9 @@ class Questions:
             tail.forget(request_id)
         assert isinstance(answer, kind), f"request {request_id} is answered by a {type(answer).__name__}"
         return answer, at
+
+
+def _left_s() -> float:
+    """Returns how long the present caller waits for an answer."""
+    left_s = current().ends_s - time.monotonic()
+    return max(0.0, left_s - min(_EARLIER_S, _EARLIER_PART * left_s))

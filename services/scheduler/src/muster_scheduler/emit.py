@@ -46,6 +46,7 @@ from muster_core.model.outcome import (
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
+from muster_rest.system_health import OwnerState, SchedulerFacts
 from muster_runtime import event_settings
 from muster_state import state_codec
 from muster_state.follower import RmInfo, encode_registration, encode_rm
@@ -59,6 +60,13 @@ from muster_scheduler.tally import count_fact, counted
 
 log = structlog.get_logger(__name__)
 
+_OWNER_STATES = {
+    OwnerState.SERVING: pb.SchedulerHeartbeat.SERVING,
+    OwnerState.STARTING: pb.SchedulerHeartbeat.STARTING,
+    OwnerState.STUCK: pb.SchedulerHeartbeat.STUCK,
+}
+# Of one heartbeat.
+_PROBLEMS_MAX, _PROBLEM_CHARS = 20, 400
 # A response becomes one gRPC message and one log record; this is well under both limits (4 MiB and 1 MiB). Only a
 # single larger item makes a larger response, and that response has no other item before it.
 RESPONSE_BYTES_MAX = 256 * 1024
@@ -105,12 +113,16 @@ class Emitter:
         place = len(records)
         more = counted(out)
         yield from write_states(self._topics, self.info.rm_id, out, records)
-        yield from self._responses(out.facts, more, records)
+        waits_us: list[int] = []
+        yield from self._responses(out.facts, more, waits_us, records)
         yield from self._events(out.events, records)
         more.deciding_us = took_us()
         self.info.tally.add(more)
         self.info.tally.spread(more.deciding_us)
-        self._counters.add(more)
+        # The decision's own time is a part of each ask's wait: the ask and its allocation may have one time.
+        waits_us = [each + more.deciding_us for each in waits_us]
+        self.info.tally.waited(waits_us)
+        self._counters.add(more, waits_us)
         records.insert(place, self.rm_record(next_submission))
 
     def farewell(self, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
@@ -182,19 +194,22 @@ class Emitter:
 
     # ---- responses -------------------------------------------------------------------------------------------------
 
-    def _responses(self, facts: list[Fact], more: Tally, records: list[OutRecord]) -> Iterator[None]:
+    def _responses(
+        self, facts: list[Fact], more: Tally, waits_us: list[int], records: list[OutRecord]
+    ) -> Iterator[None]:
+        """Appends the responses. ``waits_us`` gets how long the ask of each new allocation has waited."""
         allocations = si.AllocationResponse()
         applications = si.ApplicationResponse()
         nodes = si.NodeResponse()
         callbacks = callbacks_pb2.ToResourceManager()
         flush = partial(self._flush, allocations, applications, nodes, callbacks, records)
         uuids = self.info.generation == "previous"  # the current generation has no field for them
-        size = 0
+        size, offset_ns = 0, self.info.clock.offset_ns
         for fact in _emptied(facts):
             if fact is None:
                 yield
                 continue
-            count_fact(more, fact)
+            count_fact(more, waits_us, fact, offset_ns)
             if size > RESPONSE_BYTES_MAX:
                 flush()
                 size = 0
@@ -336,6 +351,30 @@ def decided_report(topics: Topics, partition: int, position: int, work: Work) ->
     us, size, commit_us = work
     envelope = pb.ResponseEnvelope(decided=position, work_us=us, work_bytes=size, commit_us=commit_us)
     return OutRecord(topics.responses, partition, None, envelope.SerializeToString())
+
+
+def heartbeat(
+    topics: Topics, partition: int, instance: str, session_timeout_s: float, facts: SchedulerFacts
+) -> OutRecord:
+    """Returns the record that says what a scheduler owns, and what is the matter with it."""
+    owned = [
+        pb.SchedulerHeartbeat.Owned(
+            partition=each.partition,
+            state=_OWNER_STATES[each.state],
+            for_ms=round(each.for_s * 1000),
+            problem=each.problem[:_PROBLEM_CHARS],
+        )
+        for each in facts.owners
+        if each.state in _OWNER_STATES
+    ]
+    made = pb.SchedulerHeartbeat(
+        instance=instance,
+        session_timeout_ms=round(session_timeout_s * 1000),
+        owned=owned,
+        problems=[each[:_PROBLEM_CHARS] for each in facts.problems[:_PROBLEMS_MAX]],
+        external=[each[:_PROBLEM_CHARS] for each in facts.external[:_PROBLEMS_MAX]],
+    )
+    return OutRecord(topics.responses, partition, None, pb.ResponseEnvelope(heartbeat=made).SerializeToString())
 
 
 def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult) -> OutRecord:

@@ -40,17 +40,18 @@ _EXISTING_AT_ONCE = 100
 Items = UpdateAllocations | UpdateApplications | UpdateNodes
 
 
-def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
+def allocations(value: bytes, generation: str = "", admitted_ns: int = 0) -> UpdateAllocations:
     """Decodes an AllocationRequest: the current generation's allocations and the previous one's asks. Raises
     DecodeError.
 
     :param generation: the RM's: an existing allocation (with a node) looks the same in both.
+    :param admitted_ns: when the gateway admitted the request.
     """
     request = si.AllocationRequest.FromString(value)
     previous = generation == "previous"
-    asks = [_allocation(item, request.rmID, previous=previous) for item in request.allocations]
+    asks = [_allocation(item, request.rmID, previous=previous, admitted_ns=admitted_ns) for item in request.allocations]
     if request.asks:
-        asks.extend(_ask(item, request.rmID) for item in request.asks)
+        asks.extend(_ask(item, request.rmID, admitted_ns) for item in request.asks)
     if not request.HasField("releases"):
         return UpdateAllocations(asks)
     releases = [
@@ -78,9 +79,9 @@ def allocations(value: bytes, generation: str = "") -> UpdateAllocations:
     return UpdateAllocations(asks, releases)
 
 
-def read_allocations(value: bytes, info: RmInfo) -> UpdateAllocations:
+def read_allocations(value: bytes, info: RmInfo, admitted_ns: int) -> UpdateAllocations:
     """Does so with the RM's generation of this moment."""
-    return allocations(value, info.generation)
+    return allocations(value, info.generation, admitted_ns)
 
 
 def single(read: Callable[[], Items], index: int) -> Items:
@@ -196,7 +197,7 @@ def _existing(item: si.Allocation, node_id: str, rm_id: str) -> AskItem:
     return replace(_allocation(item, rm_id, previous=True), node_id=item.nodeID or node_id, previous_generation=True)
 
 
-def _allocation(item: si.Allocation, rm_id: str, *, previous: bool) -> AskItem:
+def _allocation(item: si.Allocation, rm_id: str, *, previous: bool, admitted_ns: int = 0) -> AskItem:
     tags = item.allocationTags
     has_policy = item.HasField("preemptionPolicy")
     return AskItem(
@@ -217,6 +218,7 @@ def _allocation(item: si.Allocation, rm_id: str, *, previous: bool) -> AskItem:
         previous_generation=previous and bool(item.nodeID),
         node_id=item.nodeID,
         uuid=item.UUID,
+        admitted_ns=admitted_ns,
     )
 
 
@@ -225,7 +227,7 @@ def _declared_ms(text: str) -> int:
     return min(int(text), INT64_MAX) if text.isdecimal() and text.isascii() and len(text) <= _DIGITS_MAX else 0
 
 
-def _ask(item: si.AllocationAsk, rm_id: str) -> AskItem:
+def _ask(item: si.AllocationAsk, rm_id: str, admitted_ns: int) -> AskItem:
     has_policy = item.HasField("preemptionPolicy")
     return AskItem(
         key=item.allocationKey,
@@ -243,6 +245,7 @@ def _ask(item: si.AllocationAsk, rm_id: str) -> AskItem:
         has_preemption_policy=has_policy,
         execution_timeout_ms=max(item.executionTimeoutMilliSeconds, 0),
         previous_generation=True,
+        admitted_ns=admitted_ns,
     )
 
 

@@ -389,7 +389,7 @@ class SchedulerMachine:
             out = self._roster.outcome(rm_id)
             match body:
                 case "allocation":
-                    read = partial(ingest.read_allocations, envelope.allocation, state.info)
+                    read = partial(ingest.read_allocations, envelope.allocation, state.info, envelope.admitted_ns)
                     verdict = self._verdicts.get(record.offset)
                     yield from self._take_items(state, read, verdict, now_ns, outputs)
                 case "application":

@@ -7,10 +7,14 @@ that replaces it is counted again. The tally's figures are exact.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from enum import StrEnum, unique
+from itertools import accumulate
 
-from muster_state.tally import TALLIED, Tally
-from prometheus_client import Counter, Gauge
+from muster_state.tally import TALLIED, WAIT_LIMITS_US, Tally
+from prometheus_client import REGISTRY, Counter, Gauge
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 
 @unique
@@ -35,6 +39,9 @@ class Metric(StrEnum):
     QUESTIONS_UNANSWERED = "muster_scheduler_questions_unanswered"
     DECISIONS = "muster_scheduler_decisions"
     DECIDING_SECONDS = "muster_scheduler_deciding_seconds"
+
+
+WAIT_SECONDS = "muster_scheduler_allocation_wait_seconds"
 
 
 PARTITIONS = "muster_scheduler_partitions"
@@ -116,6 +123,41 @@ def forget(counter: Counter, *labels: str) -> None:
         counter.remove(*labels)
 
 
+class AllocationWaits(Collector):
+    """How long asks waited for their allocations, by RM, as a histogram.
+
+    (prometheus-client's own takes one observation at a time, which would cost more than the allocation's other counts.)
+    """
+
+    def __init__(self) -> None:
+        self._by_rm: dict[str, tuple[Tally, list[float]]] = {}
+
+    def observe(self, rm_id: str, waits_us: Sequence[int]) -> None:
+        """Counts some allocations of an RM."""
+        found = self._by_rm.get(rm_id)
+        if found is None:
+            found = self._by_rm[rm_id] = (Tally(), [0.0])
+        found[0].waited(waits_us)
+        found[1][0] += sum(waits_us) / 1e6
+
+    def forget(self, rm_id: str) -> None:
+        """Removes the series of a forgotten RM."""
+        self._by_rm.pop(rm_id, None)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Yields the histogram."""
+        family = HistogramMetricFamily(WAIT_SECONDS, "Time from an ask's admission to its allocation.", labels=_RM)
+        limits = [*(f"{each / 1e6:g}" for each in WAIT_LIMITS_US), "+Inf"]
+        for rm_id, (tally, seconds) in list(self._by_rm.items()):
+            buckets = list(zip(limits, accumulate(tally.wait_spread), strict=True))
+            family.add_metric([rm_id], buckets, seconds[0])
+        yield family
+
+
+allocation_waits = AllocationWaits()
+REGISTRY.register(allocation_waits)
+
+
 class RmCounters:
     """One RM's counters."""
 
@@ -127,9 +169,12 @@ class RmCounters:
         """Removes the series of a forgotten RM."""
         for name in TALLIED:
             forget(_BY_TALLY[name], self._rm_id)
+        allocation_waits.forget(self._rm_id)
 
-    def add(self, more: Tally) -> None:
-        """Adds an outcome's counts."""
+    def add(self, more: Tally, waits_us: Sequence[int] = ()) -> None:
+        """Adds an outcome's counts, and how long the asks of its allocations have waited."""
+        if waits_us:
+            allocation_waits.observe(self._rm_id, waits_us)
         for name, counter, unit in self._counters:
             if count := getattr(more, name):
                 counter.inc(count * unit)

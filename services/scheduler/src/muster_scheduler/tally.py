@@ -12,6 +12,7 @@ from muster_core.model.outcome import (
     AcceptedApplication,
     AcceptedNode,
     Fact,
+    NewAllocation,
     Outcome,
     PredicatesAsked,
     PreemptionPredicatesAsked,
@@ -34,12 +35,15 @@ def counted(out: Outcome) -> Tally:
     return more
 
 
-def count_fact(more: Tally, fact: Fact) -> None:
-    """Adds the count of a fact.
+def count_fact(more: Tally, waits_us: list[int], fact: Fact, offset_ns: int) -> None:
+    """Adds the count of a fact; of a new allocation, how long its ask has waited.
 
     Decisions count; repetitions do not: an allocation that the RM reported itself, a reminder of a release.
     """
     match fact:
+        case NewAllocation():
+            if not fact.adopted:
+                waits_us.append(_waited_us(fact, offset_ns))
         case ReleasedAllocation():
             if not fact.reminder:
                 _count_told(more, fact.termination)
@@ -60,6 +64,20 @@ def count_fact(more: Tally, fact: Fact) -> None:
                 more.questions_unanswered += 1
             else:
                 more.questions_refused += 1
+
+
+def _waited_us(fact: NewAllocation, offset_ns: int) -> int:
+    """Returns how long the ask of an allocation has waited (µs), up to the decision's beginning.
+
+    It waits from the moment at which its gateway admitted it; if that is not known any more, from its creation.
+
+    :param offset_ns: the wall clock less recorded time. (Gateway and scheduler may have clocks that differ a little.)
+    """
+    demand, allocated_ns = fact.demand, fact.allocation.allocated_ns
+    waited_ns = (
+        allocated_ns + offset_ns - demand.admitted_ns if demand.admitted_ns else allocated_ns - demand.created_ns
+    )
+    return max(waited_ns, 0) // 1000
 
 
 def complete(tally: Tally, running: int) -> None:

@@ -13,6 +13,7 @@ from muster_bus.topics import Topics
 from muster_core.external.external_books import ExternalBooks
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
+from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_state.follower import RmState
@@ -24,6 +25,7 @@ from muster_view.health import HealthCheck
 from muster_view.metrics import metrics
 from muster_view.metrics.census import Counts
 from muster_view.metrics.core_metrics import Counted
+from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import external
 from muster_view.rest.event_streams import OpenStreams
 from muster_view.rest.history import History
@@ -126,13 +128,15 @@ class ViewService:
         self._life.end()
 
     async def healthy(self) -> bool:
-        """Whether everything works, if only up to a damaged part of the log; :meth:`problems` names each fault."""
+        """Whether everything works, if only up to a damaged part of the log; :meth:`facts` names each fault."""
         return not await self._hindrances()
 
-    async def problems(self) -> list[str]:
-        """The present problems, one sentence each."""
+    async def facts(self) -> ServiceFacts:
+        """Whether the view works, and its problems."""
+        hindrances = await self._hindrances()
         damaged = [follower.problem for follower in self._followers if follower.met_damage and follower.problem]
-        return [*damaged, *await self._hindrances()]
+        behind = list(filter(None, [self._lagging(None)]))
+        return ServiceFacts(serves=not hindrances, problems=[*damaged, *hindrances], behind=behind)
 
     async def _hindrances(self) -> list[str]:
         problems = [] if await self._log.healthy() else ["the log does not answer"]
@@ -195,6 +199,10 @@ class ViewService:
     def learnt(self, rm_id: str) -> Learnt | None:
         """An RM's allocations that ended since this process began to follow; None: none did."""
         return self._of(rm_id)[0].lengths.get(rm_id)
+
+    def recent(self, rm_id: str) -> RecentAllocations:
+        """An RM's allocations of the last minute."""
+        return self._of(rm_id)[0].recent.get(rm_id) or RecentAllocations()
 
     def lag_records(self, rm_id: str | None = None) -> int:
         """The number of written records that are not folded yet, in an RM's partition; None: in all partitions."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import structlog
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, recorded_ns
 from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
@@ -28,6 +28,7 @@ from muster_whatif.when.durations import Learnt, came_of
 
 from muster_view.metrics import metrics
 from muster_view.metrics.census import Census, Counts
+from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest.object_states import Departed
 from muster_view.settings import ViewSettings
 from muster_view.turns import FoldGate, Slice
@@ -54,6 +55,7 @@ class PartitionFollower:
     :ivar version: grows with each fold, so an equal version means an equal state.
     :ivar departed: the last states of removed objects.
     :ivar lengths: by RM, the allocations that ended by themselves since this process began to follow.
+    :ivar recent: by RM, its allocations of the last minute.
     :ivar met_damage: whether the next part of the log is damaged: the state before it is shown until a restart.
     :ivar problem: the reason why the follower does not follow now; "": it follows.
     """
@@ -73,6 +75,7 @@ class PartitionFollower:
         self._disposal = Disposal()
         self.departed = Departed()
         self.lengths: dict[str, Learnt] = {}
+        self.recent: dict[str, RecentAllocations] = {}
         self._since_ns = clock.now_ns()
         self._reader: LogReader | None = None
         self._position = 0
@@ -255,6 +258,8 @@ class PartitionFollower:
             for _ in folder.take_in_steps(record):
                 if slice_.used_up():
                     await self._rest(slice_)
+            if is_rm_state_key(record.key):  # the first of a transaction: its counts are those after it
+                self._count(folder, record)
             if slice_.used_up():
                 await self._rest(slice_)
         if records:
@@ -268,6 +273,16 @@ class PartitionFollower:
         self.version += 1
         slice_s = self._settings.fold_slice_ms / 1000
         await slice_.rest(0.0 if self._is_wanted() else _IDLE_PAUSE_SLICES * slice_s)
+
+    def _count(self, folder: StateFolder, record: Record) -> None:
+        rm_id = parse_state_key(record.key or b"")[0]
+        state = folder.rms.get(rm_id)
+        if state is None:
+            self.recent.pop(rm_id, None)
+            return
+        if rm_id not in self.recent:
+            self.recent[rm_id] = RecentAllocations()
+        self.recent[rm_id].note(state.info.last_decided_ns, state.info.tally)
 
     def _core_ended(self, core: SchedulerCore) -> None:
         self._ended.append((self._gate.answers, core))
@@ -305,6 +320,9 @@ class PartitionFollower:
                 await asyncio.sleep(0)
         # Building takes seconds for a large cluster, so it runs in a thread; no other task uses this folder.
         await asyncio.to_thread(folder.settle)
+        self.recent = {rm_id: RecentAllocations() for rm_id in folder.rms}
+        for rm_id, state in folder.rms.items():
+            self.recent[rm_id].note(recorded_ns(self._clock, state.info.clock), state.info.tally)
         self._position, self._end, self._kept = reader.position, max(end, reader.position), []
         self._census = census
         return folder

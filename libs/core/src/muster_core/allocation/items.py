@@ -36,6 +36,7 @@ def demand_of(item: AskItem, shape: Shape, submission: int, now_ns: int) -> Dema
         execution_timeout_ms=item.execution_timeout_ms,
         previous_generation=item.previous_generation,
         required_node=item.tags.get(REQUIRED_NODE_TAG, "") if item.tags else "",
+        admitted_ns=item.admitted_ns,
     )
 
 

@@ -32,8 +32,16 @@ class Rights:
     """
 
     __slots__ = (
-        *("_answered_version", "_created", "_every_own", "_keys", "_old_ns", "_phases"),
-        *("answers", "lines", "single", "unanswered"),
+        "_answered_version",
+        "_created",
+        "_every_own",
+        "_keys",
+        "_old_ns",
+        "_phases",
+        "answers",
+        "lines",
+        "single",
+        "unanswered",
     )
 
     def __init__(self, *, every_own: bool) -> None:

@@ -48,6 +48,7 @@ class AskItem:
 
     :param quantities: by type name; not negative (admission checks that), perhaps empty.
     :param wanted: the number of wanted allocations (the previous generation's maxAllocations; else 1).
+    :param admitted_ns: when the gateway admitted it, by the gateway's wall clock; 0: not known. No decision uses it.
     """
 
     key: str
@@ -68,6 +69,7 @@ class AskItem:
     previous_generation: bool = False
     node_id: str = ""
     uuid: str = ""
+    admitted_ns: int = 0
 
 
 class ReleaseItem(NamedTuple):

@@ -21,6 +21,8 @@ class Demand:
     :ivar previous_generation: it came as si.v1.AllocationAsk, and its allocations have a UUID.
     :ivar required_node: the one node on which it may run (a daemon); "": any node.
     :ivar changed_ns: of a running allocation: when the RM changed its size or its node; 0: never.
+    :ivar admitted_ns: when the gateway admitted the ask, by the gateway's wall clock; 0: not known, as after a restart.
+        Only statistics use it.
     """
 
     key: str
@@ -39,6 +41,7 @@ class Demand:
     previous_generation: bool = False
     required_node: str = ""
     changed_ns: int = 0
+    admitted_ns: int = 0
 
     @property
     def alone(self) -> Scope:
@@ -51,7 +54,8 @@ class Demand:
         return all(getattr(self, name) == getattr(other, name) for name in _SAID)
 
 
-_SAID = tuple(field.name for field in fields(Demand) if field.name not in ("key", "submission", "changed_ns"))
+_NOT_SAID = ("key", "submission", "changed_ns", "admitted_ns")
+_SAID = tuple(field.name for field in fields(Demand) if field.name not in _NOT_SAID)
 
 
 class _Demanded:

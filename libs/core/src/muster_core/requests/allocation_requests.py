@@ -96,6 +96,7 @@ class AllocationRequests:
         demand = items.demand_of(item, shape, submission, old.created_ns if old is not None else now_ns)
         ask = Ask(app, demand, item.wanted - made, made)
         if old is not None:
+            demand.admitted_ns = old.demand.admitted_ns  # it has waited since then
             if old.pending == ask.pending and old.demand.same_as(demand):
                 return
             ask.published, old.published = old.published, False

@@ -219,9 +219,10 @@ class RowWhenDao(Whole, kw_only=True):
     """When the pending asks of an application that wait for one reason will start: a row of the page.
 
     ``state``: FORECAST (``first`` and ``last`` say more; they are the same of a single ask), STARTED (none of them is
-    pending any more), UNKNOWN (``why``: as in WhenDao), or MAKING (ask again, with ``since``). ``asks``: how many
-    waited when the forecast was begun; ``started``: those of them that have started since. ``since``: the forecast's
-    state is not older. ``at``: the time of the state that was simulated.
+    pending any more; ``first`` and ``last``: what the forecast said), UNKNOWN (``why``: as in WhenDao), or MAKING (ask
+    again, with ``since``). ``asks``: how many waited when the forecast was begun; ``started``: those of them that have
+    started since, and are still there. ``since``: the forecast's state is not older. ``at``: the time of the state that
+    was simulated.
     """
 
     partition: Name

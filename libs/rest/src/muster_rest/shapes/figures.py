@@ -31,8 +31,18 @@ class TallyDao(Whole, kw_only=True):
     deciding_us: int
 
 
+class RecentDao(Whole, kw_only=True):
+    """The RM's allocations of the last minute; ``seconds``: of that time. A wait is null if there was no allocation."""
+
+    seconds: float
+    allocations: int
+    per_second: float
+    wait_p50_ms: float | None
+    wait_p99_ms: float | None
+
+
 class SchedulerDao(Whole, kw_only=True):
-    """One partition's figures; ``tally`` is the RM's."""
+    """One partition's figures; ``tally`` and ``recent`` are the RM's. Older views have no ``recent``."""
 
     applications: dict[str, int]
     nodes: int
@@ -45,6 +55,7 @@ class SchedulerDao(Whole, kw_only=True):
     capacity: Quantities
     allocated: Quantities
     pending: Quantities
+    recent: RecentDao | None = None
 
 
 class QueueDao(Whole, kw_only=True):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$muster_proto/muster/v1/metrics.proto\x12\tmuster.v1\"\xdc\x01\n\x0eMetricsRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x33\n\x08sections\x18\x02 \x03(\x0e\x32!.muster.v1.MetricsRequest.Section\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x11\n\tnodes_max\x18\x05 \x01(\r\"Q\n\x07Section\x12\x13\n\x0fSECTION_UNKNOWN\x10\x00\x12\r\n\tSCHEDULER\x10\x01\x12\n\n\x06QUEUES\x10\x02\x12\t\n\x05NODES\x10\x03\x12\x0b\n\x07RUNTIME\x10\x04\"S\n\x13WatchMetricsRequest\x12\'\n\x04what\x18\x01 \x01(\x0b\x32\x19.muster.v1.MetricsRequest\x12\x13\n\x0binterval_ms\x18\x02 \x01(\r\"\xaa\x02\n\x0fMetricsSnapshot\x12\x10\n\x08taken_ns\x18\x01 \x01(\x03\x12\r\n\x05rm_id\x18\x02 \x01(\t\x12.\n\tscheduler\x18\x03 \x01(\x0b\x32\x1b.muster.v1.SchedulerMetrics\x12\'\n\x06queues\x18\x04 \x03(\x0b\x32\x17.muster.v1.QueueMetrics\x12%\n\x05nodes\x18\x05 \x03(\x0b\x32\x16.muster.v1.NodeMetrics\x12*\n\x07runtime\x18\x06 \x01(\x0b\x32\x19.muster.v1.RuntimeMetrics\x12\r\n\x05state\x18\x07 \x01(\t\x12\x16\n\x0estate_since_ns\x18\x08 \x01(\x03\x12\x0e\n\x06paused\x18\t \x01(\x08\x12\x13\n\x0b\x64\x65scription\x18\n \x01(\t\"\xe4\x05\n\x10SchedulerMetrics\x12\x43\n\x0c\x61pplications\x18\x01 \x03(\x0b\x32-.muster.v1.SchedulerMetrics.ApplicationsEntry\x12\r\n\x05nodes\x18\x02 \x01(\x04\x12\x16\n\x0enodes_draining\x18\x03 \x01(\x04\x12\x14\n\x0c\x61sks_pending\x18\x04 \x01(\x04\x12\x13\n\x0b\x61llocations\x18\x05 \x01(\x04\x12\x14\n\x0creservations\x18\x06 \x01(\x04\x12K\n\x11pending_by_reason\x18\x07 \x03(\x0b\x32\x30.muster.v1.SchedulerMetrics.PendingByReasonEntry\x12\x1f\n\x05tally\x18\x08 \x01(\x0b\x32\x10.muster.v1.Tally\x12;\n\x08\x63\x61pacity\x18\t \x03(\x0b\x32).muster.v1.SchedulerMetrics.CapacityEntry\x12=\n\tallocated\x18\n \x03(\x0b\x32*.muster.v1.SchedulerMetrics.AllocatedEntry\x12\x39\n\x07pending\x18\x0b \x03(\x0b\x32(.muster.v1.SchedulerMetrics.PendingEntry\x1a\x33\n\x11\x41pplicationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x36\n\x14PendingByReasonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rCapacityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0e\x41llocatedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cPendingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x9f\x03\n\x05Tally\x12\x11\n\tallocated\x18\x01 \x01(\x04\x12\x10\n\x08released\x18\x02 \x01(\x04\x12\x11\n\tpreempted\x18\x03 \x01(\x04\x12\x11\n\ttimed_out\x18\x04 \x01(\x04\x12\x10\n\x08replaced\x18\x05 \x01(\x04\x12\x15\n\rasks_rejected\x18\x06 \x01(\x04\x12\x1d\n\x15\x61pplications_accepted\x18\x07 \x01(\x04\x12\x1d\n\x15\x61pplications_rejected\x18\x08 \x01(\x04\x12\x16\n\x0enodes_accepted\x18\t \x01(\x04\x12\x16\n\x0enodes_rejected\x18\n \x01(\x04\x12\x11\n\tquestions\x18\x0b \x01(\x04\x12\x19\n\x11questions_refused\x18\x0c \x01(\x04\x12\x1c\n\x14questions_unanswered\x18\r \x01(\x04\x12\x0e\n\x06\x65vents\x18\x0e \x01(\x04\x12\x11\n\tdecisions\x18\x0f \x01(\x04\x12\x13\n\x0b\x64\x65\x63iding_us\x18\x10 \x01(\x04\x12\x10\n\x08reported\x18\x11 \x01(\x04\x12\r\n\x05\x65nded\x18\x12 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x13 \x01(\x04\"\x96\x05\n\x0cQueueMetrics\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04leaf\x18\x03 \x01(\x08\x12;\n\nguaranteed\x18\x04 \x03(\x0b\x32\'.muster.v1.QueueMetrics.GuaranteedEntry\x12-\n\x03max\x18\x05 \x03(\x0b\x32 .muster.v1.QueueMetrics.MaxEntry\x12\x39\n\tallocated\x18\x06 \x03(\x0b\x32&.muster.v1.QueueMetrics.AllocatedEntry\x12\x35\n\x07pending\x18\x07 \x03(\x0b\x32$.muster.v1.QueueMetrics.PendingEntry\x12;\n\npreempting\x18\x08 \x03(\x0b\x32\'.muster.v1.QueueMetrics.PreemptingEntry\x12\x14\n\x0c\x61pplications\x18\t \x01(\x04\x12\x1c\n\x14\x61pplications_running\x18\n \x01(\x04\x12\x18\n\x10\x61pplications_max\x18\x0b \x01(\x04\x1a\x31\n\x0fGuaranteedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a*\n\x08MaxEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0e\x41llocatedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cPendingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x31\n\x0fPreemptingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x88\x04\n\x0bNodeMetrics\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bschedulable\x18\x02 \x01(\x08\x12\x36\n\x08\x63\x61pacity\x18\x03 \x03(\x0b\x32$.muster.v1.NodeMetrics.CapacityEntry\x12\x38\n\tallocated\x18\x04 \x03(\x0b\x32%.muster.v1.NodeMetrics.AllocatedEntry\x12\x36\n\x08occupied\x18\x05 \x03(\x0b\x32$.muster.v1.NodeMetrics.OccupiedEntry\x12\x38\n\tavailable\x18\x06 \x03(\x0b\x32%.muster.v1.NodeMetrics.AvailableEntry\x12\x13\n\x0b\x61llocations\x18\x07 \x01(\r\x12\x14\n\x0cused_percent\x18\x08 \x01(\r\x1a/\n\rCapacityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0e\x41llocatedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rOccupiedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0e\x41vailableEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"r\n\x0eRuntimeMetrics\x12,\n\tprocesses\x18\x01 \x03(\x0b\x32\x19.muster.v1.ProcessMetrics\x12\x18\n\x10view_lag_records\x18\x02 \x01(\x03\x12\x18\n\x10view_lag_seconds\x18\x03 \x01(\x01\"\x94\x01\n\x0eProcessMetrics\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x04\x12\x1b\n\x13garbage_collections\x18\x04 \x01(\x04\x12\x16\n\x0euptime_seconds\x18\x05 \x01(\x01\x12\x14\n\x0cstreams_open\x18\x06 \x01(\x04\x32\x92\x01\n\x07Metrics\x12>\n\x03Get\x12\x19.muster.v1.MetricsRequest\x1a\x1a.muster.v1.MetricsSnapshot\"\x00\x12G\n\x05Watch\x12\x1e.muster.v1.WatchMetricsRequest\x1a\x1a.muster.v1.MetricsSnapshot\"\x00\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$muster_proto/muster/v1/metrics.proto\x12\tmuster.v1\"\xdc\x01\n\x0eMetricsRequest\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x33\n\x08sections\x18\x02 \x03(\x0e\x32!.muster.v1.MetricsRequest.Section\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x11\n\tnodes_max\x18\x05 \x01(\r\"Q\n\x07Section\x12\x13\n\x0fSECTION_UNKNOWN\x10\x00\x12\r\n\tSCHEDULER\x10\x01\x12\n\n\x06QUEUES\x10\x02\x12\t\n\x05NODES\x10\x03\x12\x0b\n\x07RUNTIME\x10\x04\"S\n\x13WatchMetricsRequest\x12\'\n\x04what\x18\x01 \x01(\x0b\x32\x19.muster.v1.MetricsRequest\x12\x13\n\x0binterval_ms\x18\x02 \x01(\r\"\xaa\x02\n\x0fMetricsSnapshot\x12\x10\n\x08taken_ns\x18\x01 \x01(\x03\x12\r\n\x05rm_id\x18\x02 \x01(\t\x12.\n\tscheduler\x18\x03 \x01(\x0b\x32\x1b.muster.v1.SchedulerMetrics\x12\'\n\x06queues\x18\x04 \x03(\x0b\x32\x17.muster.v1.QueueMetrics\x12%\n\x05nodes\x18\x05 \x03(\x0b\x32\x16.muster.v1.NodeMetrics\x12*\n\x07runtime\x18\x06 \x01(\x0b\x32\x19.muster.v1.RuntimeMetrics\x12\r\n\x05state\x18\x07 \x01(\t\x12\x16\n\x0estate_since_ns\x18\x08 \x01(\x03\x12\x0e\n\x06paused\x18\t \x01(\x08\x12\x13\n\x0b\x64\x65scription\x18\n \x01(\t\"\x92\x06\n\x10SchedulerMetrics\x12\x43\n\x0c\x61pplications\x18\x01 \x03(\x0b\x32-.muster.v1.SchedulerMetrics.ApplicationsEntry\x12\r\n\x05nodes\x18\x02 \x01(\x04\x12\x16\n\x0enodes_draining\x18\x03 \x01(\x04\x12\x14\n\x0c\x61sks_pending\x18\x04 \x01(\x04\x12\x13\n\x0b\x61llocations\x18\x05 \x01(\x04\x12\x14\n\x0creservations\x18\x06 \x01(\x04\x12K\n\x11pending_by_reason\x18\x07 \x03(\x0b\x32\x30.muster.v1.SchedulerMetrics.PendingByReasonEntry\x12\x1f\n\x05tally\x18\x08 \x01(\x0b\x32\x10.muster.v1.Tally\x12;\n\x08\x63\x61pacity\x18\t \x03(\x0b\x32).muster.v1.SchedulerMetrics.CapacityEntry\x12=\n\tallocated\x18\n \x03(\x0b\x32*.muster.v1.SchedulerMetrics.AllocatedEntry\x12\x39\n\x07pending\x18\x0b \x03(\x0b\x32(.muster.v1.SchedulerMetrics.PendingEntry\x12,\n\x06recent\x18\x0c \x01(\x0b\x32\x1c.muster.v1.RecentAllocations\x1a\x33\n\x11\x41pplicationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x36\n\x14PendingByReasonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rCapacityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0e\x41llocatedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cPendingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xa1\x01\n\x11RecentAllocations\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\x12\x13\n\x0b\x61llocations\x18\x02 \x01(\x04\x12\x12\n\nper_second\x18\x03 \x01(\x01\x12\x18\n\x0bwait_p50_ms\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bwait_p99_ms\x18\x05 \x01(\x01H\x01\x88\x01\x01\x42\x0e\n\x0c_wait_p50_msB\x0e\n\x0c_wait_p99_ms\"\x9f\x03\n\x05Tally\x12\x11\n\tallocated\x18\x01 \x01(\x04\x12\x10\n\x08released\x18\x02 \x01(\x04\x12\x11\n\tpreempted\x18\x03 \x01(\x04\x12\x11\n\ttimed_out\x18\x04 \x01(\x04\x12\x10\n\x08replaced\x18\x05 \x01(\x04\x12\x15\n\rasks_rejected\x18\x06 \x01(\x04\x12\x1d\n\x15\x61pplications_accepted\x18\x07 \x01(\x04\x12\x1d\n\x15\x61pplications_rejected\x18\x08 \x01(\x04\x12\x16\n\x0enodes_accepted\x18\t \x01(\x04\x12\x16\n\x0enodes_rejected\x18\n \x01(\x04\x12\x11\n\tquestions\x18\x0b \x01(\x04\x12\x19\n\x11questions_refused\x18\x0c \x01(\x04\x12\x1c\n\x14questions_unanswered\x18\r \x01(\x04\x12\x0e\n\x06\x65vents\x18\x0e \x01(\x04\x12\x11\n\tdecisions\x18\x0f \x01(\x04\x12\x13\n\x0b\x64\x65\x63iding_us\x18\x10 \x01(\x04\x12\x10\n\x08reported\x18\x11 \x01(\x04\x12\r\n\x05\x65nded\x18\x12 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x13 \x01(\x04\"\x96\x05\n\x0cQueueMetrics\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04leaf\x18\x03 \x01(\x08\x12;\n\nguaranteed\x18\x04 \x03(\x0b\x32\'.muster.v1.QueueMetrics.GuaranteedEntry\x12-\n\x03max\x18\x05 \x03(\x0b\x32 .muster.v1.QueueMetrics.MaxEntry\x12\x39\n\tallocated\x18\x06 \x03(\x0b\x32&.muster.v1.QueueMetrics.AllocatedEntry\x12\x35\n\x07pending\x18\x07 \x03(\x0b\x32$.muster.v1.QueueMetrics.PendingEntry\x12;\n\npreempting\x18\x08 \x03(\x0b\x32\'.muster.v1.QueueMetrics.PreemptingEntry\x12\x14\n\x0c\x61pplications\x18\t \x01(\x04\x12\x1c\n\x14\x61pplications_running\x18\n \x01(\x04\x12\x18\n\x10\x61pplications_max\x18\x0b \x01(\x04\x1a\x31\n\x0fGuaranteedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a*\n\x08MaxEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0e\x41llocatedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cPendingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x31\n\x0fPreemptingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x88\x04\n\x0bNodeMetrics\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bschedulable\x18\x02 \x01(\x08\x12\x36\n\x08\x63\x61pacity\x18\x03 \x03(\x0b\x32$.muster.v1.NodeMetrics.CapacityEntry\x12\x38\n\tallocated\x18\x04 \x03(\x0b\x32%.muster.v1.NodeMetrics.AllocatedEntry\x12\x36\n\x08occupied\x18\x05 \x03(\x0b\x32$.muster.v1.NodeMetrics.OccupiedEntry\x12\x38\n\tavailable\x18\x06 \x03(\x0b\x32%.muster.v1.NodeMetrics.AvailableEntry\x12\x13\n\x0b\x61llocations\x18\x07 \x01(\r\x12\x14\n\x0cused_percent\x18\x08 \x01(\r\x1a/\n\rCapacityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0e\x41llocatedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rOccupiedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0e\x41vailableEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"r\n\x0eRuntimeMetrics\x12,\n\tprocesses\x18\x01 \x03(\x0b\x32\x19.muster.v1.ProcessMetrics\x12\x18\n\x10view_lag_records\x18\x02 \x01(\x03\x12\x18\n\x10view_lag_seconds\x18\x03 \x01(\x01\"\x94\x01\n\x0eProcessMetrics\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x04\x12\x1b\n\x13garbage_collections\x18\x04 \x01(\x04\x12\x16\n\x0euptime_seconds\x18\x05 \x01(\x01\x12\x14\n\x0cstreams_open\x18\x06 \x01(\x04\x32\x92\x01\n\x07Metrics\x12>\n\x03Get\x12\x19.muster.v1.MetricsRequest\x1a\x1a.muster.v1.MetricsSnapshot\"\x00\x12G\n\x05Watch\x12\x1e.muster.v1.WatchMetricsRequest\x1a\x1a.muster.v1.MetricsSnapshot\"\x00\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -68,45 +68,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_METRICSSNAPSHOT']._serialized_start=360
   _globals['_METRICSSNAPSHOT']._serialized_end=658
   _globals['_SCHEDULERMETRICS']._serialized_start=661
-  _globals['_SCHEDULERMETRICS']._serialized_end=1401
-  _globals['_SCHEDULERMETRICS_APPLICATIONSENTRY']._serialized_start=1147
-  _globals['_SCHEDULERMETRICS_APPLICATIONSENTRY']._serialized_end=1198
-  _globals['_SCHEDULERMETRICS_PENDINGBYREASONENTRY']._serialized_start=1200
-  _globals['_SCHEDULERMETRICS_PENDINGBYREASONENTRY']._serialized_end=1254
-  _globals['_SCHEDULERMETRICS_CAPACITYENTRY']._serialized_start=1256
-  _globals['_SCHEDULERMETRICS_CAPACITYENTRY']._serialized_end=1303
-  _globals['_SCHEDULERMETRICS_ALLOCATEDENTRY']._serialized_start=1305
-  _globals['_SCHEDULERMETRICS_ALLOCATEDENTRY']._serialized_end=1353
-  _globals['_SCHEDULERMETRICS_PENDINGENTRY']._serialized_start=1355
-  _globals['_SCHEDULERMETRICS_PENDINGENTRY']._serialized_end=1401
-  _globals['_TALLY']._serialized_start=1404
-  _globals['_TALLY']._serialized_end=1819
-  _globals['_QUEUEMETRICS']._serialized_start=1822
-  _globals['_QUEUEMETRICS']._serialized_end=2484
-  _globals['_QUEUEMETRICS_GUARANTEEDENTRY']._serialized_start=2242
-  _globals['_QUEUEMETRICS_GUARANTEEDENTRY']._serialized_end=2291
-  _globals['_QUEUEMETRICS_MAXENTRY']._serialized_start=2293
-  _globals['_QUEUEMETRICS_MAXENTRY']._serialized_end=2335
-  _globals['_QUEUEMETRICS_ALLOCATEDENTRY']._serialized_start=1305
-  _globals['_QUEUEMETRICS_ALLOCATEDENTRY']._serialized_end=1353
-  _globals['_QUEUEMETRICS_PENDINGENTRY']._serialized_start=1355
-  _globals['_QUEUEMETRICS_PENDINGENTRY']._serialized_end=1401
-  _globals['_QUEUEMETRICS_PREEMPTINGENTRY']._serialized_start=2435
-  _globals['_QUEUEMETRICS_PREEMPTINGENTRY']._serialized_end=2484
-  _globals['_NODEMETRICS']._serialized_start=2487
-  _globals['_NODEMETRICS']._serialized_end=3007
-  _globals['_NODEMETRICS_CAPACITYENTRY']._serialized_start=1256
-  _globals['_NODEMETRICS_CAPACITYENTRY']._serialized_end=1303
-  _globals['_NODEMETRICS_ALLOCATEDENTRY']._serialized_start=1305
-  _globals['_NODEMETRICS_ALLOCATEDENTRY']._serialized_end=1353
-  _globals['_NODEMETRICS_OCCUPIEDENTRY']._serialized_start=2910
-  _globals['_NODEMETRICS_OCCUPIEDENTRY']._serialized_end=2957
-  _globals['_NODEMETRICS_AVAILABLEENTRY']._serialized_start=2959
-  _globals['_NODEMETRICS_AVAILABLEENTRY']._serialized_end=3007
-  _globals['_RUNTIMEMETRICS']._serialized_start=3009
-  _globals['_RUNTIMEMETRICS']._serialized_end=3123
-  _globals['_PROCESSMETRICS']._serialized_start=3126
-  _globals['_PROCESSMETRICS']._serialized_end=3274
-  _globals['_METRICS']._serialized_start=3277
-  _globals['_METRICS']._serialized_end=3423
+  _globals['_SCHEDULERMETRICS']._serialized_end=1447
+  _globals['_SCHEDULERMETRICS_APPLICATIONSENTRY']._serialized_start=1193
+  _globals['_SCHEDULERMETRICS_APPLICATIONSENTRY']._serialized_end=1244
+  _globals['_SCHEDULERMETRICS_PENDINGBYREASONENTRY']._serialized_start=1246
+  _globals['_SCHEDULERMETRICS_PENDINGBYREASONENTRY']._serialized_end=1300
+  _globals['_SCHEDULERMETRICS_CAPACITYENTRY']._serialized_start=1302
+  _globals['_SCHEDULERMETRICS_CAPACITYENTRY']._serialized_end=1349
+  _globals['_SCHEDULERMETRICS_ALLOCATEDENTRY']._serialized_start=1351
+  _globals['_SCHEDULERMETRICS_ALLOCATEDENTRY']._serialized_end=1399
+  _globals['_SCHEDULERMETRICS_PENDINGENTRY']._serialized_start=1401
+  _globals['_SCHEDULERMETRICS_PENDINGENTRY']._serialized_end=1447
+  _globals['_RECENTALLOCATIONS']._serialized_start=1450
+  _globals['_RECENTALLOCATIONS']._serialized_end=1611
+  _globals['_TALLY']._serialized_start=1614
+  _globals['_TALLY']._serialized_end=2029
+  _globals['_QUEUEMETRICS']._serialized_start=2032
+  _globals['_QUEUEMETRICS']._serialized_end=2694
+  _globals['_QUEUEMETRICS_GUARANTEEDENTRY']._serialized_start=2452
+  _globals['_QUEUEMETRICS_GUARANTEEDENTRY']._serialized_end=2501
+  _globals['_QUEUEMETRICS_MAXENTRY']._serialized_start=2503
+  _globals['_QUEUEMETRICS_MAXENTRY']._serialized_end=2545
+  _globals['_QUEUEMETRICS_ALLOCATEDENTRY']._serialized_start=1351
+  _globals['_QUEUEMETRICS_ALLOCATEDENTRY']._serialized_end=1399
+  _globals['_QUEUEMETRICS_PENDINGENTRY']._serialized_start=1401
+  _globals['_QUEUEMETRICS_PENDINGENTRY']._serialized_end=1447
+  _globals['_QUEUEMETRICS_PREEMPTINGENTRY']._serialized_start=2645
+  _globals['_QUEUEMETRICS_PREEMPTINGENTRY']._serialized_end=2694
+  _globals['_NODEMETRICS']._serialized_start=2697
+  _globals['_NODEMETRICS']._serialized_end=3217
+  _globals['_NODEMETRICS_CAPACITYENTRY']._serialized_start=1302
+  _globals['_NODEMETRICS_CAPACITYENTRY']._serialized_end=1349
+  _globals['_NODEMETRICS_ALLOCATEDENTRY']._serialized_start=1351
+  _globals['_NODEMETRICS_ALLOCATEDENTRY']._serialized_end=1399
+  _globals['_NODEMETRICS_OCCUPIEDENTRY']._serialized_start=3120
+  _globals['_NODEMETRICS_OCCUPIEDENTRY']._serialized_end=3167
+  _globals['_NODEMETRICS_AVAILABLEENTRY']._serialized_start=3169
+  _globals['_NODEMETRICS_AVAILABLEENTRY']._serialized_end=3217
+  _globals['_RUNTIMEMETRICS']._serialized_start=3219
+  _globals['_RUNTIMEMETRICS']._serialized_end=3333
+  _globals['_PROCESSMETRICS']._serialized_start=3336
+  _globals['_PROCESSMETRICS']._serialized_end=3484
+  _globals['_METRICS']._serialized_start=3487
+  _globals['_METRICS']._serialized_end=3633
 # @@protoc_insertion_point(module_scope)

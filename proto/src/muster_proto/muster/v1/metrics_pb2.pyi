@@ -280,6 +280,7 @@ class SchedulerMetrics(_message.Message):
     CAPACITY_FIELD_NUMBER: _builtins.int
     ALLOCATED_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
+    RECENT_FIELD_NUMBER: _builtins.int
     nodes: _builtins.int
     nodes_draining: _builtins.int
     asks_pending: _builtins.int
@@ -302,6 +303,10 @@ class SchedulerMetrics(_message.Message):
     def allocated(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def pending(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def recent(self) -> Global___RecentAllocations:
+        """of the RM, in all its partitions"""
+
     def __init__(
         self,
         *,
@@ -316,14 +321,57 @@ class SchedulerMetrics(_message.Message):
         capacity: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         allocated: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         pending: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        recent: Global___RecentAllocations | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["tally", b"tally"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["recent", b"recent", "tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "allocations", b"allocations", "applications", b"applications", "asks_pending", b"asks_pending", "capacity", b"capacity", "nodes", b"nodes", "nodes_draining", b"nodes_draining", "pending", b"pending", "pending_by_reason", b"pending_by_reason", "reservations", b"reservations", "tally", b"tally"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "allocations", b"allocations", "applications", b"applications", "asks_pending", b"asks_pending", "capacity", b"capacity", "nodes", b"nodes", "nodes_draining", b"nodes_draining", "pending", b"pending", "pending_by_reason", b"pending_by_reason", "recent", b"recent", "reservations", b"reservations", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SchedulerMetrics: _TypeAlias = SchedulerMetrics  # noqa: Y015
+
+@_typing.final
+class RecentAllocations(_message.Message):
+    """The scheduler's allocations of the last minute, or since the answering view knows the RM."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECONDS_FIELD_NUMBER: _builtins.int
+    ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    PER_SECOND_FIELD_NUMBER: _builtins.int
+    WAIT_P50_MS_FIELD_NUMBER: _builtins.int
+    WAIT_P99_MS_FIELD_NUMBER: _builtins.int
+    seconds: _builtins.float
+    """of that time"""
+    allocations: _builtins.int
+    per_second: _builtins.float
+    wait_p50_ms: _builtins.float
+    """From the ask's admission to the allocation's decision; absent: there was none."""
+    wait_p99_ms: _builtins.float
+    def __init__(
+        self,
+        *,
+        seconds: _builtins.float = ...,
+        allocations: _builtins.int = ...,
+        per_second: _builtins.float = ...,
+        wait_p50_ms: _builtins.float | None = ...,
+        wait_p99_ms: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wait_p50_ms", b"_wait_p50_ms", "_wait_p99_ms", b"_wait_p99_ms", "wait_p50_ms", b"wait_p50_ms", "wait_p99_ms", b"wait_p99_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wait_p50_ms", b"_wait_p50_ms", "_wait_p99_ms", b"_wait_p99_ms", "allocations", b"allocations", "per_second", b"per_second", "seconds", b"seconds", "wait_p50_ms", b"wait_p50_ms", "wait_p99_ms", b"wait_p99_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wait_p50_ms: _TypeAlias = _typing.Literal["wait_p50_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_p50_ms: _TypeAlias = _typing.Literal["_wait_p50_ms", b"_wait_p50_ms"]  # noqa: Y015
+    _WhichOneofReturnType__wait_p99_ms: _TypeAlias = _typing.Literal["wait_p99_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_p99_ms: _TypeAlias = _typing.Literal["_wait_p99_ms", b"_wait_p99_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_p50_ms) -> _WhichOneofReturnType__wait_p50_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_p99_ms) -> _WhichOneofReturnType__wait_p99_ms | None: ...
+
+Global___RecentAllocations: _TypeAlias = RecentAllocations  # noqa: Y015
 
 @_typing.final
 class Tally(_message.Message):

@@ -93,10 +93,12 @@ class Stretch(NamedTuple):
 
     :param events: those that the selection chose, newest first; those beside an allocation come before its own.
     :param down_to: everything from this mark on was read; None: the source has no older events of the RM.
+    :param looked_at: how many events that took.
     """
 
     events: Sequence[PastEvent]
     down_to: Mark | None
+    looked_at: int = 0
 
 
 @runtime_checkable
@@ -106,7 +108,7 @@ class PastReader(Protocol):
     async def past(self, rm_id: str, below: Mark | None, selection: Selection, most: int) -> Stretch:
         """Events of the RM from before ``below`` (None: from its newest one) on backwards.
 
-        :param most: of events that are looked at, or returned; a source that has an index counts the latter.
+        :param most: of events that are looked at. A piece may be shorter.
 
         Does not block the event loop. Raises SinkError: the store cannot be read now.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ log = structlog.get_logger(__name__)
 LOOKED_AT_MAX, OF_ONE_MAX = 1_000_000, 5_000
 # Events of one read of a store. So many more are looked at for the beginnings of the last lives of an answer.
 _STRETCH = 100_000
+# Events that are folded between two pauses for other tasks: about two milliseconds.
+_SLICE = 256
 _STORES = "Name a store of the kind parquet or postgres in publisher.sinks (docs/history-stores.md)."
 
 
@@ -75,7 +78,7 @@ class EndedSearch:
             if work.below is not None and work.below <= lowest:
                 continue
             async for events in ring_past(ring, work.below, work.selection):
-                work.add(events)
+                await work.add(events)
                 if work.is_enough():
                     return True
             work.below = lowest
@@ -90,8 +93,8 @@ class EndedSearch:
                 while work.looked_at < work.looked_at_max() and not work.is_enough():
                     async with turns.turn():
                         stretch = await store.past(rm_id, work.below, work.selection, _STRETCH)
-                    work.add(stretch.events)
-                    work.looked_at += _STRETCH
+                    await work.add(stretch.events)
+                    work.looked_at += stretch.looked_at
                     if stretch.down_to is None:
                         work.is_over = True
                         return
@@ -127,8 +130,10 @@ class _Work:
         self.is_over = False
         self._count, self._full_at = count, -1
 
-    def add(self, events: Sequence[PastEvent]) -> None:
-        self.lives.add(events)
+    async def add(self, events: Sequence[PastEvent]) -> None:
+        for start in range(0, len(events), _SLICE):
+            self.lives.add(events[start : start + _SLICE])
+            await asyncio.sleep(0)
         self.events += len(events)
 
     def is_enough(self) -> bool:

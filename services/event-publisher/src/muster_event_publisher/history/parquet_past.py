@@ -29,6 +29,8 @@ _NARROW = (
 _WIDE = ("instance", "message", "resource")
 # What is remembered of files.
 _FILES_REMEMBERED = 256
+# Chosen events of one read: a list needs few, and each costs some microseconds.
+_CHOSEN_MAX = 2_000
 # Where the rows of several RMs alternate, an allocation's user is looked for so far behind it.
 _BEHIND = 64
 
@@ -88,11 +90,12 @@ class ParquetPast:
             for number in range(len(file.groups) - 1, -1, -1):
                 if below is not None and file.groups[number].oldest_ns > below.at_ns:
                     continue
-                below = self._group(paths[index], number, rm_id, below, selection, found) or below
-                looked_at += file.groups[number].rows
-                if looked_at >= most and below != begun:
-                    return Stretch(found, below)
-        return Stretch(found, None)
+                oldest, rows = self._group(paths[index], number, rm_id, below, selection, found)
+                below = oldest or below
+                looked_at += rows
+                if (looked_at >= most or len(found) >= _CHOSEN_MAX) and below != begun:
+                    return Stretch(found, below, looked_at)
+        return Stretch(found, None, looked_at)
 
     def _last(self, paths: Sequence[str], below: Mark | None) -> int:
         """Index of the last file that can have something from before ``below``."""
@@ -116,8 +119,10 @@ class ParquetPast:
 
     def _group(
         self, path: str, number: int, rm_id: str, below: Mark | None, selection: Selection, found: list[PastEvent]
-    ) -> Mark | None:
-        """Adds the chosen events of a row group. Returns the place of the RM's oldest event in it."""
+    ) -> tuple[Mark | None, int]:
+        """Adds the chosen events of a row group, or the newest of them. Returns the place of the oldest event of the RM
+        that was looked at, and how many events were.
+        """
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
@@ -131,16 +136,20 @@ class ParquetPast:
                 of_rm = pc.and_(of_rm, pc.or_(pc.less(times, below.at_ns), same))
             mine = pc.indices_nonzero(of_rm)
             if not len(mine):
-                return None
+                return None, table.num_rows
             first = mine[0].as_py()
+            chosen = pc.indices_nonzero(pc.and_(of_rm, _mask(table, selection))).to_pylist()
+            if len(chosen) > _CHOSEN_MAX:
+                chosen = chosen[-_CHOSEN_MAX:]
+                first = chosen[0]
             oldest = Mark(table["timestamp_ns"][first].as_py(), table["id"][first].as_py())
-            rows = set(pc.indices_nonzero(pc.and_(of_rm, _mask(table, selection))).to_pylist())
+            rows = set(chosen)
             if selection.kind is Kind.APPLICATION:
                 rows |= _beside(table, rm_id, rows, bool(selection.name))
             if rows:
                 wide = source.read_row_group(number, columns=list(_WIDE), use_threads=False)
                 found += _events(table, wide, sorted(rows, reverse=True))
-        return oldest
+        return oldest, mine[-1].as_py() - first + 1
 
 
 def _file(place: Place, path: str) -> _File:

@@ -5,6 +5,7 @@ One object's events are found by the indices of names. Lives are read from the t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from muster_event_publisher.ended import events
 from muster_event_publisher.ended.events import Kind, Mark, PastEvent, Selection, Stretch
 from muster_event_publisher.history.postgres import DAY_NS, day_of, storable
 from muster_event_publisher.history.rebuild import serialised
+from muster_event_publisher.history.slices import SLICE, pause
 
 # Events of one statement.
 _ROWS_MAX = 5_000
@@ -29,21 +31,21 @@ _NEWEST = Mark((1 << 63) - 1, (1 << 63) - 1)
 
 
 async def past(
-    connection: asyncpg.Connection, schema: str, rm_id: str, below: Mark | None, selection: Selection
+    connection: asyncpg.Connection, schema: str, rm_id: str, below: Mark | None, selection: Selection, most: int
 ) -> Stretch:
     """See :class:`muster_event_publisher.ended.events.PastReader`. Raises asyncpg's errors."""
     mark = below or _NEWEST
     where, text = _where(selection)
     if selection.name:
         rows = await _select(connection, schema, where, rm_id, mark, 0, text)
-        found = [_event(row) for row in rows]
+        found = await asyncio.to_thread(_decoded, rows)
         down_to = found[-1].mark if len(found) >= _ROWS_MAX else None
     else:
         rows, down_to = await _in_days(connection, schema, where, rm_id, mark, text)
-        found = [_event(row) for row in rows]
+        found = await asyncio.to_thread(_decoded, rows)
     if selection.kind is Kind.APPLICATION and found:
         found = _merged(found, await _beside(connection, schema, rm_id, found, bool(selection.name)))
-    return Stretch(found, down_to)
+    return Stretch(found, down_to, most)
 
 
 def _where(selection: Selection) -> tuple[str, str]:
@@ -139,7 +141,7 @@ async def _beside(
             places,
             times,
         )
-        chosen += map(_event, rows)
+        chosen += await asyncio.to_thread(_decoded, rows)
     return chosen
 
 
@@ -147,6 +149,15 @@ def _merged(found: list[PastEvent], others: list[PastEvent]) -> list[PastEvent]:
     """All of them, newest first, each once."""
     every = {(event.instance, event.id): event for event in (*found, *others)}
     return sorted(every.values(), key=lambda event: event.mark, reverse=True)
+
+
+def _decoded(rows: Sequence[Any]) -> list[PastEvent]:
+    found = []
+    for number, row in enumerate(rows, start=1):
+        found.append(_event(row))
+        if number % SLICE == 0:
+            pause()
+    return found
 
 
 def _event(row: Any) -> PastEvent:

@@ -55,8 +55,8 @@ class PostgresReader:
         return await asyncio.to_thread(_consecutive, rows)
 
     async def past(self, rm_id: str, below: Mark | None, selection: Selection, most: int) -> Stretch:
-        """See :class:`muster_event_publisher.ended.events.PastReader`. The limit is that of a statement."""
-        return await self._alone(lambda: self._past(rm_id, below, selection))
+        """See :class:`muster_event_publisher.ended.events.PastReader`. It returns what one statement does."""
+        return await self._alone(lambda: self._past(rm_id, below, selection, most))
 
     async def _alone(self, read: Callable[[], Awaitable[T]]) -> T:
         """One read at a time, on one connection. Raises SinkError."""
@@ -79,10 +79,10 @@ class PostgresReader:
             self._connection = await self._server.connect("muster event-publisher, reading")
         return self._connection
 
-    async def _past(self, rm_id: str, below: Mark | None, selection: Selection) -> Stretch:
+    async def _past(self, rm_id: str, below: Mark | None, selection: Selection, most: int) -> Stretch:
         connection = await self._connected()
         try:
-            return await past(connection, self._schema, rm_id, below, selection)
+            return await past(connection, self._schema, rm_id, below, selection, most)
         except _NOTHING_YET:
             return Stretch([], None)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from muster_core.model.application import Application, Ask
 from muster_core.model.words import count, lasted
-from muster_core.partition import Partition
 from muster_rest.shapes.explain import RowWhenDao, WhenDao
 from muster_whatif.when.forecast import HORIZON_S
 from muster_whatif.when.forecaster import Told
@@ -36,10 +36,10 @@ def explained(partition: str, wanted: Ask, told: Told, now_ns: int) -> WhenDao:
     return _forecast(_who(wanted), found, told, now_ns)
 
 
-def _forecast(who: str, found: OfAsk, told: Told, now_ns: int) -> WhenDao:
-    """An ask's forecast as an answer, which begins with ``who``."""
+def _forecast(who: str, found: OfAsk, told: Told, now_ns: int, then: str = "now") -> WhenDao:
+    """An ask's forecast as an answer, which begins with ``who``. ``then``: the word for the moment that counts."""
     unknown, declared, learnt = (each.get(found.partition, 0) for each in (told.unknown, told.declared, told.learnt))
-    state, why, sentence = _state(who, found, told.runs, unknown, now_ns)
+    state, why, sentence = _state(who, found, told.runs, unknown, now_ns, then)
     return WhenDao(
         partition=found.partition,
         application_id=found.application_id,
@@ -72,20 +72,20 @@ def _basis(partition: str, told: Told) -> str:
     return f"It rests on {', '.join(basis)}. Asks that come are taken to come as before."
 
 
-def _state(who: str, found: OfAsk, runs: int, unknown: int, now_ns: int) -> tuple[str, str, str]:
+def _state(who: str, found: OfAsk, runs: int, unknown: int, now_ns: int, then: str) -> tuple[str, str, str]:
     """Returns the state, the code of the reason, and the sentence."""
     days = round(HORIZON_S / _DAY_S)
     if found.latest_ns:
         if found.latest_ns - now_ns <= _NS_PER_S:
             return "ESTIMATED", "", f"{who} will start at once, in 8 of 10 cases."
-        between = f"between {_from_now(found.earliest_ns, now_ns)} and {_from_now(found.latest_ns, now_ns)} from now"
+        between = f"between {_from_now(found.earliest_ns, now_ns)} and {_from_now(found.latest_ns, now_ns)} from {then}"
         likely = _from_now(found.likely_ns, now_ns)
         return "ESTIMATED", "", f"{who} will start in about {likely}; in 8 of 10 cases {between}."
     if found.started:
         why = "LENGTHS_UNKNOWN" if unknown else "BEYOND_HORIZON"
         part = f"in {found.started} of {runs} simulations it starts within {days} days"
         if found.earliest_ns:
-            part += f", in 9 of 10 not before {_from_now(found.earliest_ns, now_ns)} from now"
+            part += f", in 9 of 10 not before {_from_now(found.earliest_ns, now_ns)} from {then}"
         return "PARTLY", why, f"{who} may start late: {part}."
     if unknown:
         told = f"is not known: the lengths of {count(unknown, 'running allocation')} are neither declared nor learnt"
@@ -102,53 +102,77 @@ def row_since_ns(app: Application, codes: Sequence[tuple[Ask, str]], reason: str
     return max((wanted.demand.created_ns for wanted in alike), default=0)
 
 
-def row_unknown(
-    partition: Partition, app: Application, reason: str, since_ns: int, at_ns: int, clause: str
-) -> RowWhenDao:
+class Row(NamedTuple):
+    """The asks of an application that a question is about.
+
+    :ivar app: None: Muster does not know it any more.
+    :ivar reason: for which they wait; "": for any.
+    :ivar since_ns: the state of a forecast for them is not older.
+    """
+
+    partition: str
+    application_id: str
+    app: Application | None
+    reason: str
+    since_ns: int
+
+
+def row_unknown(row: Row, at_ns: int, clause: str) -> RowWhenDao:
     """No forecast is made: the scheduler makes no decisions."""
-    sentence = f"When asks of application {app.app_id} will start is not known, because {clause}."
-    return _row(partition, app, reason, "UNKNOWN", since_ns, at_ns, sentence, why="NOT_DECIDING")
+    sentence = f"When asks of application {row.application_id} will start is not known, because {clause}."
+    return _row(row, "UNKNOWN", at_ns, [sentence], why="NOT_DECIDING")
 
 
-def row_making(partition: Partition, app: Application, reason: str, since_ns: int, at_ns: int) -> RowWhenDao:
+def row_making(row: Row, at_ns: int) -> RowWhenDao:
     """The forecast is not ready."""
-    sentence = f"When asks of application {app.app_id} will start is being computed: ask again in a few seconds."
-    return _row(partition, app, reason, "MAKING", since_ns, at_ns, sentence)
+    what = f"When asks of application {row.application_id} will start"
+    return _row(row, "MAKING", at_ns, [f"{what} is being computed: ask again in a few seconds."])
 
 
-def row_explained(
-    partition: Partition, app: Application, reason: str, told: Told, since_ns: int, now_ns: int
-) -> RowWhenDao:
+def row_explained(row: Row, told: Told, now_ns: int) -> RowWhenDao:
     """When the first and the last ask of a row start, and what has started since the forecast was begun."""
-    name = f"application {app.app_id}"
+    name, app = f"application {row.application_id}", row.app
     if told.why:
         sentence = f"When asks of {name} will start is not known, because {told.why}."
-        return _row(partition, app, reason, "UNKNOWN", since_ns, told.at_ns, sentence, why="NOT_SIMULATED")
-    asks = list(told.of_application(partition.name, app.app_id))
-    row = [found for found, code in asks if code == reason] if reason else [found for found, _ in asks]
+        return _row(row, "UNKNOWN", told.at_ns, [sentence], why="NOT_SIMULATED")
+    every = list(told.of_application(row.partition, row.application_id))
+    asks = [found for found, code in every if not row.reason or code == row.reason]
     said = []
-    if not row and asks:
+    if not asks and every:
         said.append(f"No ask of {name} waits for this reason any more.")
-        row = [found for found, _ in asks]
-    still = sorted((each for each in row if each.key in app.asks), key=_when)
-    held = [held[-1] for each in row if each.key not in app.asks and (held := app.held(each.key))]
-    left = len(row) - len(still) - len(held)
+        asks = [found for found, _ in every]
+    waiting = app.asks if app is not None else {}
+    asks.sort(key=_when)
+    still = [each for each in asks if each.key in waiting]
+    held = [held[-1] for each in asks if app is not None and each.key not in waiting and (held := app.held(each.key))]
+    left = len(asks) - len(still) - len(held)
     if not still:
-        said.append(_all_started(name, len(row), max((each.allocated_ns for each in held), default=0), left, now_ns))
-        if newer := sum((partition.name, app.app_id, key) not in told.asks for key in app.asks):
+        said.append(_all_started(name, len(asks), max((each.allocated_ns for each in held), default=0), left, now_ns))
+        if newer := sum((row.partition, row.application_id, key) not in told.asks for key in waiting):
             said.append(f"{count(newer, 'newer ask')} of it {'waits' if newer == 1 else 'wait'} now.")
-        return _row(partition, app, reason, "STARTED", since_ns, told.at_ns, " ".join(said), len(row), len(held))
+        found = _row(row, "STARTED", told.at_ns, said, len(asks), len(held))
+        if asks:  # what was to be expected of them, as of then
+            passed = lasted(max(now_ns - told.at_ns, 0))
+            _add(found, asks, name, told, told.at_ns, f"The simulations, which began {passed} ago, say:")
+        return found
     if held:
-        said.append(f"Meanwhile {len(held):,} of its {len(row):,} asks {'has' if len(held) == 1 else 'have'} started.")
+        said.append(f"Meanwhile {len(held):,} of its {len(asks):,} asks {'has' if len(held) == 1 else 'have'} started.")
     if left:
-        said.append(f"Of its {len(row):,} asks {_are_over(left)}.")
-    first = _forecast(_of_row("first", still, name), still[0], told, now_ns)
-    last = _forecast(_of_row("last", still, name), still[-1], told, now_ns)
-    said += [first.sentence] if first.sentence == last.sentence else [first.sentence, last.sentence]
-    found = _row(partition, app, reason, "FORECAST", since_ns, told.at_ns, " ".join(said), len(row), len(held))
-    found.first, found.last = first, last
-    found.message = f"{found.sentence} {_basis(partition.name, told)}"
+        said.append(f"Of its {len(asks):,} asks {_are_over(left)}.")
+    found = _row(row, "FORECAST", told.at_ns, said, len(asks), len(held))
+    _add(found, still, name, told, now_ns)
     return found
+
+
+def _add(found: RowWhenDao, asks: Sequence[OfAsk], name: str, told: Told, now_ns: int, begin: str = "") -> None:
+    """Adds the first and the last of some asks to an answer: objects, and sentences as of a moment."""
+    then = "then" if begin else "now"
+    found.first = _forecast(_of_row("first", asks, name), asks[0], told, now_ns, then)
+    found.last = _forecast(_of_row("last", asks, name), asks[-1], told, now_ns, then)
+    said = [found.sentence, begin, found.first.sentence]
+    said += [found.last.sentence] if found.first.sentence != found.last.sentence else []
+    found.sentence = " ".join(text for text in said if text)
+    found.message = f"{found.sentence} {_basis(found.partition, told)}"
 
 
 def _when(found: OfAsk) -> tuple[bool, int, bool, int, int]:
@@ -193,31 +217,22 @@ def _are_over(asks: int) -> str:
 
 
 def _row(
-    partition: Partition,
-    app: Application,
-    reason: str,
-    state: str,
-    since_ns: int,
-    at_ns: int,
-    sentence: str,
-    asks: int = 0,
-    started: int = 0,
-    why: str = "",
+    row: Row, state: str, at_ns: int, said: Sequence[str], asks: int = 0, started: int = 0, why: str = ""
 ) -> RowWhenDao:
     return RowWhenDao(
-        partition=partition.name,
-        application_id=app.app_id,
-        reason=reason,
+        partition=row.partition,
+        application_id=row.application_id,
+        reason=row.reason,
         state=state,
         why=why,
         asks=asks,
         started=started,
         first=None,
         last=None,
-        since=since_ns,
+        since=row.since_ns,
         at=at_ns,
-        sentence=sentence,
-        message=sentence,
+        sentence=" ".join(said),
+        message=" ".join(said),
     )
 
 

@@ -22,13 +22,14 @@ from muster_core.model.node import Node
 from muster_core.model.queue import Queue
 from muster_core.model.reasons import Reason
 from muster_core.partition import Partition
-from muster_rest.shapes.figures import NodeDao, ProcessDao, QueueDao, RuntimeDao, SchedulerDao, TallyDao
+from muster_rest.shapes.figures import NodeDao, ProcessDao, QueueDao, RecentDao, RuntimeDao, SchedulerDao, TallyDao
 from muster_runtime.go_json import go_json
 from muster_runtime.process import process_figures
 from muster_state.follower import RmState
 from muster_state.tally import TALLIED, Tally
 
 from muster_view.explain import explain
+from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import dao, resource_managers
 from muster_view.rest.render import Pieces, small
 
@@ -70,7 +71,7 @@ class Lag:
     seconds: float
 
 
-def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
+def snapshot(state: RmState, wanted: Wanted, lag: Lag, recent: RecentAllocations, now_ns: int) -> Pieces:
     """One snapshot: ``{"takenNs": …, "rmId": …, "state": …, "scheduler": {…}, "queues": […], "nodes": […], …}``."""
     partition, info = wanted.partition, state.info
     yield b'{"takenNs":%d,"rmId":%b' % (now_ns, go_json(info.rm_id))
@@ -83,7 +84,7 @@ def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
     )
     if Section.SCHEDULER in wanted.sections:
         yield b',"scheduler":'
-        yield from _scheduler(state, partition)
+        yield from _scheduler(state, partition, recent.figures(now_ns))
     if Section.QUEUES in wanted.sections:
         yield b',"queues":['
         yield from _queues(partition, wanted.queue)
@@ -100,7 +101,7 @@ def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
 # ---- scheduler -------------------------------------------------------------------------------------------------------
 
 
-def _scheduler(state: RmState, partition: Partition) -> Pieces:
+def _scheduler(state: RmState, partition: Partition, recent: RecentDao) -> Pieces:
     """The scheduler's section as one value, after everything is counted."""
     pause, turns = explain.pause_of(state), explain.turns_of(state)
     states: Counter[str] = Counter()
@@ -130,6 +131,7 @@ def _scheduler(state: RmState, partition: Partition) -> Pieces:
             capacity=quantities(partition.capacity),
             allocated=quantities(partition.root.allocated),
             pending=quantities(partition.root.pending),
+            recent=recent,
         )
     )
 

@@ -8,10 +8,12 @@ from typing import Protocol
 from muster_core.external.external_books import ExternalBooks
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
+from muster_rest.system_health import ServiceFacts
 from muster_state.follower import RmState
 from muster_whatif.when.durations import Learnt
 
 from muster_view.metrics import core_metrics
+from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import object_states
 from muster_view.rest.history import History
 
@@ -33,6 +35,10 @@ class Snapshot(Protocol):
 
     def learnt(self, rm_id: str) -> Learnt | None:
         """An RM's allocations that ended, as far as the service has seen it; None: none did."""
+        ...
+
+    def recent(self, rm_id: str) -> RecentAllocations:
+        """An RM's allocations of the last minute."""
         ...
 
     def lag_records(self, rm_id: str | None) -> int:
@@ -71,10 +77,6 @@ class Snapshot(Protocol):
         """The health checks; None: no state is folded yet."""
         ...
 
-    async def healthy(self) -> bool:
-        """Whether nothing hinders the view. (A damaged part of the log is a problem, but no hindrance.)"""
-        ...
-
-    async def problems(self) -> list[str]:
-        """The present problems, one sentence each."""
+    async def facts(self) -> ServiceFacts:
+        """Whether nothing hinders the view, and its problems. (A damaged part of the log is one, but no hindrance.)"""
         ...

@@ -361,6 +361,7 @@ class TallyObject(_message.Message):
     REPORTED_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
+    WAIT_SPREAD_FIELD_NUMBER: _builtins.int
     allocated: _builtins.int
     released: _builtins.int
     """by the RM"""
@@ -395,6 +396,12 @@ class TallyObject(_message.Message):
         longer than 1,000 s. Zeros at the end are omitted.
         """
 
+    @_builtins.property
+    def wait_spread(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The allocations by the time from their ask to them: up to 1 ms, 2 ms, 5 ms, 10 ms and so on to 500,000 s; the 28th
+        count is of longer ones. Zeros at the end are omitted.
+        """
+
     def __init__(
         self,
         *,
@@ -417,10 +424,11 @@ class TallyObject(_message.Message):
         reported: _builtins.int = ...,
         ended: _builtins.int = ...,
         dropped: _builtins.int = ...,
+        wait_spread: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "applications_accepted", b"applications_accepted", "applications_rejected", b"applications_rejected", "asks_rejected", b"asks_rejected", "deciding_spread", b"deciding_spread", "deciding_us", b"deciding_us", "decisions", b"decisions", "dropped", b"dropped", "ended", b"ended", "nodes_accepted", b"nodes_accepted", "nodes_rejected", b"nodes_rejected", "preempted", b"preempted", "questions", b"questions", "questions_refused", b"questions_refused", "questions_unanswered", b"questions_unanswered", "released", b"released", "replaced", b"replaced", "reported", b"reported", "timed_out", b"timed_out"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated", b"allocated", "applications_accepted", b"applications_accepted", "applications_rejected", b"applications_rejected", "asks_rejected", b"asks_rejected", "deciding_spread", b"deciding_spread", "deciding_us", b"deciding_us", "decisions", b"decisions", "dropped", b"dropped", "ended", b"ended", "nodes_accepted", b"nodes_accepted", "nodes_rejected", b"nodes_rejected", "preempted", b"preempted", "questions", b"questions", "questions_refused", b"questions_refused", "questions_unanswered", b"questions_unanswered", "released", b"released", "replaced", b"replaced", "reported", b"reported", "timed_out", b"timed_out", "wait_spread", b"wait_spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

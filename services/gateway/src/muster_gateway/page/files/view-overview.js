@@ -31,9 +31,7 @@ export async function load(context) {
     slow ? usageOf(context, span) : memory.usage,
   ]);
   if (slow) Object.assign(memory, { span, slowAt: performance.now(), apps, containers, health, usage });
-  const before = memory.snapshot;
-  memory.snapshot = snapshot;
-  return { snapshot, before, span, apps, containers, health, usage, partition: context.partitions.find((each) => each.name === context.partition) };
+  return { snapshot, span, apps, containers, health, usage, partition: context.partitions.find((each) => each.name === context.partition) };
 }
 
 function spanOf({ params: { span } }) {
@@ -57,7 +55,7 @@ async function usageOf(context, span) {
   }
 }
 
-export function render(context, { snapshot, before, span, apps, containers, health, usage, partition }) {
+export function render(context, { snapshot, span, apps, containers, health, usage, partition }) {
   const { scheduler, runtime } = snapshot;
   const away = standing({ life: snapshot.state, held: snapshot.paused });
   const alone = context.partitions.length < 2; // the RM's counts for all its partitions are this partition's
@@ -69,9 +67,10 @@ export function render(context, { snapshot, before, span, apps, containers, heal
       h("h2", { id: "now", class: "sr" }, "Now"),
       h("dl", { class: "figures" },
         figure("Nodes", grouped(scheduler.nodes), scheduler.nodesDraining ? `${grouped(scheduler.nodesDraining)} draining` : null),
-        figure("Allocations", grouped(scheduler.allocations), alone ? rate(before, snapshot) : null),
+        figure("Allocations", grouped(scheduler.allocations)),
+        figure("Allocations per second", pace(scheduler.recent), alone ? "last minute" : "last minute, all partitions"),
+        figure("From ask to allocation", waited(scheduler.recent, "waitP99Ms"), scheduler.recent?.allocations ? `p99; half within ${waited(scheduler.recent, "waitP50Ms")}` : "p99"),
         figure("Pending asks", grouped(scheduler.asksPending), scheduler.reservations ? count(scheduler.reservations, "reservation") : null),
-        figure("Time per decision", decision(before, snapshot), "on average"),
         away ? figure("Resource manager", away, "see above") : null,
         figure("Health", health.Healthy && away ? "of the state: good" : health.Healthy ? "good" : "trouble", health.Healthy ? null : count(health.HealthChecks.filter((each) => !each.Succeeded).length, "check") + " failed"),
         figure("Figures", runtime.viewLagRecords ? `${duration(runtime.viewLagSeconds * 1000)} old` : "up to date", runtime.viewLagRecords ? `${count(runtime.viewLagRecords, "record")} behind` : null))),
@@ -158,19 +157,13 @@ function waiting(context, scheduler) {
       : h("p", { class: "empty" }, "No ask is pending."));
 }
 
-function rate(before, after) {
-  if (!before || before.rmId !== after.rmId) return null;
-  const seconds = (after.takenNs - before.takenNs) / 1e9;
-  const made = after.scheduler.tally.allocated - before.scheduler.tally.allocated;
-  return seconds > 0 && made > 0 ? `+${number(Math.round(made / seconds))}/s` : null;
+function pace(recent) {
+  if (!recent) return "–";
+  return recent.perSecond >= 10 ? grouped(recent.perSecond) : number(recent.perSecond);
 }
 
-function decision(before, after) {
-  const now = after.scheduler.tally;
-  const then = before && before.rmId === after.rmId ? before.scheduler.tally : null;
-  // Counts since the last look if there were decisions, else since the start.
-  const since = then && now.decisions > then.decisions ? then : { decisions: 0, decidingUs: 0 };
-  const made = now.decisions - since.decisions;
-  return made > 0 ? duration((now.decidingUs - since.decidingUs) / made / 1000) : "–";
+/** A quantile of the wait from ask to allocation. */
+function waited(recent, quantile) {
+  const milliseconds = recent?.[quantile] ?? null;
+  return milliseconds === null ? "–" : duration(milliseconds);
 }
-

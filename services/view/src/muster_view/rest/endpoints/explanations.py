@@ -9,7 +9,7 @@ from muster_state import snapshot
 from muster_state.follower import RmState
 from muster_state.snapshot import Entry
 from muster_whatif.errors import ForecastBusy
-from muster_whatif.when.forecaster import AskName, Forecaster, Present
+from muster_whatif.when.forecaster import AskName, Forecaster, Present, Told
 
 from muster_view.errors import RequestRefused
 from muster_view.explain import (
@@ -79,24 +79,40 @@ class Explanations:
         return Answer(render.body(explain_when.explained(partition.name, wanted, told, now_ns)))
 
     async def row_when(self, call: Call) -> Answer:
-        state, partition, app = self._explained(call, ended=True)
-        reason, now_ns = call.query.get("reason", ""), self._now_ns(state)
-        pause = explain.pause_of(state)
-        codes = list(explain.reasons(app, pause=pause, turns=explain.turns_of(state)))
-        since_ns = since(call) or explain_when.row_since_ns(app, codes, reason)
+        state, row = self._row(call, since(call))
+        pause, now_ns = explain.pause_of(state), self._now_ns(state)
         if pause is not None:
-            clause = pause.clause()
-            return Answer(render.body(explain_when.row_unknown(partition, app, reason, since_ns, now_ns, clause)))
+            return Answer(render.body(explain_when.row_unknown(row, now_ns, pause.clause())))
         try:
-            told = await self._forecaster.of(state.info.rm_id, lambda: self._present(state), since_ns=since_ns)
+            told = await self._forecaster.of(state.info.rm_id, lambda: self._present(state), since_ns=row.since_ns)
         except ForecastBusy as busy:
             raise RequestRefused(503, str(busy)) from None
         # (The application may have changed, or ended, while the forecast was made.)
-        state, partition, app = self._explained(call, ended=True)
+        state, row = self._row(call, row.since_ns, told)
         now_ns = self._now_ns(state)
         if told is None:
-            return Answer(render.body(explain_when.row_making(partition, app, reason, since_ns, now_ns)))
-        return Answer(render.body(explain_when.row_explained(partition, app, reason, told, since_ns, now_ns)))
+            return Answer(render.body(explain_when.row_making(row, now_ns)))
+        return Answer(render.body(explain_when.row_explained(row, told, now_ns)))
+
+    def _row(self, call: Call, since_ns: int, told: Told | None = None) -> tuple[RmState, explain_when.Row]:
+        """The asks that a request is about. If their application is not there any more: those that a forecast has.
+
+        :param since_ns: 0: the newest of the asks.
+        """
+        app_id, reason = call.path["application"], call.query.get("reason", "")
+        try:
+            state, partition, app = self._explained(call, ended=True)
+        except RequestRefused:
+            state = self._lookup.known(call, in_parts=True)
+            partitions = [each.name for each in self._lookup.partitions_of(call, state)]
+            had = [each for each in partitions if told is not None and any(told.of_application(each, app_id))]
+            if (told is not None and not had) or not since_ns or not partitions:
+                raise
+            return state, explain_when.Row((had or partitions)[0], app_id, None, reason, since_ns)
+        if not since_ns:
+            codes = list(explain.reasons(app, pause=explain.pause_of(state), turns=explain.turns_of(state)))
+            since_ns = explain_when.row_since_ns(app, codes, reason)
+        return state, explain_when.Row(partition.name, app_id, app, reason, since_ns)
 
     async def futures(self, call: Call) -> Answer:
         state = self._lookup.known(call, in_parts=True)

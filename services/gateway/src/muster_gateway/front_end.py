@@ -23,6 +23,7 @@ from muster_bus.damage import DamagedParts
 from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
 from muster_runtime.caller import Caller
+from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_runtime.waits import in_step_s
@@ -125,6 +126,7 @@ class FrontEnd:
             AuditPages(AuditTrail(bus, topics, self._damage)),
             backend.answer,
             tokens=bool(settings.tokens) or settings.jwt.enabled,
+            note=lambda: GatewayNote(settings.pause_timeout_s),
         )
         door = self._doorman.tls if settings.tls.http else None
         self._server = HttpServer(

@@ -28,6 +28,7 @@ from muster_bus.log import Log, LogCondition, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_queue_config.judge import Judge
 from muster_runtime.addresses import on_loopback
+from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_runtime.waits import growing_s, in_step_s
@@ -329,6 +330,9 @@ class Gateway:
             self.settings.pause_timeout_s,
         )
 
+    def _note(self) -> GatewayNote:
+        return GatewayNote(self.settings.pause_timeout_s)
+
     async def _announce(self, rm_id: str, state: RmState, reason: str) -> None:
         await self._write_note(self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns()))
 
@@ -402,7 +406,9 @@ class Gateway:
             settings, self._clock, self._codec, life, questions, groups, configs, self._quotas, self._turns
         )
         self._servicer = SchedulerServicer(parts, registrar, self._calls)
-        view_client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm)
+        view_client = ViewClient(
+            view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm, self._note
+        )
         self._admin = AdminServicer(
             settings,
             self._clock,
@@ -414,10 +420,11 @@ class Gateway:
             groups,
             configs,
             self._turns,
+            lambda rm_id: self._note().facts(self._topics.partition_of(rm_id)),
         )
         guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit, accounts=self._accounts)
         self._server = grpc.aio.server(interceptors=(guard, self._door), options=_server_options(settings))
-        self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
+        self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls, self._admin.status)
         asked = CallbackServicer(parts, self._calls, self._audit.of_updates(self._admin.update_configuration))
         trail = AuditServicer(self._trail)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
@@ -490,6 +497,7 @@ class Gateway:
             AuditPages(self._trail),
             OperatePages(self._admin, record_bytes_max=self.settings.limits.max_record_bytes),
             tokens=bool(self.settings.tokens) or self.settings.jwt.enabled,
+            note=self._note,
         )
         door = self._doorman.tls if self.settings.tls.http else None
         tls = door.context() if door is not None else None

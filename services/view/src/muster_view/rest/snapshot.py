@@ -28,7 +28,7 @@ from muster_runtime.process import process_figures
 from muster_state.follower import TALLIED, RmState, Tally
 
 from muster_view.explain import explain
-from muster_view.rest import dao, resource_managers
+from muster_view.rest import dao
 from muster_view.rest.render import Pieces, small
 
 T = TypeVar("T")
@@ -69,16 +69,15 @@ class Lag:
     seconds: float
 
 
-def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int) -> Pieces:
+def snapshot(state: RmState, wanted: Wanted, lag: Lag, now_ns: int, description: str) -> Pieces:
     """One snapshot: ``{"takenNs": …, "rmId": …, "state": …, "scheduler": {…}, "queues": […], "nodes": […], …}``."""
     partition, info = wanted.partition, state.info
     yield b'{"takenNs":%d,"rmId":%b' % (now_ns, go_json(info.rm_id))
-    described = resource_managers.described(info, now_ns)
     yield b',"state":%b,"stateSinceNs":%d,"paused":%b,"description":%b' % (
         go_json(info.life),
         info.life_ns,
         go_json(info.paused),
-        go_json(described),
+        go_json(description),
     )
     if Section.SCHEDULER in wanted.sections:
         yield b',"scheduler":'

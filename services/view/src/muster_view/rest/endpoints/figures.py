@@ -47,7 +47,9 @@ class Figures:
             raise RequestRefused(404, f"Queue not found: {shown(path)}")
         wanted = Wanted(sections(call), partition, queue, nodes_max(call))
         lag = Lag(self._source.lag_records(state.info.rm_id), self._source.lag_s(state.info.rm_id))
-        return Answer(snapshot.snapshot(state, wanted, lag, recorded_ns(self._clock, state.info.clock)))
+        now_ns = recorded_ns(self._clock, state.info.clock)
+        description = self._lookup.described(call, state, now_ns)
+        return Answer(snapshot.snapshot(state, wanted, lag, now_ns, description))
 
     async def core_metrics(self, call: Call) -> Answer:
         # A scraper names no RM, so the answer has all RMs.

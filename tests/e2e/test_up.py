@@ -64,7 +64,7 @@ async def test_health_names_a_store_that_is_away_and_serves_all_the_same(tmp_pat
     try:
         await up.start()
         async with asyncio.timeout(60):
-            while b"event publisher: postgres" not in get(up, "/health")[1]:  # noqa: ASYNC110
+            while b"publisher: postgres" not in get(up, "/health")[1]:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         status, said = get(up, "/health")
         assert (status, said.splitlines()[0]) == (200, b"SERVING")

@@ -26,6 +26,7 @@ from muster_client import RmClient
 from muster_client.access import Access
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.memory import MemorySessions
+from muster_rest.system_health import Part, SchedulerFacts
 from muster_runtime.addresses import listen
 from muster_runtime.http_server import HttpServer
 
@@ -63,7 +64,7 @@ class Rig:
         listener = listen("gateway.http_address", settings.gateway.http_address, at_once=False)
         self.port = listener.getsockname()[1]
         self.followers = FollowersProcess(
-            settings, log, SystemClock(), ("view", "event publisher"), listener=listener, wait_min_s=0.05
+            settings, log, SystemClock(), (Part.VIEW, Part.PUBLISHER), listener=listener, wait_min_s=0.05
         )
         topics = settings.log.topics()
         self.scheduler = FakeScheduler(log, topics)
@@ -79,6 +80,8 @@ class Rig:
             exposition=self.followers.exposition,
             listener=listener,
             other_front=self.followers.front,
+            services=self.followers.checks(),
+            scheduler=lambda: SchedulerFacts([]),
         )
 
     async def start(self) -> None:

@@ -169,7 +169,7 @@ async def test_options_and_probes_need_none() -> None:
     async with opened(tokens=TOKENS) as front:
         assert await front.status("OPTIONS", "/ws/v1/partitions") == 200
         assert await front.status("OPTIONS", "/debug/stack") == 200
-        for path in ("/health", "/health/live", "/health/ready"):
+        for path in ("/livez", "/readyz", "/health/live", "/health/ready", "/ws/v1/health"):
             assert await front.status("GET", path) == 200
             assert await front.status("GET", path, {"Authorization": "Bearer whatever-it-may-be"}) == 200
         assert await front.status("GET", "/nothing") == 401
@@ -181,8 +181,8 @@ async def test_a_probe_without_a_token_gets_only_the_status() -> None:
         address = f"http://127.0.0.1:{front.gateway.http_port}"
         assert isinstance(front.gateway._bus, MemoryLog)
         front.gateway._bus.closed = True
-        assert (await front.client.get("/health")).text == "NOT_SERVING\n"
-        assert (await front.client.get("/health", headers=AS_READER)).text.splitlines()[1:] == [
+        assert (await front.client.get("/readyz")).text == "NOT_SERVING\n"
+        assert (await front.client.get("/readyz", headers=AS_READER)).text.splitlines()[1:] == [
             "the log does not answer"
         ]
         assert await asyncio.to_thread(probe, address, 5.0) == (False, "NOT_SERVING\n")

@@ -23,6 +23,7 @@ from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
 from muster_rest.services import BELOW, through_the_gateway
+from muster_rest.system_health import SchedulerFacts
 from muster_runtime.identity import Role
 from muster_view import ViewService
 from muster_view.settings import ViewSettings
@@ -35,7 +36,8 @@ NOT_LET_IN = (401, 403)
 METHODS = ("GET", "POST", "PUT")
 OTHER_METHODS = ("HEAD", "DELETE", "PATCH", "TRACE")
 # Endpoints without a role. A new one is a decision, which must be visible here.
-FOR_ALL = {"/", "/favicon.ico", "/health", "/health/live", "/health/ready", "/ws/v1/whoami"}
+FOR_ALL = {"/", "/favicon.ico", "/health", "/livez", "/readyz", "/health/live", "/health/ready"}
+FOR_ALL |= {"/ws/v1/health", "/ws/v1/whoami"}
 FOR_READERS_THAT_POST = {"/ws/v1/validate-conf", "/ws/v1/object-states"}
 FOR_ADMINS_THAT_GET = {"/ws/v1/audit", "/ws/v1/stack", "/ws/v1/fullstatedump", "/ws/v1/events/streams"}
 SAMPLES = {"profile": "cmdline", "level": "warning"}
@@ -62,6 +64,8 @@ class Front:
             clock,
             view=self.view.asgi,
             publisher=self.publisher.asgi,
+            services={},
+            scheduler=lambda: SchedulerFacts([]),
         )
 
     def paths(self) -> list[str]:

@@ -70,7 +70,7 @@ async def test_health_says_serving_while_everything_answers(world: Rig) -> None:
     await eventually(lambda: says(NOT_SERVING), "the log is away")
     assert not await gateway.healthy()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}") as client:
-        answer = await client.get("/health")
+        answer = await client.get("/readyz")
         assert (answer.status_code, answer.text.splitlines()[0]) == (503, "NOT_SERVING")
         assert "the log does not answer" in answer.text
         assert (await client.get("/health/live")).text == "SERVING\n"
@@ -201,7 +201,7 @@ async def test_events_in_other_letters_go_to_the_publisher(world: Rig) -> None:
 
 async def test_the_fronts_own_paths(front: httpx.AsyncClient) -> None:
     assert (await front.get("/health/ready")).status_code == 200
-    assert (await front.get("/health")).content == b"SERVING\n"
+    assert (await front.get("/readyz")).content == b"SERVING\n"
     assert "muster_gateway_streams_open" in (await front.get("/metrics")).text
     unknown = await front.get("/nothing")
     assert (unknown.status_code, unknown.text) == (404, "404 page not found\n")

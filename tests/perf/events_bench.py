@@ -62,6 +62,7 @@ from muster_event_publisher.settings import PublisherSettings  # noqa: E402
 from muster_event_publisher.source import EventSource  # noqa: E402
 from muster_event_publisher.streams import EventStreams, StreamLimits  # noqa: E402
 from muster_rest import publisher as routes  # noqa: E402
+from muster_rest.system_health import ServiceFacts  # noqa: E402
 from perf.bench import cpu_seconds  # noqa: E402
 from perf.driver import Driver, Shape  # noqa: E402
 from perf.events_mix import Mix, events  # noqa: E402
@@ -159,10 +160,10 @@ async def one_batch(rings: Rings, ring: EventRing, start: int) -> float:
     source = EventSource(rings, [], Topics())
     streams = EventStreams(StreamLimits(1, 1, 1, 1.0, 1.0), SystemClock())
 
-    async def no_problems() -> list[str]:
-        return []
+    async def well() -> ServiceFacts:
+        return ServiceFacts()
 
-    rest = EventsRest(source, streams, PublisherSettings(), no_problems)
+    rest = EventsRest(source, streams, PublisherSettings(), well)
     scope = {
         "type": "http", "method": "GET", "path": routes.BATCH.path, "root_path": "", "scheme": "http", "headers": [],
         "query_string": f"count={BATCH}&start={start}".encode(), "client": ("127.0.0.1", 1), "server": ("", 80),

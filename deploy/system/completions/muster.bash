@@ -507,7 +507,7 @@ _muster() {
           ;;
         "health")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--address" "--timeout-s" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--address" "--process" "--json" "--timeout-s" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do

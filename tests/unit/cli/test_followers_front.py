@@ -141,7 +141,11 @@ async def test_a_deciding_process_that_does_not_answer_is_neither_live_nor_ready
     for name in ("_HEALTH_TIMEOUT_S", "_METRICS_TIMEOUT_S"):
         monkeypatch.setattr(followers_front, name, 0.01)
     assert not await backend.live()
-    assert await backend.health() == (False, ["the deciding process has not answered for 0.01 s"])
+    silence = "the deciding process has not answered for 0.01 s"
+    assert await backend.ready() == (False, [silence])
+    state = await backend.health()
+    assert (state.grade, state.part, state.sentence) == ("failed", "gateway", silence)
+    assert "restart it" in state.remedy
     with pytest.raises(OSError, match="does not answer"):
         await backend.exposition()
     assert not backend._waiting

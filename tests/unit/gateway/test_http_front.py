@@ -9,6 +9,8 @@ import pytest
 from muster_gateway.http_front import HttpFront, Target, respond
 from muster_gateway.identity import Doorman
 from muster_gateway.settings import GatewaySettings
+from muster_rest.shapes.health import SystemHealthDao
+from muster_rest.system_health import unreachable
 from muster_runtime.caller import Caller
 from starlette.types import Receive, Scope, Send
 
@@ -28,6 +30,10 @@ async def _fine() -> tuple[bool, list[str]]:
     return True, []
 
 
+async def _well() -> SystemHealthDao:
+    return unreachable("it is a test's", "", 0)
+
+
 @pytest.mark.parametrize(
     ("path", "target"),
     [
@@ -45,7 +51,7 @@ async def _fine() -> tuple[bool, list[str]]:
     ],
 )
 async def test_a_path_leads_to_its_service(path: str, target: str | None) -> None:
-    front = HttpFront(_called("view"), _called("publisher"), Doorman(GatewaySettings()), _live, _fine)
+    front = HttpFront(_called("view"), _called("publisher"), Doorman(GatewaySettings()), _live, _fine, _well)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
         request = client.build_request("GET", "/")
         request.url = request.url.copy_with(raw_path=path.encode())  # as it is written
@@ -73,7 +79,7 @@ class Trail:
 async def test_a_stream_without_a_place_is_audited_and_no_other_read() -> None:
     trail: Any = Trail()
     down = _called("publisher", 503)
-    front = HttpFront(down, down, Doorman(GatewaySettings()), _live, _fine, audit=trail)
+    front = HttpFront(down, down, Doorman(GatewaySettings()), _live, _fine, _well, audit=trail)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
         for path in ("/ws/v1/events/batch?rm=mine", "/ws/v1/partitions", "/ws/v1/events/stream?rm=mine"):
             assert (await client.get(path)).status_code == 503

@@ -11,6 +11,8 @@ from muster_gateway.http_front import HttpFront
 from muster_gateway.identity import Doorman
 from muster_gateway.page import CONTENT_SECURITY_POLICY, Page
 from muster_gateway.settings import GatewaySettings, Token
+from muster_rest.shapes.health import SystemHealthDao
+from muster_rest.system_health import unreachable
 from pydantic import SecretStr
 from starlette.types import Receive, Scope, Send
 
@@ -32,7 +34,10 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     async def fine() -> tuple[bool, list[str]]:
         return True, []
 
-    front = HttpFront(_nobody, _nobody, Doorman(GatewaySettings(tokens=TOKENS)), live, fine)
+    async def well() -> SystemHealthDao:
+        return unreachable("it is a test's", "", 0)
+
+    front = HttpFront(_nobody, _nobody, Doorman(GatewaySettings(tokens=TOKENS)), live, fine, well)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as one:
         yield one
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from muster_bus.clock import Clock
 from muster_bus.log import Log
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.derive.plain import PlainDerive
 from muster_event_publisher.derive.rest import UsageRest
+from muster_rest.system_health import Part, ServiceCheck, ServiceFacts
 from muster_view import ViewService
 
-from muster_cli.operations import ProblemCheck
-from muster_cli.running import Part
+from muster_cli import running
 from muster_cli.settings import MusterSettings
-
-VIEW, PUBLISHER, DERIVE, USAGE = "view", "event publisher", "derive", "usage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,13 @@ class Followers:
     """All followers.
 
     :ivar parts: in start order.
-    :ivar problems: by name: returns the present problems of that service.
+    :ivar checks: for the state of the whole.
     """
 
     view: ViewService
     publisher: PublisherService
-    parts: Sequence[Part]
-    problems: Mapping[str, ProblemCheck]
+    parts: Sequence[running.Part]
+    checks: Mapping[Part, ServiceCheck]
 
 
 def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
@@ -56,17 +55,20 @@ def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
     view.asks(publisher.asgi, publisher.damaged)
     if usage:
         usage.lives = publisher.rm_settings.lives
-    parts, problems = [Part("view", view), Part("event-publisher", publisher)], {
-        VIEW: view.problems, PUBLISHER: publisher.problems
-    }  # fmt: skip
-    if derives(settings):
-        derive = PlainDerive(settings.derive, bus, topics, clock)
-        parts.append(Part("derive", derive))
-        problems[DERIVE] = derive.problems
-    if usage:
-        parts.append(Part("usage", usage))
-        problems[USAGE] = usage.problems
-    return Followers(view, publisher, parts, problems)
+    parts: list[running.Part] = [running.Part("view", view), running.Part("event-publisher", publisher)]
+    checks: dict[Part, ServiceCheck] = {Part.VIEW: view.facts, Part.PUBLISHER: publisher.service_facts}
+    derive = PlainDerive(settings.derive, bus, topics, clock) if derives(settings) else None
+    parts += [running.Part("derive", derive)] if derive else []
+    parts += [running.Part("usage", usage)] if usage else []
+    derived = [each for each in (derive, usage) if each is not None]
+    if derived:
+        checks[Part.USAGE] = partial(_facts_of, derived)
+    return Followers(view, publisher, parts, checks)
+
+
+async def _facts_of(derived: Sequence[PlainDerive | UsageRest]) -> ServiceFacts:
+    problems = [problem for each in derived for problem in await each.problems()]
+    return ServiceFacts(serves=not problems, problems=problems)
 
 
 def usage_of(settings: MusterSettings, bus: Log) -> UsageRest | None:

@@ -25,6 +25,7 @@ from muster_bus.pipe import messages as of_log
 from muster_bus.pipe.following import FollowedLog
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_event_publisher.grpc_events import EventsDoor
+from muster_rest.system_health import ServiceCheck, ServiceFacts
 from muster_runtime import logs
 from muster_runtime.addresses import listen_at
 from muster_runtime.as_child import become_child, run_child
@@ -53,7 +54,7 @@ from muster_cli.followers_pipe import (
     Stop,
     Told,
 )
-from muster_cli.operations import HEALTH_TIMEOUT_S, ProblemCheck
+from muster_cli.operations import HEALTH_TIMEOUT_S
 from muster_cli.priority import give_way
 from muster_cli.running import Opened, Part, run
 from muster_cli.settings import MusterSettings
@@ -154,22 +155,23 @@ class _Teller:
         while True:
             self._news.clear()
             was_up = self._up
-            problems = {name: await _ask(check) for name, check in self._followers.problems.items()}
+            services = {part: await _ask(check) for part, check in self._followers.checks.items()}
             ready = was_up and await self._followers.view.healthy()
             front = self.front.state if self.front is not None else FrontState.CLOSED
-            self._channel.send(Told(ready, problems, front))
+            notes = self.front.log_notes() if self.front is not None else ()
+            self._channel.send(Told(ready, services, tuple(notes), front))
             wait_s = _TELL_SOON_S if was_up and not ready else in_step_s(_TELL_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._news.wait()
 
 
-async def _ask(check: ProblemCheck) -> tuple[str, ...]:
+async def _ask(check: ServiceCheck) -> ServiceFacts:
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
-            return tuple(await check())
+            return await check()
     except TimeoutError:
-        return (f"no answer in {HEALTH_TIMEOUT_S:g} s",)
+        return ServiceFacts(serves=False, problems=(f"no answer in {HEALTH_TIMEOUT_S:g} s",))
 
 
 async def serve(channel: Channel[FromParent], clock: Clock) -> int:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Callable
 
+import msgspec
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import BusError
@@ -19,6 +21,8 @@ from muster_gateway.errors import SettingsWrong
 from muster_gateway.front_end import FrontEnd
 from muster_gateway.http_bodies import HeldBodies, bounded
 from muster_gateway.http_front import Target, respond_error
+from muster_rest.shapes.health import SystemHealthDao
+from muster_rest.system_health import unreachable
 from muster_runtime.caller import INTERNAL, Caller, current
 from muster_runtime.channel import Channel
 from muster_runtime.life import Life
@@ -70,17 +74,26 @@ class GatewayBackend:
     async def live(self) -> bool:
         """Tells whether the deciding process should be kept."""
         try:
-            return (await self._ask("/health/live", _HEALTH_TIMEOUT_S)).status == 200
+            return (await self._ask("/livez", _HEALTH_TIMEOUT_S)).status == 200
         except TimeoutError:
             return False
 
-    async def health(self) -> tuple[bool, list[str]]:
-        """Returns whether the gateway can serve, and the deciding process's problems."""
+    async def ready(self) -> tuple[bool, list[str]]:
+        """Returns whether the gateway can serve, and why not."""
         try:
-            answer = await self._ask("/health", _HEALTH_TIMEOUT_S)
+            answer = await self._ask("/readyz", _HEALTH_TIMEOUT_S)
         except TimeoutError:
-            return False, [f"the deciding process has not answered for {_HEALTH_TIMEOUT_S:g} s"]
+            return False, [_silence()]
         return answer.status == 200, answer.body.decode().splitlines()[1:]
+
+    async def health(self) -> SystemHealthDao:
+        """Returns the state of the whole, as the deciding process computes it."""
+        try:
+            answer = await self._ask("/ws/v1/health", _HEALTH_TIMEOUT_S)
+        except TimeoutError:
+            remedy = "see the log of muster up; if the process hangs, restart it"
+            return unreachable(_silence(), remedy, time.time_ns())
+        return msgspec.json.decode(answer.body, type=SystemHealthDao)
 
     async def exposition(self) -> bytes:
         """Returns the metrics of both processes. Raises OSError."""
@@ -160,6 +173,7 @@ class FollowersFront:
         self._view = bounded(_fresh(bus, _beside(followers.view.asgi, self.backend)), held)
         self._publisher = bounded(_fresh(bus, followers.publisher.asgi), held)
         self._gateway_id = ""
+        self._front: FrontEnd | None = None
         self._opening, self._closing, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._life = Life("front end")
         self.state = FrontState.CLOSED
@@ -174,6 +188,10 @@ class FollowersFront:
         """The gateway stops. The state changes when the open requests have ended."""
         self._closing.set()
         self._opening.set()
+
+    def log_notes(self) -> list[str]:
+        """Returns the damaged parts of the log that the front end met, one sentence each."""
+        return self._front.log_notes() if self._front is not None else []
 
     # ---- the service; see :class:`muster_cli.running.Service` -------------------------------------------------------
 
@@ -237,6 +255,7 @@ class FollowersFront:
             self._is(FrontState.FAILED)
             return None
         self.problem = ""
+        self._front = front
         self._is(FrontState.OPEN)
         return front
 
@@ -281,6 +300,10 @@ def _beside(view: Target, backend: GatewayBackend) -> Target:
             await view(scope, receive, _nowhere)
 
     return serve
+
+
+def _silence() -> str:
+    return f"the deciding process has not answered for {_HEALTH_TIMEOUT_S:g} s"
 
 
 async def _nowhere(_message: object) -> None:

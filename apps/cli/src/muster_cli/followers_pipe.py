@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 from muster_bus.clock import Anchor
 from muster_bus.pipe import messages as of_log
+from muster_rest.system_health import Part, ServiceFacts
 from muster_runtime.channel import Message
 from muster_runtime.identity import Identity
 from pydantic import BaseModel, SecretStr
@@ -86,12 +87,14 @@ class FrontState(StrEnum):
 
 class Told(Message):
     """:param ready: everything is up and answers.
-    :param problems: by service, one sentence each.
+    :param services: what each service says of itself, by part.
+    :param log_notes: damaged parts of the log that the front end met.
     :param front: what the front end does.
     """
 
     ready: bool
-    problems: dict[str, tuple[str, ...]]
+    services: dict[Part, ServiceFacts]
+    log_notes: tuple[str, ...] = ()
     front: FrontState = FrontState.CLOSED
 
 

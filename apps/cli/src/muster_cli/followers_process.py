@@ -40,6 +40,7 @@ from muster_gateway.events_proxy import EventsProxy
 from muster_gateway.http_front import Target, respond_error
 from muster_gateway.http_target import HttpTarget
 from muster_gateway.view_client import ViewClient
+from muster_rest.system_health import Part, ServiceCheck, ServiceFacts
 from muster_runtime import exposition, logs
 from muster_runtime.channel import Channel
 from muster_runtime.child_process import WAIT_MIN_S, ChildProcess, keep_running
@@ -64,7 +65,6 @@ from muster_cli.followers_pipe import (
     in_clear,
     socket_directory,
 )
-from muster_cli.operations import ProblemCheck
 from muster_cli.settings import MusterSettings
 
 log = structlog.get_logger(__name__)
@@ -96,10 +96,14 @@ class FollowersFailed(Exception):
     """A follower could not start."""
 
 
+class FollowersSilent(OSError):
+    """The followers' process is gone, or reports nothing."""
+
+
 class FollowersProcess:
     """See the module's docstring; :class:`~muster_cli.running.Service` describes the methods.
 
-    :param names: of the followers, for health.
+    :param parts: of the followers, for the state of the whole.
     :param first: the first child, if it was started before; None: it is started here.
     :param listener: the bound socket of the HTTP front, which children inherit; None: there is none.
     :ivar view, publisher, events: for the gateway.
@@ -110,14 +114,14 @@ class FollowersProcess:
         settings: MusterSettings,
         bus: SqliteLog,
         clock: Clock,
-        names: Sequence[str],
+        parts: Sequence[Part],
         *,
         first: ChildProcess[FromFollowers] | None = None,
         listener: socket.socket | None = None,
         silent_max_s: int = SILENT_MAX_S,
         wait_min_s: float = WAIT_MIN_S,
     ) -> None:
-        self._settings, self._log, self._clock, self._names = settings, bus, clock, tuple(names)
+        self._settings, self._log, self._clock, self._parts = settings, bus, clock, tuple(parts)
         self._silent_max_s, self._wait_min_s = silent_max_s, wait_min_s
         self._listener = listener
         self._spawned: ChildProcess[FromFollowers] | None = first or self._spawn()
@@ -215,16 +219,21 @@ class FollowersProcess:
         """Tells whether the followers answer."""
         return self.is_heard and self._told is not None and self._told.ready
 
-    def problems(self) -> dict[str, ProblemCheck]:
-        """Returns the checks by name, as :class:`~muster_cli.followers.Followers` has them."""
-        return {name: partial(self._problems, name) for name in self._names}
+    def checks(self) -> dict[Part, ServiceCheck]:
+        """Returns the checks, as :class:`~muster_cli.followers.Followers` has them."""
+        return {part: partial(self._facts, part) for part in self._parts}
 
-    async def _problems(self, name: str) -> list[str]:
+    def log_notes(self) -> Sequence[str]:
+        """Returns the damaged parts of the log that the child's front end met, one sentence each."""
+        return self._told.log_notes if self._told is not None else ()
+
+    async def _facts(self, part: Part) -> ServiceFacts:
         if self._told is None:
-            return [self._gone]
+            raise FollowersSilent(self._gone)
         if not self.is_heard:
-            return [f"the followers' process has said nothing for {self._clock.monotonic() - self._told_s:.0f} s"]
-        return list(self._told.problems.get(name, ()))
+            silent_s = self._clock.monotonic() - self._told_s
+            raise FollowersSilent(f"the followers' process has reported nothing for {silent_s:.0f} s")
+        return self._told.services.get(part) or ServiceFacts()
 
     # ---- requests to the followers ----------------------------------------------------------------------------------
 

@@ -262,16 +262,24 @@ def demo(
 def health(
     address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS,
     *,
+    process: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
     timeout_s: numbers.TimeoutS = 3.0,
     flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
-    """Checks whether a process is ready; exit code 0 if it is.
+    """Shows how each part of Muster is, the worst first; exit code 1 if one has failed (docs/health.md).
 
-    With a token, a gateway's HTTP front gives details.
+    With a token, a gateway gives details.
 
-    :param address: grpc://host:port of a gateway, or http://host:port (https://) of any other service.
+    :param address: grpc://host:port or http://host:port (https://) of a gateway; of any other service with --process.
+    :param process: only ask whether this one process is ready, as a container's health check does.
+    :param json: print JSON.
     :param timeout_s: how long to wait for an answer.
     """
+    if not process:
+        from muster_cli.health import health as of_all
+
+        return of_all(address, timeout_s, flags.access(), as_json=json)
     from muster_cli.probe import probe
 
     ready, why = probe(address, timeout_s, flags.access())

@@ -30,7 +30,7 @@ def operations_app(
     healthy: Mapping[str, HealthCheck] | None = None,
     facts: Mapping[str, Facts] | None = None,
 ) -> Starlette:
-    """Serves ``/health/live``, ``/health/ready`` and ``/metrics``, and passes everything else to ``mounted``.
+    """Serves ``/livez``, ``/readyz`` and ``/metrics``, and passes everything else to ``mounted``.
 
     Live: the process's event loop works. Ready: every service is ready and answers in time; otherwise 503. Both answers
     list the problems.
@@ -72,9 +72,8 @@ def operations_app(
             return Response(f"{error}\n", 503, {"retry-after": "1"}, media_type="text/plain")
 
     routes: list[Route | Mount] = [
-        Route("/health/live", live),
-        Route("/health/ready", ready),
-        Route("/health", ready),
+        *(Route(path, live) for path in ("/livez", "/health/live")),
+        *(Route(path, ready) for path in ("/readyz", "/health/ready", "/health")),
         Route("/metrics", metrics),
     ]
     if mounted is not None:

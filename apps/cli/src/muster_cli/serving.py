@@ -24,9 +24,11 @@ from muster_bus.clock import Anchor, Clock, SystemClock
 from muster_bus.engines import make_log
 from muster_bus.errors import BusError, LogBehind, LogDamaged, LogUnavailable
 from muster_bus.log import Log
+from muster_bus.membership import GroupLog
 from muster_core.external.errors import NotSynced
 from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
 from muster_event_publisher.errors import SinkSettingsWrong
+from muster_rest import system_health as health
 from muster_runtime import logs
 from muster_runtime.addresses import listen
 from muster_runtime.extras import require
@@ -343,7 +345,7 @@ def _everything(
         settings,
         bus,
         clock,
-        followers.problems,
+        followers.checks,
         view=followers.view.asgi,
         publisher=followers.publisher.asgi,
         events=followers.publisher.events_service,
@@ -369,7 +371,8 @@ def _in_two(
         settings,
         bus,
         clock,
-        followers.problems(),
+        followers.checks(),
+        log_notes=followers.log_notes,
         view=followers.view,
         publisher=followers.publisher,
         events=followers.events,
@@ -383,22 +386,21 @@ def _in_two(
     return Plan([opened], parts, [gateway.ready, followers.healthy, followers.front.is_decided])
 
 
-def _following(settings: MusterSettings) -> list[str]:
-    """Returns the followers' names, as in ``followers.py``. This process does not load that module, which imports them
+def _following(settings: MusterSettings) -> list[health.Part]:
+    """Returns the followers' parts, as in ``followers.py``. This process does not load that module, which imports them
     all.
     """
-    names = ["view", "event publisher"]
-    if settings.derive.enabled and settings.log.derived_topics:
-        names += ["derive", *(["usage"] if settings.derive.usage else [])]
-    return names
+    usage = settings.derive.enabled and settings.log.derived_topics
+    return [health.Part.VIEW, health.Part.PUBLISHER, *([health.Part.USAGE] if usage else [])]
 
 
 def _deciding(
     settings: MusterSettings,
     bus: Log,
     clock: Clock,
-    following: Mapping[str, operations.ProblemCheck],
+    following: Mapping[health.Part, health.ServiceCheck],
     *,
+    log_notes: Callable[[], Sequence[str]] = tuple,
     view: Target,
     publisher: Target,
     events: EventsDoor,
@@ -423,7 +425,10 @@ def _deciding(
         publisher=publisher,
         events=events,
         ready_when=[scheduler.healthy],
-        beside={"scheduler": scheduler.problems, **following},
+        services=following,
+        scheduler=None if isinstance(bus, GroupLog) else scheduler.health_facts,
+        one_process=True,
+        log_notes=log_notes,
         exposition=exposition,
         listener=listener,
         other_front=other_front,

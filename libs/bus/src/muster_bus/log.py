@@ -32,6 +32,7 @@ backends
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -228,3 +229,11 @@ class LogCondition(Protocol):
     def problems(self) -> list[str]:
         """Returns what an operator must know although the log works, one sentence each."""
         ...
+
+
+@runtime_checkable
+class LogOnDisk(Protocol):
+    """A log in a file of this machine. What it refuses (:class:`LogCondition`) is for want of room on the disk."""
+
+    @property
+    def path(self) -> Path: ...

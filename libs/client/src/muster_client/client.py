@@ -459,7 +459,7 @@ class RmClient:
             response_deserializer=si.RegisterResourceManagerResponse.FromString,
         )
         settings, deadline = self._settings, self._clock.monotonic() + self._settings.register_timeout_s
-        backoff = self._backoff("register")
+        backoff, refusal = self._backoff("register"), ""
         while True:
             left_s = deadline - self._clock.monotonic()
             asked = call(self._registration, timeout=max(left_s, 0.001), metadata=self._sent())
@@ -469,10 +469,12 @@ class RmClient:
             except grpc.aio.AioRpcError as error:
                 code, details = error.code(), error.details() or ""
                 if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise RegistrationFailed(f"no answer within {settings.register_timeout_s} s: {details}") from error
+                    # An earlier attempt's answer says more than this code, whose text is the library's own.
+                    why = refusal or details
+                    raise RegistrationFailed(f"no answer within {settings.register_timeout_s} s: {why}") from error
                 if code not in _TRY_AGAIN:
                     raise RegistrationRejected(code, details) from error
-                wait_s = backoff.failed()
+                refusal, wait_s = details, backoff.failed()
                 if self._clock.monotonic() + wait_s >= deadline:
                     raise RegistrationFailed(f"{code.name} for {settings.register_timeout_s} s: {details}") from error
                 await asyncio.sleep(wait_s)

@@ -7,9 +7,11 @@ from typing import Any
 
 from muster_runtime.identity import Right
 
-from muster_rest.parameters import ACTION, AFTER, ENTRIES, IDENTITY, OF_RM, RESULT, SINCE, UNTIL
+from muster_rest.parameters import ACTION, AFTER, ENTRIES, IDENTITY, OF_RM, RESULT, RM, SINCE, UNTIL
 from muster_rest.route import Media, Parameter, Route
 from muster_rest.shapes.audit import AuditPageDao
+from muster_rest.shapes.health import SystemHealthDao
+from muster_rest.shapes.measures import HealthDao
 from muster_rest.shapes.operate import ConfiguredDao, OperatedDao, WhoamiDao
 
 _PROBES = "probes have no token; without the role read they get only the first line"
@@ -17,13 +19,13 @@ _PAGE = "these files have no data; the page requests its data with its reader's 
 
 _READY = Route(
     "GET",
-    "/health",
+    "/readyz",
     "front.ready",
-    "Whether the gateway can serve, and its problems",
+    "Whether this process can serve, and why not",
     right=Right.NONE,
     statuses=(200, 503),
     media=Media.TEXT,
-    notes="The gateway's. View and publisher answer JSON at their own ports.",
+    notes="For orchestrators. health.md",
     why=_PROBES,
 )
 
@@ -77,16 +79,46 @@ def _configuration(action: str, summary: str, why: str) -> Route:
     )
 
 
+_LIVE = replace(_READY, path="/livez", handler="front.live", summary="Whether this process works")
+
 GATEWAY = (
-    _READY,
     replace(
         _READY,
-        path="/health/live",
-        handler="front.live",
-        summary="Whether the gateway's process works",
-        notes="The gateway's.",
+        path="/health",
+        handler="front.health",
+        summary="Whether the whole works, and what does not",
+        notes="503 if a part has failed. View and publisher answer JSON about themselves at their own ports. health.md",
     ),
-    replace(_READY, path="/health/ready", notes="The gateway's."),
+    _LIVE,
+    _READY,
+    replace(_LIVE, path="/health/live", notes="`/livez`"),
+    replace(_READY, path="/health/ready", notes="`/readyz`"),
+    Route(
+        "GET",
+        "/ws/v1/health",
+        "front.system_health",
+        "The state of the whole, by part",
+        SystemHealthDao,
+        right=Right.NONE,
+        statuses=(200,),
+        notes="Without the right read: the grade alone. health.md",
+        why="callers without a right to read get the grade alone",
+    ),
+    Route(
+        "GET",
+        "/ws/v1/scheduler/healthcheck",
+        "front.healthcheck",
+        "The health checks",
+        HealthDao,
+        parameters=(RM,),
+        statuses=(200, 400, 404),
+        core=True,
+        notes=(
+            "Without `rm`: of all RMs, because a probe names none. Some checks more than YuniKorn: one for each part "
+            "of `/ws/v1/health`. Each check looks at the state itself, so an allocation that was refused once does "
+            "not make it unhealthy for ever."
+        ),
+    ),
     Route(
         "GET",
         "/metrics",

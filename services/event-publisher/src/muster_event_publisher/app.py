@@ -13,6 +13,7 @@ from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.log import Log
 from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
+from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life, together
 from muster_runtime.waits import in_step_s
@@ -119,9 +120,8 @@ class PublisherService:
         target = view or settings.view_url
         self._states = ObjectStates(target, clock, lambda: self._streams.stopping) if target else None
         self._rest = EventsRest(
-            source, self._streams, settings, self.problems, extra_routes, self._states, self.facts, self._filling,
-            self.healthy,
-        )  # fmt: skip
+            source, self._streams, settings, self.service_facts, extra_routes, self._states, self.facts, self._filling,
+)  # fmt: skip
         self.asgi = self._rest.app
         watch_limits = WatchLimits(
             settings.stream_lag_records_max, settings.stream_stall_s, settings.keepalive_s,
@@ -271,6 +271,12 @@ class PublisherService:
     async def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
         return await self._hindrances() + self.damaged()
+
+    async def service_facts(self) -> ServiceFacts:
+        """Whether everything works, and the problems."""
+        hindrances = await self._hindrances()
+        problems = [*hindrances, *self.damaged()]
+        return ServiceFacts(serves=not hindrances, problems=problems, behind=self._exports.problems)
 
     def damaged(self) -> list[str]:
         """The damaged parts of the log that were passed over, one sentence each."""

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from muster_rest.publisher import BATCH, OPEN_STREAMS, PUBLISHER, STREAM
+from muster_rest.system_health import ServiceCheck
 from muster_runtime import whose
 from muster_runtime.go_json import error_body
 from muster_runtime.life import until
@@ -43,7 +44,7 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -70,7 +71,7 @@ _HEADERS = {
 # A request for nearly one of these paths (letter case, a slash at the end) is redirected there.
 _NEAR = frozenset({BATCH.path, STREAM.path, OPEN_STREAMS.path})
 # Requests that do not need the rings.
-_PASSING = frozenset({OPEN_STREAMS.path, "/health", "/metrics"})
+_PASSING = frozenset({OPEN_STREAMS.path, "/health", "/readyz", "/livez", "/metrics"})
 # With every 503: a full limit has room again soon.
 _TRY_AGAIN = {"Retry-After": "1"}
 # YuniKorn's core compresses answers from this size on.
@@ -81,7 +82,6 @@ _GZIP_IN_THREAD_BYTES = 32 * 1024
 _SLICE = 200
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
-HealthCheck = Callable[[], Awaitable[list[str]]]
 
 
 class _Asked(NamedTuple):
@@ -149,7 +149,6 @@ class EventsRest:
     :param states: gives the states of objects; None: the publisher knows no view.
     :param facts: what /health says beside the problems.
     :param filling: requests for events wait for it.
-    :param healthy: whether /health answers 200 in spite of problems; None: it does not.
     :param extra_routes: further routes; :func:`get_endpoint` makes endpoints that answer like those of the events.
     """
 
@@ -158,21 +157,21 @@ class EventsRest:
         source: EventSource,
         streams: EventStreams,
         settings: PublisherSettings,
-        problems: HealthCheck,
+        health: ServiceCheck,
         extra_routes: Sequence[BaseRoute] = (),
         states: ObjectStates | None = None,
         facts: Callable[[], dict[str, object]] = dict,
         filling: Filling | None = None,
-        healthy: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        self._source, self._streams, self._settings, self._problems = source, streams, settings, problems
-        self._facts, self._healthy = facts, healthy
+        self._source, self._streams, self._settings, self._health_facts = source, streams, settings, health
+        self._facts = facts
         self._states = states
         endpoints: dict[str, Callable[..., Any]] = {
             "events.batch": _Get(self._batch),
             "events.stream": _Get(self._stream),
             "events.open_streams": _Get(self._open_streams),
             "process.health": self._health,
+            "process.live": _live,
             "process.metrics": _own_metrics,
         }
         app = Starlette(
@@ -329,10 +328,14 @@ class EventsRest:
         return peer
 
     async def _health(self, request: Request) -> Response:
-        problems = await self._problems()
-        healthy = not problems or (self._healthy is not None and await self._healthy())
-        body = json.dumps({"healthy": not problems, "problems": problems, **self._facts()}) + "\n"
-        return Response(body, 200 if healthy else 503, media_type="application/json")
+        found = await self._health_facts()
+        told = {"behind": list(found.behind)} if found.behind else {}
+        body = {"healthy": not found.problems, "problems": list(found.problems), **told, **self._facts()}
+        return JSONResponse(body, 200 if found.serves else 503)
+
+
+async def _live(_request: Request) -> Response:
+    return JSONResponse({"healthy": True, "problems": []})
 
 
 def routes_of(endpoints: Mapping[str, Callable[..., Any]]) -> list[BaseRoute]:

@@ -13,6 +13,7 @@ from muster_bus.topics import Topics, parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_proto.muster.v1 import admin_pb2
 from muster_queue_config.judge import Judged
+from muster_rest.system_health import OwnerState
 from muster_runtime.caller import current
 
 from muster_gateway.quotas import RegistrationQuotas, RmLimits
@@ -357,14 +358,68 @@ def encode_judged(found: Judged, bytes_max: int) -> JudgedConfiguration:
     return JudgedConfiguration(accepted=found.accepted, compiled=found.compiled if has_room else b"", problems=problems)
 
 
-def read_decided(record: Record) -> int:
-    """Decodes a record without a key: the scheduler's report that it has decided all requests before an offset. 0: it
-    is no report. Raises CodecError.
+_OWNER_STATES = {
+    envelope_pb2.SchedulerHeartbeat.SERVING: OwnerState.SERVING,
+    envelope_pb2.SchedulerHeartbeat.STARTING: OwnerState.STARTING,
+    envelope_pb2.SchedulerHeartbeat.STUCK: OwnerState.STUCK,
+}
+# Of one heartbeat, as its writer bounds it, too.
+_PROBLEMS_MAX, _PROBLEM_CHARS = 20, 400
+
+
+class Owned(NamedTuple):
+    """A partition in a heartbeat.
+
+    :ivar for_s: how long it has been in this state; 0 while it serves.
+    :ivar problem: why it does not serve.
+    """
+
+    state: OwnerState
+    for_s: float
+    problem: str
+
+
+class Heartbeat(NamedTuple):
+    """What a scheduler says of itself.
+
+    :ivar instance: of this start of the process.
+    :ivar session_s: after this silence the others of its group take its partitions over; 0: not known.
+    :ivar owned: by partition; none: it stops.
+    :ivar problems: what an operator must know although partitions are decided.
+    :ivar external: external sources that are away.
+    """
+
+    instance: str
+    session_s: float
+    owned: dict[int, Owned]
+    problems: tuple[str, ...] = ()
+    external: tuple[str, ...] = ()
+
+
+def read_report(record: Record) -> tuple[int, Heartbeat | None]:
+    """Decodes a record without a key: the scheduler's report that it has decided all requests before an offset (0: it
+    is none), or its heartbeat. Raises CodecError.
     """
     try:
-        return envelope_pb2.ResponseEnvelope.FromString(record.value or b"").decided
+        envelope = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
     except DecodeError as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
+    return envelope.decided, _heartbeat(envelope.heartbeat) if envelope.HasField("heartbeat") else None
+
+
+def _heartbeat(found: envelope_pb2.SchedulerHeartbeat) -> Heartbeat:
+    return Heartbeat(
+        found.instance,
+        found.session_timeout_ms / 1000,
+        {
+            each.partition: Owned(
+                _OWNER_STATES.get(each.state, OwnerState.STARTING), each.for_ms / 1000, each.problem[:_PROBLEM_CHARS]
+            )
+            for each in found.owned
+        },
+        tuple(each[:_PROBLEM_CHARS] for each in found.problems[:_PROBLEMS_MAX]),
+        tuple(each[:_PROBLEM_CHARS] for each in found.external[:_PROBLEMS_MAX]),
+    )
 
 
 def encode_configuration_answer(answer: ConfigurationAnswer) -> bytes:

@@ -22,6 +22,7 @@ from muster_bus.clock import Clock
 from muster_bus.damage import DamagedParts
 from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
+from muster_rest.shapes.health import SystemHealthDao
 from muster_runtime.caller import Caller
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
@@ -67,8 +68,12 @@ class Backend(Protocol):
         """Tells whether the gateway's process should be kept. Bounded in time; never raises."""
         ...
 
-    async def health(self) -> tuple[bool, list[str]]:
-        """Returns whether the gateway can serve, and all problems. Bounded in time; never raises."""
+    async def ready(self) -> tuple[bool, list[str]]:
+        """Returns whether the gateway can serve, and why not. Bounded in time; never raises."""
+        ...
+
+    async def health(self) -> SystemHealthDao:
+        """Returns the state of the whole. Bounded in time; never raises."""
         ...
 
     async def exposition(self) -> bytes:
@@ -111,13 +116,13 @@ class FrontEnd:
         # (A front end that was started again has entries of the same gateway.)
         self._audit = AuditWriter(topics, clock, gateway_id, series=f"http-{secrets.token_hex(4)}-")
         self._damage = DamagedParts("the audit entries in them are not shown")
-        self._backend = backend
         front = HttpFront(
             view,
             publisher,
             self._doorman,
             backend.live,
-            self._health,
+            backend.ready,
+            backend.health,
             backend.exposition,
             settings.default_rm,
             self._callers,
@@ -161,9 +166,9 @@ class FrontEnd:
                     await self._writer.close()
         self._life.end()
 
-    async def _health(self) -> tuple[bool, list[str]]:
-        serves, problems = await self._backend.health()
-        return serves, [*problems, *self._damage.problems()]
+    def log_notes(self) -> list[str]:
+        """Returns the damaged parts of the log that this front end met, one sentence each."""
+        return self._damage.problems()
 
     async def _watch_files(self) -> None:
         """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""

@@ -22,13 +22,14 @@ from urllib.parse import parse_qsl
 
 import structlog
 from muster_bus.errors import BusError
-from muster_rest import openapi
+from muster_rest import openapi, system_health
 from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
+from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_runtime.caller import Caller
 from muster_runtime.exposition import SharedExposition, TooManyReaders
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
 from muster_runtime.gateway_note import GatewayNote
-from muster_runtime.go_json import error_body
+from muster_runtime.go_json import error_body, go_json
 from muster_runtime.http_server import cutter
 from muster_runtime.identity import IDENTITY_HEADERS, Identity, Right, Role
 from muster_runtime.whose import DEFAULT_RM_HEADER, header
@@ -49,6 +50,7 @@ from muster_gateway.errors import (
     shown,
     why_not,
 )
+from muster_gateway.healthcheck import answer_healthcheck
 from muster_gateway.identity import Doorman, Refusal
 from muster_gateway.operate_pages import whoami
 from muster_gateway.page import Page
@@ -95,7 +97,8 @@ class HttpFront:
 
     :param doorman: identifies callers.
     :param live: tells whether the gateway's process should be kept.
-    :param health: returns whether the gateway can serve, and all problems of its process, one sentence each.
+    :param ready: returns whether the gateway can serve, and why not, one sentence each.
+    :param health: returns the state of the whole.
     :param exposition: returns the answer of ``/metrics``; None: this process's metrics.
     :param default_rm: the RM of a request that names none, where there are several; "": none.
     :param calls: keeps the requests that are under way.
@@ -113,7 +116,8 @@ class HttpFront:
         publisher: Target,
         doorman: Doorman,
         live: Callable[[], Awaitable[bool]],
-        health: Callable[[], Awaitable[tuple[bool, list[str]]]],
+        ready: Callable[[], Awaitable[tuple[bool, list[str]]]],
+        health: Callable[[], Awaitable[SystemHealthDao]],
         exposition: Callable[[], Awaitable[bytes]] | None = None,
         default_rm: str = "",
         calls: Calls | None = None,
@@ -129,7 +133,7 @@ class HttpFront:
         self._calls, self._rates, self._audit = calls if calls is not None else Calls(), rates, audit
         self._default_rm, self._note = header(default_rm), note
         self._view, self._publisher, self._doorman = view, publisher, doorman
-        self._live, self._health = _Shared(live), _Shared(health)
+        self._live, self._ready, self._health = _Shared(live), _Shared(ready), health
         self._exposition = SharedExposition(exposition)
         self._refusals = Seldom(_REFUSED_TOLD_S)
         self._page = Page()
@@ -282,12 +286,32 @@ class HttpFront:
             await respond(
                 send, 200, _JSON, document, [(b"access-control-allow-origin", b"*")], body_wanted=method == "GET"
             )
+        elif handler == "front.healthcheck":
+            await answer_healthcheck(self._view, await self._health(), scope, receive, send)
+        elif handler == "front.system_health":
+            await self._system_health(identity, send, body_wanted=method == "GET")
         else:
-            good, problems = (await self._live(), []) if handler == "front.live" else await self._health()
+            good, problems = await self._probed(handler)
             # The first line is for probes. The problems below are for readers.
             problems = problems if identity.rights.may(Right.INSPECT) else []
             text = "".join(f"{line}\n" for line in ("SERVING" if good else "NOT_SERVING", *problems)).encode()
             await respond(send, 200 if good else 503, _TEXT, text, body_wanted=method == "GET")
+
+    async def _probed(self, handler: str | None) -> tuple[bool, list[str]]:
+        """Answers a probe: whether all is well, and what is not, one line each."""
+        if handler == "front.live":
+            return await self._live(), []
+        if handler == "front.ready":
+            return await self._ready()
+        state = await self._health()
+        return state.grade is not Grade.FAILED, system_health.lines(state)
+
+    async def _system_health(self, identity: Identity, send: Send, *, body_wanted: bool) -> None:
+        state = await self._health()
+        if not identity.rights.may(Right.READ):
+            state = system_health.without_parts(state)
+        headers: RawHeaders = [(b"access-control-allow-origin", b"*"), (b"cache-control", b"no-store")]
+        await respond(send, 200, _JSON, go_json(state) + b"\n", headers, body_wanted=body_wanted)
 
     async def _operated(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":

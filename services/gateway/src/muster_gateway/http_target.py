@@ -101,6 +101,7 @@ class HttpTarget:
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s)
         self._session: aiohttp.ClientSession | None = None
         self._ahead = HeldBodies()
+        self._is_away = False
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -129,12 +130,15 @@ class HttpTarget:
             if body is not None and body.failed:
                 await refuse_body(send, body.failed, self._body_s)
                 return
-            log.warning("http target away", target=self._name, error=type(error).__name__)
+            if not self._is_away:  # the state of the whole asks each second or so
+                log.warning("http target away", target=self._name, error=type(error).__name__)
+            self._is_away = True
             headers = [(b"retry-after", RETRY_AFTER_S)]
             await respond_error(send, 503, f"The {self._name} is not reachable, try again", headers)
             return
         if response is None:
             return
+        self._is_away = False
         try:
             await self._relay(response, scope, receive, send)
         finally:

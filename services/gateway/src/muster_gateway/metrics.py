@@ -36,6 +36,9 @@ class Metric(StrEnum):
     ADMIN_SECONDS = "muster_gateway_admin_seconds"
     TRANSITIONS = "muster_gateway_rm_transitions"
     READY = "muster_gateway_ready"
+    HEALTH_GRADE = "muster_health_grade"
+    PARTITION_OWNER = "muster_partition_owner"
+    OLDEST_REQUEST_SECONDS = "muster_oldest_undecided_request_seconds"
     EVENTS = "muster_gateway_events"
     UNREADABLE = "muster_gateway_unreadable_responses"
     UNREADABLE_EVENTS = "muster_gateway_unreadable_events"
@@ -109,6 +112,13 @@ admin_calls = Counter(
 admin_seconds = Histogram(Metric.ADMIN_SECONDS, "Duration of these calls.", ["method"], buckets=_REGISTRATION_BUCKETS)
 transitions = Counter(Metric.TRANSITIONS, "Changes of RM states by this gateway.", ["state"])
 ready = Gauge(Metric.READY, "1 while health reports SERVING.")
+health_grade = Gauge(Metric.HEALTH_GRADE, "Grade of each part of Muster: 0 ok, 1 degraded, 2 failed.", ["part"])
+partition_owner = Gauge(Metric.PARTITION_OWNER, "1 while a scheduler decides for this partition.", ["partition"])
+oldest_request_seconds = Gauge(
+    Metric.OLDEST_REQUEST_SECONDS,
+    "Age of the oldest request of this gateway that is not decided; 0: none.",
+    ["partition"],
+)
 unreadable = Counter(Metric.UNREADABLE, "Records of the response log that did not decode.")
 events = Counter(Metric.EVENTS, "Events put on callback streams.")
 unreadable_events = Counter(Metric.UNREADABLE_EVENTS, "Records of the event log that did not decode.")

@@ -7,6 +7,7 @@ not answered in time. So a caller must be able to repeat each of these questions
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 
 from muster_bus.errors import BusError
@@ -31,9 +32,20 @@ _WORDS: dict[type, tuple[str, str]] = {
 
 
 class Questions:
-    """Asks the scheduler. See the module's docstring."""
+    """Asks the scheduler. See the module's docstring.
 
-    def __init__(self, settings: GatewaySettings, topics: Topics, writer: LogWriter, tails: list[ResponseTail]) -> None:
+    :param fault: returns why a request to a partition is not decided, in a clause; "": nothing is known.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        topics: Topics,
+        writer: LogWriter,
+        tails: list[ResponseTail],
+        fault: Callable[[int], str] = lambda _: "",
+    ) -> None:
+        self._fault = fault
         self._settings, self._topics, self._writer, self._tails = settings, topics, writer, tails
         self._waiting = 0
 
@@ -66,7 +78,8 @@ class Questions:
                 answer, at = await answered
         except TimeoutError:
             current().carried = queued
-            raise SchedulerSilent(f"the scheduler did not answer within {timeout_s:g} s: {again}") from None
+            fault = self._fault(tail.partition) or f"the scheduler did not answer within {timeout_s:g} s"
+            raise SchedulerSilent(f"{fault}: {again}") from None
         except BusError as error:
             current().carried = False  # (The log may have it nevertheless: then the trail has both entries.)
             raise LogDown(f"the log does not take the {what} ({why_not(error)}): {again}") from error

@@ -39,8 +39,9 @@ from muster_bus.topics import Topics
 from muster_runtime.waits import in_step_s
 
 from muster_gateway import metrics
-from muster_gateway.codec import Answer, Registration, Response, read_decided, read_response
+from muster_gateway.codec import Answer, Registration, Response, read_report, read_response
 from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
+from muster_gateway.scheduler_reports import SchedulerReports
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
 from muster_gateway.stream_kind import StreamKind
 from muster_gateway.turns import Active
@@ -246,6 +247,7 @@ class ResponseTail:
     """Follows one partition of si.responses from its end, and gives each record to its feed or its waiting call.
 
     :param stirred: called after records were given to feeds: their positions may move now.
+    :param owners: gets the schedulers' reports.
     """
 
     def __init__(
@@ -256,7 +258,9 @@ class ResponseTail:
         batch: int,
         stirred: Callable[[], None] = lambda: None,
         damage: DamagedParts = _UNSEEN,
+        owners: SchedulerReports | None = None,
     ) -> None:
+        self._owners = owners
         self._bus, self._topics, self.partition, self._batch = bus, topics, partition, batch
         self._stirred, self._damage = stirred, damage
         self._reader: LogReader | None = None
@@ -291,8 +295,13 @@ class ResponseTail:
 
     def _report(self, record: Record) -> None:
         with contextlib.suppress(CodecError):
-            if decided := read_decided(record):
+            decided, heartbeat = read_report(record)
+            if heartbeat is not None and self._owners is not None:
+                self._owners.on_heartbeat(heartbeat)
+            if decided:
                 self.decided = decided
+                if self._owners is not None:
+                    self._owners.on_decided(self.partition, decided)
                 reports, self._reports = self._reports, asyncio.Event()
                 reports.set()
 

@@ -27,14 +27,16 @@ from muster_bus.errors import BusError, LogBehind
 from muster_bus.log import Log, LogCondition, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_queue_config.judge import Judge
+from muster_rest.system_health import Part, SchedulerFacts, ServiceCheck
 from muster_runtime.addresses import on_loopback
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_runtime.waits import growing_s, in_step_s
 
-from muster_gateway import admin, audit_reads, callbacks, events_proxy, metrics, metrics_service
+from muster_gateway import admin, audit_reads, callbacks, events_proxy, health_service, metrics, metrics_service
 from muster_gateway.access.calls import Calls
+from muster_gateway.access.certificate_ends import CertificateEnds
 from muster_gateway.access.grpc_door import GrpcDoor
 from muster_gateway.admin import AdminServicer
 from muster_gateway.audit import AuditWriter
@@ -45,11 +47,13 @@ from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
 from muster_gateway.connection_guard import ConnectionGuard
-from muster_gateway.connections import Accounts, Bounds
+from muster_gateway.connections import Accounts
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, why_not
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
 from muster_gateway.front_end import OtherFront
+from muster_gateway.health_monitor import GatewayFacts, HealthMonitor, check_of
+from muster_gateway.health_service import HealthServicer
 from muster_gateway.http_front import HttpFront, Target
 from muster_gateway.http_target import HttpTarget
 from muster_gateway.identity import Doorman
@@ -65,6 +69,8 @@ from muster_gateway.rates import Rates
 from muster_gateway.registration import Registrar
 from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
 from muster_gateway.rm_life import RmState
+from muster_gateway.scheduler_reports import RequestWriter, SchedulerReports
+from muster_gateway.server_options import bounds_of, server_options
 from muster_gateway.servicer import SERVICE, SchedulerServicer, StreamCalls
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.rebuild import rebuild
@@ -76,7 +82,6 @@ from muster_gateway.view_client import ViewClient
 log = structlog.get_logger(__name__)
 
 Ready = Callable[[], Awaitable[bool]]
-ProblemCheck = Callable[[], Awaitable[list[str]]]
 
 _SERVICES = (
     SERVICE,
@@ -85,17 +90,17 @@ _SERVICES = (
     metrics_service.SERVICE,
     events_proxy.SERVICE,
     audit_reads.SERVICE,
+    health_service.SERVICE,
 )
 
 # Within one lease a gateway renews the lease this many times: two renewals may be lost.
-_STREAM_WINDOW_BYTES = 1 << 17  # what an RM may send before the gateway reads it
 _SWEEPS_PER_LEASE = 3
 # A log or store that takes longer to answer counts as unhealthy.
 _HEALTH_TIMEOUT_S = 2.0
+# What the gateway has seen of itself is reused for this time.
+_LOOKED_S = 0.25
 # A gateway that is not ready looks again after so long, then after longer and longer.
 _SOON_S = 0.02
-# gRPC treats a shorter time between a client's pings as an attack (its default is five minutes).
-_MIN_PING_INTERVAL_MS = 10_000
 
 
 class Gateway:
@@ -108,7 +113,10 @@ class Gateway:
     :param publisher: the same for ``settings.publisher_url``.
     :param events: the same for ``settings.publisher_grpc_url``: it answers muster.v1.Events.
     :param ready_when: further conditions of readiness, for a process with several services.
-    :param beside: checks of those services by name; /health shows their problems, which do not affect readiness.
+    :param services: checks of other services, which do not affect readiness; None: view and publisher are asked.
+    :param scheduler: the schedulers of this process; None: they report over the log.
+    :param one_process: all services belong to one ``muster up``.
+    :param log_notes: what another process of it met in the log.
     :param exposition: returns the answer of the front's /metrics; None: this process's metrics.
     :param listener: a bound socket for HTTP, in place of one at ``settings.http_address``.
     :param other_front: serves that socket from another process; this gateway serves it while the other does not.
@@ -128,7 +136,10 @@ class Gateway:
         publisher: Target | None = None,
         events: EventsDoor | None = None,
         ready_when: Sequence[Ready] = (),
-        beside: Mapping[str, ProblemCheck] | None = None,
+        services: Mapping[Part, ServiceCheck] | None = None,
+        scheduler: Callable[[], SchedulerFacts] | None = None,
+        one_process: bool = False,
+        log_notes: Callable[[], Sequence[str]] = tuple,
         exposition: Callable[[], Awaitable[bytes]] | None = None,
         listener: socket.socket | None = None,
         other_front: OtherFront | None = None,
@@ -138,7 +149,8 @@ class Gateway:
         self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._bus, self._topics, self._clock = bus, topics, clock
         self._view, self._publisher, self._events = view, publisher, events
-        self._ready_when, self._beside = ready_when, dict(beside or {})
+        self._ready_when, self._services, self._one_process = ready_when, services, one_process
+        self._log_notes = log_notes
         self._exposition = exposition
         self._doorman = Doorman(settings)
         self._callers = Calls()
@@ -153,10 +165,12 @@ class Gateway:
         self._telling: set[asyncio.Task[None]] = set()
         self._quotas: Quotas | None = None
         self._codec = RequestCodec(topics, self.gateway_id)
+        self._owners = SchedulerReports(topics.partitions, clock)
         self._table = StreamTable()
         stirred = self._table.stirred.set
         self._tails = [
-            ResponseTail(bus, topics, p, settings.read_batch, stirred, self._damage) for p in range(topics.partitions)
+            ResponseTail(bus, topics, p, settings.read_batch, stirred, self._damage, self._owners)
+            for p in range(topics.partitions)
         ]
         self._writer: LogWriter | None = None
         self._server: grpc.aio.Server | None = None
@@ -181,6 +195,9 @@ class Gateway:
         self._stack = AsyncExitStack()
         self._life = Life("gateway")
         self._sessions_full = False
+        self._looked: tuple[float, GatewayFacts] | None = None
+        self._scheduler = scheduler if scheduler is not None else self._owners.facts
+        self._monitor: HealthMonitor | None = None
         self.grpc_port = 0
         self.grpc_mtls_port = 0
         self.http_port = 0
@@ -194,7 +211,9 @@ class Gateway:
         self._life.begin()
         try:
             # 1. the writer of the log
-            self._writer = await self._bus.writer(f"gateway {self.gateway_id}")
+            self._writer = RequestWriter(
+                await self._bus.writer(f"gateway {self.gateway_id}"), self._topics.requests, self._owners, self._clock
+            )
             self._stack.push_async_callback(self._writer.close)
             # 2. sessions
             await self.sessions.start()
@@ -213,13 +232,16 @@ class Gateway:
             # 4. periodic work
             self._life.watch(self._flush_for_ever(), "cursor flush")
             self._life.watch(self._sweep_for_ever(keeper, watch), "sweep")
-            self._life.watch(self._watch_health(), "health")
             self._life.watch(self._watch_files(), "files")
             self._life.watch(self._audit.run(self._writer), "audit")
-            # 5. the servers
+            # 5. the state of the whole
             view = await self._target(self._view, self.settings.view_url, "view")
+            publisher = await self._target(self._publisher, self.settings.publisher_url, "event publisher")
+            monitor = self._monitor = self._health_monitor(view, publisher)
+            self._life.watch(self._watch_health(monitor), "health")
+            # 6. the servers
             await self._open_grpc(keeper, view)
-            await self._open_http(view)
+            await self._open_http(view, publisher, monitor)
         except BaseException:
             await self.stop()
             raise
@@ -273,19 +295,35 @@ class Gateway:
 
     async def problems(self) -> list[str]:
         """Returns the present problems, one sentence each. Bounded; never raises."""
+        facts = await self._look()
+        refusal = self._bus.refusal() if isinstance(self._bus, LogCondition) else ""
+        silent = "" if facts.log_answers else "the log does not answer"
+        return [each for each in (silent, refusal, facts.disk_full, *facts.problems) if each]
+
+    async def _look(self) -> GatewayFacts:
+        """Looks at the gateway itself. Bounded; never raises."""
         if self._life.stopping or self._writer is None:
-            return ["the gateway is not running"]
-        silent = [str(tail.partition) for tail in self._tails if not tail.answering]
-        problems = [f"the responses of partition {', '.join(silent)} cannot be read"] if silent else []
+            return GatewayFacts(log_answers=True, problems=["the gateway is not running"])
         log_answers, sessions_answer = await asyncio.gather(
             _in_time(self._log_answers(self._writer)), _in_time(self.sessions.healthy())
         )
-        problems += [] if log_answers else ["the log does not answer"]
-        if isinstance(self._bus, LogCondition) and (refusal := self._bus.refusal()):
-            problems.append(refusal)
-        if self._sessions_full:
-            problems.append(str(SessionsFull()))
-        return problems + ([] if sessions_answer else ["the session store does not answer"])
+        silent = [str(tail.partition) for tail in self._tails if not tail.answering]
+        problems = [f"the responses of partition {', '.join(silent)} cannot be read"] if silent and log_answers else []
+        problems += [] if sessions_answer else ["the session store does not answer"]
+        facts = GatewayFacts(
+            log_answers,
+            problems,
+            notes=[*self._doorman.problems(), *self._rates.problems()],
+            log_notes=[*self._damage.problems(), *self._log_notes()],
+            disk_full=str(SessionsFull()) if self._sessions_full else "",
+        )
+        self._looked = self._clock.monotonic(), facts
+        return facts
+
+    async def _looked_lately(self) -> GatewayFacts:
+        if self._looked is not None and self._clock.monotonic() - self._looked[0] < _LOOKED_S:
+            return self._looked[1]
+        return await self._look()
 
     async def _log_answers(self, writer: LogWriter) -> bool:
         await writer.ready()
@@ -302,22 +340,30 @@ class Gateway:
         agreed = [await condition() for condition in self._ready_when]
         return [] if all(agreed) else ["another service of this process is not ready"]
 
-    async def health(self) -> tuple[bool, list[str]]:
-        """Returns whether the gateway can serve, and all problems of this process, one sentence each."""
+    async def readiness(self) -> tuple[bool, list[str]]:
+        """Returns whether the gateway can serve, and why not, one sentence each."""
         unready = await self.unready()
-        return not unready, [*unready, *await self._said_beside()]
+        return not unready, unready
 
     async def _lives(self) -> bool:
         return self._life.alive
 
-    async def _said_beside(self) -> list[str]:
-        """Returns the problems of the other services of this process."""
-        answers = await asyncio.gather(*(_in_time_said(check) for check in self._beside.values()))
-        others = [f"{name}: {one}" for name, answer in zip(self._beside, answers, strict=True) for one in answer]
-        own = self._bus.problems() if isinstance(self._bus, LogCondition) else []
-        return [*self._doorman.problems(), *self._rates.problems(), *own, *self._damage.problems(), *others]
-
     # ---- parts ----------------------------------------------------------------------------------------------------
+
+    def _health_monitor(self, view: Target, publisher: Target) -> HealthMonitor:
+        services = self._services
+        if services is None:
+            services = {Part.VIEW: check_of(view), Part.PUBLISHER: check_of(publisher)}
+        return HealthMonitor(
+            self._bus,
+            self._clock,
+            self._looked_lately,
+            self._scheduler,
+            self._owners.waiting_s,
+            CertificateEnds.of(self.settings).facts,
+            services,
+            one_process=self._one_process,
+        )
 
     def _life_keeper(self) -> LifeKeeper:
         return LifeKeeper(
@@ -398,7 +444,8 @@ class Gateway:
             accounts=self._accounts,
             turns=self._turns,
         )
-        questions = Questions(settings, self._topics, self._writer, self._tails)
+        assert self._monitor is not None
+        questions = Questions(settings, self._topics, self._writer, self._tails, self._monitor.fault)
         groups = PolicyGroups(life)
         configs = QueueConfigs(Judge(settings.queue_config), settings.limits.max_record_bytes)
         self._stack.push_async_callback(configs.close)
@@ -423,13 +470,13 @@ class Gateway:
             lambda rm_id: self._note().facts(self._topics.partition_of(rm_id)),
         )
         guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit, accounts=self._accounts)
-        self._server = grpc.aio.server(interceptors=(guard, self._door), options=_server_options(settings))
+        self._server = grpc.aio.server(interceptors=(guard, self._door), options=server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls, self._admin.status)
         asked = CallbackServicer(parts, self._calls, self._audit.of_updates(self._admin.update_configuration))
-        trail = AuditServicer(self._trail)
+        trail, whole = AuditServicer(self._trail), HealthServicer(self._monitor.state)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
         self._server.add_generic_rpc_handlers((self._metrics.handlers(), self._events_door().handlers()))
-        self._server.add_generic_rpc_handlers((trail.handlers(),))
+        self._server.add_generic_rpc_handlers((trail.handlers(), whole.handlers()))
         add_HealthServicer_to_server(self._health, self._server)
         names = (*_SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
@@ -441,7 +488,7 @@ class Gateway:
             self.grpc_mtls_port = self._listen(self._server, field, address, certificates=True)
         await self._set_health(serving=await self.ready())
         await self._server.start()
-        connections = ConnectionGuard(self._accounts, _bounds(settings), self._audit.connection_ended)
+        connections = ConnectionGuard(self._accounts, bounds_of(settings), self._audit.connection_ended)
         connections.start({self.grpc_port, self.grpc_mtls_port} - {0})
         self._stack.push_async_callback(connections.stop)
         plain = self._doorman.tls is None or (bool(settings.http_address) and not tls.http)
@@ -479,16 +526,17 @@ class Gateway:
             self._events = proxy
         return self._events
 
-    async def _open_http(self, view: Target) -> None:
+    async def _open_http(self, view: Target, publisher: Target, monitor: HealthMonitor) -> None:
         if not self.settings.http_address:
             return
         assert self._admin is not None
         front = HttpFront(
             view,
-            await self._target(self._publisher, self.settings.publisher_url, "event publisher"),
+            publisher,
             self._doorman,
             self._lives,
-            self.health,
+            self.readiness,
+            monitor.state,
             self._exposition,
             self.settings.default_rm,
             self._callers,
@@ -601,13 +649,15 @@ class Gateway:
         if running is None or running.done():
             self._forgetting[rm_id] = asyncio.create_task(ask(), name=f"forgetting {rm_id}")
 
-    async def _watch_health(self) -> None:
+    async def _watch_health(self, monitor: HealthMonitor) -> None:
         interval_s, failures, serving = self.settings.health_interval_s, 0, False
         while True:
             await asyncio.sleep(in_step_s(interval_s) if serving else growing_s(failures, _SOON_S, interval_s))
             serving = await self.ready()
             failures = 0 if serving else failures + 1
             await self._set_health(serving=serving)
+            if not self._life.stopping:
+                await monitor.compute()
 
     async def _watch_files(self) -> None:
         """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""
@@ -642,43 +692,3 @@ async def _in_time(answer: Awaitable[bool]) -> bool:
             return await answer
     except (TimeoutError, BusError, SessionsDown):
         return False
-
-
-async def _in_time_said(check: ProblemCheck) -> list[str]:
-    try:
-        async with asyncio.timeout(_HEALTH_TIMEOUT_S):
-            return await check()
-    except Exception as error:  # a failed check is an answer
-        return [f"it cannot say how it is: {type(error).__name__}"]
-
-
-def _bounds(settings: GatewaySettings) -> Bounds:
-    limits = settings.connections
-    return Bounds(limits.of_all(), limits.of_host(), limits.max_quiet_bytes, settings.max_message_bytes)
-
-
-def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:
-    connections, metadata_bytes = settings.connections.of_all(), settings.connections.max_metadata_bytes
-    return [
-        # Idle connections over the limit end a moment later (connections.py). Of those that come meanwhile gRPC closes
-        # what is over this one, at once.
-        ("grpc.max_allowed_incoming_connections", connections + max(16, connections // 4)),
-        # Between the first and the second gRPC would refuse by chance.
-        ("grpc.max_metadata_size", metadata_bytes),
-        ("grpc.absolute_max_metadata_size", metadata_bytes),
-        ("grpc.max_receive_message_length", settings.max_message_bytes),
-        ("grpc.max_send_message_length", -1),  # the log's record limit bounds the messages
-        ("grpc.so_reuseport", 0),  # two gateways on one port would share its connections by chance
-        ("grpc.keepalive_time_ms", round(settings.keepalive_time_s * 1000)),
-        ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # A stream's window stays as it is. Otherwise gRPC enlarges it to what the network can carry, megabytes for each
-        # stream: an RM's releases would stand behind all asks in there, and its memory is the gateway's.
-        ("grpc.http2.bdp_probe", 0),
-        ("grpc.http2.lookahead_bytes", _STREAM_WINDOW_BYTES),
-        ("grpc.max_concurrent_streams", settings.calls.max_per_connection),
-        ("grpc.server_handshake_timeout_ms", round(settings.calls.handshake_timeout_s * 1000)),
-        ("grpc.max_connection_idle_ms", round(settings.calls.connection_idle_s * 1000)),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
-    ]

@@ -84,19 +84,26 @@ class ViewClient:
         self._default_rm, self._note = default_rm, note
 
     async def get(
-        self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None, reach: Reach | None = None
+        self,
+        path: str,
+        rm_id: str = "",
+        query: Mapping[str, str] | None = None,
+        reach: Reach | None = None,
+        *,
+        any_status: bool = False,
     ) -> ViewAnswer:
         """Returns the view's answer to a GET, whatever its status.
 
         :param path: from :func:`path_of`.
         :param rm_id: the RM; "": the only one.
         :param reach: what the answer may show; None: what the present caller may read.
+        :param any_status: an answer with status 503 is one, too.
 
         Raises ViewSilent if no answer comes in time, if it breaks off, or if the view cannot be reached (status 503).
         Raises OverLimit if the answer is over ``max_bytes``.
         """
         try:
-            async with asyncio.timeout(self._timeout_s), self.open(path, rm_id, query, reach) as answer:
+            async with asyncio.timeout(self._timeout_s), self.open(path, rm_id, query, reach, any_status) as answer:
                 body = bytearray()
                 async for piece in answer.pieces:
                     body += piece
@@ -108,7 +115,12 @@ class ViewClient:
 
     @asynccontextmanager
     async def open(
-        self, path: str, rm_id: str = "", query: Mapping[str, str] | None = None, reach: Reach | None = None
+        self,
+        path: str,
+        rm_id: str = "",
+        query: Mapping[str, str] | None = None,
+        reach: Reach | None = None,
+        any_status: bool = False,
     ) -> AsyncIterator[ViewBody]:
         """Returns an answer with a body in pieces. Holds one message of the view, and one that waits.
 
@@ -125,7 +137,7 @@ class ViewClient:
         call = _Call(self._view, _scope(path, asked, [*whose.header(self._default_rm), *self._note().header()], shown))
         try:
             status = await self._in_time(call.status)
-            if status == _UNAVAILABLE:
+            if status == _UNAVAILABLE and not any_status:
                 raise ViewSilent("the view is not reachable: try again")
             async with aclosing(self._pieces(call)) as pieces:
                 yield ViewBody(status, pieces)

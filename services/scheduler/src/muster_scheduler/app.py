@@ -20,18 +20,21 @@ from muster_bus.contention import Contention
 from muster_bus.errors import Fenced
 from muster_bus.log import Log
 from muster_bus.membership import Assignment, Given, GroupLog, GroupTerms, Membership
-from muster_bus.partition_worker import PartitionWorker, Progress, WorkerState
+from muster_bus.partition_worker import PartitionWorker, Progress
 from muster_bus.standby import Standby
 from muster_bus.topics import Topics
 from muster_queue_config.queue_yaml import load_queue_config
+from muster_rest.system_health import TAKE_OVER_S, SchedulerFacts
 from muster_runtime.disposal import Disposal
 
 from muster_scheduler import metrics
 from muster_scheduler.dead_letters import without_secrets
 from muster_scheduler.emit import decided_report
 from muster_scheduler.errors import BadDefaultConfig
+from muster_scheduler.heartbeats import Heartbeats
 from muster_scheduler.machine import SchedulerMachine
 from muster_scheduler.outside import Outside
+from muster_scheduler.owned import OwnedPartitions, problem_of
 from muster_scheduler.ownership import Action, Do, Holding, Ownership
 from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps, difference_text
@@ -79,6 +82,11 @@ class SchedulerService:
         self._contention = Contention()
         self._make_machine: Callable[[int], SchedulerMachine] | None = None
         self._ownership = Ownership()
+        self._owned = OwnedPartitions(topics.partitions, settings.session_timeout_s + TAKE_OVER_S, clock.monotonic())
+        # (On a log of one process, its gateway asks this object.)
+        shared = isinstance(bus, GroupLog)
+        self._heartbeats = Heartbeats(bus, topics, self.health_facts, settings.session_timeout_s) if shared else None
+        self._beating: asyncio.Task[None] | None = None
         self._workers: dict[int, PartitionWorker] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._standbys: dict[int, Standby] = {}
@@ -110,6 +118,8 @@ class SchedulerService:
             dispose=self._disposal.add,
         )
         metrics.clock_difference_seconds.set_function(lambda: self._difference_ns() / 1e9)
+        if self._heartbeats is not None:
+            self._beating = asyncio.create_task(self._heartbeats.run(), name="heartbeats")
         await self._membership.start()
         if self._membership.assignment is not None:
             self._take_share(self._membership.assignment)
@@ -147,6 +157,10 @@ class SchedulerService:
         tasks = [*self._running.values(), *self._tasks, *self._closing]
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
+        if self._heartbeats is not None and self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            await self._heartbeats.close()
         await self._membership.close()
 
     async def _hand_over(self) -> None:
@@ -321,16 +335,26 @@ class SchedulerService:
 
     async def problems(self) -> list[str]:
         """Returns the present problems, one sentence each."""
-        found = [*self._worker_problems(), *self._steps.problems(), *self._reached.problems()]
+        return [*self._worker_problems(), *self._notes(), *self._outside_problems()]
+
+    def health_facts(self) -> SchedulerFacts:
+        """Returns the same, and what it owns, for the state of the whole."""
+        owners = self._owned.facts(self.progress(), self._clock.monotonic())
+        return SchedulerFacts(owners, self._notes(), self._outside_problems())
+
+    def _notes(self) -> list[str]:
+        """Returns what an operator must know although partitions are decided."""
+        found = [*self._steps.problems(), *self._reached.problems()]
         if difference := difference_text(self._difference_ns()):
             found.append(difference)
-        for outside in self._in_use():
-            found += outside.problems()
         for partition, standby in sorted(self._standbys.items()):
             if standby.last_error:
                 found.append(f"the standby of partition {partition} cannot follow: {standby.last_error}")
         problem = self._membership.problem() if self._membership.assignment is not None else ""
         return [*found, problem] if problem else found
+
+    def _outside_problems(self) -> list[str]:
+        return [problem for outside in self._in_use() for problem in outside.problems()]
 
     def _time_of(self, partition: int) -> RecordedTime:
         source = self._clock if isinstance(self._clock, SystemClock) else NoSteps()
@@ -362,7 +386,7 @@ class SchedulerService:
     def _worker_problems(self) -> list[str]:
         if self._membership.assignment is None:
             return [self._membership.problem() or "the group of schedulers has not shared the partitions out yet"]
-        found = [_problem(progress) for progress in self.progress() if not progress.serving]
+        found = [problem_of(progress) for progress in self.progress() if not progress.serving]
         found += [
             f"partition {partition} was taken over by a scheduler outside of the group (with scheduler.partitions?); "
             "it is taken again after a wait"
@@ -388,12 +412,3 @@ class SchedulerService:
         if config is None:
             raise BadDefaultConfig("; ".join(f"{path}: {problem}" for problem in problems))
         return text
-
-
-def _problem(progress: Progress) -> str:
-    """Returns why a worker does not serve."""
-    if progress.state is WorkerState.RUNNING:
-        behind = progress.end_offset - progress.committed
-        return f"partition {progress.partition} has not moved for {progress.idle_s:.0f} s, {behind} records wait"
-    why = f": {progress.last_error}" if progress.last_error else ""
-    return f"partition {progress.partition} is {progress.state.value.replace('_', ' ')}{why}"

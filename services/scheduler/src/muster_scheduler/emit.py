@@ -45,6 +45,7 @@ from muster_core.model.outcome import (
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
+from muster_rest.system_health import OwnerState, SchedulerFacts
 from muster_runtime import event_settings
 from muster_state import state_codec
 from muster_state.follower import RmInfo, Tally, encode_registration, encode_rm
@@ -57,6 +58,13 @@ from muster_scheduler.tally import count_fact, counted
 
 log = structlog.get_logger(__name__)
 
+_OWNER_STATES = {
+    OwnerState.SERVING: pb.SchedulerHeartbeat.SERVING,
+    OwnerState.STARTING: pb.SchedulerHeartbeat.STARTING,
+    OwnerState.STUCK: pb.SchedulerHeartbeat.STUCK,
+}
+# Of one heartbeat.
+_PROBLEMS_MAX, _PROBLEM_CHARS = 20, 400
 # A response becomes one gRPC message and one log record; this is well under both limits (4 MiB and 1 MiB). Only a
 # single larger item makes a larger response, and that response has no other item before it.
 RESPONSE_BYTES_MAX = 256 * 1024
@@ -330,6 +338,30 @@ class Emitter:
 def decided_report(topics: Topics, partition: int, position: int) -> OutRecord:
     """Returns the record that says that all requests before a position of the partition are decided."""
     return OutRecord(topics.responses, partition, None, pb.ResponseEnvelope(decided=position).SerializeToString())
+
+
+def heartbeat(
+    topics: Topics, partition: int, instance: str, session_timeout_s: float, facts: SchedulerFacts
+) -> OutRecord:
+    """Returns the record that says what a scheduler owns, and what is the matter with it."""
+    owned = [
+        pb.SchedulerHeartbeat.Owned(
+            partition=each.partition,
+            state=_OWNER_STATES[each.state],
+            for_ms=round(each.for_s * 1000),
+            problem=each.problem[:_PROBLEM_CHARS],
+        )
+        for each in facts.owners
+        if each.state in _OWNER_STATES
+    ]
+    made = pb.SchedulerHeartbeat(
+        instance=instance,
+        session_timeout_ms=round(session_timeout_s * 1000),
+        owned=owned,
+        problems=[each[:_PROBLEM_CHARS] for each in facts.problems[:_PROBLEMS_MAX]],
+        external=[each[:_PROBLEM_CHARS] for each in facts.external[:_PROBLEMS_MAX]],
+    )
+    return OutRecord(topics.responses, partition, None, pb.ResponseEnvelope(heartbeat=made).SerializeToString())
 
 
 def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult) -> OutRecord:

@@ -13,6 +13,7 @@ from muster_bus.topics import Topics
 from muster_core.external.external_books import ExternalBooks
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
+from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_state.follower import RmState
@@ -126,13 +127,15 @@ class ViewService:
         self._life.end()
 
     async def healthy(self) -> bool:
-        """Whether everything works, if only up to a damaged part of the log; :meth:`problems` names each fault."""
+        """Whether everything works, if only up to a damaged part of the log; :meth:`facts` names each fault."""
         return not await self._hindrances()
 
-    async def problems(self) -> list[str]:
-        """The present problems, one sentence each."""
+    async def facts(self) -> ServiceFacts:
+        """Whether the view works, and its problems."""
+        hindrances = await self._hindrances()
         damaged = [follower.problem for follower in self._followers if follower.met_damage and follower.problem]
-        return [*damaged, *await self._hindrances()]
+        behind = list(filter(None, [self._lagging(None)]))
+        return ServiceFacts(serves=not hindrances, problems=[*damaged, *hindrances], behind=behind)
 
     async def _hindrances(self) -> list[str]:
         problems = [] if await self._log.healthy() else ["the log does not answer"]

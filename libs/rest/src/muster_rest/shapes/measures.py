@@ -60,8 +60,9 @@ class UtilizationDao(Shape, kw_only=True):
     utilizations: list[TypeDao]
 
 
-class ProcessHealthDao(Struct, kw_only=True):
-    """Whether a process works, and its faults, one sentence each."""
+class ProcessHealthDao(Struct, omit_defaults=True, kw_only=True):
+    """Whether a process works, and its faults, one sentence each. ``behind`` are those that only delay its work."""
 
     healthy: bool
     problems: list[str]
+    behind: list[str] = []

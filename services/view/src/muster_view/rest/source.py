@@ -8,6 +8,7 @@ from typing import Protocol
 from muster_core.external.external_books import ExternalBooks
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
+from muster_rest.system_health import ServiceFacts
 from muster_state.follower import RmState
 from muster_whatif.when.durations import Learnt
 
@@ -75,10 +76,6 @@ class Snapshot(Protocol):
         """The health checks; None: no state is folded yet."""
         ...
 
-    async def healthy(self) -> bool:
-        """Whether nothing hinders the view. (A damaged part of the log is a problem, but no hindrance.)"""
-        ...
-
-    async def problems(self) -> list[str]:
-        """The present problems, one sentence each."""
+    async def facts(self) -> ServiceFacts:
+        """Whether nothing hinders the view, and its problems. (A damaged part of the log is one, but no hindrance.)"""
         ...

@@ -1051,6 +1051,7 @@ class ResponseEnvelope(_message.Message):
     REGISTRATION_FIELD_NUMBER: _builtins.int
     ADMIN_FIELD_NUMBER: _builtins.int
     DECIDED_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     sequence: _builtins.int
     """Place in the RM's one order of responses, from 1, without gaps. It goes on over restarts and registrations.
@@ -1071,6 +1072,10 @@ class ResponseEnvelope(_message.Message):
     def admin(self) -> Global___AdminResult:
         """Likewise: the answer to an operator's command."""
 
+    @_builtins.property
+    def heartbeat(self) -> Global___SchedulerHeartbeat:
+        """Set instead of all others, without an rm_id: a scheduler's sign of life."""
+
     def __init__(
         self,
         *,
@@ -1081,14 +1086,110 @@ class ResponseEnvelope(_message.Message):
         registration: Global___RegistrationResult | None = ...,
         admin: Global___AdminResult | None = ...,
         decided: _builtins.int = ...,
+        heartbeat: Global___SchedulerHeartbeat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "registration", b"registration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "heartbeat", b"heartbeat", "registration", b"registration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "decided", b"decided", "registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "decided", b"decided", "heartbeat", b"heartbeat", "registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResponseEnvelope: _TypeAlias = ResponseEnvelope  # noqa: Y015
+
+@_typing.final
+class SchedulerHeartbeat(_message.Message):
+    """What a scheduler says of itself about once a second, also while nothing is asked of it, so that gateways notice its
+    end. It is outside of transactions, in any partition of si.responses. A reader that does not know it passes it over.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[SchedulerHeartbeat._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        UNKNOWN: SchedulerHeartbeat._State.ValueType  # 0
+        SERVING: SchedulerHeartbeat._State.ValueType  # 1
+        STARTING: SchedulerHeartbeat._State.ValueType  # 2
+        """it takes the partition over, or tries to again after an error"""
+        STUCK: SchedulerHeartbeat._State.ValueType  # 3
+        """it has the partition, and does not move"""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper): ...
+    UNKNOWN: SchedulerHeartbeat.State.ValueType  # 0
+    SERVING: SchedulerHeartbeat.State.ValueType  # 1
+    STARTING: SchedulerHeartbeat.State.ValueType  # 2
+    """it takes the partition over, or tries to again after an error"""
+    STUCK: SchedulerHeartbeat.State.ValueType  # 3
+    """it has the partition, and does not move"""
+
+    @_typing.final
+    class Owned(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        PARTITION_FIELD_NUMBER: _builtins.int
+        STATE_FIELD_NUMBER: _builtins.int
+        FOR_MS_FIELD_NUMBER: _builtins.int
+        PROBLEM_FIELD_NUMBER: _builtins.int
+        partition: _builtins.int
+        state: Global___SchedulerHeartbeat.State.ValueType
+        for_ms: _builtins.int
+        """how long it has been in this state; 0 while it serves"""
+        problem: _builtins.str
+        """why it does not serve"""
+        def __init__(
+            self,
+            *,
+            partition: _builtins.int = ...,
+            state: Global___SchedulerHeartbeat.State.ValueType = ...,
+            for_ms: _builtins.int = ...,
+            problem: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["for_ms", b"for_ms", "partition", b"partition", "problem", b"problem", "state", b"state"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    OWNED_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    EXTERNAL_FIELD_NUMBER: _builtins.int
+    instance: _builtins.str
+    """of this start of the process"""
+    session_timeout_ms: _builtins.int
+    """after this silence the others of its group take its partitions over"""
+    @_builtins.property
+    def owned(self) -> _containers.RepeatedCompositeFieldContainer[Global___SchedulerHeartbeat.Owned]:
+        """none: it stops"""
+
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what an operator must know although partitions are decided"""
+
+    @_builtins.property
+    def external(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """external sources that are away"""
+
+    def __init__(
+        self,
+        *,
+        instance: _builtins.str = ...,
+        session_timeout_ms: _builtins.int = ...,
+        owned: _abc.Iterable[Global___SchedulerHeartbeat.Owned] | None = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+        external: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["external", b"external", "instance", b"instance", "owned", b"owned", "problems", b"problems", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SchedulerHeartbeat: _TypeAlias = SchedulerHeartbeat  # noqa: Y015
 
 @_typing.final
 class AdminResult(_message.Message):

@@ -6,6 +6,7 @@ from itertools import chain
 
 from muster_bus.clock import Clock, recorded_ns
 from muster_core.config.config import partition_name
+from muster_rest.shapes.measures import ProcessHealthDao
 from muster_runtime.exposition import SharedExposition
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
@@ -88,7 +89,10 @@ class Figures:
             raise RequestRefused(404, "Health check is not available")
         return Answer(render.body(health))
 
+    async def live(self, _call: Call) -> Answer:
+        return Answer(render.body(ProcessHealthDao(healthy=True, problems=[])))
+
     async def health(self, _call: Call) -> Answer:
-        problems = await self._source.problems()
-        body = {"healthy": not problems, "problems": problems}
-        return Answer(render.body(body), 200 if await self._source.healthy() else 503)
+        facts = await self._source.facts()
+        body = ProcessHealthDao(healthy=not facts.problems, problems=list(facts.problems), behind=list(facts.behind))
+        return Answer(render.body(body), 200 if facts.serves else 503)

@@ -1,0 +1,129 @@
+"""``muster health``: the state of the whole, as a gateway computed it, or that of one process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.error
+
+import msgspec
+from muster_client.access import PLAIN, Access
+from muster_rest.shapes.health import Grade, PartHealthDao, SystemHealthDao
+from muster_rest.system_health import duration, unreachable
+from muster_runtime.terminal import Screen, say, say_json
+from rich.table import Table
+
+from muster_cli.operating import say_table
+from muster_cli.probe import opened, place_of, probe
+
+_COLOURS = {Grade.OK: "green", Grade.DEGRADED: "yellow", Grade.FAILED: "bold red"}
+_NS = 1_000_000_000
+
+
+class NotAGateway(Exception):
+    """The address is that of a process that does not know the whole."""
+
+
+def health(address: str, timeout_s: float, access: Access, *, as_json: bool) -> int:
+    """Prints the state of the whole. Returns the exit code: 1 if a part has failed. Raises UsageError."""
+    try:
+        state = whole(address, timeout_s, access)
+    except NotAGateway:
+        ready, text = probe(address, timeout_s, access)
+        say(f"{address}: {text.strip()}")
+        say("(This is the state of one process. A gateway's address shows the whole.)")
+        return 0 if ready else 1
+    if as_json:
+        say_json(msgspec.to_builtins(state))
+    else:
+        _print(address, state)
+    return 1 if state.grade is Grade.FAILED else 0
+
+
+def whole(address: str, timeout_s: float, access: Access = PLAIN) -> SystemHealthDao:
+    """Asks a gateway for the state of the whole. If it does not answer, that is the state. Raises NotAGateway,
+    UsageError.
+    """
+    scheme, place = place_of(address)
+    try:
+        return (_grpc if scheme == "grpc" else _http)(scheme, place, timeout_s, access)
+    except OSError as error:
+        remedy = "start Muster there, or name another gateway: muster health ADDRESS"
+        return unreachable(f"{address} does not answer: {str(error).rstrip('.')}", remedy, time.time_ns())
+
+
+def _http(scheme: str, place: str, timeout_s: float, access: Access) -> SystemHealthDao:
+    context = access.context() if scheme == "https" else None
+    try:
+        with opened(f"{scheme}://{place}/ws/v1/health", timeout_s, access, context) as answer:
+            return msgspec.json.decode(answer.read(), type=SystemHealthDao)
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            raise NotAGateway from error
+        raise OSError(f"status {error.code}") from error
+    except urllib.error.URLError as error:
+        raise OSError(str(error.reason)) from error
+    except msgspec.MsgspecError as error:
+        raise NotAGateway from error
+
+
+def _grpc(_scheme: str, place: str, timeout_s: float, access: Access) -> SystemHealthDao:
+    from muster_client.errors import AdminFailed, AdminRefused
+
+    try:
+        return asyncio.run(_asked(place, timeout_s, access))
+    except AdminRefused as error:
+        if error.code.name == "UNIMPLEMENTED":
+            raise NotAGateway from error
+        raise OSError(f"{error.code.name}: {error.details}") from error
+    except AdminFailed as error:
+        raise OSError(f"{error.code.name}: {error.details}") from error
+
+
+async def _asked(place: str, timeout_s: float, access: Access) -> SystemHealthDao:
+    from muster_client.health_client import Grade as Sent
+    from muster_client.health_client import HealthClient
+
+    async with HealthClient(place, access=access) as client:
+        answer = await client.get(timeout_s)
+    grades = {Sent.OK: Grade.OK, Sent.DEGRADED: Grade.DEGRADED}
+    return SystemHealthDao(
+        grade=grades.get(answer.grade, Grade.FAILED),
+        part=answer.part,
+        since=answer.since_ns,
+        sentence=answer.sentence,
+        remedy=answer.remedy,
+        checked=answer.checked_ns,
+        parts=[
+            PartHealthDao(
+                part=each.part,
+                grade=grades.get(each.grade, Grade.FAILED),
+                since=each.since_ns,
+                sentence=each.sentence,
+                remedy=each.remedy,
+                others=list(each.others),
+            )
+            for each in answer.parts
+        ],
+    )
+
+
+def _print(address: str, state: SystemHealthDao) -> None:
+    headline = f"{address}: {state.grade}"
+    headline += f": {state.part}" if state.part else ""
+    headline += f": {state.sentence}" if state.sentence else ""
+    Screen().print(headline, style=_COLOURS[state.grade], soft_wrap=True)
+    if not state.parts:
+        say("(A caller with the right read gets the parts: --token-file.)")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("part", "grade", "for", "what, and what to do"):
+        table.add_column(name, overflow="fold", no_wrap=name != "what, and what to do")
+    for each in state.parts:
+        for_s = max(0.0, (state.checked - each.since) / _NS)
+        table.add_row(each.part, str(each.grade), duration(for_s), each.sentence, style=_COLOURS[each.grade])
+        for other in each.others:
+            table.add_row("", "", "", other, style=_COLOURS[each.grade])
+        if each.remedy:
+            table.add_row("", "", "", f"→ {each.remedy}")
+    say_table(table)

@@ -377,7 +377,8 @@ class Gateway:
         )
 
     def _note(self) -> GatewayNote:
-        return GatewayNote(self.settings.pause_timeout_s)
+        unscheduled = self._monitor.unscheduled() if self._monitor is not None else {}
+        return GatewayNote(self.settings.pause_timeout_s, unscheduled)
 
     async def _announce(self, rm_id: str, state: RmState, reason: str) -> None:
         await self._write_note(self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns()))

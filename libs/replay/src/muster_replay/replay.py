@@ -501,6 +501,8 @@ def main_replay(
         if keep:
             console.print("Connected until interrupted (Ctrl-C).")
             await client.wait()
+        elif next_places is None and not machine:
+            console.print("The replay ends here. Muster keeps its cluster; with --keep the replay stays connected.")
 
     def show(report: ReplayReport) -> None:
         text = json.dumps(report.as_dict(), indent=2) + "\n"

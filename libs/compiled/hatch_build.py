@@ -55,6 +55,7 @@ PASSED = {
             "record_parts",
             "stream_kind",
             "turns",
+            "undecided",
             "wire_fields",
         )
     ),
@@ -87,6 +88,7 @@ PASSED = {
             "snapshot",
             "source_codec",
             "state_codec",
+            "tally",
             "wire",
         )
     ),

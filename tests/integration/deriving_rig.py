@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import faust
 import structlog
 from aiokafka import AIOKafkaProducer
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import Log, Record
@@ -19,7 +21,7 @@ from muster_bus.topics import EVENT_KINDS, Topics
 from muster_event_publisher.derive.faust_app import FaustDerive
 from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
-from muster_event_publisher.derive.steady import SteadyTable, SteadyTransport
+from muster_event_publisher.derive.steady import SteadyTable, SteadyTransport, _SteadyThread
 from muster_event_publisher.derive.usage import S_IN_NS
 from muster_proto.si.v1.si_pb2 import EventRecord
 from unit.publisher.feeding import headers
@@ -69,6 +71,42 @@ def one_start(bootstrap: str, prefix: str, file: Path, mended: bool, seek_s: flo
             async for event in stream.events():
                 out.write(f"{event.message.partition} {event.message.offset}\n")
                 await asyncio.sleep(0.005)  # some work on the event
+
+    app.agent(app.topic(f"{prefix}events", **raw), name="agent")(agent)
+
+    async def run() -> None:
+        await app.start()
+        await app.wait_until_stopped()
+
+    asyncio.run(run())
+
+
+def counting(bootstrap: str, prefix: str, file: Path, mended: bool) -> None:
+    """A static member of a group that counts events in a table, and prints each count.
+
+    :param mended: False: it uses each assignment, like Faust.
+    """
+    raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw", "partitions": 1}
+    app = faust.App(
+        f"{prefix}app", broker=f"kafka://{bootstrap}", store="memory://", topic_partitions=1, web_enabled=False,
+        topic_allow_declare=False, topic_disable_leader=True, autodiscover=False, datadir=str(file.parent / "data"),
+        consumer_auto_offset_reset="earliest", consumer_group_instance_id=f"{prefix}0", broker_commit_interval=0.2,
+        Table=SteadyTable,
+    )  # fmt: skip
+    app.transport = SteadyTransport(app.conf.broker_consumer, app)
+    if not mended:
+        thread: Any = _SteadyThread
+        thread.on_partitions_assigned = AIOKafkaConsumerThread.on_partitions_assigned
+    changelog = app.topic(f"{prefix}t", **raw)
+    table = app.Table("table", key_type=bytes, value_type=bytes, partitions=1, changelog_topic=changelog)
+
+    async def agent(stream: faust.Stream[bytes]) -> None:
+        with file.open("a", buffering=1) as out:
+            async for event in stream.noack().events():
+                table[b"events"] = count = b"%d" % (int(table.get(b"events", b"0")) + 1)
+                await table.written()
+                event.ack()
+                out.write(f"{count.decode()}\n")
 
     app.agent(app.topic(f"{prefix}events", **raw), name="agent")(agent)
 

@@ -267,12 +267,37 @@ async def test_the_faust_example_counts_each_event_once_under_repeats_and_kills(
             before = counted(file)
             await until(lambda b=before: counted(file) != b, example)  # type: ignore[misc]
             if number == 2:
-                await until(lambda: counted(file) == expected, example)
+                try:
+                    await until(lambda: counted(file) == expected, example)
+                except AssertionError as error:
+                    where = await places(kafka_bootstrap, f"{topics.prefix}counts", topic)
+                    raise AssertionError(f"{differences(counted(file), expected)}\n{where}\n{error}") from None
             example.kill()
     finally:
         example.kill()
         await producer.stop()
         await log.close()
+
+
+def differences(found: dict[str, dict[str, int]], expected: dict[str, Counter[str]]) -> str:
+    """What was counted otherwise, and how often it should be."""
+    return "\n".join(
+        f"{table} {key}: {found.get(table, {}).get(key, 0)} counted, {counts[key]} expected"
+        for table, counts in expected.items()
+        for key in sorted(counts | found.get(table, {}))
+        if found.get(table, {}).get(key, 0) != counts[key]
+    )
+
+
+async def places(bootstrap: str, group: str, topic: str) -> str:
+    """The offsets that the example committed, and the ends of what it reads and writes."""
+    committed_at = await committed(bootstrap, group, topic)
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap)
+    await consumer.start()
+    names = (topic, f"{group}-totals-changelog", f"{group}-minutes-changelog")
+    ends = await consumer.end_offsets([TopicPartition(name, number) for name in names for number in range(PARTITIONS)])
+    await consumer.stop()
+    return f"committed: {committed_at}, ends: {[(*tp, end) for tp, end in ends.items()]}"
 
 
 def event_of(record: Record) -> EventRecord:

@@ -26,7 +26,7 @@ from muster_gateway.settings import GatewaySettings
 from muster_gateway.view_client import ViewClient
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_proto.muster.v1.metrics_pb2_grpc import MetricsStub
-from muster_state.follower import Tally
+from muster_state.tally import Tally
 from starlette.types import Receive, Scope, Send
 from unit.view.recorded import Bench, Recorded
 from waiting import eventually

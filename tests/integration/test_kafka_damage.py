@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,27 +14,17 @@ from muster_bus.damage import DamagedParts, PassingReader
 from muster_bus.errors import LogDamaged
 from muster_bus.log import OutRecord, Record
 from muster_bus.settings import LogSettings
+from own_kafka import OwnKafka, own_kafka
 from waiting import PATIENCE_S
-from wanting import give_up
 
 pytestmark = pytest.mark.kafka
 
 
-def _segment(address: str, topic: str) -> Path:
-    """The file of a topic's partition 0, if the broker is a process of this machine whose files one may write."""
-    port = address.rpartition(":")[2]
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = each.read_bytes().split(b"\0")
-            named = [Path(word.decode()) for word in words if word.endswith(b"server.properties")]
-            text = named[0].read_text() if named else ""
-        except OSError:
-            continue
-        if f":{port}" in text:
-            (data,) = [line.partition("=")[2] for line in text.splitlines() if line.startswith("log.dirs=")]
-            return next((Path(data) / f"{topic}-0").glob("*.log"))
-    give_up("the broker's files are not on this machine")
-    raise AssertionError
+@pytest.fixture(scope="module")
+def broker() -> Iterator[OwnKafka]:
+    """The session's broker may be a container, whose files are out of reach."""
+    with own_kafka() as it:
+        yield it
 
 
 def _flip(segment: Path, offset: int) -> tuple[int, int]:
@@ -51,11 +42,11 @@ def _flip(segment: Path, offset: int) -> tuple[int, int]:
     return base, last + 1
 
 
-async def test_a_damaged_batch_has_a_place_and_followers_go_on(kafka_bootstrap: str) -> None:
+async def test_a_damaged_batch_has_a_place_and_followers_go_on(broker: OwnKafka) -> None:
     settings = LogSettings(
         backend="kafka",
         partitions=1,
-        kafka_bootstrap_servers=kafka_bootstrap,
+        kafka_bootstrap_servers=broker.address,
         topic_prefix=f"damage-{secrets.token_hex(4)}.",
     )
     topics = settings.topics()
@@ -73,7 +64,7 @@ async def test_a_damaged_batch_has_a_place_and_followers_go_on(kafka_bootstrap: 
             whole += await reader.read(100, 1.0)
         await reader.close()
         assert len(whole) == 18
-        first, after = _flip(_segment(kafka_bootstrap, topics.events), whole[7].offset)
+        first, after = _flip(broker.segment(topics.events), whole[7].offset)
 
         # what decides gets all records before it, and then the place
         reader, found = await log.reader(topics.events, 0), list[Record]()

@@ -277,5 +277,14 @@ async def test_an_operator_compares_two_futures(operated: Up, opened: Opened) ->
             await expect(page.get_by_role("figure").filter(has_text=name).get_by_role("img")).to_be_visible()
         row = page.get_by_role("row", name="root.a")
         await expect(row).to_contain_text(re.compile(r"(\d+ min|1 h).*not in 30 d"))
+        # The pointer over one future shows both at the same time, also after a redraw.
+        charts = page.locator(".futures svg")
+        await charts.first.hover()
+        for _ in range(2):
+            await expect(charts.locator(".readout")).to_have_text([re.compile(r"^in .+  ?\d+ %$")] * 2)
+            await charts.first.evaluate("one => one.setAttribute('data-old', '')")
+            await page.set_viewport_size({"width": 1_300, "height": 900})
+            await expect(charts.first).not_to_have_attribute("data-old", "")
+            await page.set_viewport_size({"width": 1_280, "height": 900})
         await page.evaluate(AXE)
         assert await page.evaluate(WCAG) == []

@@ -27,6 +27,7 @@ from pathlib import Path
 import structlog
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
+from muster_bus.contention import Work
 from muster_bus.partition_worker import PartitionWorker
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
@@ -141,8 +142,8 @@ class DecidingPath:
             self.topics, lambda: "uuid", "", settings.max_allocations_batch, monotonic_s=monotonic, holds=True
         )
 
-    def _report(self, position: int):
-        return decided_report(self.topics, 0, position)
+    def _report(self, position: int, work: Work):
+        return decided_report(self.topics, 0, position, work)
 
     def _feed(self, kind: StreamKind, start: Cursor) -> Feed:
         start = start._replace(offset=max(start.offset, self.tail._dispatched))  # the report of the decision follows

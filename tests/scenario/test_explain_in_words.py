@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -317,7 +318,8 @@ def test_a_queue_says_what_most_in_it_wait_for_and_for_how_long() -> None:
         "root.a (memory), for 3 minutes."
     )
     assert queue(others_first())["sentence"] == (
-        "Queue root.a uses 7 cores, and has 2 pending asks, which wait for room on a node (vcore), for up to 1 minute."
+        "Queue root.a uses 7 cores, and has 2 pending asks, which wait for room on a node (vcore), the longest for "
+        "1 minute."
     )
     assert queue(draining_queue())["sentence"] == (
         "Queue root.a is draining, uses 8 cores, and has 1 pending ask, which waits for room on a node (vcore), "
@@ -325,6 +327,18 @@ def test_a_queue_says_what_most_in_it_wait_for_and_for_how_long() -> None:
     )
     assert queue(stopped_queue())["sentence"].startswith("Queue root.a is stopped, uses 8 cores, and has 1 pending ask")
     assert queue(closed_host(), "root")["sentence"].startswith("Queue root uses nothing, and has 1 pending ask")
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_whole_text_says_nothing_twice_and_names_no_time_as_if_it_were_a_limit(cause: str) -> None:
+    found = CAUSES[cause][0]()
+    told = [found.json()["message"]]
+    told += [queue(found, path)["message"] for path in found.cluster.partition.queues]
+    told += [application(found.cluster, app)["message"] for app in found.cluster.partition.apps]
+    for text in told:
+        for words in ("pending ask", "is draining", "is stopped", *re.findall(r"wait for [^.,]*", text)):
+            assert text.count(words) <= 1, text
+        assert "for up to" not in text
 
 
 def test_a_queue_at_its_max_says_since_when_asks_have_waited_for_it() -> None:
@@ -337,9 +351,13 @@ def test_a_queue_at_its_max_says_since_when_asks_have_waited_for_it() -> None:
     found = queue(Explained(arena))
     assert found["sentence"] == (
         "Queue root.a uses 0 bytes of its max of 9 GiB and 3 cores of its max of 4 cores, and has 2 pending asks, "
-        "which wait for room below the max of queue root.a (vcore), for up to 3 minutes."
+        "which wait for room below the max of queue root.a (vcore), the longest for 3 minutes."
     )
-    assert found["message"].endswith("2 asks wait for room below the max of queue root.a (vcore), for up to 3 minutes.")
+    assert found["message"] == (
+        "Queue root.a uses 0 bytes of its max of 9 GiB and 3 cores of its max of 4 cores, and has 2 pending asks. "
+        "It has no guarantee of its own. 2 asks wait for room below the max of queue root.a (vcore), the longest for "
+        "3 minutes."
+    )
     (full,) = found["history"]
     assert (full["reason"], full["resourceType"], full["limitQueue"]) == ("QUEUE_MAX", "vcore", "root.a")
     assert (full["until"], full["asks"], (found["at"] - full["since"]) / SECOND_NS) == (0, 2, 180)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import statistics
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ ASKS = 8_000
 # Beside another RM, the undecided requests of a stream hold some 400 such asks, and a transaction in flight some more.
 # Before RMs took turns, all 8,000 came first.
 ALLOCATIONS_BETWEEN_MAX = 1_500
+APPLICATIONS, ASKS_BESIDE = 6_000, 15
+APPLICATIONS_BETWEEN_MAX = 150
 # A second of processor time in C; ten in Python.
 HOSTILE = "a: [" + "x," * 150_000 + "]\n"  # (470,000 need over 2 s on a slow machine, which is the limit)
 
@@ -117,6 +120,38 @@ async def test_an_ask_does_not_wait_for_all_asks_of_another_rm(world: World) -> 
                 assert before <= ALLOCATIONS_BETWEEN_MAX
                 return
             before += len(si.AllocationResponse.FromString(envelope.response).new)
+    raise AssertionError("the quiet RM's response is not on the log")
+
+
+async def test_an_ask_waits_behind_few_applications_of_another_rm(world: World) -> None:
+    """An application costs more than an ask. (Three records of a hundred stood before the ask.)"""
+    heard: list[str] = []
+    noisy, quiet = await world.rm(NOISY, []), await world.rm(QUIET, heard)
+    new = [application(f"app-{number}", "root.a", user="ann") for number in range(APPLICATIONS)]
+    await noisy.send_applications(new[:200])  # the gateway learns what they cost
+    sending = asyncio.create_task(noisy.send_applications(new[200:]))
+    reader = await world.log.reader(world.topics.responses, 0)
+    before: list[int] = []
+    for number in range(ASKS_BESIDE):
+        sent_at = await reader.end_offset()
+        await quiet.send_asks(asks(f"one-{number}", 1))
+        await eventually(lambda: len(heard) > number, "the quiet RM's allocation", PATIENCE_S)  # noqa: B023
+        before.append(await accepted_before_the_answer(world, sent_at))
+    await sending
+    assert statistics.median(before) <= APPLICATIONS_BETWEEN_MAX, before
+
+
+async def accepted_before_the_answer(world: World, sent_at: int) -> int:
+    """How many of the noisy RM's applications were accepted between an offset and the quiet RM's next allocation."""
+    reader = await world.log.reader(world.topics.responses, 0, sent_at)
+    before = 0
+    while records := await reader.read(1000, 0.0):
+        for record in records:
+            envelope = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
+            if envelope.rm_id == QUIET and envelope.stream == envelope_pb2.STREAM_ALLOCATION:
+                return before
+            if envelope.stream == envelope_pb2.STREAM_APPLICATION:
+                before += len(si.ApplicationResponse.FromString(envelope.response).accepted)
     raise AssertionError("the quiet RM's response is not on the log")
 
 

@@ -87,7 +87,7 @@ complete -c muster -n __fish_use_subcommand -a 'context' -d 'Keep addresses and 
 complete -c muster -n __fish_use_subcommand -a 'admin' -d 'Operate Muster: list, pause and forget RMs, drain nodes, end applications, dump…'
 complete -c muster -n __fish_use_subcommand -a 'backup' -d 'Copies the log and the sessions of muster up to a new directory, also while it …'
 complete -c muster -n __fish_use_subcommand -a 'restore' -d 'Puts a backup into a data directory; Muster must not be running there (docs/bac…'
-complete -c muster -n __fish_use_subcommand -a 'verify' -d 'Checks a backup or a data directory, also while Muster works: structure, checks…'
+complete -c muster -n __fish_use_subcommand -a 'verify' -d 'Checks a backup, a data directory or a log on Kafka, also while Muster works: c…'
 complete -c muster -n __fish_use_subcommand -a 'repair' -d 'Lists the parts of a log that are damaged or missing, and goes on without them;…'
 complete -c muster -n __fish_use_subcommand -a 'migrate' -d 'Copies a log into a new one: from muster up to Kafka, or back; Muster must not …'
 complete -c muster -n __fish_use_subcommand -a 'version' -d 'Shows the version of Muster, its form and its Python.'
@@ -739,7 +739,7 @@ complete -c muster -n '__fish_muster_using_command migrate' -l set -r -d 'One se
 complete -c muster -n '__fish_muster_using_command repair' -l help -d 'Display this message and exit.'
 complete -c muster -n '__fish_muster_using_command repair' -s h -d 'Display this message and exit.'
 complete -c muster -n '__fish_muster_using_command repair' -l version -d 'Display application version.'
-complete -c muster -n '__fish_muster_using_command repair' -l data-dir -r -F -d 'the directory of muster up.'
+complete -c muster -n '__fish_muster_using_command repair' -l data-dir -r -F -d 'the directory of muster up; without it the log is on Kafka.'
 complete -c muster -n '__fish_muster_using_command repair' -l accept -r -d 'the word of a part to go on without, as listed; all parts must be accepted.'
 complete -c muster -n '__fish_muster_using_command repair' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command repair' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
@@ -827,7 +827,7 @@ complete -c muster -n '__fish_muster_using_command top' -l tls-server -r -d 'The
 
 # Subcommands for: topics
 complete -c muster -n '__fish_muster_using_command topics' -a 'create' -d 'Creates missing topics and checks the others; changes no existing one.'
-complete -c muster -n '__fish_muster_using_command topics' -a 'verify' -d 'Checks that every topic exists with its configured settings; changes nothing.'
+complete -c muster -n '__fish_muster_using_command topics' -a 'verify' -d 'Checks that every topic exists with its configured settings, and lost no end on…'
 complete -c muster -n '__fish_muster_using_command topics' -a 'grow' -d 'Moves the records of all RMs to more partitions, with Muster stopped; can be in…'
 complete -c muster -n '__fish_muster_using_command topics' -a 'describe' -d 'Lists the topics with their settings, their partitions and offsets.'
 # Options for: topics
@@ -883,7 +883,7 @@ complete -c muster -n '__fish_muster_using_command verify' -l help -d 'Display t
 complete -c muster -n '__fish_muster_using_command verify' -s h -d 'Display this message and exit.'
 complete -c muster -n '__fish_muster_using_command verify' -l version -d 'Display application version.'
 complete -c muster -n '__fish_muster_using_command verify' -l backup-dir -r -F -d 'a backup; without it --data-dir is checked.'
-complete -c muster -n '__fish_muster_using_command verify' -l data-dir -r -F -d 'the directory of muster up.'
+complete -c muster -n '__fish_muster_using_command verify' -l data-dir -r -F -d 'the directory of muster up; without it the log is on Kafka.'
 complete -c muster -n '__fish_muster_using_command verify' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command verify' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 

@@ -67,5 +67,6 @@ def long_callbacks(directory: Path, pid: int, since: float, until: float) -> dic
     lines = file.read_text().splitlines() if file.exists() else []
     found = [each for line in lines if since <= (each := json.loads(line))["at"] <= until]
     longest = sorted(found, key=lambda each: -each["used_ms"])
-    shown = [{name: each[name] for name in ("used_ms", "collected_ms", "what", "where")} for each in longest[:_LONGEST]]
+    names = ("used_ms", "collected_ms", "what", "where", "stacks")
+    shown = [{name: each[name] for name in names} for each in longest[:_LONGEST]]
     return {"max_ms": longest[0]["used_ms"] if longest else 0.0, "from_1_ms": len(found), "longest": shown}

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 from manual_clock import ManualClock
 from muster_bus.clock import SystemClock
+from muster_bus.contention import Work
 from muster_bus.engines import make_log
 from muster_bus.errors import Fenced, LogUnavailable, MachineFailed
 from muster_bus.log import Log, OutRecord, Record
 from muster_bus.machine import Machine
-from muster_bus.partition_worker import PartitionWorker, WorkerState
+from muster_bus.partition_worker import PartitionWorker
 from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
+from muster_bus.worker_progress import WorkerState
 from muster_bus.worker_settings import WorkerSettings
 from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, read_all, write_inputs
 from waiting import eventually
@@ -282,19 +284,23 @@ async def test_what_a_machine_holds_back_is_in_the_transaction_of_its_input(
 async def test_every_transaction_that_answers_input_reports_how_far_it_is(bus: Log, topics: Topics) -> None:
     """A writer may wait for the report with a single request, so that none is too small for one."""
 
-    def report(position: int) -> OutRecord:
+    bytes_of: list[int] = []
+
+    def report(position: int, work: Work) -> OutRecord:
+        bytes_of.append(work.input_bytes)
         return OutRecord(topics.responses, 0, None, b"%d" % position)
 
     worker = PartitionWorker(bus, topics, "test", 0, lambda: HoldingMachine(topics), SystemClock(), FAST, report=report)
     running = asyncio.create_task(worker.run())
     writer = await bus.writer("test")
     for number in (1, 2, 3):
-        await write_inputs(writer, topics, [(b"a", b"x")])
+        await write_inputs(writer, topics, [(b"a", b"x" * number)])
         await eventually(lambda number=number: worker.progress().committed == number)
     worker.stop()
     await asyncio.wait_for(running, 60)
     reports = [record.value for record in await read_all(bus, topics.responses) if record.key is None]
     assert reports == [b"1", b"2", b"3"]
+    assert bytes_of == [1, 2, 3]
 
 
 async def test_a_record_whose_held_records_cannot_be_written_is_put_aside(bus: Log, topics: Topics) -> None:
@@ -348,7 +354,7 @@ async def test_a_transaction_gathers_while_more_input_waits(bus: Log, topics: To
 async def test_a_report_is_in_the_transaction_that_answers_the_input(bus: Log, topics: Topics) -> None:
     inputs = [(b"key", b"x" * 5_000) for _ in range(20)]
 
-    def report(position: int) -> OutRecord:
+    def report(position: int, _work: Work) -> OutRecord:
         return OutRecord(topics.responses, 0, None, b"%d" % position)
 
     running = Running(bus, topics, lambda: CountingMachine(topics))

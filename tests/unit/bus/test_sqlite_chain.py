@@ -17,6 +17,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
+from muster_proto.muster.bus.v1.envelope_pb2 import ResponseEnvelope
 from unit.bus.toy import read_all
 
 COMMITS = 12
@@ -267,6 +268,18 @@ async def test_a_gap_in_the_ids_of_events_is_found(tmp_path: Path) -> None:
     await log.close()
     (problem,) = verify_log(tmp_path / "log.db").problems
     assert "an event of 'rm' has the id 5 after 2" in problem
+
+
+async def test_a_gap_in_the_numbers_of_responses_is_found(tmp_path: Path) -> None:
+    log = await opened(tmp_path)
+    owner = await log.take_over("group", TOPICS.requests, 0)
+    for rm_id, number in [("one", 1), ("two", 7), ("one", 2), ("one", 5), ("two", 8), ("one", 1)]:
+        value = ResponseEnvelope(rm_id=rm_id, sequence=number, response=b"r").SerializeToString()
+        await owner.commit([OutRecord(TOPICS.responses, 0, rm_id.encode(), value)], 0)
+    await log.close()
+    (problem,) = verify_log(tmp_path / "log.db").problems
+    assert f"{TOPICS.responses}[0] from 3 to 3" in problem
+    assert "a response to 'one' has the number 5 after 2" in problem
 
 
 async def test_commits_behind_a_damaged_frame_are_missed(killed: Path) -> None:

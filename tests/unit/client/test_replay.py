@@ -146,7 +146,7 @@ async def test_every_task_is_placed_or_has_its_reason(cluster: Cluster, tmp_path
     text = console.export_text()
     for words in (
         "tasks placed",
-        "NO_NODE_HAS_ROOM: no node has 1000",
+        "NO_NODE_HAS_ROOM, for example: no node has 1000",
         "placement rate",
         "p99",
         "cpu used",

@@ -90,6 +90,35 @@ def test_one_search_for_each_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < len(keys) <= 2 * 3
 
 
+@pytest.mark.source
+def test_a_new_ask_is_searched_for_and_those_with_an_answer_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ask has another priority. (Each turn searched for all that waited before.)"""
+    turns, arena = 20, Arena(LEAF)
+    arena.node("n", memory=10)
+    arena.app("a", "root.leaf")
+    with searched(monkeypatch) as keys:
+        for turn in range(turns):
+            arena.want("a", f"large-{turn}", memory=100, priority=turn)
+            arena.wait(31)
+    assert set(keys) == {f"large-{turn}" for turn in range(turns)}
+    assert len(keys) <= 2 * turns
+
+
+@pytest.mark.source
+def test_after_a_change_each_answer_is_searched_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = Arena(LEAF)
+    arena.node("n", memory=10)
+    for number in range(3):
+        arena.app(f"a{number}", "root.leaf")
+        arena.want(f"a{number}", f"large-{number}", memory=100, priority=number)
+    arena.wait(31)
+    for _ in range(3):
+        change(arena)
+        with searched(monkeypatch) as keys:
+            arena.wait(16)
+        assert set(keys) == {"large-0", "large-1", "large-2"}
+
+
 def test_a_reason_names_the_answer_for_the_last_of_the_list() -> None:
     arena = crowd(priorities=(0, -1))
     arena.wait(31)

@@ -1,4 +1,4 @@
-"""Turns between streams: admission in steps, and the bound of undecided requests."""
+"""Turns between streams: admission in steps, and who is active."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Generator
 
 import pytest
 from muster_bus.clock import SystemClock
+from muster_bus.contention import Work
 from muster_bus.engines import make_log
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
@@ -16,7 +17,7 @@ from muster_gateway.admission import admission_steps, admit
 from muster_gateway.response_reader import ResponseTail
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.turns import Active, StepTurns, Undecided
+from muster_gateway.turns import Active, StepTurns
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.emit import decided_report
@@ -24,6 +25,7 @@ from waiting import eventually
 
 LIMITS = AdmissionLimits.model_validate({})
 PATIENCE_S = 60.0
+WORK = Work(1_500, 4_096, 20)
 
 
 def message(count: int) -> bytes:
@@ -64,28 +66,6 @@ async def test_steps_that_fail_raise_in_their_caller() -> None:
         await StepTurns().run("rm", failing())
 
 
-def test_undecided_work_shrinks_with_the_reports() -> None:
-    undecided = Undecided()
-    for offset, work in ((3, 10.0), (5, 20.0), (9, 30.0)):
-        undecided.add(work)
-        undecided.appended(offset, 1)
-    undecided.add(5.0)  # the log does not have it yet
-    assert undecided.after(3) == 65.0
-    assert undecided.after(6) == 35.0
-    assert undecided.after(10) == 5.0
-    assert undecided.after(100) == 5.0
-    undecided.appended(11, 10)
-    assert undecided.after(12) == 0.0
-
-
-def test_without_reports_nothing_is_remembered() -> None:
-    undecided = Undecided()
-    for offset in range(100):
-        undecided.add(1.0)
-        undecided.appended(offset, 0)
-    assert undecided.after(0) == 0.0
-
-
 def test_an_rm_is_alone_again_when_no_other_has_been_active_for_a_while() -> None:
     active = Active(0.0)
     active.note(b"big")
@@ -117,17 +97,17 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
         # 1. a report among other records
         strange = OutRecord(topics.responses, 0, None, b"\xff\xff")
         nothing = OutRecord(topics.responses, 0, None, envelope_pb2.ResponseEnvelope(rm_id="rm").SerializeToString())
-        await owner.commit([strange, nothing, decided_report(topics, 0, 7)], None)
+        await owner.commit([strange, nothing, decided_report(topics, 0, 7, WORK)], None)
         async with asyncio.timeout(PATIENCE_S):
-            while tail.decided != 7:  # noqa: ASYNC110
+            while tail.report.decided != 7:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         # 2. a caller waits for the next one
         monkeypatch.setattr(response_reader, "_REPORT_S", PATIENCE_S)
         waiting = asyncio.create_task(tail.decides_more())
         await asyncio.sleep(0)
-        await owner.commit([decided_report(topics, 0, 9)], None)
+        await owner.commit([decided_report(topics, 0, 9, WORK)], None)
         assert await waiting
-        assert tail.decided == 9
+        assert tail.report == (9, *WORK)
         # 3. the RMs whose responses it saw, at any gateway
         response = envelope_pb2.ResponseEnvelope(rm_id="elsewhere").SerializeToString()
         await owner.commit([OutRecord(topics.responses, 0, b"elsewhere", response)], None)
@@ -135,7 +115,7 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
         # 4. a scheduler that has become silent
         monkeypatch.setattr(response_reader, "_REPORT_S", 0.01)
         assert not await tail.decides_more()
-        assert tail.decided == 0
+        assert tail.report.decided == 0
     finally:
         running.cancel()
         await log.close()

@@ -14,7 +14,8 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.machine import SchedulerMachine
 from muster_scheduler.metrics import Metric, allocated, deciding_seconds
 from muster_scheduler.tally import Stopwatch
-from muster_state.follower import TALLIED, StateFolder, Tally
+from muster_state.follower import StateFolder
+from muster_state.tally import TALLIED, Tally
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, SECOND_NS, Rig
 

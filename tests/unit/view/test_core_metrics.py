@@ -12,7 +12,7 @@ from builders import nodes
 from exposed import Family, parse
 from muster_core.model.commands import AskItem, NodeAction, Termination, UpdateAllocations, UpdateApplications
 from muster_core.model.states import AppState
-from muster_state.follower import DECIDING_LIMITS_US, Tally
+from muster_state.tally import DECIDING_LIMITS_US, Tally
 from muster_view.metrics import core_metrics
 from muster_view.metrics.census import Census, PartitionCensus
 from unit.view.recorded import Bench, Recorded, client_of

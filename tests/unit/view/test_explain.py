@@ -230,7 +230,8 @@ async def test_a_queue_with_its_guarantee_and_its_fences(bench: Bench) -> None:
     poor, fenced = await get(bench, f"{E}/queue/root.a"), await get(bench, f"{E}/queue/root.B")
     since = rm.cluster.now_ns - 2_000_000_000
     assert poor.pop("message").startswith(
-        "It is below its guarantee by 0.004 cores. No vcore is left in its headroom. "
+        "Queue root.a uses nothing, and has 1 pending ask. It is below its guarantee by 0.004 cores. No vcore is left "
+        "in its headroom. "
         "1 ask waits for room on a node (vcore), for "
     )
     assert timeless(poor) == {
@@ -314,7 +315,7 @@ async def test_guarantees_count_up_to_the_fence_and_the_nearest_word_protects(be
         ("root.top", "vcore", 5),
     ]
     assert open_["protectedBy"] == "root.top.open", "the queue inherits the property, so it protects itself"
-    assert open_["message"].startswith("It has no guarantee of its own.")
+    assert "no pending asks. It has no guarantee of its own." in open_["message"]
     assert "Its allocations are protected from preemption." in open_["message"]
 
 
@@ -326,11 +327,11 @@ async def test_a_queue_that_a_source_restricts(bench: Bench) -> None:
     both, one, root = [await get(bench, f"{E}/queue/{path}") for path in ("root.a", "root.b", "root")]
     assert (both["maximum"], both["sources"]) == ({"vcore": 6}, ["quota"])
     assert both["disputed"] == "vcore: the configuration says 9, source quota says 6: the smaller counts"
-    assert f"Several reports set its max ({both['disputed']}). " in both["message"]
+    assert f"Several reports set its max ({both['disputed']})." in both["message"]
     assert (one["sources"], one["disputed"]) == (["quota"], "")
-    assert "Its max is set by source quota. " in one["message"]
+    assert "Its max is set by source quota." in one["message"]
     assert (root["sources"], root["disputed"]) == (["quota"], "")
-    assert "Its pools are reported by source quota. " in root["message"]
+    assert "Its pools are reported by source quota." in root["message"]
 
 
 async def test_a_draining_queue_and_one_whose_quota_is_due(bench: Bench) -> None:
@@ -346,9 +347,9 @@ async def test_a_draining_queue_and_one_whose_quota_is_due(bench: Bench) -> None
     found = await get(bench, f"{E}/queue/root.a")
     assert (found["state"], found["quotaAt"]) == ("Draining", 7)
     assert found["message"] == (
-        "It is draining: its applications continue, and no new ones enter. It has no guarantee of its own. No vcore is "
-        "left in its headroom. Preemption will remove the usage above its max. It runs its maximum of "
-        "1 application. It has no pending asks."
+        "Queue root.a uses 0.001 cores, and has no pending asks. It is draining: its applications continue, "
+        "and no new ones enter. It has no guarantee of its own. No vcore is left in its headroom. Preemption will "
+        "remove the usage above its max. It runs its maximum of 1 application."
     )
 
 

@@ -20,7 +20,8 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_proto.muster.v1 import metrics_pb2
-from muster_state.follower import RmState, Tally
+from muster_state.follower import RmState
+from muster_state.tally import Tally
 from muster_view.rest import render, snapshot
 from muster_view.rest.snapshot import Lag, Section, Wanted
 from unit.view.recorded import Bench, Recorded, client_of

@@ -137,3 +137,157 @@ async def test_too_many_at_a_time_are_refused() -> None:
     assert await forecaster.of("a", look) is None, "it shares the one that is being made"
     held.set()
     await forecaster.close()
+
+
+# ---- the asks of an application that wait for one reason -------------------------------------------------------------
+
+
+async def row(client: httpx.AsyncClient, app: str = "x", **query: str | int) -> dict[str, Any]:
+    """Ask as the page does, until the forecast is made."""
+    for _ in range(5):
+        answer = await client.get(f"/ws/v1/explain/when/{app}", params=query)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        if found["state"] != "MAKING":
+            return found
+        query["since"] = found["since"]
+    raise AssertionError(found["sentence"])
+
+
+def rows(bench: Bench) -> Recorded:
+    """A node of four cores in ten. Four asks run for an hour each and six more wait; one is larger than the node."""
+    rm = bench.rm()
+    rm.cluster.now_ns = bench.clock.now_ns()
+    rm.cluster.node("n1", vcore=4)
+    rm.cluster.app("x", "root.b")
+    rm.do(
+        UpdateAllocations(
+            [
+                AskItem(f"runs{n}", "x", "default", {"vcore": 1}, execution_timeout_ms=3_600_000 * (n + 1))
+                for n in range(4)
+            ]
+        )
+    )
+    later = [AskItem(f"k{n}", "x", "default", {"vcore": 1}, execution_timeout_ms=3_600_000) for n in range(3)]
+    rm.do(UpdateAllocations([*later, AskItem("giant", "x", "default", {"vcore": 9})]))
+    rm.info.last_decided_ns = rm.cluster.now_ns
+    return rm
+
+
+def ends(rm: Recorded, *keys: str) -> None:
+    for key in keys:
+        rm.cluster.release("x", key, Termination.STOPPED_BY_RM)
+    rm.info.last_decided_ns = rm.cluster.now_ns
+
+
+async def test_a_row_is_answered_for_its_first_and_its_last_ask(bench: Bench) -> None:
+    rm = rows(bench)
+    await bench.write(rm)
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        found = await row(client, reason="NO_NODE_HAS_ROOM")
+        assert (found["state"], found["asks"], found["started"], found["reason"]) == (
+            "FORECAST", 3, 0, "NO_NODE_HAS_ROOM",
+        )  # fmt: skip
+        assert found["first"]["likely"] == rm.cluster.now_ns + 3_600 * 10**9
+        assert found["last"]["likely"] > found["first"]["likely"]
+        assert found["message"].startswith("The first of 3 asks of application x will start in about ")
+        assert "The last of them will start in about " in found["message"]
+        assert "It rests on 39 simulations" in found["message"]
+        alone = await row(client, reason="LARGER_THAN_ANY_NODE")
+        assert (alone["state"], alone["asks"], alone["first"]) == ("FORECAST", 1, alone["last"])
+        assert alone["message"].startswith("Ask giant of application x starts in none of 39 simulations")
+        every = await row(client)
+        assert (every["asks"], every["last"]["allocationKey"]) == (4, "giant")
+
+
+async def test_what_has_started_since_the_forecast_is_said_as_such(bench: Bench) -> None:
+    rm = rows(bench)
+    await bench.write(rm)
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        before = await row(client, reason="NO_NODE_HAS_ROOM")
+        ends(rm, "runs0", "runs1")
+        await bench.write(rm)
+        # (The asks that wait now are not newer than the forecast: it is used again.)
+        some = await row(client, reason="NO_NODE_HAS_ROOM")
+        assert (some["at"], some["state"], some["asks"], some["started"]) == (before["at"], "FORECAST", 3, 2)
+        assert some["message"].startswith("Meanwhile 2 of its 3 asks have started. Ask k2 of application x will start ")
+        assert some["first"] == some["last"]
+        ends(rm, "runs2")
+        await bench.write(rm)
+        over = await row(client, reason="NO_NODE_HAS_ROOM")
+        assert (over["state"], over["asks"], over["started"], over["first"]) == ("STARTED", 3, 3, None)
+        assert over["message"].startswith("All 3 asks of application x have started meanwhile, the last ")
+        ends(rm, "k0")
+        await bench.write(rm)
+        left = await row(client, reason="NO_NODE_HAS_ROOM")
+        assert "2 of 3 run, the last " in left["message"]
+        assert left["message"].endswith(" ago; 1 has started and ended meanwhile, or was withdrawn.")
+
+
+async def test_a_row_whose_reason_has_changed_is_answered_for_all_asks(bench: Bench) -> None:
+    rm = rows(bench)
+    await bench.write(rm)
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        found = await row(client, reason="QUEUE_MAX")
+        assert found["message"].startswith(
+            "No ask of application x waits for this reason any more. The first of 4 asks "
+        )
+
+
+async def test_a_row_without_pending_asks_is_answered(bench: Bench) -> None:
+    rm = bench.rm()
+    rm.cluster.now_ns = bench.clock.now_ns()
+    rm.cluster.node("n1", vcore=4)
+    rm.cluster.app("x", "root.b")
+    rm.cluster.ask("x", "k", vcore=1)
+    rm.info.last_decided_ns = rm.cluster.now_ns
+    await bench.write(rm)
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        found = await row(client, reason="NO_NODE_HAS_ROOM")
+        assert found["state"] == "STARTED"
+        assert found["message"].startswith("No ask of application x was pending any more when the simulations began")
+        assert (await client.get("/ws/v1/explain/when/nobody")).status_code == 404
+        assert (await client.get("/ws/v1/explain/when/x?since=soon")).status_code == 400
+
+
+async def test_asks_that_come_meanwhile_do_not_delay_a_row_for_ever(bench: Bench) -> None:
+    """The first answer names the newest ask; the forecast that it began is enough for the next ones."""
+    rm = rows(bench)
+    await bench.write(rm)
+    async with bench.view(forecast={"wait_s": 0.0, "cpu_s": 600.0}) as view, client_of(view) as client:
+        first = (await client.get("/ws/v1/explain/when/x")).json()
+        assert first["state"] == "MAKING"
+
+        async def is_made() -> bool:
+            rm.cluster.now_ns += 10**9
+            rm.cluster.ask("x", f"more{rm.cluster.now_ns}", vcore=1)
+            rm.info.last_decided_ns = rm.cluster.now_ns
+            await bench.write(rm)
+            found = (await client.get("/ws/v1/explain/when/x", params={"since": first["since"]})).json()
+            return bool(found["state"] == "FORECAST" and found["asks"] == 4)
+
+        await eventually(is_made, within_s=300)
+
+
+async def test_a_paused_rm_answers_no_row(bench: Bench) -> None:
+    rm = rows(bench)
+    rm.info.paused, rm.info.paused_ns = True, rm.cluster.now_ns
+    await bench.write(rm)
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        found = await row(client, reason="RM_HELD")
+        assert (found["state"], found["why"], found["first"]) == ("UNKNOWN", "NOT_DECIDING", None)
+        assert "because an operator paused the resource manager" in found["message"]
+
+
+async def test_a_forecast_of_an_older_state_is_not_enough() -> None:
+    times = iter((100, 200))
+
+    async def look() -> Present:
+        return Present(next(times), None)
+
+    forecaster = Forecaster(ForecastSettings(wait_s=60))
+    assert await forecaster.of("a", look, since_ns=150) is None, "it had begun before"
+    told = await forecaster.of("a", look, since_ns=150)
+    assert told is not None
+    assert told.at_ns == 200
+    await forecaster.close()

@@ -96,7 +96,11 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
 
 
 def verify(backup_dir: Path | None, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
-    """Checks a backup, or a data directory, also beside a working Muster. Returns the exit code."""
+    """Checks a backup, or a data directory, or a log on Kafka, also beside a working Muster. Returns the exit code."""
+    if backup_dir is None and data_dir is None and is_on_kafka(file, assignments):
+        from muster_cli import kafka_log
+
+        return kafka_log.verify(file, assignments)
     if backup_dir is not None:
         where, problems = backup_dir, _differences(backup_dir, _manifest(backup_dir))
         verified = verify_log(where / LOG)
@@ -135,12 +139,17 @@ def _of_sessions(directory: Path) -> list[str]:
 def data_of(data_dir: Path | None, file: Path | None, assignments: Sequence[str], *, must_exist: bool = True) -> Path:
     """Returns the data directory that a command is about. Raises UsageError."""
     if data_dir is None:
-        if load(file, assignments).values.log.backend == "kafka":
+        if is_on_kafka(file, assignments):
             raise UsageError(_KAFKA)
         raise UsageError("--data-dir: expected the directory of muster up")
     if must_exist and not (data_dir / LOG).is_file():
         raise UsageError(f"--data-dir {data_dir}: has no {LOG}")
     return data_dir
+
+
+def is_on_kafka(file: Path | None, assignments: Sequence[str]) -> bool:
+    """Tells whether the settings name a log on Kafka."""
+    return load(file, assignments).values.log.backend == "kafka"
 
 
 def _whole(path: Path) -> Verified:

@@ -24,19 +24,14 @@ _KEYS_SHOWN = 3
 Call = Callable[[AdminClient, str], Awaitable[Explanation]]
 
 
-def explain(operator: Operator, call: Call, *, with_summary: bool = False) -> int:
-    """Prints an explanation.
-
-    :param with_summary: the summary has figures that the text has not.
-    """
+def explain(operator: Operator, call: Call) -> int:
+    """Prints an explanation."""
     found = ask(operator, call)
     value = found.value
     if operator.json:
         print_json(value)
         return 0
     out = console()
-    if with_summary and "sentence" in value:
-        out.print(value["sentence"], soft_wrap=True)
     for sentence in grouped(found.sentences):
         out.print(sentence, soft_wrap=True)
     for name in _COUNTS:

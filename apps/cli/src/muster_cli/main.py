@@ -320,10 +320,10 @@ def restore(
 
 @app.command(group=OPERATE)
 def verify(backup_dir: Path | None = None, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
-    """Checks a backup or a data directory, also while Muster works: structure, checksums, order, and nothing lost.
+    """Checks a backup, a data directory or a log on Kafka, also while Muster works: checksums, order, and nothing lost.
 
     :param backup_dir: a backup; without it --data-dir is checked.
-    :param data_dir: the directory of `muster up`.
+    :param data_dir: the directory of `muster up`; without it the log is on Kafka.
     """
     from muster_cli import backup as of
 
@@ -339,9 +339,10 @@ def repair(
 ) -> int:
     """Lists the parts of a log that are damaged or missing, and goes on without them; Muster must not be running there.
 
-    The log is written anew without these parts. The old files are moved aside (docs/backup.md).
+    The log is written anew without these parts, and the old files are moved aside; on Kafka the log is noted as it is
+    (docs/backup.md).
 
-    :param data_dir: the directory of `muster up`.
+    :param data_dir: the directory of `muster up`; without it the log is on Kafka.
     :param accept: the word of a part to go on without, as listed; all parts must be accepted.
     """
     from muster_cli import repair as of
@@ -524,7 +525,7 @@ def topics_create(*, common: Common = _COMMON) -> int:
 
 @topics_app.command(name="verify")
 def topics_verify(*, common: Common = _COMMON) -> int:
-    """Checks that every topic exists with its configured settings; changes nothing."""
+    """Checks that every topic exists with its configured settings, and lost no end on Kafka; changes nothing."""
     from muster_cli import topics
 
     return topics.verify(common.settings, common.set)

@@ -162,9 +162,7 @@ def explain_queue(queue: str, *, partition: str = "", operator: Operator = _OPER
     """
     from muster_cli.explaining import explain
 
-    return explain(
-        operator, lambda admin, rm: admin.explain_queue(rm, queue, **operator.at(partition)), with_summary=True
-    )
+    return explain(operator, lambda admin, rm: admin.explain_queue(rm, queue, **operator.at(partition)))
 
 
 @explain_app.command(name="node")

@@ -7,14 +7,14 @@ these parts. The old files are moved aside, and nothing of them is deleted.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from muster_bus.backends.breaks import Break, BreakKind
 from muster_bus.backends.sqlite_backup import verify_database
-from muster_bus.backends.sqlite_breaks import Break, BreakKind, check, check_beside
+from muster_bus.backends.sqlite_breaks import check, check_beside
 from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
 from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.backends.sqlite_repair import repair_log
@@ -22,15 +22,19 @@ from muster_bus.errors import LogError
 from muster_runtime import durable
 from muster_runtime.terminal import say
 
-from muster_cli.backup import LOG, SESSIONS, data_of, locked, make_way
+from muster_cli.backup import LOG, SESSIONS, data_of, is_on_kafka, locked, make_way
 from muster_cli.errors import CommandError
 
 
 def repair(data_dir: Path | None, accept: Sequence[str], file: Path | None, assignments: Sequence[str]) -> int:
     """Lists what is damaged, and goes on without it if all is accepted. Returns the exit code."""
+    if data_dir is None and is_on_kafka(file, assignments):
+        from muster_cli import kafka_log
+
+        return kafka_log.repair(accept, file, assignments)
     data = data_of(data_dir, file, assignments)
     with locked(data):
-        found = {word_of(each): each for each in _breaks(data / LOG)}
+        found = {each.word: each for each in _breaks(data / LOG)}
         if not found:
             say(f"{data}: whole; there is nothing to repair")
             return 0
@@ -45,11 +49,6 @@ def repair(data_dir: Path | None, accept: Sequence[str], file: Path | None, assi
             )
         _replace_log(data, list(found.values()))
     return 0
-
-
-def word_of(found: Break) -> str:
-    """Returns the word that accepts a break."""
-    return hashlib.sha256(repr(tuple(found)).encode()).hexdigest()[:8]
 
 
 def _breaks(path: Path) -> list[Break]:

@@ -1,6 +1,14 @@
-"""Whether several resource managers ask for something at present: then none of them may keep the loop for long."""
+"""Whether several resource managers ask for something at present, and how much work their requests are.
+
+While several ask, none of them may keep the loop for long, and none may have much undecided work on the log.
+"""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 # A resource manager that was silent for so long does not count.
 _ACTIVE_S = 2.0
@@ -23,3 +31,57 @@ class Contention:
     def is_shared(self, now_s: float) -> bool:
         """Whether another resource manager had a request shortly before now, beside the last one."""
         return now_s - self._other_at_s < _ACTIVE_S
+
+
+class Work(NamedTuple):
+    """What the requests that a transaction answers cost.
+
+    :param us: processor time of the machine and of the commit since the transaction before that answered requests.
+    :param input_bytes: of the requests.
+    :param commit_us: how long the last commit took that was waited for; 0: commits are not waited for.
+    """
+
+    us: int
+    input_bytes: int
+    commit_us: int
+
+
+class WorkMeter:
+    """Measures the work of a worker's transactions.
+
+    :ivar input_bytes: of the requests since the last :meth:`read`.
+    :ivar commit_s: duration of the last commit; 0: commits are seldom waited for.
+    """
+
+    def __init__(self) -> None:
+        self.input_bytes = 0
+        self.commit_s = 0.0
+        self._spent_s = 0.0
+        self._since_s = 0.0
+
+    def start(self) -> None:
+        """Begins a piece of work of this thread. Other tasks' work between pieces does not count."""
+        self._since_s = time.thread_time()
+
+    def elapsed_s(self) -> float:
+        """Returns the processor time of the present piece."""
+        return time.thread_time() - self._since_s
+
+    def stop(self) -> None:
+        """Ends the piece."""
+        self._spent_s += self.elapsed_s()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Measures the body as one piece."""
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def read(self) -> Work:
+        """Returns the work since the last time."""
+        work = Work(round(self._spent_s * 1e6), self.input_bytes, round(self.commit_s * 1e6))
+        self._spent_s, self.input_bytes = 0.0, 0
+        return work

@@ -21,8 +21,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, TypeVar
 
 import structlog
@@ -30,9 +28,10 @@ from muster_runtime.disposal import Disposal
 from muster_runtime.waits import in_step_s
 
 from muster_bus import metrics
+from muster_bus.backends.live_keys import check_ends, check_state, live_keys_of
 from muster_bus.backends.rules import size_of
 from muster_bus.clock import Clock
-from muster_bus.contention import Contention
+from muster_bus.contention import Contention, Work, WorkMeter
 from muster_bus.errors import (
     BadRecord,
     BusError,
@@ -45,9 +44,10 @@ from muster_bus.errors import (
 )
 from muster_bus.log import EarlyInput, Log, LogReader, OutRecord, PartitionOwner, PromptOwner, Record
 from muster_bus.machine import Machine, SteppedMachine
-from muster_bus.standby import Folded, Standby, close_reader
+from muster_bus.standby import Folded, Standby, close_reader, fold_all
 from muster_bus.suspicion import MachineError, Suspicion, guard, kind_of, one_line
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
+from muster_bus.worker_progress import Progress, WorkerState
 from muster_bus.worker_settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -62,52 +62,12 @@ _STOPPABLE_S = 0.2
 _GATHER_WAIT = 10  # a transaction gathers for so many times gather_s by the clock
 # Processor time (s) after which a machine that works in steps lets other tasks run: while several resource managers ask
 # for something, and otherwise. A turn of the loop costs 0.05 ms.
-_GIVE_WAY_S, _GIVE_WAY_ALONE_S = 0.001, 0.005
+_GIVE_WAY_S, _GIVE_WAY_ALONE_S = 0.0005, 0.005
 # While several ask, a transaction gathers for this part of gather_s.
 _GATHER_SHARED = 0.2
 # More records are no small commit, so that the log takes them in steps: each costs a microsecond.
 _PROMPT_RECORDS = 2048
 _CLOSE_TIMEOUT_S = 5.0  # the worker abandons an owner or reader that does not close in this time
-
-
-class WorkerState(StrEnum):
-    """starting → folding → running; after a failure backing_off → folding; finally stopped or failed."""
-
-    STARTING = "starting"
-    FOLDING = "folding"
-    RUNNING = "running"
-    BACKING_OFF = "backing_off"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A worker's state at one moment.
-
-    :param position: input offset up to which the machine has applied.
-    :param committed: input offset up to which outputs are committed.
-    :param end_offset: end of the input when last asked (about once a second).
-    :param idle_s: seconds since the worker last folded, committed, or had nothing to do.
-    :param failures: number since the last commit.
-    :param last_error: one line, or "".
-    :param serving: the worker has folded and is not stalled.
-    """
-
-    partition: int
-    state: WorkerState
-    position: int
-    committed: int
-    end_offset: int
-    idle_s: float
-    failures: int
-    last_error: str
-    serving: bool
-
-    @property
-    def lag(self) -> int:
-        """Input offsets without committed output."""
-        return max(0, self.end_offset - self.committed)
 
 
 class PartitionWorker:
@@ -118,8 +78,8 @@ class PartitionWorker:
     :param consult: called, in bounded time, with the machine and its next input. It asks others about the input and
         tells the machine. A BusError counts as a failure of the log, any other error as one of the machine.
     :param letter_value: what a dead letter keeps of a record's value, and a text about the rest; None: all of it.
-    :param report: makes a record that says that all input before an offset is answered. It is in the transaction that
-        answers it, for writers of the input that wait for that.
+    :param report: makes a record that says that all input before an offset is answered, and what work that was. It is
+        in the transaction that answers it, for writers of the input that wait for that.
     :param standby: has followed the partition's state; the first life takes its machine, if it has one.
     :param contention: shared by all workers of a process, which share its loop; None: the worker is alone.
     """
@@ -135,7 +95,7 @@ class PartitionWorker:
         settings: WorkerSettings | None = None,
         consult: Callable[[Any, Sequence[Record]], Awaitable[None]] | None = None,
         letter_value: Callable[[bytes], tuple[bytes, str]] | None = None,
-        report: Callable[[int], OutRecord] | None = None,
+        report: Callable[[int, Work], OutRecord] | None = None,
         standby: Standby | None = None,
         contention: Contention | None = None,
     ) -> None:
@@ -164,7 +124,7 @@ class PartitionWorker:
     async def run(self) -> None:
         """Works until :meth:`stop`.
 
-        Raises: Fenced (another owner took over); MachineFailed; any error that a restart from the log does not cure.
+        Raises: Fenced (another owner took over); LogDamaged; MachineFailed; any error that no restart cures.
         """
         if self._standby is not None:
             self._taking = asyncio.create_task(self._standby.take())
@@ -229,6 +189,7 @@ class PartitionWorker:
             # 1 take over, which fences the previous owner
             owner = await self.log.take_over(self.group, self.topics.requests, self.partition)
             stack.push_async_callback(_close, owner.close)
+            check_ends(owner)
             committed = await owner.committed()  # 2
             reader = await self._reader_of(owner)  # 3 seek
             stack.push_async_callback(_close, reader.close)
@@ -237,7 +198,7 @@ class PartitionWorker:
             self._committed_s = self.clock.monotonic()
             self.position = self.committed = start
             self.end_offset = await reader.end_offset()
-            machine = await self._folded(is_new=committed is None)  # 4, 5
+            machine = await self._folded(owner, is_new=committed is None)  # 4, 5
             if machine is None:
                 return
             metrics.fold_seconds.labels(self.label).observe(self.clock.monotonic() - started_s)
@@ -252,12 +213,16 @@ class PartitionWorker:
             return owner.early_reader()
         return await self.log.reader(self.topics.requests, self.partition)
 
-    async def _folded(self, is_new: bool) -> Machine | None:
-        """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). None: stopped meanwhile."""
+    async def _folded(self, owner: PartitionOwner, *, is_new: bool) -> Machine | None:
+        """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). None: stopped meanwhile.
+
+        Raises LogDamaged if the state is not what the last commit left.
+        """
         taking, self._taking = self._taking, None
         prepared = None if taking is None else await taking
         machine: Machine = guard(self._machine_factory) if prepared is None else prepared.machine
         reader = await self.log.reader(self.topics.state, self.partition) if prepared is None else prepared.reader
+        live = live_keys_of(self.log) if prepared is None else prepared.live
         try:
             end = await reader.end_offset()
             if is_new and end > 0:
@@ -274,12 +239,13 @@ class PartitionWorker:
                 elif self.clock.monotonic() - self._moved_s > self.settings.fold_stall_s:
                     state = f"{self.topics.state}[{self.partition}]"
                     raise LogUnavailable(f"{state}: no records from offset {before} on; its end is {end}")
-                guard(_fold_all, machine, records)
+                guard(fold_all, machine, live, records)
                 await asyncio.sleep(0)  # let other tasks run
                 if self.stopping.is_set():
                     return None
         finally:
             await _close(reader.close)
+        check_state(owner, live)
         guard(machine.folded, self.clock.now_ns())
         return machine
 
@@ -337,6 +303,7 @@ class _Life:
         self._prompt = owner if isinstance(owner, PromptOwner) else None
         self._stepped = machine if isinstance(machine, SteppedMachine) else None
         self._disposal = Disposal()
+        self._meter = WorkMeter()
         self._settings, self._clock = worker.settings, worker.clock
         self._observe = metrics.apply_seconds.labels(worker.label).observe
         self._in_flight: asyncio.Task[None] | None = None
@@ -396,6 +363,7 @@ class _Life:
             size_bytes += len(self._kept[count].value or b"")
             count += 1
         taken, self._kept = self._kept[:count], self._kept[count:]
+        self._meter.input_bytes += size_bytes
         now_s = self._clock.monotonic()
         for record in taken:
             self._worker.contention.note(record.key, now_s)
@@ -576,11 +544,11 @@ class _Life:
         is_small = len(outputs) <= _PROMPT_RECORDS
         report = self._worker.report
         if report is not None and position is not None:
-            outputs.append(report(position))
+            outputs.append(report(position, self._meter.read()))
         self._is_position_new = False
         self._outputs, self._output_bytes, self._inputs, self._dirty = [], 0, 0, False
         if self._prompt is not None and is_small:
-            with _as_of_the_machine():
+            with _as_of_the_machine(), self._meter.working():
                 waiting = self._prompt.commit_at_once(outputs, position)
             if waiting is None:
                 self._was_committed(position)
@@ -621,15 +589,16 @@ class _Life:
 
     async def _gather(self, parts: Iterator[Sequence[OutRecord]]) -> None:
         """Takes the machine's records in parts. Other tasks run at an empty one, if there was enough work before."""
-        since_s, is_shared = time.thread_time(), self._worker.contention.is_shared
+        is_shared, meter = self._worker.contention.is_shared, self._meter
+        meter.start()
         while (part := self._decide(next, parts, None)) is not None:
             if part:
                 self._take(part)
-            elif time.thread_time() - since_s >= (
-                _GIVE_WAY_S if is_shared(self._clock.monotonic()) else _GIVE_WAY_ALONE_S
-            ):
+            elif meter.elapsed_s() >= (_GIVE_WAY_S if is_shared(self._clock.monotonic()) else _GIVE_WAY_ALONE_S):
+                meter.stop()
                 await asyncio.sleep(0)
-                since_s = time.thread_time()
+                meter.start()
+        meter.stop()
 
     async def _flush(self) -> None:
         """Takes what the machine held back, for a transaction that ends."""
@@ -644,7 +613,10 @@ class _Life:
             raise
 
     async def _commit(self, waiting: Awaitable[None], position: int | None, outputs: list[OutRecord]) -> None:
+        began_s = self._clock.monotonic()
         await waiting
+        if self._prompt is None:
+            self._meter.commit_s = self._clock.monotonic() - began_s
         self._was_committed(position)
         self._disposal.add_lists(outputs)
 
@@ -682,11 +654,6 @@ def _as_of_the_machine() -> Iterator[None]:
         yield
     except (RecordTooLarge, BadRecord) as error:
         raise MachineError(blamed=False) from error
-
-
-def _fold_all(machine: Machine, records: Sequence[Record]) -> None:
-    for record in records:
-        machine.fold(record)
 
 
 async def _close(close: Callable[[], Awaitable[None]]) -> None:

@@ -24,10 +24,11 @@ from typing import NamedTuple
 import structlog
 
 from muster_bus import metrics
+from muster_bus.backends.live_keys import LiveKeys, live_keys_of
 from muster_bus.clock import Clock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, LogReader, Record
-from muster_bus.machine import FollowingMachine
+from muster_bus.machine import FollowingMachine, Machine
 from muster_bus.suspicion import MachineError, guard, one_line
 from muster_bus.topics import Topics
 from muster_bus.worker_settings import WorkerSettings
@@ -54,10 +55,14 @@ class StandbyState(StrEnum):
 
 
 class Folded(NamedTuple):
-    """What a standby gives to the worker: a machine, and the reader that stands behind the machine's last record."""
+    """What a standby gives to the worker: a machine, and the reader that stands behind the machine's last record.
+
+    :param live: the account of these records; None: the log needs none.
+    """
 
     machine: FollowingMachine
     reader: LogReader
+    live: LiveKeys | None = None
 
 
 class Standby:
@@ -144,13 +149,14 @@ class Standby:
     async def _follow(self) -> Folded:
         self.state = StandbyState.READING
         machine: FollowingMachine = guard(self._machine_factory)
+        live = live_keys_of(self._log)
         reader = await self._log.reader(self._topics.state, self._partition)
         taken = asyncio.create_task(self._taken.wait(), name=f"standby-{self._partition}-taken")
         try:
             # 1 all records up to now
             self._position, self._end = reader.position, await reader.end_offset()
             while self._position < self._end and not self._taken.is_set():
-                await self._fold(machine, await self._read(reader, taken))
+                await self._fold(machine, live, await self._read(reader, taken))
                 self._position = reader.position
             # 2 the objects
             if not self._taken.is_set():
@@ -162,7 +168,7 @@ class Standby:
             # 3 each further one
             while not self._taken.is_set():
                 records = await self._read(reader, taken)
-                await self._fold(machine, records)
+                await self._fold(machine, live, records)
                 self._position = reader.position
                 await self._look_at_end(reader, busy=bool(records))
         except BaseException:
@@ -171,7 +177,7 @@ class Standby:
         finally:
             taken.cancel()
         metrics.standby_lag_records.labels(str(self._partition)).set(0)
-        return Folded(machine, reader)
+        return Folded(machine, reader, live)
 
     async def _read(self, reader: LogReader, taken: asyncio.Task[bool]) -> Sequence[Record]:
         """Reads; a take-over does not wait for a read that finds nothing."""
@@ -190,10 +196,10 @@ class Standby:
             reader.seek(before)
         return ()
 
-    async def _fold(self, machine: FollowingMachine, records: Sequence[Record]) -> None:
+    async def _fold(self, machine: FollowingMachine, live: LiveKeys | None, records: Sequence[Record]) -> None:
         def steps() -> Iterable[None]:
             for record in records:
-                machine.fold(record)
+                fold_all(machine, live, (record,))
                 yield
 
         await self._in_slices(steps())
@@ -214,6 +220,14 @@ class Standby:
             self._end_asked_s = now_s
             self._end = await reader.end_offset(0.0 if busy else _END_AGE_S)
             metrics.standby_lag_records.labels(str(self._partition)).set(self.lag_records)
+
+
+def fold_all(machine: Machine, live: LiveKeys | None, records: Sequence[Record]) -> None:
+    """Folds records of the state into a machine, and into its account, if there is one."""
+    for record in records:
+        machine.fold(record)
+    if live is not None:
+        live.fold(records)
 
 
 async def close_reader(reader: LogReader) -> None:

@@ -163,6 +163,31 @@ def event_id_of(header: bytes | None) -> int | None:
     return number if number < _EVENT_ID_LIMIT else None
 
 
+def response_number_of(value: bytes | None) -> tuple[bytes, int]:
+    """Returns an RM's id, and the number of a response to it, from a record of ``si.responses``; 0: it has none.
+
+    They are the first two fields of muster.bus.v1.ResponseEnvelope, and written in this order. (The bus knows no other
+    part of any message.)
+    """
+    content = value or b""
+    if content[:1] != b"\x0a":
+        return b"", 0
+    length, at = _varint(content, 1)
+    rm_id, at = content[at : at + length], at + length
+    return rm_id, _varint(content, at + 1)[0] if content[at : at + 1] == b"\x10" else 0
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """Returns a number in protobuf's form, and where it ends."""
+    number = shift = 0
+    for index in range(at, len(content)):
+        number |= (content[index] & 0x7F) << shift
+        if content[index] < 0x80:
+            return number, index + 1
+        shift += 7
+    return 0, len(content)
+
+
 def state_key(rm_id: str, kind: str, *parts: str) -> bytes:
     """Returns the key of an object on ``si.state``: rmID/kind/part/part, with '%' and '/' in each part
     percent-encoded.

@@ -37,7 +37,7 @@ from muster_core.model.partition_state import PartitionState, Timed
 from muster_core.model.predicate_checks import Retry
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
-from muster_core.model.steps import STEP, Steps, clear_in_steps
+from muster_core.model.steps import STEP, Steps, clear_in_steps, finish
 from muster_core.model.turn_lines import TurnLines
 from muster_core.nodes.figures import NodeFigures
 from muster_core.nodes.node_books import NodeBooks
@@ -96,7 +96,9 @@ class Partition(PartitionState):
         external: PartitionBooks | None = None,
         rm_id: str = "",
         reports_until_ns: int = 0,
+        built: bool = True,
     ) -> None:
+        """``built``: with its queues; otherwise :meth:`build_in_steps` makes them, before any other use."""
         super().__init__(config, searching=searching, rm_id=rm_id)
         sources = external if external is not None else PartitionBooks(config.name)
         # 1. The parts, each with the earlier parts that it uses.
@@ -265,9 +267,8 @@ class Partition(PartitionState):
         self.queue_tree.connect(external=self.external)
         self.node_lives.connect(external=self.external)
         # 3. The first configuration.
-        self._configure(config)
-        if searching:
-            self.node_books.index = self.node_books.new_index()
+        if built:
+            finish(self.build_in_steps())
 
     @property
     def index(self) -> NodeIndex:
@@ -276,13 +277,17 @@ class Partition(PartitionState):
 
     # ---- the whole partition ---------------------------------------------------------------------------------------
 
-    def _configure(self, config: PartitionConfig) -> None:
-        """Builds the queue tree from the partition's first configuration."""
+    def build_in_steps(self) -> Steps:
+        """Builds the queue tree from the partition's first configuration, in steps."""
+        config = self.config
         self.types.reserve(types_named(config))
-        self.limits.configure(config.root)
+        yield
+        yield from self.limits.configure(config.root)
         self.take_policies(config)
-        self.root = self.queue_tree.build_queue(config.root, None, {})
+        self.root = yield from self.queue_tree.build_in_steps(config.root, None, {})
         self.root.backfills = config.backfill != BACKFILL_OFF
+        if self.searching:
+            self.node_books.index = self.node_books.new_index()
 
     def take_policies(self, config: PartitionConfig) -> None:
         """Takes the configuration's policies for the whole partition."""

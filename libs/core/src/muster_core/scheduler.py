@@ -7,7 +7,7 @@ configuration are arguments. The core reads no clock, does no I/O and uses no ra
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from muster_core.allocation.turns import WholeTurn
 from muster_core.allocation.unnamed_releases import UnnamedReleases
@@ -59,6 +59,7 @@ class SchedulerCore:
     :param external: the statements of external sources; they outlive this core.
     :param reports_until_ns: until when an RM that registered again may still report its allocations; 0: it did not
         register again.
+    :param built: with its partitions; otherwise :meth:`build_in_steps` makes them, before any other use.
     :ivar next_submission: the number of the next submitted node, application or ask. It decides ties.
     """
 
@@ -70,6 +71,7 @@ class SchedulerCore:
         external: ExternalBooks | None = None,
         rm_id: str = "",
         reports_until_ns: int = 0,
+        built: bool = True,
     ) -> None:
         self.config = config
         self.rm_id = rm_id
@@ -83,7 +85,6 @@ class SchedulerCore:
         self._one = WholeTurn()
         self.partitions: dict[str, Partition] = {}
         self.quotas = Quotas(self.partitions)
-        self.partitions.update((each.name, self._new_partition(each)) for each in config.partitions)
         self.next_submission = 1
         self._applications = ApplicationRequests(self.partitions, self._submission)
         self._allocations = AllocationRequests(self.partitions, self._submission)
@@ -91,6 +92,13 @@ class SchedulerCore:
         self._deadlines: list[tuple[int, int, Partition, Timed]] = []
         self._deadline_order = 0
         self._deadlines_max = _DEADLINES_MIN
+        if built:
+            finish(self.build_in_steps())
+
+    def build_in_steps(self) -> Steps:
+        """Makes the partitions of the configuration, in steps."""
+        for each in self.config.partitions:
+            self.partitions[each.name] = yield from self._new_partition(each)
 
     # ---- entry point: apply ----------------------------------------------------------------------------------------
 
@@ -100,23 +108,30 @@ class SchedulerCore:
         :param before: the core of the RM's registration before; its users' decayed use goes on.
         """
         out = self._outcome(out)
+        finish(self.start_in_steps(now_ns, out, before))
+        return out
+
+    def start_in_steps(self, now_ns: int, out: Outcome, before: SchedulerCore | None = None) -> Steps:
+        """Does the same in steps. Nothing else may use the core between them."""
+        self._outcome(out)
         for partition in self.partitions.values():
-            partition.queue_tree.announce_queues(out, now_ns)
+            yield from partition.queue_tree.announce_in_steps(out, now_ns)
             partition.external.begin(out, now_ns)
         if before is not None:
-            self._take_uses(before, out, now_ns)
+            yield from self._take_uses(before, out, now_ns)
         self._follow_up(out, now_ns)
         self._leave_dormant(out)
         self._follow_up(out, now_ns)
-        return out
 
-    def _take_uses(self, before: SchedulerCore, out: Outcome, now_ns: int) -> None:
+    def _take_uses(self, before: SchedulerCore, out: Outcome, now_ns: int) -> Steps:
         """Takes the decayed use of users from the RM's registration before, which has ended: it does not forget who
         used much lately.
         """
         for name, partition in self.partitions.items():
             old = before.partitions.get(name)
-            for path, queue in partition.queues.items() if old is not None else ():
+            for count, (path, queue) in enumerate(partition.queues.items() if old is not None else (), 1):
+                if not count % LIGHT_STEP:
+                    yield
                 known = old.queues.get(path) if old is not None else None
                 if known is not None and known.fair_uses is not None:
                     partition.fair_shares.carry(queue, known.fair_uses, out, now_ns)
@@ -217,7 +232,8 @@ class SchedulerCore:
             case EndApplication():
                 yield from self._applications.end(command.partition, command.app_id, command.message, out, now_ns)
             case UpdateConfiguration():
-                out.facts.append(ConfigurationAnswer(self._reconfigure(command.config, out, now_ns)))
+                obstacles = yield from self._reconfigure(command.config, out, now_ns)
+                out.facts.append(ConfigurationAnswer(obstacles))
             case SetDeciding():
                 self._deciding = command.deciding
                 self._review_deciding()
@@ -336,10 +352,11 @@ class SchedulerCore:
             count += len(paths)
         return count
 
-    def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> tuple[str, ...]:
+    def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> Generator[None, None, tuple[str, ...]]:
         found = self.obstacles(config)
         if found:
             return found
+        yield
         wanted = {each.name: each for each in config.partitions}
         for name in [name for name in self.partitions if name not in wanted]:
             going = self.partitions.pop(name)
@@ -349,15 +366,15 @@ class SchedulerCore:
             known = self.partitions.get(name)
             if known is not None:
                 known.questions.withdraw_all(out)
-                reload.reconfigure(known, each, out, now_ns)
+                yield from reload.reconfigure(known, each, out, now_ns)
                 if self._searching:  # (a follower takes the consequences from the records)
                     known.external.reconfigured(out, now_ns)
                 continue
-            self.partitions[name] = new = self._new_partition(each)
+            self.partitions[name] = new = yield from self._new_partition(each)
             new.questions.take_policy(self._policy, out, now_ns)
             new.deciding = self._deciding and not new.questions.silent
             new.previous_generation = self._previous_generation
-            new.queue_tree.announce_queues(out, now_ns)
+            yield from new.queue_tree.announce_in_steps(out, now_ns)
             if self._searching:
                 new.external.begin(out, now_ns)
         in_order = {name: self.partitions[name] for name in wanted}  # in the order of the configuration
@@ -366,7 +383,7 @@ class SchedulerCore:
         self.config = config
         return ()
 
-    def _new_partition(self, config: PartitionConfig) -> Partition:
+    def _new_partition(self, config: PartitionConfig) -> Generator[None, None, Partition]:
         books = self.external.of(config.name)
         partition = Partition(
             config,
@@ -374,7 +391,9 @@ class SchedulerCore:
             external=books,
             rm_id=self.rm_id,
             reports_until_ns=self._reports_until_ns,
+            built=False,
         )
+        yield from partition.build_in_steps()
         # (All numbers have one order, which survives restarts.)
         partition.questions.number = partition.node_lives.number = self._submission
         partition.questions.turns.join(self._one)

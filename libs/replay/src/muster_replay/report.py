@@ -94,7 +94,7 @@ def print_report(report: ReplayReport, console: Screen | None = None) -> None:
     percent = 100 * report.placed / report.tasks if report.tasks else 0.0
     table.add_row("tasks placed", f"{report.placed:,}", f"{percent:.1f} %, in {report.applications:,} applications")
     for reason, count in sorted(report.pending.items(), key=lambda item: -item[1]):
-        table.add_row("pending", f"{count:,}", as_seen(f"{reason}: {report.examples.get(reason, '')}"))
+        table.add_row("pending", f"{count:,}", as_seen(_pending(reason, count, report.examples.get(reason, ""))))
     if not report.pending:
         table.add_row("pending", "0", "")
     for reason, count in sorted(report.rejected.items(), key=lambda item: -item[1]):
@@ -131,6 +131,13 @@ def print_report(report: ReplayReport, console: Screen | None = None) -> None:
         console.print(marked("[green]Every task is accounted for exactly once.[/]"))
     for label, place in report.next_places.items():
         console.print(marked("[bold]{}:[/] {}", label, place), soft_wrap=True)
+
+
+def _pending(reason: str, count: int, example: str) -> str:
+    """A reason, and the message of one of the tasks that it holds back: the others ask for other amounts."""
+    if not example:
+        return reason
+    return f"{reason}: {example}" if count == 1 else f"{reason}, for example: {example}"
 
 
 def some(names: list[str]) -> str:

@@ -21,6 +21,8 @@ STATUS = Parameter(
 )
 SECONDS = Parameter("seconds", "Of `profile`: its duration.", _Positive)
 OF_PARTITION = Parameter("partition", "Only in this partition.")
+REASON = Parameter("reason", "Only asks that wait for this reason.")
+NOT_OLDER = Parameter("since", "The `since` of an answer MAKING; the newest of the asks by default.", _Unsigned)
 QUEUE = Parameter("queue", "The queue that is shown, with those below it; root by default.")
 SECTIONS = Parameter(
     "sections", "Some of `scheduler`, `queues`, `nodes`, `runtime`, with commas between; all by default."

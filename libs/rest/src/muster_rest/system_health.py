@@ -164,7 +164,7 @@ class CertificateFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class HealthFacts:
     """All that a gateway knows. A part whose facts are None is not there.
 
     :ivar one_process: all services belong to one ``muster up``, which restarts what ends.
@@ -205,7 +205,7 @@ class Finding:
     since_ns: int = 0
 
 
-def system_health(facts: Facts, now_ns: int, before: SystemHealthDao | None = None) -> SystemHealthDao:
+def system_health(facts: HealthFacts, now_ns: int, before: SystemHealthDao | None = None) -> SystemHealthDao:
     """Returns the state of the whole.
 
     :param before: the state computed last: a grade that has not changed is as old as there.
@@ -242,7 +242,7 @@ def without_parts(health: SystemHealthDao) -> SystemHealthDao:
     )
 
 
-def fault_for(health: SystemHealthDao, facts: Facts, partition: int) -> str:
+def fault_for(health: SystemHealthDao, facts: HealthFacts, partition: int) -> str:
     """Returns the part that is at fault if a request to a partition is not decided, in a clause; "": none is known."""
     for each in health.parts:
         if each.grade is Grade.OK or each.part not in (Part.DISK, Part.LOG, Part.SCHEDULER):
@@ -331,7 +331,7 @@ _WELL = {
 # --- each part --------------------------------------------------------------------------------------------------------
 
 
-def _gateway(facts: Facts) -> list[Finding]:
+def _gateway(facts: HealthFacts) -> list[Finding]:
     remedy = "see the gateway's log"
     return [
         *(Finding(Grade.FAILED, each, remedy) for each in facts.gateway_problems),
@@ -365,7 +365,7 @@ def _disk(disk: DiskFacts) -> list[Finding]:
     return []
 
 
-def _scheduler(facts: Facts, now_ns: int) -> list[Finding]:
+def _scheduler(facts: HealthFacts, now_ns: int) -> list[Finding]:
     remedy = (
         "see the log of muster up, and restart it"
         if facts.one_process
@@ -415,7 +415,7 @@ def _owners(grade: Grade, owners: Sequence[OwnerFacts], of: int, remedy: str, no
     return Finding(grade, sentence, remedy, _ago(longest.for_s, now_ns))
 
 
-def _requests(facts: Facts, now_ns: int) -> list[Finding]:
+def _requests(facts: HealthFacts, now_ns: int) -> list[Finding]:
     late = {partition: age_s for partition, age_s in facts.waiting.items() if age_s > WAITING_DEGRADED_S}
     if not late:
         return []

@@ -7,6 +7,7 @@ work, gets the gateway itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,7 @@ class Caller:
     :ivar carried: a request of the call is on its way to the scheduler, which writes the audit entry.
     :ivar claims: the rights that the call goes on to use, with the RM; "": any RM.
     :ivar credential: the digest of the token; b"": none.
+    :ivar ends_s: when the caller stops waiting, by ``time.monotonic()``.
     """
 
     identity: Identity
@@ -39,6 +41,7 @@ class Caller:
     method: str = ""
     credential: bytes = b""
     carried: bool = False
+    ends_s: float = math.inf
     claims: list[Claim] = field(default_factory=list)
     _on_withdrawn: list[Callable[[], None]] = field(default_factory=list)
 

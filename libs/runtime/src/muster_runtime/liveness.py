@@ -25,7 +25,7 @@ _REQUEST_S = 2.0
 _HEAD_BYTES_MAX = 8 * 1024
 _CONNECTIONS_MAX = 64
 _STOP_S = 2.0
-_PATHS = (b"/", b"/live", b"/health/live")
+_PATHS = (b"/", b"/live", b"/livez", b"/health/live")
 
 
 class Liveness:

@@ -8,8 +8,7 @@ be applied.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from itertools import islice
@@ -27,7 +26,7 @@ from muster_core.external.external_books import ExternalBooks
 from muster_core.external.offers import REPORT_NS
 from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_core.model.quotas import QuotaLimits
-from muster_core.model.steps import finish
+from muster_core.model.steps import Steps, finish, finished
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
@@ -36,6 +35,7 @@ from muster_runtime import event_settings
 
 from muster_state import fold, state_codec
 from muster_state.sent import SentMessages, TakenOf
+from muster_state.tally import TALLIED, Tally
 
 # Parents first. Sources come before the core that has them.
 _EXTERNAL = (state_codec.SOURCE, state_codec.EXTERNAL)
@@ -49,50 +49,7 @@ _KIND_ORDER = (
     state_codec.ALLOC,
     state_codec.WHY,
 )
-# YuniKorn's buckets: 0.1 ms to 1,000 s.
-DECIDING_LIMITS_US = tuple(100 * 10**power for power in range(8))
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts since the RM was first registered (proto TallyObject; docs/metrics.md explains each)."""
-
-    allocated: int = 0
-    released: int = 0
-    preempted: int = 0
-    timed_out: int = 0
-    replaced: int = 0
-    reported: int = 0
-    ended: int = 0
-    dropped: int = 0
-    asks_rejected: int = 0
-    applications_accepted: int = 0
-    applications_rejected: int = 0
-    nodes_accepted: int = 0
-    nodes_rejected: int = 0
-    questions: int = 0
-    questions_refused: int = 0
-    questions_unanswered: int = 0
-    decisions: int = 0
-    deciding_us: int = 0
-    # Rounds by duration: each limit without the rounds below the previous one; the last entry is for longer rounds.
-    deciding_spread: list[int] = field(default_factory=lambda: [0] * (len(DECIDING_LIMITS_US) + 1))
-
-    def add(self, more: Tally) -> None:
-        """Adds further counts."""
-        for name in TALLIED:
-            if count := getattr(more, name):
-                setattr(self, name, getattr(self, name) + count)
-
-    def spread(self, took_us: int) -> None:
-        """Counts one more round of this duration."""
-        self.deciding_spread[bisect_left(DECIDING_LIMITS_US, took_us)] += 1
-
-
-TALLIED: tuple[str, ...] = tuple(each.name for each in fields(Tally) if each.name != "deciding_spread")
 _values = attrgetter(*TALLIED)
-
-
 _UNLIMITED = QuotaLimits()
 _QUOTA_NAMES = [each.name for each in fields(QuotaLimits)]
 
@@ -114,6 +71,8 @@ class PauseKind(IntEnum):
     LISTING = 2  # an external source had not listed yet
 
 
+# A smaller registration has few queues.
+_STEPPED_BYTES = 4 * 1024
 # Limit of queues for which ``leaving`` is called, parents first. Each call takes some 25 µs.
 _LEAVING_QUEUES_MAX = 1_000
 _PAUSE_KINDS: frozenset[int] = frozenset(PauseKind)
@@ -390,9 +349,19 @@ def new_core(
 
     Raises CodecError if the recorded configuration cannot be read any more.
     """
+    return finished(core_in_steps(info, searching=searching, config=config, external=external))
+
+
+def core_in_steps(
+    info: RmInfo, *, searching: bool, config: ClusterConfig | None = None, external: ExternalBooks | None = None
+) -> Generator[None, None, SchedulerCore]:
+    """Does what :func:`new_core` does, in steps: there may be very many queues."""
     config = config or info.configured(load_recorded(info.config, info.compiled))
     until_ns = info.registered_ns + REPORT_NS if info.registrations > 1 else 0
-    core = SchedulerCore(config, searching=searching, external=external, rm_id=info.rm_id, reports_until_ns=until_ns)
+    core = SchedulerCore(
+        config, searching=searching, external=external, rm_id=info.rm_id, reports_until_ns=until_ns, built=False
+    )
+    yield from core.build_in_steps()
     core.next_submission = info.next_submission
     core.apply(SetDeciding(info.decides), info.last_decided_ns)
     core.apply(SetGeneration(info.generation == "previous"), info.last_decided_ns)
@@ -461,6 +430,27 @@ class StateFolder:
             self._collected.pop(record.key, None)
         else:
             self._collected[record.key] = record.value
+
+    def take_in_steps(self, record: Record) -> Iterable[None]:
+        """As :meth:`take`, for a caller that pauses while the queues of a registration are built. The RM is not there
+        meanwhile.
+        """
+        key, value = record.key, record.value
+        if self.settled and key is not None and value is not None and len(value) >= _STEPPED_BYTES:
+            rm_id, kind, _ = parse_state_key(key)
+            if kind == state_codec.REGISTRATION:
+                return self._fold_registration(rm_id, key, value)
+        self.take(record)
+        return ()
+
+    def _fold_registration(self, rm_id: str, key: bytes, value: bytes) -> Steps:
+        self._following = True
+        try:
+            yield from self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value))
+        except CodecError:
+            raise
+        except Exception as error:
+            raise _unfoldable(key, error) from error
 
     def read_ahead(self, key: bytes, value: bytes) -> None:
         """Parses the configuration of a registration's record before the record is taken: the largest ones take
@@ -589,7 +579,7 @@ class StateFolder:
             return
         if kind == state_codec.REGISTRATION:
             if value is not None:
-                self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value))
+                finish(self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value)))
             return
         if kind == state_codec.FORGOTTEN:
             if value is None:
@@ -658,7 +648,7 @@ class StateFolder:
         else:
             finish(dropped.core.take_apart())
 
-    def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> None:
+    def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> Steps:
         info = self._registering.pop(rm_id, None)
         known = self.rms.get(rm_id)
         if info is None and known is not None and known.info.registrations == recorded.registrations:
@@ -673,7 +663,8 @@ class StateFolder:
         info.identity, info.quotas = recorded.identity, quotas_of(recorded.quotas)
         read = self._read_ahead.pop(info.config, None) or load_recorded(info.config, info.compiled)
         config = info.configured(read)
-        self.rms[rm_id] = RmState(info, new_core(info, searching=False, config=config, external=self.books_of(rm_id)))
+        core = yield from core_in_steps(info, searching=False, config=config, external=self.books_of(rm_id))
+        self.rms[rm_id] = RmState(info, core)
         if info.compiled != recorded.compiled:
             self.compiled_anew[rm_id] = None
 

@@ -144,6 +144,20 @@ class Response:
         return self.registration or self.configuration or self.command
 
 
+class DecidedReport(NamedTuple):
+    """The scheduler's report: requests before an offset are decided; 0: it has reported nothing.
+
+    :param work_us: processor time (µs) that it used since the report before.
+    :param work_bytes: of the requests' records that it decided with it; 0: not measured.
+    :param commit_us: how long it waits for a commit (µs).
+    """
+
+    decided: int = 0
+    work_us: int = 0
+    work_bytes: int = 0
+    commit_us: int = 0
+
+
 class SentMessage(NamedTuple):
     """The number of a message whose client numbers them (proto SentMessage)."""
 
@@ -396,15 +410,17 @@ class Heartbeat(NamedTuple):
     external: tuple[str, ...] = ()
 
 
-def read_report(record: Record) -> tuple[int, Heartbeat | None]:
-    """Decodes a record without a key: the scheduler's report that it has decided all requests before an offset (0: it
-    is none), or its heartbeat. Raises CodecError.
+def read_report(record: Record) -> DecidedReport | Heartbeat | None:
+    """Decodes a record without a key: the scheduler's report that it has decided all requests before an offset, or its
+    heartbeat. None: it is neither. Raises CodecError.
     """
     try:
-        envelope = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
+        found = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
     except DecodeError as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
-    return envelope.decided, _heartbeat(envelope.heartbeat) if envelope.HasField("heartbeat") else None
+    if found.decided:
+        return DecidedReport(found.decided, found.work_us, found.work_bytes, found.commit_us)
+    return _heartbeat(found.heartbeat) if found.HasField("heartbeat") else None
 
 
 def _heartbeat(found: envelope_pb2.SchedulerHeartbeat) -> Heartbeat:

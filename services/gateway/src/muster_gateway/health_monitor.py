@@ -21,7 +21,7 @@ from muster_rest.shapes.measures import ProcessHealthDao
 from muster_rest.system_health import (
     CertificateFacts,
     DiskFacts,
-    Facts,
+    HealthFacts,
     LogFacts,
     Part,
     SchedulerFacts,
@@ -106,7 +106,7 @@ class HealthMonitor:
         self._certificates = certificates
         self._checks = {part: _Check(check, clock) for part, check in services.items()}
         self._log_s = clock.monotonic()  # it answered
-        self._facts: Facts | None = None
+        self._facts: HealthFacts | None = None
         self._state: SystemHealthDao | None = None
         self._computing: asyncio.Task[SystemHealthDao] | None = None
 
@@ -144,14 +144,14 @@ class HealthMonitor:
     async def _ask_services(self) -> None:
         await asyncio.gather(*(each.ask() for each in self._checks.values()))
 
-    def _collected(self, gateway: GatewayFacts, certificates: Sequence[CertificateFacts]) -> Facts:
+    def _collected(self, gateway: GatewayFacts, certificates: Sequence[CertificateFacts]) -> HealthFacts:
         now_s = self._clock.monotonic()
         if gateway.log_answers:
             self._log_s = now_s
         on_disk = self._bus if isinstance(self._bus, LogOnDisk) else None
         refusal = self._bus.refusal() if isinstance(self._bus, LogCondition) else ""
         notes = self._bus.problems() if isinstance(self._bus, LogCondition) else []
-        return Facts(
+        return HealthFacts(
             one_process=self._one_process,
             log=LogFacts(
                 silent_s=now_s - self._log_s,
@@ -231,7 +231,7 @@ def _note(before: SystemHealthDao | None, now: SystemHealthDao) -> None:
         )
 
 
-def _measure(state: SystemHealthDao, facts: Facts) -> None:
+def _measure(state: SystemHealthDao, facts: HealthFacts) -> None:
     for each in state.parts:
         metrics.health_grade.labels(each.part).set(each.grade.rank)
     for owner in facts.scheduler.owners:

@@ -7,6 +7,7 @@ not answered in time. So a caller must be able to repeat each of these questions
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,6 +21,9 @@ from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent, why_not
 from muster_gateway.response_reader import ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import GatewaySettings
+
+# A caller with a deadline gets the answer that there is none so long before: the library's own text names no part.
+_EARLIER_S, _EARLIER_PART = 0.5, 0.1
 
 A = TypeVar("A", Registration, ConfigurationAnswer, CommandAnswer)
 
@@ -67,7 +71,7 @@ class Questions:
         what, again = _WORDS[kind]
         tail = self._tails[self._topics.partition_of(rm_id)]
         answered = tail.expect(rm_id, request_id)
-        timeout_s = self._settings.registration_timeout_s
+        timeout_s = min(self._settings.registration_timeout_s, _left_s())
         queued = False
         try:
             async with asyncio.timeout(timeout_s):
@@ -87,3 +91,9 @@ class Questions:
             tail.forget(request_id)
         assert isinstance(answer, kind), f"request {request_id} is answered by a {type(answer).__name__}"
         return answer, at
+
+
+def _left_s() -> float:
+    """Returns how long the present caller waits for an answer."""
+    left_s = current().ends_s - time.monotonic()
+    return max(0.0, left_s - min(_EARLIER_S, _EARLIER_PART * left_s))

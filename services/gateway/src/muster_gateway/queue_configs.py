@@ -16,8 +16,10 @@ from muster_queue_config.judge import Judge
 from muster_gateway.codec import JudgedConfiguration, encode_judged
 from muster_gateway.errors import GatewayStopping, OverLimit
 
-# Accepted configurations on the log that the scheduler has not answered.
-_UNDECIDED_MAX = 2
+# Accepted configurations on the log that the scheduler has not answered: large ones, and others.
+_UNDECIDED_LARGE, _UNDECIDED_SMALL = 1, 4
+# Those of some dozens of queues are smaller, and take the scheduler few milliseconds.
+_LARGE_BYTES = 1024
 
 
 class QueueConfigs:
@@ -28,18 +30,20 @@ class QueueConfigs:
 
     def __init__(self, judge: Judge, record_bytes_max: int) -> None:
         self._judge, self._record_bytes_max = judge, record_bytes_max
-        self._places = asyncio.Semaphore(_UNDECIDED_MAX)
+        self._large, self._small = asyncio.Semaphore(_UNDECIDED_LARGE), asyncio.Semaphore(_UNDECIDED_SMALL)
 
     @contextlib.asynccontextmanager
     async def place(self, judged: JudgedConfiguration | None) -> AsyncIterator[None]:
         """Lets a request with an accepted configuration go to the log in its turn.
 
-        The scheduler takes up to 0.1 s for each, and other RMs' requests wait behind those on the log.
+        The scheduler works up to 0.1 s on a large one, and other RMs' requests wait behind those on the log. Small ones
+        do not wait for large ones.
         """
         if judged is None or not judged.accepted:
             yield
             return
-        async with self._places:
+        is_large = not 0 < len(judged.compiled) <= _LARGE_BYTES  # (without its bytes, the scheduler reads the text)
+        async with self._large if is_large else self._small:
             yield
 
     async def judged(self, rm_id: str, text: str, request_bytes: int) -> JudgedConfiguration | None:

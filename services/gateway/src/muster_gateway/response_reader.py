@@ -39,7 +39,7 @@ from muster_bus.topics import Topics
 from muster_runtime.waits import in_step_s
 
 from muster_gateway import metrics
-from muster_gateway.codec import Answer, Registration, Response, read_report, read_response
+from muster_gateway.codec import Answer, DecidedReport, Registration, Response, read_report, read_response
 from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
 from muster_gateway.scheduler_reports import SchedulerReports
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
@@ -61,6 +61,8 @@ _AT_ONCE = 64
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 # Longer than any transaction of the scheduler takes while it works.
 _REPORT_S = 2.0
+# An RM that had to wait for decisions shares what is possible for one to two of these times.
+_HELD_BACK_S = 1.0
 # The search ends at this distance: one read covers it.
 _SEARCH_SPAN = 500
 
@@ -269,10 +271,10 @@ class ResponseTail:
         self._waiting: dict[str, _Waiting] = {}
         self._waiting_keys: dict[bytes, int] = {}
         self.answering = True
-        # The scheduler's last report: requests before this offset are decided; 0: it has reported nothing.
-        self.decided = 0
+        self.report = DecidedReport()  # the scheduler's last one
         self._reports = asyncio.Event()
         self.active = Active(time.monotonic())
+        self.held_back = Active(time.monotonic(), _HELD_BACK_S)  # those whose streams wait for decisions
         # With a reader that calls back, records are dispatched right when they come, while the loop waits.
         self._prompt: PromptReader | None = None
         self._waits = False
@@ -284,24 +286,22 @@ class ResponseTail:
 
         (It is away, or older than reports; or this is the start. The log then takes requests without a limit.)
         """
-        if not self.decided:
+        if not self.report.decided:
             return False
         try:
             async with asyncio.timeout(_REPORT_S):
                 await self._reports.wait()
         except TimeoutError:
-            self.decided = 0
-        return self.decided > 0
+            self.report = DecidedReport()
+        return self.report.decided > 0
 
     def _report(self, record: Record) -> None:
         with contextlib.suppress(CodecError):
-            decided, heartbeat = read_report(record)
-            if heartbeat is not None and self._owners is not None:
-                self._owners.on_heartbeat(heartbeat)
-            if decided:
-                self.decided = decided
-                if self._owners is not None:
-                    self._owners.on_decided(self.partition, decided)
+            report = read_report(record)
+            if report is not None and self._owners is not None:
+                self._owners.on_report(self.partition, report)
+            if isinstance(report, DecidedReport):
+                self.report = report
                 reports, self._reports = self._reports, asyncio.Event()
                 reports.set()
 
@@ -411,7 +411,9 @@ class ResponseTail:
             del self._waiting_keys[waiting.key]
 
     def _dispatch(self, records: Sequence[Record], position: int) -> None:
-        self.active.turn(time.monotonic())
+        now_s = time.monotonic()
+        self.active.turn(now_s)
+        self.held_back.turn(now_s)
         for record in records:
             if record.key is None:
                 self._report(record)

@@ -15,7 +15,7 @@ from muster_bus.clock import Clock
 from muster_bus.log import LogWriter, OutRecord
 from muster_rest.system_health import TAKE_OVER_S, OwnerFacts, OwnerState, SchedulerFacts
 
-from muster_gateway.codec import Heartbeat
+from muster_gateway.codec import DecidedReport, Heartbeat
 
 # Until the first heartbeat: the default of scheduler.session_timeout_s.
 _SESSION_S = 3.0
@@ -65,6 +65,13 @@ class SchedulerReports:
         self._followed_s = [float("-inf")] * partitions
 
     # ---- in ----------------------------------------------------------------------------------------------------------
+
+    def on_report(self, partition: int, report: DecidedReport | Heartbeat) -> None:
+        """A record of a partition has a report."""
+        if isinstance(report, DecidedReport):
+            self.on_decided(partition, report.decided)
+        else:
+            self.on_heartbeat(report)
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         """A scheduler has written a heartbeat."""

@@ -366,8 +366,15 @@ class GatewaySettings(BaseModel):
     undecided_items_shared: int = Field(
         250,
         ge=1,
-        description="The same while other RMs of the partition are active (within the last one to two minutes): it is "
-        "divided by their number. A stream always has one record on the log (limits.record_bytes).",
+        description="The same while other RMs of the partition are active (within the last one to two minutes). It is "
+        "divided by the number of RMs that reach it. A stream always has one record on the log.",
+    )
+    undecided_work_shared_ms: float = Field(
+        4.0,
+        gt=0,
+        description="Beside active RMs, a stream's undecided requests need at most this processor time of the "
+        "scheduler, by its reports of such requests, and the time that it waits for a commit. Divided likewise; "
+        "records of large messages are half of it (limits.record_bytes at most).",
     )
     queue_responses: int = Field(2_048, ge=1, description="Responses that wait for a slow stream before it catches up.")
     queue_bytes: int = Field(8 * _MIB, ge=1024, description="The same in bytes.")

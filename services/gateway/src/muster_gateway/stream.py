@@ -34,7 +34,7 @@ from muster_runtime.identity import Identity, Right
 
 from muster_gateway import metrics
 from muster_gateway.admission import admission_steps, check_rm_id, rm_id_steps
-from muster_gateway.codec import RequestCodec, SentMessage
+from muster_gateway.codec import DecidedReport, RequestCodec
 from muster_gateway.connections import Accounts
 from muster_gateway.errors import (
     GatewayError,
@@ -52,13 +52,15 @@ from muster_gateway.errors import (
 from muster_gateway.event_tail import EventTail
 from muster_gateway.identity import check_rm
 from muster_gateway.life_keeper import HeldSeat, LifeKeeper, Taken
+from muster_gateway.message_numbers import MAX_DIGITS, Numbers, numbers_of
 from muster_gateway.quotas import Quotas
 from muster_gateway.rates import Rates
 from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
-from muster_gateway.settings import GatewaySettings
+from muster_gateway.settings import AdmissionLimits, GatewaySettings
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.turns import StepTurns, Undecided
+from muster_gateway.turns import StepTurns
+from muster_gateway.undecided import Undecided
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -68,18 +70,9 @@ RM_METADATA = "muster-rm-id"
 # With this metadata a stream announces that its RM leaves for good (the scheduler interface: "RM voluntarily shutdown",
 # for which SI has no message).
 SHUTDOWN_METADATA = "muster-shutdown"
-# With these two a client numbers its messages: one life of the client, and the number of the stream's first message.
-# The scheduler then takes a message once, however often it is sent.
-CLIENT_METADATA = "muster-client"
-FIRST_MESSAGE_METADATA = "muster-first-message"
-_CLIENT_MAX = 64
 # The queue is small when a stream ends. The gateway waits no longer for a client that does not read.
 _LAST_WRITES_S = 1.0
 _SUPERSEDE_WAIT_S = 2.0
-# Of an undecided request, this much counts as one item.
-_ITEM_BYTES = 512
-# Digits of 2^64.
-_MAX_DIGITS = 20
 
 
 class Context(Protocol):
@@ -185,31 +178,6 @@ class StreamTable:
             stream.end(error)
 
 
-class Numbers:
-    """The numbers of a stream's messages, for the records that they become.
-
-    :param client: one life of the client.
-    :param first: number of the stream's first message.
-    """
-
-    def __init__(self, client: str, first: int) -> None:
-        self._client, self._first = client, first
-        self._number, self._before, self._left = first - 1, first - 1, 0
-
-    def begin(self, records: int) -> None:
-        """The next message was read, and becomes so many records (0: all of it is answered here)."""
-        self._number += 1
-        self._left = records
-
-    def next(self) -> SentMessage:
-        """Returns the number of the message's next record."""
-        self._left -= 1
-        sent = SentMessage(self._client, self._number, self._first, self._before, self._left > 0)
-        if not self._left:
-            self._before = self._number
-        return sent
-
-
 class RmStream:
     """See the module's docstring. Used once: ``run``, then ``finish``, which may outlive the handler."""
 
@@ -236,7 +204,7 @@ class RmStream:
         self._room = asyncio.Event()
         self._answers: deque[bytes] = deque()
         self._inflight_bytes = 0
-        self._undecided = Undecided()
+        self._undecided = Undecided(parts.settings)
         self._numbers: Numbers | None = None
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -248,7 +216,7 @@ class RmStream:
         # 1. the stream's RM, and the place where it resumes
         metadata = _metadata(self._context.invocation_metadata())
         resume_after = _resume_after(metadata.get(RESUME_METADATA))
-        self._numbers = _numbers(metadata)
+        self._numbers = numbers_of(metadata)
         first = await self._bind(metadata.get(RM_METADATA))
         self._check_right()
         if metadata.get(SHUTDOWN_METADATA) == "true":
@@ -508,7 +476,7 @@ class RmStream:
     async def _take(self, raw: bytes) -> None:
         parts, kind = self._parts, self.kind
         # 1. admission, in turns with other streams
-        admitted = await self._in_turns(admission_steps(kind, raw, self.rm_id, parts.settings.limits))
+        admitted = await self._in_turns(admission_steps(kind, raw, self.rm_id, self._record_limits()))
         count_request(kind, admitted.items, admitted.rejected)
         for answer in admitted.answers:
             await self._wait_for_room(lambda: len(self._answers) < parts.settings.waiting_answers)
@@ -536,7 +504,7 @@ class RmStream:
         except BusError as error:
             raise append_error(error) from error
         size = len(payload)
-        self._undecided.add(items + size / _ITEM_BYTES)
+        self._undecided.add(items, len(record.value or b""))
         if taken.done():
             self._appended(0, taken)
         else:
@@ -556,7 +524,7 @@ class RmStream:
         elif (error := taken.exception()) is not None:
             self.end(append_error(error))
         else:
-            self._undecided.appended(taken.result(), self._tail.decided if self._tail is not None else 0)
+            self._undecided.appended(taken.result(), self._tail.report if self._tail is not None else DecidedReport())
 
     async def _wait_for_decisions(self) -> None:
         """Returns when the scheduler has decided enough of the stream's requests, or says nothing of its decisions."""
@@ -564,18 +532,26 @@ class RmStream:
         assert tail is not None
         assert feed is not None
         tail.active.note(feed.key)
-        while self._error is None and self._undecided.after(tail.decided) >= self._undecided_max(tail, feed.key):
+        while self._error is None and self._undecided.is_full(tail.report, *self._neighbours()):
+            tail.held_back.note(feed.key)
             if not await tail.decides_more():
                 self._undecided.forget()
                 break
         if self._error is not None:
             raise self._error
 
-    def _undecided_max(self, tail: ResponseTail, key: bytes) -> float:
-        """Returns the limit of the moment. The RMs of a partition share one, except an RM that is alone there."""
-        settings = self._parts.settings
-        others = tail.active.others(key)
-        return settings.undecided_items_shared / others if others else settings.undecided_items
+    def _record_limits(self) -> AdmissionLimits:
+        """Returns the limits of the next message, with the present size of records."""
+        if self._tail is None:
+            return self._parts.settings.limits
+        return self._undecided.record_limits(self._tail.report, *self._neighbours())
+
+    def _neighbours(self) -> tuple[int, int]:
+        """Returns how many other RMs of the partition are active, and how many share what RMs may have undecided."""
+        tail, feed = self._tail, self._feed
+        assert tail is not None
+        assert feed is not None
+        return tail.active.others(feed.key), 1 + tail.held_back.others(feed.key)
 
     async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
         while not has_room() and self._error is None:
@@ -680,20 +656,6 @@ def _metadata(pairs: Iterable[tuple[str, str | bytes]] | None) -> dict[str, str]
 def _resume_after(text: str | None) -> int | None:
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise InvalidRequest(f"{RESUME_METADATA}: {shown(text)}, expected a response's number (0 or more)")
     return int(text)
-
-
-def _numbers(metadata: dict[str, str]) -> Numbers | None:
-    """Returns the numbers of a stream whose client numbers its messages. Raises InvalidRequest."""
-    client, first = metadata.get(CLIENT_METADATA), metadata.get(FIRST_MESSAGE_METADATA)
-    if client is None and first is None:
-        return None
-    if not client or len(client) > _CLIENT_MAX or not client.isprintable():
-        what = f"{CLIENT_METADATA}: {shown(client or '')}, expected 1 to {_CLIENT_MAX} printable characters"
-        raise InvalidRequest(f"{what} that name one life of the client")
-    if first is None or not (first.isascii() and first.isdigit() and len(first) < _MAX_DIGITS and int(first) > 0):
-        what = f"{FIRST_MESSAGE_METADATA}: {shown(first or '')}"
-        raise InvalidRequest(f"{what}, expected the number of the stream's first message (1 or more)")
-    return Numbers(client, int(first))

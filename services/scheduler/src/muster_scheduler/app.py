@@ -20,9 +20,10 @@ from muster_bus.contention import Contention
 from muster_bus.errors import Fenced
 from muster_bus.log import Log
 from muster_bus.membership import Assignment, Given, GroupLog, GroupTerms, Membership
-from muster_bus.partition_worker import PartitionWorker, Progress
+from muster_bus.partition_worker import PartitionWorker
 from muster_bus.standby import Standby
 from muster_bus.topics import Topics
+from muster_bus.worker_progress import Progress
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_rest.system_health import TAKE_OVER_S, SchedulerFacts
 from muster_runtime.disposal import Disposal

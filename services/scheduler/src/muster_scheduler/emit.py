@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 import structlog
+from muster_bus.contention import Work
 from muster_bus.log import Headers, OutRecord
 from muster_bus.topics import (
     HEADER_EVENT_ID,
@@ -48,7 +49,8 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_rest.system_health import OwnerState, SchedulerFacts
 from muster_runtime import event_settings
 from muster_state import state_codec
-from muster_state.follower import RmInfo, Tally, encode_registration, encode_rm
+from muster_state.follower import RmInfo, encode_registration, encode_rm
+from muster_state.tally import Tally
 
 from muster_scheduler import callback_words
 from muster_scheduler.callback_words import application_of
@@ -335,9 +337,13 @@ class Emitter:
         self.info.next_event_id = next_id
 
 
-def decided_report(topics: Topics, partition: int, position: int) -> OutRecord:
-    """Returns the record that says that all requests before a position of the partition are decided."""
-    return OutRecord(topics.responses, partition, None, pb.ResponseEnvelope(decided=position).SerializeToString())
+def decided_report(topics: Topics, partition: int, position: int, work: Work) -> OutRecord:
+    """Returns the record that says that all requests before a position of the partition are decided, and what work
+    that was.
+    """
+    us, size, commit_us = work
+    envelope = pb.ResponseEnvelope(decided=position, work_us=us, work_bytes=size, commit_us=commit_us)
+    return OutRecord(topics.responses, partition, None, envelope.SerializeToString())
 
 
 def heartbeat(

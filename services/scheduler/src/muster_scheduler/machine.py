@@ -585,7 +585,8 @@ class SchedulerMachine:
         emitter.take_settings()
         if config is not None and checksum(text) != checksum(info.config):
             changes = configuration.changes(state.core.config, config)
-            state.core.apply(UpdateConfiguration(config), now_ns, out)
+            command = UpdateConfiguration(config)
+            yield from self._paused(info.rm_id, state.core.apply_in_steps(command, now_ns, out))
             (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
             out.facts.remove(answer)
             all_problems += [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=why) for why in answer.obstacles]

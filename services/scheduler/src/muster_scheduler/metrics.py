@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from enum import StrEnum, unique
 
-from muster_state.follower import TALLIED, Tally
+from muster_state.tally import TALLIED, Tally
 from prometheus_client import Counter, Gauge
 
 

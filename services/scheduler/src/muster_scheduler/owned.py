@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster_bus.partition_worker import Progress, WorkerState
+from muster_bus.worker_progress import Progress, WorkerState
 from muster_rest.system_health import OwnerFacts, OwnerState
 
 _TAKES_OVER = (WorkerState.STARTING, WorkerState.FOLDING, WorkerState.BACKING_OFF)

@@ -18,7 +18,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
 from muster_state import state_codec
-from muster_state.follower import Forgotten, RmInfo, RmState, encode_forgotten, new_core, quotas_of
+from muster_state.follower import Forgotten, RmInfo, RmState, core_in_steps, encode_forgotten, quotas_of
 
 from muster_scheduler import callback_stream, configuration, ending, generation, pauses
 from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered
@@ -132,8 +132,8 @@ class Registrar:
             self._admin.callback_gone(rm_id, self._roster.emitters[rm_id], outputs)
         pauses.mark_absence(info, now_ns)
         # Sources report for the RM's id: the new core finds their reports where the old one left them.
-        core = yield from _then_pause(
-            new_core(info, searching=True, config=config, external=self._roster.folder.books_of(rm_id))
+        core = yield from core_in_steps(
+            info, searching=True, config=config, external=self._roster.folder.books_of(rm_id)
         )
         core.apply(SetQuotas(info.quotas), now_ns)
         info.last_decided_ns, info.clock = now_ns, self._times.anchor
@@ -141,7 +141,7 @@ class Registrar:
         out = Outcome()
         if known is not None:
             yield from known.core.end_in_steps(now_ns, out)
-        yield from _then_pause(core.start(now_ns, out, known.core if known is not None else None))
+        yield from core.start_in_steps(now_ns, out, known.core if known is not None else None)
         removed = yield from take_over(dropped, out)
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         all_problems += callback_stream.problems_of(info.extra_config) + ending.problems_of(info.extra_config)

@@ -21,7 +21,7 @@ from muster_core.model.outcome import (
     RejectedNode,
     ReleasedAllocation,
 )
-from muster_state.follower import Tally
+from muster_state.tally import Tally
 
 
 def counted(out: Outcome) -> Tally:

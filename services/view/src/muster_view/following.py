@@ -248,20 +248,26 @@ class PartitionFollower:
             if parse_state_key(key)[1] == state_codec.REGISTRATION:
                 await asyncio.to_thread(folder.read_ahead, key, value)
         # 2. in slices, all of it
-        slice_s = self._settings.fold_slice_ms / 1000
-        slice_ = Slice(self._clock, slice_s)
+        slice_ = Slice(self._clock, self._settings.fold_slice_ms / 1000)
         if records:
             self._whole.clear()
         for record in records:
-            folder.take(record)
+            for _ in folder.take_in_steps(record):
+                if slice_.used_up():
+                    await self._rest(slice_)
             if slice_.used_up():
-                self.version += 1
-                await slice_.rest(0.0 if self._is_wanted() else _IDLE_PAUSE_SLICES * slice_s)
+                await self._rest(slice_)
         if records:
             self.version += 1
             self._folded_at_ms = records[-1].timestamp_ms
             metrics.FOLDED.labels(str(self.partition)).inc(len(records))
             metrics.FOLD_SECONDS.labels(str(self.partition)).inc(slice_.worked_s)
+
+    async def _rest(self, slice_: Slice) -> None:
+        """Lets other tasks run between two slices."""
+        self.version += 1
+        slice_s = self._settings.fold_slice_ms / 1000
+        await slice_.rest(0.0 if self._is_wanted() else _IDLE_PAUSE_SLICES * slice_s)
 
     def _core_ended(self, core: SchedulerCore) -> None:
         self._ended.append((self._gate.answers, core))

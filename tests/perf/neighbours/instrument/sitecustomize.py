@@ -2,7 +2,8 @@
 
 Each callback that used at least ``MUSTER_BENCH_CALLBACK_MS`` of its thread's processor time becomes a line of JSON in
 ``MUSTER_BENCH_CALLBACKS``/PID.jsonl: when it ended (monotonic seconds), how long it used the processor and took in all
-(ms), what ran, and where it is now. A cyclic collection within it counts, and is named.
+(ms), what ran, and where it is now. A cyclic collection within it counts, and is named. A thread notes the innermost
+functions of one that has lasted for ``_STACK_AFTER_S`` by the clock.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import asyncio
 import gc
 import json
 import os
+import sys
+import threading
 from pathlib import Path
-from time import monotonic, thread_time
+from time import monotonic, sleep, thread_time
 from typing import Any
 
 _DIRECTORY = os.environ.get("MUSTER_BENCH_CALLBACKS", "")
 _MIN_S = float(os.environ.get("MUSTER_BENCH_CALLBACK_MS", "1")) / 1_000
 _plain_run = asyncio.Handle._run
 _collected_s = [0.0, 0.0]
+_STACK_AFTER_S, _STACK_FRAMES = 0.02, 6
+_now: list[Any] = [0.0, 0, []]  # when the callback began (0: none), its thread, the stacks
 
 
 def _on_collection(phase: str, _: dict[str, int]) -> None:
@@ -44,10 +49,26 @@ def _described(callback: Any) -> tuple[str, str]:
     return name, where
 
 
+def _watch() -> None:
+    while True:
+        sleep(_STACK_AFTER_S / 2)
+        began, thread, stacks = _now
+        if not began or monotonic() - began < _STACK_AFTER_S or len(stacks) > 3:
+            continue
+        frame, names = sys._current_frames().get(thread), list[str]()
+        while frame is not None and len(names) < _STACK_FRAMES:
+            names.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+            frame = frame.f_back
+        stacks.append(" < ".join(names))
+
+
 def _run(handle: Any) -> None:
     callback = handle._callback  # (a handle that is cancelled meanwhile has none)
     collected_s, began, began_s = _collected_s[0], monotonic(), thread_time()
+    stacks: list[str] = []
+    _now[:] = began, threading.get_ident(), stacks
     _plain_run(handle)
+    _now[0] = 0.0
     used_s = thread_time() - began_s
     if used_s < _MIN_S:
         return
@@ -59,6 +80,7 @@ def _run(handle: Any) -> None:
         "collected_ms": round((_collected_s[0] - collected_s) * 1_000, 2),
         "what": what,
         "where": where,
+        "stacks": stacks,
     }
     with Path(_DIRECTORY, f"{os.getpid()}.jsonl").open("a") as file:  # (after a fork: the child's own)
         file.write(json.dumps(line) + "\n")
@@ -67,3 +89,4 @@ def _run(handle: Any) -> None:
 if _DIRECTORY:
     asyncio.Handle._run = _run  # type: ignore[method-assign]
     gc.callbacks.append(_on_collection)
+    threading.Thread(target=_watch, daemon=True).start()

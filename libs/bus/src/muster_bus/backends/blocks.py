@@ -161,7 +161,12 @@ def digest_at(
         -1 if previous is None else previous,
         -1 if heads is None else heads,
     )
-    digest: int = _FIRST.unpack_from(hashlib.sha256(b"".join((place, columns, body))).digest())[0]
+    return short_digest(b"".join((place, columns, body)))
+
+
+def short_digest(content: bytes) -> int:
+    """Returns the digest of some bytes."""
+    digest: int = _FIRST.unpack_from(hashlib.sha256(content).digest())[0]
     return digest & DIGEST_MASK
 
 

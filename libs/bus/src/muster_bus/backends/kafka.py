@@ -31,6 +31,7 @@ from muster_bus.backends.kafka_mark import KafkaMarks
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES, KafkaOwner
 from muster_bus.backends.kafka_reader import KafkaReader
 from muster_bus.backends.kafka_writer import KafkaWriter
+from muster_bus.backends.live_keys import LiveKeys
 from muster_bus.clock import Clock
 from muster_bus.errors import LogRefused, LogUnavailable, TopicMismatch
 from muster_bus.log_mark import LogMark
@@ -146,11 +147,6 @@ class KafkaLog(KafkaLink):
         return [sentence] if sentence and not self.refusal() else []
 
     @property
-    def name(self) -> str:
-        """See :class:`muster_bus.log_mark.MarkedLog`."""
-        return f"the log at Kafka {self.settings.kafka_bootstrap_servers}"
-
-    @property
     def accepted_loss(self) -> str:
         """See :class:`muster_bus.log_mark.MarkedLog`."""
         return self.settings.accept_loss
@@ -191,6 +187,10 @@ class KafkaLog(KafkaLink):
         await owner.start()
         self.children.add(owner)
         return owner
+
+    def live_keys(self) -> LiveKeys:
+        """See :class:`muster_bus.backends.live_keys.NotedLog`."""
+        return LiveKeys()
 
     def _request_timeout_ms(self) -> int:
         return round(self.settings.kafka_start_timeout_s * 1000)

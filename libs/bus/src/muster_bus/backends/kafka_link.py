@@ -60,10 +60,15 @@ class KafkaLink:
         )
         self.rules = RecordRules(specs, settings.max_record_bytes)
         self.shortage = Shortage()
-        self._names = [spec.name for spec in specs]
+        self.topic_names = [spec.name for spec in specs]
         self.admin: AIOKafkaAdminClient | None = None  # set while the log is open
         self.closed = False
         self.children: set[Closable] = set()
+
+    @property
+    def name(self) -> str:
+        """The log in messages."""
+        return f"the log at Kafka {self.settings.kafka_bootstrap_servers}"
 
     def check_open(self) -> None:
         """Raises LogClosed."""
@@ -86,8 +91,10 @@ class KafkaLink:
         """
         if self.admin is None:
             return ""
-        cluster, topics = await asyncio.gather(self.admin.describe_cluster(), self.admin.describe_topics(self._names))
-        topics.sort(key=lambda topic: self._names.index(topic["topic"]))
+        cluster, topics = await asyncio.gather(
+            self.admin.describe_cluster(), self.admin.describe_topics(self.topic_names)
+        )
+        topics.sort(key=lambda topic: self.topic_names.index(topic["topic"]))
         self.shortage = shortage(topics, len(cluster["brokers"]), self.settings.kafka_min_insync_replicas)
         return self.shortage.sentence
 

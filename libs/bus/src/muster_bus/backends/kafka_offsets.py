@@ -1,4 +1,4 @@
-"""The request that aiokafka 0.14 lacks: a group's committed offset, read when it is stable.
+"""The request that aiokafka 0.14 lacks: a group's committed offsets, read when they are stable.
 
 After a transaction ends, the group's coordinator needs a moment to apply the transaction's offsets (Kafka 3.9 does this
 in another thread). Until then a plain request returns the older offset. With ``require_stable`` (OffsetFetch from
@@ -9,8 +9,10 @@ in Kafka's protocol guide.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from aiokafka import errors
+from aiokafka import TopicPartition, errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
@@ -84,25 +86,43 @@ class _StableOffsetsRequestStruct(RequestStruct):  # type: ignore[misc]
 class _StableOffsetsRequest(Request[_StableOffsetsRequestStruct]):  # type: ignore[misc]
     API_KEY = 9
 
-    def __init__(self, group: str, topic: str, partition: int) -> None:
-        self._group, self._topic, self._partition = group, topic, partition
+    def __init__(self, group: str, places: Sequence[TopicPartition]) -> None:
+        self._group, self._places = group, places
 
     def build(self, request_struct_class: type[_StableOffsetsRequestStruct]) -> _StableOffsetsRequestStruct:
-        return request_struct_class(self._group, [(self._topic, [self._partition], {})], True, {})
+        topics: list[tuple[str, list[int], dict[int, bytes]]] = [
+            (topic, [partition], {}) for topic, partition in self._places
+        ]
+        return request_struct_class(self._group, topics, True, {})
 
 
-def offset_in(response: _StableOffsetsResponse, topic: str, partition: int) -> int | None:
-    """Returns the offset in an answer; None if it has none. Raises the answer's error as aiokafka's error.
+class Committed(NamedTuple):
+    """A group's offset, and the text that was committed with it."""
+
+    offset: int
+    metadata: str
+
+
+def offsets_in(
+    response: _StableOffsetsResponse, places: Sequence[TopicPartition]
+) -> Mapping[TopicPartition, Committed]:
+    """Returns the offsets in an answer, without those that it has none of. Raises the answer's error as aiokafka's
+    error.
 
     An answer with an error of its own has no topics, for example while the coordinator is loading.
     """
     _check(response.error_code)
-    for answered, partitions, _ in response.topics:
-        for number, offset, _, _, code, _ in partitions:
-            if (answered, number) == (topic, partition):
+    found: dict[TopicPartition, Committed | None] = {}
+    for topic, partitions, _ in response.topics:
+        for number, offset, _, metadata, code, _ in partitions:
+            place = TopicPartition(topic, number)
+            if place in places:
                 _check(code)
-                return int(offset) if offset >= 0 else None
-    raise errors.KafkaError(f"the answer holds no offset of {topic}[{partition}]")
+                found[place] = Committed(int(offset), metadata or "") if offset >= 0 else None
+    for place in places:
+        if place not in found:
+            raise errors.KafkaError(f"the answer holds no offset of {place.topic}[{place.partition}]")
+    return {place: each for place, each in found.items() if each is not None}
 
 
 def _check(code: int) -> None:
@@ -116,7 +136,16 @@ def _check(code: int) -> None:
 
 
 async def stable_offset(client: AIOKafkaClient, group: str, topic: str, partition: int) -> int | None:
-    """Returns the group's committed offset; None if there is none.
+    """Returns the group's committed offset; None if there is none. See :func:`stable_offsets`."""
+    place = TopicPartition(topic, partition)
+    found = (await stable_offsets(client, group, [place])).get(place)
+    return None if found is None else found.offset
+
+
+async def stable_offsets(
+    client: AIOKafkaClient, group: str, places: Sequence[TopicPartition]
+) -> Mapping[TopicPartition, Committed]:
+    """Returns the group's committed offsets, without the partitions that have none.
 
     Retries without a limit until the coordinator answers; the caller sets the deadline. Raises aiokafka's errors that
     no retry cures.
@@ -126,9 +155,9 @@ async def stable_offset(client: AIOKafkaClient, group: str, topic: str, partitio
         try:
             node = await client.coordinator_lookup(CoordinationType.GROUP, group)
             if await client.ready(node, group=ConnectionGroup.COORDINATION):
-                request = _StableOffsetsRequest(group, topic, partition)
+                request = _StableOffsetsRequest(group, places)
                 response = await client.send(node, request, group=ConnectionGroup.COORDINATION)
-                return offset_in(response, topic, partition)
+                return offsets_in(response, places)
         except errors.KafkaError as error:
             if not error.retriable:
                 raise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import aiokafka.producer.sender
 import structlog
@@ -14,9 +14,11 @@ from aiokafka.client import AIOKafkaClient
 
 from muster_bus import metrics
 from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, retrieve, stop_producer, text_of
+from muster_bus.backends.kafka_notes import NotedPlaces, OwnerNotes, refuse
 from muster_bus.backends.kafka_offsets import stable_offset
 from muster_bus.backends.kafka_writer import filled_batch
-from muster_bus.errors import Fenced, LogClosed, TransactionFailed, TransactionTimeout
+from muster_bus.backends.live_keys import LiveKeys
+from muster_bus.errors import Fenced, LogClosed, LogDamaged, TransactionFailed, TransactionTimeout
 from muster_bus.log import OutRecord
 
 log = structlog.get_logger(__name__)
@@ -45,8 +47,18 @@ _ABORT_TIMEOUT_S = 1.0
 _LOOKED_AT_ONCE = 4096  # records: some milliseconds
 
 
+class _Sent(NamedTuple):
+    """A batch of the present transaction. ``written`` gives its metadata."""
+
+    place: TopicPartition
+    written: asyncio.Future[Any]
+
+
 class KafkaOwner:
-    """See :class:`muster_bus.log.PartitionOwner`. Uses one transactional producer, and never after a failure."""
+    """See :class:`muster_bus.log.PartitionOwner`. Uses one transactional producer, and never after a failure.
+
+    :ivar notes: what each commit notes of the log (``kafka_notes.py``); None: the input is not the requests.
+    """
 
     def __init__(self, link: KafkaLink, group: str, topic: str, partition: int) -> None:
         self._link = link
@@ -56,6 +68,7 @@ class KafkaOwner:
         self._story = f"{self._group} on {topic}[{partition}]"
         self._ended = ""
         self._closed = False
+        self.notes: OwnerNotes | None = None
         self._producer = AIOKafkaProducer(
             **link.connection(),
             transactional_id=transactional_id(settings.topic_prefix, group, topic, partition),
@@ -89,11 +102,33 @@ class KafkaOwner:
         self._producer.client.add_topic(self._place.topic)  # without a topic, the metadata would be that of all topics
         await self._producer.start()
         self._producer._sender._retry_backoff = _TRANSACTION_RETRY_S
-        await self._stable_offset()
+        topics, names = self._link.settings.topics(), self._link.topic_names
+        if self._place.topic != topics.requests or topics.state not in names:
+            await self._stable_offset()
+            return
+        places = NotedPlaces(topics, names, self._group, self._place.partition)
+        found = await places.look_up(self._producer.client)
+        self.notes = OwnerNotes(places, found)
+        if found.position is None and found.note is not None:
+            log.warning(
+                "owner.position_from_note", group=self._group, topic=self._place.topic, position=found.note.position
+            )
+
+    def check_ends(self) -> None:
+        """See :class:`muster_bus.backends.live_keys.NotingOwner`."""
+        if self.notes is not None:
+            refuse(self.notes.places.check(self.notes.found), self._link.name)
+
+    def check_state(self, live: LiveKeys) -> None:
+        """See :class:`muster_bus.backends.live_keys.NotingOwner`."""
+        if self.notes is not None:
+            refuse(self.notes.places.check_state(self.notes.found, live), self._link.name)
+            self.notes.keep_account(live)
 
     async def committed(self) -> int | None:
         self._check()
-        return await self._link.bounded(self._stable_offset(), f"committed position of {self._story}")
+        found = await self._link.bounded(self._stable_offset(), f"committed position of {self._story}")
+        return found if found is not None or self.notes is None else self.notes.position
 
     async def _stable_offset(self) -> int | None:
         return await stable_offset(self._producer.client, self._group, *self._place)
@@ -101,9 +136,12 @@ class KafkaOwner:
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         self._check()
         places: dict[tuple[str, int], list[OutRecord]] = {}
+        state = self.notes.places.state.topic if self.notes is not None else ""
         for count, record in enumerate(records, 1):
             self._link.rules.check(record)
             places.setdefault((record.topic, record.partition), []).append(record)
+            if record.topic == state and self.notes is not None:
+                self.notes.add(record.key or b"", record.value)
             if not count % _LOOKED_AT_ONCE:
                 await asyncio.sleep(0)  # a transaction may have hundreds of thousands
         if not places and input_position is None:
@@ -118,6 +156,9 @@ class KafkaOwner:
             deadline_s = self._link.settings.transaction_deadline_s
             why = await self._link.why_silent()
             raise TransactionTimeout(f"{self._story}: no answer in {deadline_s} s{why and f': {why}'}") from error
+        except LogDamaged:
+            await self._abort()
+            raise
         except (errors.KafkaError, errors.IllegalOperation, OSError, AssertionError) as error:
             if _is_fencing(error) or self._was_fenced():
                 self._ended = "it was fenced"
@@ -138,35 +179,46 @@ class KafkaOwner:
         await producer.begin_transaction()  # 1
         # 2 Send the first batch of each partition without a pause, so that one request adds all partitions to the
         # transaction.
-        sending: list[asyncio.Future[Any]] = []
+        sending: list[_Sent] = []
         rest: list[tuple[tuple[str, int], list[OutRecord]]] = []
         for place, some in places.items():
             sent = await self._send(place, some, sending)
             if sent < len(some):
                 rest.append((place, some[sent:]))
         pending: list[Coroutine[Any, Any, None]] = [self._send_all(place, some, sending) for place, some in rest]
-        if input_position is not None:  # 3
-            pending.append(producer.send_offsets_to_transaction({self._place: input_position}, self._group))
+        counts = {TopicPartition(*place): len(some) for place, some in places.items()}
+        offsets = self._offsets(input_position, counts)
+        if offsets:  # 3
+            pending.append(producer.send_offsets_to_transaction(offsets, self._group))
         try:
             await _gather(pending)
-            await _gather(sending)  # 4
+            await _gather([each.written for each in sending])  # 4
         finally:
-            for future in sending:
-                future.add_done_callback(retrieve)
+            for each in sending:
+                each.written.add_done_callback(retrieve)
+        if self.notes is not None and not self.notes.is_as_noted(_bases(sending), self._link.name):
+            await producer.send_offsets_to_transaction(self._offsets(input_position, counts), self._group)
         await producer.commit_transaction()  # 5
+        if self.notes is not None:
+            self.notes.committed(counts)
 
-    async def _send(self, place: tuple[str, int], records: list[OutRecord], sending: list[asyncio.Future[Any]]) -> int:
+    def _offsets(self, position: int | None, counts: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        """Returns what the group commits, with the note: it must be as new as each transaction, also without input."""
+        if self.notes is not None:
+            return self.notes.offsets(position, counts)
+        return {} if position is None else {self._place: position}
+
+    async def _send(self, place: tuple[str, int], records: list[OutRecord], sending: list[_Sent]) -> int:
         """Sends one batch with as many of the first records as fit. Returns their number."""
         batch, count = filled_batch(self._producer, records)
-        sending.append(await self._producer.send_batch(batch, place[0], partition=place[1]))
+        written = await self._producer.send_batch(batch, place[0], partition=place[1])
+        sending.append(_Sent(TopicPartition(*place), written))
         for waiting in self._producer._message_accumulator._batches.get(TopicPartition(*place), ()):
             # aiokafka gives a second future the error of a fencing, and lets nobody have it.
             waiting._drain_waiter.add_done_callback(retrieve)
         return count
 
-    async def _send_all(
-        self, place: tuple[str, int], records: list[OutRecord], sending: list[asyncio.Future[Any]]
-    ) -> None:
+    async def _send_all(self, place: tuple[str, int], records: list[OutRecord], sending: list[_Sent]) -> None:
         while records:
             records = records[await self._send(place, records, sending) :]
 
@@ -219,6 +271,15 @@ def _look_up_slowly(client: AIOKafkaClient) -> None:
             raise
 
     client.coordinator_lookup = paced
+
+
+def _bases(sent: Sequence[_Sent]) -> dict[TopicPartition, int]:
+    """Returns the offset of each partition's first record; -1: the broker did not say."""
+    bases: dict[TopicPartition, int] = {}
+    for place, written in sent:
+        found = written.result()
+        bases.setdefault(place, -1 if found is None or found.offset is None else int(found.offset))
+    return bases
 
 
 async def _gather(work: Sequence[Awaitable[Any]]) -> None:

@@ -1,78 +1,32 @@
 """Finds breaks of an embedded log: what is not as it was written, or missing (``sqlite_chain.py``).
 
 A start checks what it must rely on: the small tables, the newest blocks of each partition, and all blocks of the topics
-that are compacted, since state is folded from them. ``muster verify`` checks every block and can count the events' ids.
+that are compacted, since state is folded from them. ``muster verify`` checks every block, the ids of events and the
+numbers of responses.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import DIGEST_MASK, Block
+from muster_bus.backends.breaks import Break, BreakKind, RecordNumbers, time_text
 from muster_bus.backends.sqlite_chain import is_chained, is_compacted
 from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, block_columns
 from muster_bus.backends.sqlite_mark import mark_path, read_mark
 from muster_bus.backends.sqlite_wal import unread_commits
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged
-from muster_bus.log import Record
-from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, event_id_of, parse_state_key
+from muster_bus.topics import parse_state_key
 
 SMALL_TABLES = ("topics", "partitions", "claims", "identity", "chains", "chain_claims", "chain_heads", "chain_gaps")
-_RMS_SHOWN_MAX = 5
 # (Whatever is in a column: SQLite itself compares no types, and has no limits for numbers from elsewhere.)
 _UNREADABLE = (sqlite3.DatabaseError, OverflowError, TypeError, ValueError)
 _TIME_MAX_MS = 253_402_300_799_000  # the year 9999
-
-
-class BreakKind(StrEnum):
-    """What is broken, and so what a repair does."""
-
-    BLOCK = "block"  # a block's bytes or place: it is removed
-    GAP = "gap"  # blocks are missing before a block: the gap is noted
-    END = "end"  # the newest blocks are missing: the partition ends earlier
-    COUNT = "count"  # blocks are missing, or there are others, at an unknown place: they are counted again
-    EVENTS = "events"  # the ids of an RM's events have a gap: it is noted
-    TABLE = "table"  # the small tables contradict each other: they are derived again
-    WAL = "wal"  # the write-ahead log has commits that are not read: it goes on without them
-    FILE = "file"  # the structure of the file: nothing can be read there
-
-
-class Break(NamedTuple):
-    """A part of the log that is not as it was written.
-
-    :param topic: "": the part belongs to no topic.
-    :param first_offset: lowest offset of the part; ``next_offset`` is one past the highest.
-    :param from_ms: the part's records are from between these times; 0: unknown.
-    :param rms: ids of the RMs whose records are in the partition, as far as they are known.
-    """
-
-    kind: BreakKind
-    topic: str
-    partition: int
-    first_offset: int
-    next_offset: int
-    reason: str
-    from_ms: int = 0
-    to_ms: int = 0
-    rms: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if not self.topic:
-            return self.reason
-        times = [_time(ms) for ms in (self.from_ms, self.to_ms) if ms]
-        when = f", written {' to '.join(dict.fromkeys(times))}" if times else ""
-        more = f" and {len(self.rms) - _RMS_SHOWN_MAX} more" if len(self.rms) > _RMS_SHOWN_MAX else ""
-        whose = f", with records of {', '.join(map(repr, self.rms[:_RMS_SHOWN_MAX]))}{more}" if self.rms else ""
-        return (
-            f"{self.topic}[{self.partition}] from {self.first_offset} to {self.next_offset}{when}{whose}: {self.reason}"
-        )
 
 
 class Gap(NamedTuple):
@@ -90,7 +44,7 @@ class Gap(NamedTuple):
     story: str
 
     def __str__(self) -> str:
-        return f"accepted at {_time(self.accepted_ms)}: {self.story}"
+        return f"accepted at {time_text(self.accepted_ms)}: {self.story}"
 
 
 class Checked(NamedTuple):
@@ -229,7 +183,7 @@ class _Check:
         self._ends: dict[tuple[str, int], int] = {}
         self._newest: dict[tuple[str, int], Block] = {}
         self._heads, self._is_all_noted = 0, True
-        self._event_ids: dict[tuple[bytes, bytes], tuple[int, int]] = {}  # the last id of an instance, and its offset
+        self._numbers = RecordNumbers()
 
     def run(self) -> Checked:
         try:
@@ -413,24 +367,11 @@ class _Check:
         self._records += len(records)
         if any(not block.first_offset <= record.offset < block.next_offset for record in records):
             walk.damaged(block, "its records are of other offsets")
-        if place.topic.endswith("si.events.v1"):
-            self._count_events(place, block, records)
-
-    def _count_events(self, place: _Place, block: Block, records: list[Record]) -> None:
-        """The ids of an RM's events have no gap. (Records that name no RM are not Muster's events.)"""
         for record in records:
-            headers = dict(record.headers)
-            id_ = event_id_of(headers.get(HEADER_EVENT_ID))
-            whose = headers.get(HEADER_RM_ID, b""), headers.get(HEADER_INSTANCE, b"")
-            if id_ is None or not whose[0]:
-                continue
-            last, at = self._event_ids.get(whose, (id_ - 1, record.offset))
-            if id_ != last + 1 and not self._is_gap_between(place, at, record.offset):
-                rm_id = whose[0].decode(errors="replace")
-                reason = f"an event of {rm_id!r} has the id {id_} after {last}"
+            gap = self._numbers.check(record)
+            if gap is not None and not self._is_gap_between(place, gap.first_offset - 1, gap.next_offset):
                 times = (block.timestamp_ms, 0)
-                self._add(BreakKind.EVENTS, place, at + 1, record.offset, reason, around=times)
-            self._event_ids[whose] = id_, record.offset
+                self._add(BreakKind.NUMBERS, place, gap.first_offset, gap.next_offset, gap.reason, around=times)
 
     def _is_gap_between(self, place: _Place, first: int, end: int) -> bool:
         return any(
@@ -440,7 +381,7 @@ class _Check:
 
     def _merged(self, found: list[Break]) -> list[Break]:
         """Leaves out what another break of the partition explains."""
-        for kinds in ((BreakKind.COUNT,), (BreakKind.COUNT, BreakKind.EVENTS)):
+        for kinds in ((BreakKind.COUNT,), (BreakKind.COUNT, BreakKind.NUMBERS)):
             found = [each for each in found if each.kind not in kinds] or found
         return found
 
@@ -588,7 +529,3 @@ def _names(topic: str, partition: int, block: Block) -> Iterator[str]:
                 yield parse_state_key(record.key)[0]
     except (LogDamaged, ValueError):
         return
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

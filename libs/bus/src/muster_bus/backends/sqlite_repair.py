@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
-from muster_bus.backends.sqlite_breaks import Break, BreakKind, Gap, check, gaps_of
+from muster_bus.backends.breaks import Break, BreakKind
+from muster_bus.backends.sqlite_breaks import Gap, check, gaps_of
 from muster_bus.backends.sqlite_chain import adopt, begin, is_chained, is_compacted
 from muster_bus.backends.sqlite_format import (
     INSERT_BLOCKS,

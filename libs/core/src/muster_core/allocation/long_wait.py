@@ -416,7 +416,7 @@ class LongWait:
             rights.settle()
             if len(rights.single) > SEARCHES_MAX:
                 return None
-            refused[waitlist] = noes = Noes(waitlist, rights, now_ns)
+            refused[waitlist] = noes = Noes(waitlist, rights, now_ns, self._state.version)
             for group in noes.one_of_each():
                 asking = noes.asking(group)
                 if asking is None or preemption.searches(self._state) - before >= SEARCHES_MAX:
@@ -446,7 +446,7 @@ class LongWait:
             if not waitlist.gone:
                 self._end_turn(waitlist, None, out, now_ns)
             return
-        noes = noes or Noes(waitlist, rights, now_ns)
+        noes = noes or Noes(waitlist, rights, now_ns, self._state.version)
         no: PreemptionNo | None = None
         while groups := noes.next_groups(had_theirs, PREEMPTIONS_PER_LEAF_MAX + 1):
             for group in groups:

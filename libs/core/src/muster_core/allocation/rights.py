@@ -2,7 +2,8 @@
 
 A search for victims gives the same answer for most groups of one list and one priority: they are *alike*, and one
 search answers for all of them. The others are *single*: their answers may differ, so each is looked at for itself. A
-group that comes or goes costs O(log n). So a list of 10,000 groups costs nothing while nothing changes.
+group that comes or goes costs O(log n). So a list of 10,000 groups costs nothing while nothing changes, and a new group
+costs one search at most: the answers for other priorities are kept until the partition changes.
 """
 
 from __future__ import annotations
@@ -26,9 +27,14 @@ class Rights:
     :ivar lines: by priority, the groups that are alike: (when the first ask was created, its submission, group), the
         oldest first.
     :ivar single: the groups that are single.
+    :ivar answers: by priority, why preemption does not help the groups that are alike, in one state of the partition.
+    :ivar unanswered: the other priorities of groups that are alike.
     """
 
-    __slots__ = ("_every_own", "_keys", "_old_ns", "_phases", "lines", "single")
+    __slots__ = (
+        *("_answered_version", "_created", "_every_own", "_keys", "_old_ns", "_phases"),
+        *("answers", "lines", "single", "unanswered"),
+    )
 
     def __init__(self, *, every_own: bool) -> None:
         """:param every_own: a rule looks at all allocations of the asking application, not only at lower priorities."""
@@ -36,6 +42,10 @@ class Rights:
         self.lines: dict[int, Any] = {}
         self.single: dict[AskGroup, None] = {}
         self._keys: dict[AskGroup, tuple[int, int]] = {}
+        self._created: Any = SortedList()  # when the first asks of groups that are alike were created
+        self.answers: dict[int, PreemptionNo] = {}
+        self.unanswered: dict[int, None] = {}
+        self._answered_version = -1
         # Of the first asks that were created until this time, when they were created, modulo the interval of turns.
         self._old_ns = 0
         self._phases: Any = SortedList()
@@ -55,6 +65,10 @@ class Rights:
         if line is None:
             line = self.lines[group.priority] = SortedList()
         line.add((created_ns, submission, group))
+        self._created.add(created_ns)
+        if line[0][-1] is group:  # (an older ask may use nodes that are reserved against younger ones)
+            self.answers.pop(group.priority, None)
+            self.unanswered[group.priority] = None
         if created_ns <= self._old_ns:
             self._phases.add(created_ns % RETRY_NS)
 
@@ -66,8 +80,11 @@ class Rights:
             return
         line = self.lines[group.priority]
         line.remove((*key, group))
+        self._created.remove(key[0])
         if not line:
             del self.lines[group.priority]
+            self.answers.pop(group.priority, None)
+            self.unanswered.pop(group.priority, None)
         if key[0] <= self._old_ns:
             self._phases.remove(key[0] % RETRY_NS)
 
@@ -107,8 +124,18 @@ class Rights:
         known = [(-priority, *entry) for priority in sorted(self.lines, reverse=True) for entry in self.lines[priority]]
         if alike != known or len(self._keys) != len(known) or not all(self.lines.values()):
             return f"{known} may preempt, should be {alike}"
+        if list(self._created) != sorted(created_ns for _, created_ns, _, _ in alike):
+            return f"{self._created} are not when the first asks were created"
+        if self.answers.keys() | self.unanswered.keys() != self.lines.keys() or self.answers.keys() & self.unanswered:
+            return f"{self.answers} and {self.unanswered} are not the priorities of {self.lines}"
         phases = sorted(created_ns % RETRY_NS for _, created_ns, _, _ in alike if created_ns <= self._old_ns)
         return "" if phases == list(self._phases) else f"turns at {self._phases}, should be {phases}"
+
+    def review_answers(self, version: int) -> None:
+        """Drops the answers if they are those of another state of the partition."""
+        if version != self._answered_version:
+            self._answered_version = version
+            self.answers, self.unanswered = {}, dict.fromkeys(self.lines)  # (the dropped ones stay whole for readers)
 
     def is_alike(self, group: AskGroup) -> bool:
         """Whether the group is on the list and is not single."""
@@ -118,16 +145,12 @@ class Rights:
 
     def first_ns(self) -> int | None:
         """When the oldest first ask was created; None: there is no group that is alike to others."""
-        return min((line[0][0] for line in self.lines.values()), default=None)
+        return self._created[0] if self._created else None
 
     def next_after(self, after_ns: int) -> int | None:
         """When the next first ask was created; None: all were until then."""
-        found = None
-        for line in self.lines.values():
-            place = line.bisect_left((after_ns + 1,))
-            if place < len(line) and (found is None or line[place][0] < found):
-                found = line[place][0]
-        return found
+        place = self._created.bisect_right(after_ns)
+        return self._created[place] if place < len(self._created) else None
 
     def next_turn(self, after_ns: int) -> int | None:
         """The first time after this one that is a whole multiple of the interval after a first ask was created. (The
@@ -145,12 +168,11 @@ class Rights:
 
     def _move(self, old_ns: int) -> None:
         before, self._old_ns = self._old_ns, old_ns
-        for line in self.lines.values():
-            for created_ns, *_ in line.irange((min(before, old_ns) + 1,), (max(before, old_ns) + 1,)):
-                if old_ns > before:
-                    self._phases.add(created_ns % RETRY_NS)
-                else:
-                    self._phases.remove(created_ns % RETRY_NS)
+        for created_ns in self._created.irange(min(before, old_ns) + 1, max(before, old_ns)):
+            if old_ns > before:
+                self._phases.add(created_ns % RETRY_NS)
+            else:
+                self._phases.remove(created_ns % RETRY_NS)
 
 
 class Noes:
@@ -161,23 +183,27 @@ class Noes:
     others.
     """
 
-    __slots__ = ("_full", "_known", "_latest_ns", "_now_ns", "_rights", "_waitlist")
+    __slots__ = ("_answers", "_full", "_known", "_latest_ns", "_now_ns", "_rights", "_waitlist")
 
-    def __init__(self, waitlist: Waitlist, rights: Rights, now_ns: int) -> None:
+    def __init__(self, waitlist: Waitlist, rights: Rights, now_ns: int, version: int) -> None:
+        """``version``: of the partition's state."""
         self._waitlist = waitlist
         self._rights = rights
         self._now_ns = now_ns
         self._latest_ns = now_ns - waitlist.leaf.policy.preemption_delay_ns
         self._full = any(ledger.is_full for ledger in (*waitlist.trackers, *waitlist.leaf.ancestry))
         self._known: dict[object, PreemptionNo] = {}
+        # By priority, the answers that are known of earlier turns in the same state.
+        rights.review_answers(version)
+        self._answers: dict[int, PreemptionNo] | None = None if self._full else rights.answers
 
     def one_of_each(self) -> list[AskGroup]:
-        """One group of each kind whose asks may preempt now: of groups that are alike, the one with the oldest ask (of
-        the highest rank).
+        """One group of each kind without an answer whose asks may preempt now: of groups that are alike, the one with
+        the oldest ask (of the highest rank).
         """
         rights = self._rights
         found: dict[object, AskGroup] = {}
-        for priority in sorted(rights.lines, reverse=True):
+        for priority in sorted(rights.lines if self._answers is None else rights.unanswered, reverse=True):
             for created_ns, _, group in rights.lines[priority]:
                 if created_ns > self._latest_ns:
                     break
@@ -209,19 +235,28 @@ class Noes:
 
     def of(self, group: AskGroup) -> PreemptionNo | None:
         """The answer for the group's kind; None: it is not known."""
-        return self._known.get(self._kind(group)) if self._known else None
+        no = self._known.get(self._kind(group)) if self._known else None
+        if no is None and self._answers and self._rights.is_alike(group):
+            no = self._answers.get(group.priority)
+        return no
 
     def add(self, group: AskGroup, no: PreemptionNo) -> None:
-        """Takes an answer for the group's kind."""
-        self._known[self._kind(group)] = no
+        """Adds an answer for the group's kind."""
+        rights = self._rights
+        if self._answers is not None and self._answers is rights.answers and rights.is_alike(group):
+            self._answers[group.priority] = no
+            rights.unanswered.pop(group.priority, None)
+        else:
+            self._known[self._kind(group)] = no
 
     def clear(self) -> None:
         """Forgets the answers: something changes."""
         self._known.clear()
+        self._answers = None
 
     def last(self, had_theirs: Container[AskGroup]) -> PreemptionNo | None:
         """The answer for the last group that has not had its turn; None: there is none."""
-        for *_, group in reversed(self._waitlist.groups) if self._known else ():
+        for *_, group in reversed(self._waitlist.groups) if self._known or self._answers else ():
             if group.preempts and group not in had_theirs and self.asking(group) is not None:
                 return self.of(group)
         return None

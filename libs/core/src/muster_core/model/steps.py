@@ -31,6 +31,16 @@ def finish(steps: Iterable[None]) -> None:
         pass
 
 
+def finished(steps: Generator[None, None, T]) -> T:
+    """Runs all steps. Returns their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def sorted_in_steps(items: Iterable[T], key: Callable[[T], Any]) -> Generator[None, None, list[T]]:
     """Returns what ``sorted(items, key=key)`` does. O(n) for items that are nearly in order already."""
     source = iter(items)

@@ -19,6 +19,7 @@ from muster_core.model.application import Application
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, Quantities, event_of
 from muster_core.model.queue import Queue, Tracker
 from muster_core.model.resources import Types
+from muster_core.model.steps import STEP, Steps
 
 WILDCARD = "*"
 _NO_LIMIT = LimitConfig()
@@ -51,10 +52,15 @@ class Limits:
         self._at: dict[str, _AtQueue] = {}
         self._trackers: dict[tuple[str, str, bool], Tracker] = {}
 
-    def configure(self, root: QueueConfig) -> None:
-        """Takes the limits of a configuration. No application may count in a tracker at that time."""
+    def configure(self, root: QueueConfig) -> Steps:
+        """Adopts the limits of a configuration, in steps. No application may count in a tracker meanwhile."""
         assert not self._trackers, "limits change under applications that count in them"
-        self._at = dict(_stand(root, ""))
+        at: dict[str, _AtQueue] = {}
+        for path, limits in _stand(root, ""):
+            at[path] = limits
+            if not len(at) % STEP:
+                yield
+        self._at = at
 
     def standing(self) -> dict[tuple[str, str, bool], LimitConfig]:
         """All limits, in the configuration's order: by (queue's path, name of user or group, whether it is a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from muster_core.config import properties
@@ -11,6 +11,7 @@ from muster_core.model.fair_use import FairUses
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.states import QueueEvent, QueueState, next_queue_state
+from muster_core.model.steps import SOME, Steps
 from muster_core.queues import ordering
 from muster_core.queues.limits import limit_events
 
@@ -61,15 +62,29 @@ class QueueTree:
 
     # ---- building --------------------------------------------------------------------------------------------------
 
-    def build_queue(self, config: QueueConfig, parent: Queue | None, inherited: Mapping[str, str]) -> Queue:
-        """Creates a configured queue and everything below it."""
-        leaf = parent is not None and not (config.queues or config.parent)
-        queue = Queue(self._state.types, config.name.lower(), parent, leaf=leaf, managed=True)
-        self.configure_queue(queue, config, inherited)
-        self.link(queue)
-        for child in config.queues:
-            self.build_queue(child, queue, properties.inherited(queue.properties))
-        return queue
+    def build_in_steps(
+        self, config: QueueConfig, parent: Queue | None, inherited: Mapping[str, str]
+    ) -> Generator[None, None, Queue]:
+        """Creates a configured queue and everything below it, parents first; in steps."""
+        first: Queue | None = None
+        count = 0
+        waiting = [(config, parent, inherited)]
+        while waiting:
+            each, above, texts = waiting.pop()
+            leaf = above is not None and not (each.queues or each.parent)
+            queue = Queue(self._state.types, each.name.lower(), above, leaf=leaf, managed=True)
+            self.configure_queue(queue, each, texts)
+            self.link(queue)
+            if first is None:
+                first = queue
+            if each.queues:
+                passed_on = properties.inherited(queue.properties)
+                waiting += [(child, queue, passed_on) for child in reversed(each.queues)]
+            count += 1
+            if not count % SOME:
+                yield
+        assert first is not None, "the configured queue itself"
+        return first
 
     def configure_queue(self, queue: Queue, config: QueueConfig, inherited: Mapping[str, str]) -> None:
         """Applies the configuration of one queue."""
@@ -100,11 +115,14 @@ class QueueTree:
             queue.fair_max[:] = queue.parent.fair_max
             self._own_fair_max(queue)
 
-    def announce_queues(self, out: Outcome, now_ns: int) -> None:
-        """Adds the events and objects of a new configuration."""
-        for queue in self._state.queues.values():
+    def announce_in_steps(self, out: Outcome, now_ns: int) -> Steps:
+        """Adds the events and objects of a new configuration, in steps."""
+        for count, queue in enumerate(self._state.queues.values(), 1):
             self.announce_queue(queue, out, now_ns)
+            if not count % SOME:
+                yield
         limit_events({}, self._limits.standing(), out, now_ns)
+        yield
 
     def announce_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
         """Adds the events and the object of one new queue."""

@@ -16,6 +16,7 @@ from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TYPES_MAX
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueEvent, QueueState, next_queue_state
+from muster_core.model.steps import FEW, SOME, Steps
 from muster_core.queues import quota
 from muster_core.queues.limits import limit_events, regrouped
 
@@ -49,51 +50,73 @@ def removal_obstacles(partition: Partition) -> list[str]:
     return []  # (what sources say of it waits until the partition exists again)
 
 
-def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now_ns: int) -> None:
-    """Applies a configuration without obstacles."""
+def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now_ns: int) -> Steps:
+    """Applies a configuration without obstacles, in steps. Nothing else may use the partition between them."""
     apps = [app for queue in partition.queues.values() for app in partition.apps_in(queue)]
     # 1. No ask waits and no application counts while the rules change.
-    for queue in list(partition.queues.values()):
+    for count, queue in enumerate(list(partition.queues.values()), 1):
         partition.waiting.suspend(queue, out, now_ns)
+        if not count % SOME:
+            yield
     groups = {app: app.user_group for app in apps}
     limits = partition.limits.standing()
-    for app in apps:
+    for count, app in enumerate(apps, 1):
         partition.gangs.withdraw(app)
         partition.limits.leave(app)
-    delays = {queue: quota.delay_ns(partition, queue) for queue in partition.queues.values()}
+        if not count % SOME:
+            yield
+    queues = {queue: (queue.maximum, quota.delay_ns(partition, queue)) for queue in partition.queues.values()}
+    yield
     # 2. The rules change.
-    partition.types.reserve(types_named(config))
-    partition.limits.configure(config.root)
-    partition.take_policies(config)
-    before = {queue: queue.maximum for queue in partition.queues.values()}
-    uses = {queue: queue.fair_uses for queue in partition.queues.values()}
-    kept = _update(partition, config.root, partition.root, {}, out, now_ns)
-    for queue, used in uses.items():
-        if not queue.gone:
-            partition.fair_shares.reconfigured(queue, used, out, now_ns)
-    _drain(partition, kept, out, now_ns)
+    yield from _change_rules(partition, config, out, now_ns)
     limit_events(limits, partition.limits.standing(), out, now_ns)
     partition.root.backfills = config.backfill != BACKFILL_OFF
-    for app in apps:
+    yield
+    for count, app in enumerate(apps, 1):
         for ask in list(app.asks.values()):
             if ask.group is not None and ask.group.apart != ask.apart:
                 partition.asks.regroup(ask)
+        if not count % FEW:
+            yield
     # 3. Everything counts again, and is tried again.
-    for app, group in groups.items():
+    for count, (app, group) in enumerate(groups.items(), 1):
         partition.limits.join(app)
         regrouped(app, group, partition.types.quantities(app.allocated), out, now_ns)
         partition.gangs.promise(app)
+        if not count % SOME:
+            yield
     partition.gangs.limits_changed(partition.root, out, now_ns)
-    for queue, maximum in before.items():
+    yield
+    for count, (queue, (maximum, delay_ns)) in enumerate(queues.items(), 1):
         if not queue.gone:
-            quota.configured(partition, queue, maximum, delays[queue], out, now_ns)
+            quota.configured(partition, queue, maximum, delay_ns, out, now_ns)
+        if not count % SOME:
+            yield
     partition.version += 1
     partition.capacity_moved = True
     partition.node_books.reindex()
+    yield
     partition.reservations.reconfigured(out, now_ns)
     if partition.searching:
-        for queue in list(partition.queues.values()):
+        for count, queue in enumerate(list(partition.queues.values()), 1):
             partition.waiting.restart(queue)
+            if not count % SOME:
+                yield
+
+
+def _change_rules(partition: Partition, config: PartitionConfig, out: Outcome, now_ns: int) -> Steps:
+    partition.types.reserve(types_named(config))
+    yield
+    yield from partition.limits.configure(config.root)
+    partition.take_policies(config)
+    uses = {queue: queue.fair_uses for queue in partition.queues.values()}
+    kept: dict[str, None] = {}
+    yield from _update(partition, config.root, partition.root, {}, kept, out, now_ns)
+    for queue, used in uses.items():
+        if not queue.gone:
+            partition.fair_shares.reconfigured(queue, used, out, now_ns)
+    yield
+    yield from _drain(partition, kept, out, now_ns)
 
 
 def remove(partition: Partition, out: Outcome, now_ns: int) -> None:
@@ -115,10 +138,18 @@ def remove(partition: Partition, out: Outcome, now_ns: int) -> None:
 
 
 def _update(
-    partition: Partition, config: QueueConfig, queue: Queue, inherited: dict[str, str], out: Outcome, now_ns: int
-) -> dict[str, None]:
-    """Applies a configured queue and everything below it. Returns the paths that the configuration has."""
-    kept = {queue.path: None}
+    partition: Partition,
+    config: QueueConfig,
+    queue: Queue,
+    inherited: dict[str, str],
+    kept: dict[str, None],
+    out: Outcome,
+    now_ns: int,
+) -> Steps:
+    """Applies a configured queue and everything below it, in steps. Adds the paths that the configuration has."""
+    kept[queue.path] = None
+    if not len(kept) % SOME:
+        yield
     if queue.parent is not None:
         _set_leaf(partition, queue, not (config.queues or config.parent), out, now_ns)
     before, others = (queue.guaranteed, queue.maximum), _others(queue)
@@ -133,14 +164,14 @@ def _update(
         name = child_config.name.lower()
         child = queue.children.get(name)
         if child is None:
-            known = len(partition.queues)
-            partition.queue_tree.build_queue(child_config, queue, passed_on)
-            for built in list(partition.queues.values())[known:]:
+            new = yield from partition.queue_tree.build_in_steps(child_config, queue, passed_on)
+            for built in _subtree(new):
                 partition.queue_tree.announce_queue(built, out, now_ns)
                 kept[built.path] = None
+                if not len(kept) % SOME:
+                    yield
         else:
-            kept |= _update(partition, child_config, child, passed_on, out, now_ns)
-    return kept
+            yield from _update(partition, child_config, child, passed_on, kept, out, now_ns)
 
 
 def _others(queue: Queue) -> dict[str, object]:
@@ -185,11 +216,13 @@ def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_
     out.track(EventType.QUEUE, Change.SET, Detail.QUEUE_TYPE, queue.path, message=message, now_ns=now_ns)
 
 
-def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: int) -> None:
+def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: int) -> Steps:
     """Drains configured queues that the configuration does not have any more, with everything below. They go once they
-    are empty.
+    are empty. In steps.
     """
-    for queue in list(partition.queues.values()):  # parents come before their children
+    for count, queue in enumerate(list(partition.queues.values()), 1):  # parents come before their children
+        if not count % SOME:
+            yield
         if queue.path in kept:
             continue
         if not queue.managed and not _is_below_draining(queue):

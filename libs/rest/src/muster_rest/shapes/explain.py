@@ -215,6 +215,30 @@ class WhenDao(Whole, kw_only=True):
     message: Sentence
 
 
+class RowWhenDao(Whole, kw_only=True):
+    """When the pending asks of an application that wait for one reason will start: a row of the page.
+
+    ``state``: FORECAST (``first`` and ``last`` say more; they are the same of a single ask), STARTED (none of them is
+    pending any more), UNKNOWN (``why``: as in WhenDao), or MAKING (ask again, with ``since``). ``asks``: how many
+    waited when the forecast was begun; ``started``: those of them that have started since. ``since``: the forecast's
+    state is not older. ``at``: the time of the state that was simulated.
+    """
+
+    partition: Name
+    application_id: Name = field(name="applicationID")
+    reason: CodeOrEmpty
+    state: Code
+    why: CodeOrEmpty
+    asks: Count
+    started: Count
+    first: WhenDao | None
+    last: WhenDao | None
+    since: Time
+    at: Time
+    sentence: Sentence
+    message: Sentence
+
+
 class OutlookDao(Whole, kw_only=True):
     """When a queue's asks that wait now start. ``started``: the share that does within 30 days, from 0 to 1. ``half``,
     ``most``: seconds from now until half of them, and 95 %, have started; null: not within 30 days.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from muster_runtime.child_process import ChildProcess
@@ -27,16 +27,22 @@ _SLOWEST = 20.0
 _START_S = 60.0
 
 
+# Partition, application and key.
+AskName = tuple[str, str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Present:
     """What a forecast starts from.
 
     :ivar entries: of :func:`muster_state.snapshot.entries`; None: the state is too large.
+    :ivar reasons: why each ask was pending, by partition, application and key.
     """
 
     now_ns: int
     entries: list[Entry] | None
     learnt: Learnt | None = None
+    reasons: Mapping[AskName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +50,25 @@ class Told:
     """A forecast, or why there is none.
 
     :ivar at_ns: the time of the state.
-    :ivar asks: by partition, application and key.
+    :ivar asks: the asks that were pending then; ``reasons``: why, both by partition, application and key.
     :ivar unknown: by partition, the running allocations whose length nobody knows; likewise the others.
     :ivar why: a sentence, if there is no forecast; else "".
     """
 
     at_ns: int
-    asks: Mapping[tuple[str, str, str], OfAsk]
+    asks: Mapping[AskName, OfAsk]
+    reasons: Mapping[AskName, str] = field(default_factory=dict)
     runs: int = 0
     unknown: Mapping[str, int] = field(default_factory=dict)
     declared: Mapping[str, int] = field(default_factory=dict)
     learnt: Mapping[str, int] = field(default_factory=dict)
     why: str = ""
+
+    def of_application(self, partition: str, application_id: str) -> Iterator[tuple[OfAsk, str]]:
+        """Yields an application's asks, each with its reason: O(all asks)."""
+        for name, found in self.asks.items():
+            if name[1] == application_id and name[0] == partition:
+                yield found, self.reasons.get(name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,17 @@ class ToldFutures:
 
 
 Answer = Made | Compared | Failed
+
+
+class _Done(NamedTuple):
+    """An answer, when it was made (monotonic seconds), and what it started from."""
+
+    made_s: float
+    answer: Answer
+    at_ns: int
+    reasons: Mapping[AskName, str]
+
+
 Look = Callable[[], Awaitable[Present]]
 
 
@@ -83,9 +107,9 @@ class Forecaster:
     def __init__(self, settings: ForecastSettings) -> None:
         self._settings = settings
         self._turn = asyncio.Lock()
-        # By RM, or RM and configuration: (when it was made, time of the state, answer).
-        self._tasks: dict[tuple[str, str], asyncio.Task[tuple[int, Answer]]] = {}
-        self._made: dict[tuple[str, str], tuple[float, int, Answer]] = {}
+        # By RM, or RM and configuration.
+        self._tasks: dict[tuple[str, str], asyncio.Task[_Done]] = {}
+        self._made: dict[tuple[str, str], _Done] = {}
         self._child: ChildProcess[Any] | None = None
 
     async def of(self, rm_id: str, look: Look, since_ns: int = 0) -> Told | None:
@@ -99,11 +123,11 @@ class Forecaster:
         found = await self._answer((rm_id, ""), look, None, since_ns)
         if found is None:
             return None
-        at_ns, answer = found
+        answer = found.answer
         if isinstance(answer, Made):
             asks = {(each.partition, each.application_id, each.key): each for each in answer.asks}
-            return Told(at_ns, asks, answer.runs, answer.unknown, answer.declared, answer.learnt)
-        return Told(at_ns, {}, why=_why(answer))
+            return Told(found.at_ns, asks, found.reasons, answer.runs, answer.unknown, answer.declared, answer.learnt)
+        return Told(found.at_ns, {}, why=_why(answer))
 
     async def futures(self, rm_id: str, config: str, look: Look) -> ToldFutures | None:
         """Returns the futures of an RM under its own and another configuration; None: they are still being made.
@@ -113,10 +137,10 @@ class Forecaster:
         found = await self._answer((rm_id, sha256(config.encode()).hexdigest()), look, config, 0)
         if found is None:
             return None
-        at_ns, answer = found
+        answer = found.answer
         if isinstance(answer, Compared):
-            return ToldFutures(at_ns, answer)
-        return ToldFutures(at_ns, None, _why(answer), answer.problems if isinstance(answer, Failed) else ())
+            return ToldFutures(found.at_ns, answer)
+        return ToldFutures(found.at_ns, None, _why(answer), answer.problems if isinstance(answer, Failed) else ())
 
     async def close(self) -> None:
         """Ends the child, and what waits for it."""
@@ -129,12 +153,10 @@ class Forecaster:
         """The process that makes a forecast now; None: none does."""
         return self._child.pid if self._child is not None else None
 
-    async def _answer(
-        self, key: tuple[str, str], look: Look, config: str | None, since_ns: int
-    ) -> tuple[int, Answer] | None:
-        made_s, at_ns, answer = self._made.get(key, (0.0, 0, None))
-        if answer is not None and at_ns >= since_ns and time.monotonic() - made_s < self._settings.reuse_s:
-            return at_ns, answer
+    async def _answer(self, key: tuple[str, str], look: Look, config: str | None, since_ns: int) -> _Done | None:
+        made = self._made.get(key)
+        if made is not None and made.at_ns >= since_ns and time.monotonic() - made.made_s < self._settings.reuse_s:
+            return made
         task = self._tasks.get(key)
         if task is None:
             if len(self._tasks) >= self._settings.waiting_max:
@@ -142,9 +164,12 @@ class Forecaster:
             self._tasks[key] = task = asyncio.create_task(self._make(key, look, config), name="forecast")
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
         done, _ = await asyncio.wait([task], timeout=self._settings.wait_s)
-        return task.result() if done and not task.cancelled() else None
+        if not done or task.cancelled():
+            return None
+        found = task.result()
+        return found if found.at_ns >= since_ns else None  # it had begun before
 
-    async def _make(self, key: tuple[str, str], look: Look, config: str | None) -> tuple[int, Answer]:
+    async def _make(self, key: tuple[str, str], look: Look, config: str | None) -> _Done:
         async with self._turn:
             present = await look()
             answer: Answer
@@ -153,10 +178,10 @@ class Forecaster:
             else:
                 answer = await self._by_child(present, config)
             now_s = time.monotonic()
-            for other in [each for each, (at_s, *_) in self._made.items() if now_s - at_s >= self._settings.reuse_s]:
+            for other in [each for each, old in self._made.items() if now_s - old.made_s >= self._settings.reuse_s]:
                 del self._made[other]
-            self._made[key] = (now_s, present.now_ns, answer)
-            return present.now_ns, answer
+            self._made[key] = done = _Done(now_s, answer, present.now_ns, present.reasons)
+            return done
 
     async def _by_child(self, present: Present, config: str | None) -> Answer:
         settings = self._settings

@@ -1,4 +1,4 @@
-"""Corrects defects of Faust. Only this module knows them: starts, writes of tables, offsets, pressure.
+"""Corrects defects of Faust. Only this module knows them: starts, assignments, writes of tables, offsets, pressure.
 
     app = faust.App(…, Stream=SteadyStream, Table=SteadyTable)
     app.transport = SteadyTransport(app.conf.broker_consumer, app)
@@ -22,6 +22,13 @@ streams, which are dropped, and the position is behind them.
 
 The mend: a stream's partition is fetched only when its offset is sought *and* the queues are emptied, which is when
 Faust calls ``resume_flow``. Each fetch gets a set of its own.
+
+**Assignments.** A member computes the group's assignment from its own metadata. Faust leaves out a topic that is not in
+them ("Ignoring missing topic"), such as a table's topic that was created a moment before. The agents then continue
+without that table, and overwrite it. Nothing repairs this for minutes, and with a static member
+(``consumer_group_instance_id``) not even a restart does: the broker returns the stored assignment, so the table is not
+read back, and its sums are *lost*. A stream's topic that is left out is *silent*. The mend: an assignment that leaves
+out a subscribed topic is not used. The member joins again, which makes the broker ask for a new assignment.
 
 **Writes.** ``table[key] = value`` puts the change into a buffer. A task and every flush send the buffer at the same
 time, so not in order, and a flush does not wait for the changes that the task is sending. An offset may be committed
@@ -76,12 +83,41 @@ OutMessage = tuple[str, int, bytes | None, bytes | None, Sequence[tuple[str, byt
 
 # How often an actor that waits for a fuller batch looks for new events.
 _COMPANY_LOOKS = 25
+# Between two assignments that leave out a topic. Brokers know a new topic within a second.
+_REJOIN_S = 0.25
 
 
-class _CommittedThread(AIOKafkaConsumerThread):
-    """A consumer thread that reads only committed transactions."""
+class _SteadyThread(AIOKafkaConsumerThread):
+    """A consumer thread that reads only committed transactions, and uses only complete assignments."""
 
     logger = FAUST_LOG
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._reported: set[str] = set()
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Passes a complete assignment on. Otherwise asks for another one; Faust is still rebalancing then."""
+        missing = self._missing_topics()
+        if not missing:
+            self._reported = set()
+            await super().on_partitions_assigned(assigned, generation_id)
+            return
+        if missing != self._reported:
+            self._reported = missing
+            self.log.warning("The group's assignment has no partition of %s: joining again", ", ".join(sorted(missing)))
+        consumer = self._ensure_consumer()
+        await consumer._client.force_metadata_update()
+        await asyncio.sleep(_REJOIN_S)
+        consumer._coordinator.request_rejoin()
+
+    def _missing_topics(self) -> set[str]:
+        """The subscribed topics that the member that computed the assignment did not know."""
+        if self._assignor is not self.app.assignor:  # without tables Faust uses another one
+            return set()
+        assignor: Any = self.app.assignor
+        subscribed: frozenset[str] = self._ensure_consumer().subscription()
+        return {topic for topic in subscribed if topic not in assignor._topic_groups}
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         before, self.consumer.in_transaction = self.consumer.in_transaction, True
@@ -191,7 +227,7 @@ class SteadyConsumer(Consumer):
         return await super()._getmany(None if active_partitions is None else set(active_partitions), timeout)
 
     def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
-        return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
+        return _SteadyThread(self, loop=self.loop, beacon=self.beacon)
 
 
 class _Begun:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
@@ -218,6 +219,8 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
                 await context.abort(error.code, str(error))
         if method.rm:
             caller.claims.append((method.right, rm_id))
+        if (left_s := context.time_remaining()) is not None:
+            caller.ends_s = time.monotonic() + left_s
         return caller
 
 

@@ -369,8 +369,15 @@ def summary(state: RmState, description: str) -> SummaryDao:
 
 
 def _counts(app: Application, pause: Reason | None, *, turns: Turns) -> Counter[str]:
-    """The missing allocations of an application, by reason. Asks of one group share a reason."""
+    """The missing allocations of an application, by reason."""
     counts: Counter[str] = Counter()
+    for wanted, code in reasons(app, pause=pause, turns=turns):
+        counts[code] += wanted.pending
+    return counts
+
+
+def reasons(app: Application, *, pause: Reason | None, turns: Turns) -> Iterator[tuple[Ask, str]]:
+    """Yields the pending asks of an application, each with its reason's code. Asks of one group share a reason."""
     codes: dict[AskGroup, str] = {}
     for wanted in app.asks.values():
         group = wanted.group
@@ -379,8 +386,7 @@ def _counts(app: Application, pause: Reason | None, *, turns: Turns) -> Counter[
             code = reason_of(wanted, pause=pause, turns=turns).code.value
             if group is not None:
                 codes[group] = code
-        counts[code] += wanted.pending
-    return counts
+        yield wanted, code
 
 
 def _asks(partition: Partition) -> Iterator[Ask]:

@@ -231,7 +231,7 @@ def waits(history: Iterable[EpisodeDao], code: str, asks: int, now_ns: int) -> s
 
 def lasts(asks: int, longest_ns: int) -> str:
     """The waiting time of several asks, given the longest one."""
-    return f"for {'up to ' if asks > 1 and longest_ns >= SECOND_NS else ''}{lasted(longest_ns)}"
+    return f"{'the longest ' if asks > 1 and longest_ns >= SECOND_NS else ''}for {lasted(longest_ns)}"
 
 
 def _for(each: EpisodeDao) -> str:

@@ -160,32 +160,34 @@ _STATES = {QueueState.DRAINING: "is draining", QueueState.STOPPED: "is stopped"}
 
 def _sentence(found: QueueDao) -> str:
     """The queue's usage, and the most frequent reason of its pending asks, as text."""
-    parts = [_STATES[QueueState(found.state)]] if found.state in _STATES else []
+    state = _STATES.get(QueueState(found.state), "")
+    sentence = _usage(found, state)
+    if not found.asks:
+        return f"{sentence}."
+    code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
+    which = "which" if most == sum(found.asks.values()) else f"{most:,} of which"
+    behind = "waits" if most == 1 else "wait"
+    return f"{sentence}, {which} {behind} {explain_history.waits(found.history, code, most, found.at)}."
+
+
+def _usage(found: QueueDao, state: str = "") -> str:
+    """The queue's usage, and the number of its pending asks; before them its state."""
+    parts = [state] if state else []
     uses = []
     for name, most in sorted(found.maximum.items()):
         used, limit = amounts(name, found.allocated.get(name, 0), most)
         uses.append(f"{used} of its max of {limit}")
     uses = uses or [amount(name, used) for name, used in sorted(found.allocated.items())]
     parts.append(f"uses {listed(uses) or 'nothing'}")
-    sentence = f"Queue {found.queue} {', '.join(parts)}, and has"
-    if not found.asks:
-        return f"{sentence} no pending asks."
-    total = sum(found.asks.values())
-    code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
-    asks = count(total, "pending ask")
-    which = "which" if most == total else f"{most:,} of which"
-    behind = "waits" if most == 1 else "wait"
-    return f"{sentence} {asks}, {which} {behind} {explain_history.waits(found.history, code, most, found.at)}."
+    waiting = sum(found.asks.values())
+    asks = count(waiting, "pending ask") if waiting else "no pending asks"
+    return f"Queue {found.queue} {', '.join(parts)}, and has {asks}"
 
 
 def _message(queue: Queue, found: QueueDao) -> str:
-    sentences = [_state(queue), _guarantee(queue, found), _maximum(found), _applications_max(found), _preemption(found)]
-    waiting = sum(found.asks.values())
-    shown = sum(not each.until and bool(each.asks) for each in found.history)
-    if not waiting:
-        sentences.append("It has no pending asks.")
-    elif shown > 1:
-        sentences.append(f"It has {count(waiting, 'pending ask')}.")
+    """The whole text: all that the sentence says, and more, each of it once."""
+    sentences = [f"{_usage(found)}.", _state(queue), _guarantee(queue, found), _maximum(found)]
+    sentences += [_applications_max(found), _preemption(found)]
     sentences.append(explain_fair.sentence_of_queue(queue, found.fair_shares))
     sentences += explain_history.sentences(found.history, found.at)
     return " ".join(text for text in sentences if text)

@@ -18,6 +18,7 @@ _ACTIVE_STATES = {"new", "accepted", "running", "completing", "failing", "resumi
 # Limit of characters of a received value in a message.
 _SHOWN_CHARACTERS = 200
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_NANOSECONDS = re.compile(r"[0-9]{1,19}")
 
 
 def queue_path(call: Call) -> str:
@@ -63,6 +64,14 @@ def limit(call: Call, default: int) -> int:
 
 def seconds(call: Call) -> int:
     return _number(call, "seconds", "Seconds", inside.PROFILE_S, inside.PROFILE_S_MAX)
+
+
+def since(call: Call) -> int:
+    """Nanoseconds since 1970; not given: 0."""
+    text = call.query.get("since", "")
+    if text and not _NANOSECONDS.fullmatch(text):
+        raise RequestRefused(400, f"Since {shown(text)}: expected nanoseconds since 1970")
+    return int(text or 0)
 
 
 def _number(call: Call, name: str, what: str, default: int, most: int) -> int:

@@ -1051,6 +1051,9 @@ class ResponseEnvelope(_message.Message):
     REGISTRATION_FIELD_NUMBER: _builtins.int
     ADMIN_FIELD_NUMBER: _builtins.int
     DECIDED_FIELD_NUMBER: _builtins.int
+    WORK_US_FIELD_NUMBER: _builtins.int
+    WORK_BYTES_FIELD_NUMBER: _builtins.int
+    COMMIT_US_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     sequence: _builtins.int
@@ -1064,6 +1067,12 @@ class ResponseEnvelope(_message.Message):
     """Set instead of all others, without an rm_id: the outputs of all requests before this offset of the partition are
     committed. For gateways, which keep each RM's share of the undecided requests small.
     """
+    work_us: _builtins.int
+    """Beside decided: the scheduler's processor time (µs) since the report before, the bytes of the requests that it
+    decided in that time, and how long it waited for its last commit (µs; 0: it does not wait for commits).
+    """
+    work_bytes: _builtins.int
+    commit_us: _builtins.int
     @_builtins.property
     def registration(self) -> Global___RegistrationResult:
         """Set instead of stream and response: the answer to a registration."""
@@ -1086,11 +1095,14 @@ class ResponseEnvelope(_message.Message):
         registration: Global___RegistrationResult | None = ...,
         admin: Global___AdminResult | None = ...,
         decided: _builtins.int = ...,
+        work_us: _builtins.int = ...,
+        work_bytes: _builtins.int = ...,
+        commit_us: _builtins.int = ...,
         heartbeat: Global___SchedulerHeartbeat | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "heartbeat", b"heartbeat", "registration", b"registration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "decided", b"decided", "heartbeat", b"heartbeat", "registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "commit_us", b"commit_us", "decided", b"decided", "heartbeat", b"heartbeat", "registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stream", b"stream", "work_bytes", b"work_bytes", "work_us", b"work_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,5 +1,6 @@
 // Plots over time, as SVG: a line with an area, and its axes.
 
+import { crosshair } from "./crosshair.js";
 import { h, s } from "./dom.js";
 import { clock, day, duration, number } from "./format.js";
 
@@ -43,11 +44,11 @@ function timeAxis(from, to, x, bottom, width) {
  * One figure over time.
  * @param points [[milliseconds, value], …], oldest first
  * @param options title: the figure's name; width: in pixels; begin: where the axis of times begins, null: with the
- * points; limit: a value that is drawn as a line; empty: what is said without points
+ * points; limit: a value that is drawn as a line; empty: what is said without points; pointed: see crosshair.js
  */
-export function plot(points, { title, width, height = 150, kind = "a", now = null, begin = null, limit = 0, empty = "No sample yet." }) {
+export function plot(points, { title, width, pointed, height = 150, kind = "a", now = null, begin = null, limit = 0, empty = "No sample yet." }) {
   const last = points.at(-1);
-  if (!last) return h("figure", { class: "plot" }, h("figcaption", {}, h("b", {}, title)), h("p", { class: "empty" }, empty));
+  if (!last) return h("figure", { class: "plot", key: title }, h("figcaption", {}, h("b", {}, title)), h("p", { class: "empty" }, empty));
   const to = Math.max(last[0], now ?? 0);
   const from = begin ?? Math.min(points[0][0], to - 60_000);
   const values = points.map(([, value]) => value);
@@ -59,19 +60,15 @@ export function plot(points, { title, width, height = 150, kind = "a", now = nul
   const line = points.map(([at, value], place) => `${place ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
   const area = `${line}L${x(last[0]).toFixed(1)} ${bottom}L${x(points[0][0]).toFixed(1)} ${bottom}Z`;
   const told = `${title}: ${number(last[1])} now; least ${number(Math.min(...values))}, most ${number(Math.max(...values))} in the last ${duration(to - points[0][0])}.`;
-  const readout = s("text", { class: "axis readout", x: width - RIGHT, y: TOP + 4, "text-anchor": "end" });
-  const marker = s("circle", { class: `mark ${kind}`, r: 3.5, cx: x(last[0]), cy: y(last[1]) });
-  const point = (event) => {
-    const box = event.currentTarget.getBoundingClientRect();
-    const at = from + ((event.clientX - box.left) * (width / box.width) - LEFT) / (width - LEFT - RIGHT) * (to - from);
-    const near = points.reduce((best, each) => (Math.abs(each[0] - at) < Math.abs(best[0] - at) ? each : best), last);
-    marker.setAttribute("cx", x(near[0]));
-    marker.setAttribute("cy", y(near[1]));
-    readout.textContent = `${to - from > 86_400_000 ? `${day(near[0])} ` : ""}${clock(near[0])}  ${number(near[1])}`;
+  const near = (share) => {
+    const at = from + share * (to - from);
+    const [moment, value] = points.reduce((best, each) => (Math.abs(each[0] - at) < Math.abs(best[0] - at) ? each : best), last);
+    return { x: x(moment), y: y(value), text: `${to - from > 86_400_000 ? `${day(moment)} ` : ""}${clock(moment)}  ${number(value)}` };
   };
-  return h("figure", { class: "plot" },
+  const cross = crosshair(pointed, { width, left: LEFT, right: RIGHT, top: TOP, bottom }, { near, rest: { x: x(last[0]), y: y(last[1]) }, kind });
+  return h("figure", { class: "plot", key: title },
     h("figcaption", {}, h("b", {}, title), " ", h("span", { class: "big" }, number(last[1]))),
-    s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told, on: { pointermove: point } },
+    s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told, ...cross.props },
       levels.map((level) => s("g", {},
         s("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(level), y2: y(level) }),
         s("text", { class: "axis", x: LEFT - 6, y: y(level) + 4, "text-anchor": "end" }, number(level, top)))),
@@ -79,7 +76,7 @@ export function plot(points, { title, width, height = 150, kind = "a", now = nul
       limit ? s("line", { class: "limit", x1: LEFT, x2: width - RIGHT, y1: y(limit), y2: y(limit) }) : null,
       points.length > 1 ? s("path", { class: `area ${kind}`, d: area }) : null,
       points.length > 1 ? s("path", { class: `line ${kind}`, d: line }) : null,
-      marker, readout));
+      cross.parts));
 }
 
 // ---- an application's life -------------------------------------------------------------------------------------------
@@ -89,9 +86,9 @@ const NAME_SHARE = 0.22;
 
 /** The states and the asks of an application, over time.
  * @param life see life.js
- * @param options width in pixels; rows: how many asks to show; now in ms
+ * @param options width in pixels; rows: how many asks to show; pointed: see crosshair.js
  */
-export function timeline(life, { width, rows, now }) {
+export function timeline(life, { width, rows, pointed }) {
   const names = width < 560 ? 0 : Math.min(220, Math.round(width * NAME_SHARE));
   const left = Math.max(names, 8);
   const from = life.from;
@@ -114,7 +111,13 @@ export function timeline(life, { width, rows, now }) {
     });
     return path && `${path}L${x(to).toFixed(1)} ${up(0)}L${x(life.load[0].at).toFixed(1)} ${up(0)}Z`;
   };
-  return s("svg", { viewBox: `0 0 ${width} ${bottom + BOTTOM}`, class: "timeline", role: "img", "aria-label": life.told },
+  const near = (share) => {
+    const at = from + share * (to - from);
+    const load = life.load.findLast((each) => each.at <= at);
+    return load && { x: x(at), y: up(load.running), text: `${clock(at)}  ${number(load.running)} allocated, ${number(load.waiting)} pending` };
+  };
+  const cross = crosshair(pointed, { width, left, right: RIGHT, top: TOP, bottom, readoutY: loadAt - 2 }, { near });
+  return s("svg", { viewBox: `0 0 ${width} ${bottom + BOTTOM}`, class: "timeline", role: "img", "aria-label": life.told, ...cross.props },
     timeAxis(from, to, x, bottom, width - left),
     life.states.map((each) => {
       const end = each.to ?? to;
@@ -138,7 +141,8 @@ export function timeline(life, { width, rows, now }) {
         s("text", { class: "lane", x: 0, y: names ? at + 10 : at - 3 }, cut(each.key, names ? Math.floor((names - 10) / 6.6) : Math.floor(width / 7))),
         each.asked !== null && until > each.asked ? s("rect", { class: "wait", x: x(each.asked), y: at + 3, width: Math.max(1, x(until) - x(each.asked)), height: 6, rx: 2 }) : null,
         each.bound !== null ? s("rect", { class: `run ${each.how}`, x: x(each.bound), y: at, width: Math.max(2, x(each.ended ?? to) - x(each.bound)), height: 12, rx: 2 }) : null);
-    }));
+    }),
+    cross.parts);
 }
 
 function cut(text, most) {

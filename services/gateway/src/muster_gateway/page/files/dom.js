@@ -15,16 +15,19 @@ export function s(tag, props, ...children) {
 }
 
 // Props: `on` is a table of listeners, `style` one of CSS properties. `key` identifies an element among its siblings
-// when the page is redrawn. `keep` keeps fill() away from its inside. `value` and `checked` are the field's own. All
-// others are attributes.
+// when the page is redrawn. `keep` names the owner of the element's inside, which fill() leaves alone: only the same
+// owner's element is the same. `value` and `checked` are the field's own. All others are attributes.
+//
+// A redraw keeps the old elements and takes the new listeners: a listener finds its elements from event.currentTarget.
+// Those that were made beside it are not in the document.
 function filled(element, props, children) {
-  const mine = { on: null, key: null, keep: false, style: null };
+  const mine = { on: {}, types: new Set(), key: null, keep: null, style: null };
   element.mine = mine;
   for (const [name, value] of Object.entries(props ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "on") listen(element, value);
     else if (name === "key") mine.key = String(value);
-    else if (name === "keep") mine.keep = true;
+    else if (name === "keep") mine.keep = value;
     else if (name === "style") restyle(element, value);
     else if (name === "value") element.value = value;
     else if (name === "checked") element.checked = value;
@@ -44,11 +47,14 @@ function append(element, children) {
   }
 }
 
+// In the place of all earlier listeners: those of an older tree know only its state.
 function listen(element, table) {
+  const { mine } = element;
   for (const type of Object.keys(table)) {
-    if (!element.mine.on || !(type in element.mine.on)) element.addEventListener(type, heard);
+    if (!mine.types.has(type)) element.addEventListener(type, heard);
+    mine.types.add(type);
   }
-  element.mine.on = { ...element.mine.on, ...table };
+  mine.on = table;
 }
 
 function heard(event) {
@@ -105,7 +111,7 @@ function align(old, wanted) {
 function alike(old, next) {
   if (old.nodeType !== next.nodeType) return false;
   if (old.nodeType !== Node.ELEMENT_NODE) return true;
-  return old.tagName === next.tagName && (old.mine?.key ?? null) === (next.mine?.key ?? null);
+  return old.tagName === next.tagName && (old.mine?.key ?? null) === (next.mine?.key ?? null) && (old.mine?.keep ?? null) === (next.mine?.keep ?? null);
 }
 
 function renew(old, next) {
@@ -113,6 +119,7 @@ function renew(old, next) {
     if (old.data !== next.data) old.data = next.data;
     return;
   }
+  if (next.mine?.keep) return;
   for (const { name } of [...old.attributes]) {
     if (!next.hasAttribute(name) && name !== "style" && !(name === "open" && old.tagName === "DETAILS")) old.removeAttribute(name);
   }
@@ -120,9 +127,8 @@ function renew(old, next) {
     if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
   if (old.mine && next.mine) {
-    listen(old, next.mine.on ?? {});
+    listen(old, next.mine.on);
     restyle(old, next.mine.style ?? {});
-    if (next.mine.keep) return;
   }
   const value = FIELDS.has(old.tagName) ? next.value : null; // read now: align() moves a select's options away
   align(old, next);

@@ -3,13 +3,14 @@
 import { button } from "./actions.js";
 import { queuePart } from "./api.js";
 import { timeline } from "./chart.js";
+import { pointer } from "./crosshair.js";
 import { h } from "./dom.js";
 import { ago, count, duration, grouped, moment, ms, of, resource, types } from "./format.js";
 import { life } from "./life.js";
 import { absent, chip, dotted, field, figure, options, paged, quantities, sortable } from "./parts.js";
 import { kept, near } from "./rows.js";
 import { ofApplication, progress, since } from "./view-gangs.js";
-import { when } from "./when.js";
+import { foretold, when } from "./when.js";
 import { reason } from "./words.js";
 
 export const title = "Applications";
@@ -233,12 +234,12 @@ function renderOne(context, { app, why, story, twins, elsewhere }) {
       app.finishedTime ? figure("Took", duration(ms(app.finishedTime - app.submissionTime))) : null,
       figure("Allocations", grouped(held.length), resource(app.usedResource ?? {})),
       figure("Pending asks", grouped(waiting.reduce((sum, each) => sum + each.count, 0)), types(app.pendingResource).length ? resource(app.pendingResource) : null)),
-    waiting.length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why asks are pending"), whys(context, waiting), formerly(why.history ?? [], now)) : null,
+    waiting.length || foretold(context).length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why asks are pending"), whys(context, app.applicationID, waiting), formerly(why?.history ?? [], now)) : null,
     ofApplication(context, why),
     why?.gang ? gang(why, app) : null,
     h("section", { class: "card", "aria-labelledby": "life" },
       h("h2", { id: "life" }, "Timeline"),
-      timeline(found, { width: context.width - 26, rows, now }),
+      timeline(found, { width: context.width - 26, rows, pointed: pointer(context, "life") }),
       h("p", { class: "legend" }, h("span", { class: "key wait" }, "asked for"), h("span", { class: "key run" }, "allocated"), h("span", { class: "key bad" }, "preempted, timed out or lost")),
       found.asks.length > rows ? h("p", {}, h("button", { type: "button", on: { click: () => context.set({ lanes: found.asks.length }, { again: false }) } }, `Show all ${grouped(found.asks.length)} asks`)) : null,
       story && !story.begun ? h("p", { class: "note" }, `Searched the newest ${grouped(story.looked)} events; its beginning is older. `, h("button", { type: "button", class: "quiet", on: { click: () => { story.further = true; context.wake(); } } }, "Look further back")) : null,
@@ -249,8 +250,8 @@ function renderOne(context, { app, why, story, twins, elsewhere }) {
   ];
 }
 
-/** Merges equal sentences. */
-export function whys(context, asks) {
+/** Why the asks of an application are pending, equal sentences once; and when they will run. */
+export function whys(context, id, asks) {
   const groups = new Map();
   for (const each of asks) {
     const key = `${each.reason}\n${each.message}`;
@@ -260,13 +261,13 @@ export function whys(context, asks) {
     group.wanted += each.count;
     group.since = Math.min(group.since || Infinity, each.since || Infinity);
   }
-  return h("ul", { class: "whys" }, [...groups.values()].map((each) =>
+  return [h("ul", { class: "whys" }, [...groups.values()].map((each) =>
     h("li", { key: `${each.reason}${each.message}` },
       h("p", { class: "prose" }, each.message),
       h("p", { class: "note" }, h("b", {}, reason(each.reason)), ` · ${count(each.wanted, "allocation")} of ${resource(each.resource)}`,
         Number.isFinite(each.since) && each.since ? ` · for ${duration(Date.now() - ms(each.since))}` : "",
-        h("span", { class: "keys" }, ` · ${each.keys.slice(0, 3).join(", ")}${each.keys.length > 3 ? ` and ${grouped(each.keys.length - 3)} more` : ""}`)),
-      when(context, each))));
+        h("span", { class: "keys" }, ` · ${each.keys.slice(0, 3).join(", ")}${each.keys.length > 3 ? ` and ${grouped(each.keys.length - 3)} more` : ""}`))))),
+  when(context, id, asks)];
 }
 
 /** The earlier reasons of the application's asks, with their times. */

@@ -1,6 +1,7 @@
 // What if: a pasted queue configuration, and both futures of the asks that wait now, side by side.
 
 import { ApiError, post, url } from "./api.js";
+import { crosshair, pointer } from "./crosshair.js";
 import { h, s } from "./dom.js";
 import { duration, grouped } from "./format.js";
 
@@ -28,7 +29,7 @@ export function render(context, { config }) {
     h("p", { class: "prose" }, "When would the asks that wait now start under another queue configuration? Both futures are simulated from the present state. Nothing is changed.",
       may ? "" : " It needs the right operate."),
     may ? writing(context, text, draft, config) : null,
-    draft.found ? futures(draft.found) : null,
+    draft.found ? futures(draft.found, pointer(context, "futures")) : null,
   ];
 }
 
@@ -81,33 +82,39 @@ async function simulate(context, text) {
   }
 }
 
-function futures({ queues, rise, state }) {
+function futures({ queues, rise, state }, pointed) {
   if (state !== "COMPARED") return null;
   if (!queues.length || !rise) return h("p", { class: "empty" }, "No ask waits now.");
   return [
     h("div", { class: "futures" },
-      future("As it is", "a", rise.moments, rise.present), future("With this configuration", "b", rise.moments, rise.other)),
+      future("As it is", "a", rise.moments, rise.present, pointed), future("With this configuration", "b", rise.moments, rise.other, pointed)),
     table(queues),
   ];
 }
 
 /** One future: the share of the waiting asks that have started, over time. */
-function future(name, kind, moments, shares) {
+function future(name, kind, moments, shares, pointed) {
   const last = moments.at(-1);
   const x = (at) => LEFT + (at / last) * (WIDTH - LEFT - RIGHT);
   const y = (share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
   const line = shares.map((share, place) => `${place ? "L" : "M"}${x(moments[place]).toFixed(1)} ${y(share).toFixed(1)}`).join("");
   const half = moments[shares.findIndex((share) => share >= 0.5)];
   const told = `${name}: ${Math.round(100 * shares[0])} % start at once, ${Math.round(100 * shares.at(-1))} % within ${duration(last * 1000)}${half === undefined ? "" : `; half of them within ${duration(half * 1000)}`}.`;
+  const near = (part) => {
+    const at = moments.reduce((best, each, place) => (Math.abs(each - part * last) < Math.abs(moments[best] - part * last) ? place : best), 0);
+    return { x: x(moments[at]), y: y(shares[at]), text: `${moments[at] ? `in ${duration(moments[at] * 1000)}` : "now"}  ${Math.round(100 * shares[at])} %` };
+  };
+  const cross = crosshair(pointed, { width: WIDTH, left: LEFT, right: RIGHT, top: TOP, bottom: y(0), readoutY: y(0) - 6 }, { near, kind });
   return h("figure", { class: "plot", key: kind },
     h("figcaption", {}, h("b", {}, name), " ", h("span", { class: "big" }, `${Math.round(100 * shares.at(-1))} %`)),
-    s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": told },
+    s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": told, ...cross.props },
       [0, 0.25, 0.5, 0.75, 1].map((share) => s("g", {},
         s("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(share), y2: y(share) }),
         s("text", { class: "axis", x: LEFT - 6, y: y(share) + 4, "text-anchor": "end" }, `${100 * share} %`))),
       [0, 0.5, 1].map((part) => s("text", { class: "axis", x: x(part * last), y: HEIGHT - 8, "text-anchor": ["start", "middle", "end"][2 * part] }, part ? duration(part * last * 1000) : "now")),
       s("path", { class: `area ${kind}`, d: `${line}L${x(last)} ${y(0)}L${x(0)} ${y(0)}Z` }),
-      s("path", { class: `line ${kind}`, d: line })));
+      s("path", { class: `line ${kind}`, d: line }),
+      cross.parts));
 }
 
 function table(queues) {

@@ -65,7 +65,7 @@ function heat(context, found, type) {
   const map = (memory.map ??= new HeatMap((id) => { location.hash = context.link("nodes", id, carried(context)); }));
   map.show(found, type, context.width, context.thing);
   // The canvas keeps its place in the document: moving it would take the focus from it.
-  const stays = map.element.isConnected ? h("div", { key: "heat", keep: true }) : map.element;
+  const stays = map.element.isConnected ? h("div", { key: "heat", keep: map }) : map.element;
   return h("section", { class: "heat", "aria-label": "Heat map" }, stays, legend());
 }
 
@@ -83,7 +83,7 @@ class HeatMap {
     });
     this.said = h("p", { id: "heatsaid", class: "said", "aria-live": "polite" });
     this.help = h("p", { id: "heathelp", class: "sr" }, "Arrow keys move between nodes, Home and End go to the first and last, Enter opens one. The table below has the same nodes.");
-    this.element = h("div", { key: "heat", keep: true }, this.canvas, this.said, this.help);
+    this.element = h("div", { key: "heat", keep: this }, this.canvas, this.said, this.help);
     this.at = -1;
     this.found = [];
   }

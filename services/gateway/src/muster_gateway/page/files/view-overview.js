@@ -3,6 +3,7 @@
 import { ApiError } from "./api.js";
 import { h } from "./dom.js";
 import { plot } from "./chart.js";
+import { pointer } from "./crosshair.js";
 import { count, drawnIn, duration, grouped, ms, number, of, percent, quantity, types, usedOf } from "./format.js";
 import { bar, chip, figure, level } from "./parts.js";
 import { reason, standing } from "./words.js";
@@ -99,7 +100,7 @@ function healthFigures(health, checks, runtime) {
 function history(context, { span, usage, apps, containers, alone, scheduler }) {
   const now = Date.now();
   const windows = usage.usage?.[0]?.windows ?? [];
-  const about = { width: plotWidth(context), now, begin: now - SPANS[span][0] * 1000 };
+  const about = { width: plotWidth(context), now, begin: now - SPANS[span][0] * 1000, pointed: pointer(context, "history") };
   // The shortest span begins with what is known.
   const first = Math.min(now - 60_000, ...windows.slice(0, 1).map((each) => Date.parse(each.start)), ...apps.slice(0, 1).map((each) => ms(each.timestamp)));
   if (span === "1 h") about.begin = Math.max(about.begin, first);

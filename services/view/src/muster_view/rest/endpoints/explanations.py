@@ -9,7 +9,7 @@ from muster_state import snapshot
 from muster_state.follower import RmState
 from muster_state.snapshot import Entry
 from muster_whatif.errors import ForecastBusy
-from muster_whatif.when.forecaster import Forecaster, Present
+from muster_whatif.when.forecaster import AskName, Forecaster, Present
 
 from muster_view.errors import RequestRefused
 from muster_view.explain import (
@@ -23,7 +23,7 @@ from muster_view.explain import (
 from muster_view.rest import render
 from muster_view.rest.call import Answer, Call
 from muster_view.rest.lookup import Lookup
-from muster_view.rest.parameters import queue_path
+from muster_view.rest.parameters import queue_path, since
 from muster_view.rest.source import Snapshot
 from muster_view.settings import ViewSettings
 from muster_view.turns import FoldGate, Slice
@@ -79,6 +79,26 @@ class Explanations:
             return Answer(render.body(explain_when.making(partition.name, wanted, now_ns)))
         return Answer(render.body(explain_when.explained(partition.name, wanted, told, now_ns)))
 
+    async def row_when(self, call: Call) -> Answer:
+        state, partition, app = self._explained(call, ended=True)
+        reason, now_ns = call.query.get("reason", ""), self._now_ns(state)
+        pause = explain.pause_of(state)
+        codes = list(explain.reasons(app, pause=pause, turns=explain.turns_of(state)))
+        since_ns = since(call) or explain_when.row_since_ns(app, codes, reason)
+        if pause is not None:
+            clause = pause.clause()
+            return Answer(render.body(explain_when.row_unknown(partition, app, reason, since_ns, now_ns, clause)))
+        try:
+            told = await self._forecaster.of(state.info.rm_id, lambda: self._present(state), since_ns=since_ns)
+        except ForecastBusy as busy:
+            raise RequestRefused(503, str(busy)) from None
+        # (The application may have changed, or ended, while the forecast was made.)
+        state, partition, app = self._explained(call, ended=True)
+        now_ns = self._now_ns(state)
+        if told is None:
+            return Answer(render.body(explain_when.row_making(partition, app, reason, since_ns, now_ns)))
+        return Answer(render.body(explain_when.row_explained(partition, app, reason, told, since_ns, now_ns)))
+
     async def futures(self, call: Call) -> Answer:
         state = self._lookup.known(call, in_parts=True)
         partition = next((each.name for each in self._lookup.partitions_of(call, state)), "")
@@ -116,7 +136,20 @@ class Explanations:
                     return Present(now_ns, None)
                 if slice_.used_up():
                     await slice_.rest()
-        return Present(now_ns, taken, self._source.learnt(state.info.rm_id))
+            reasons = await self._reasons(state, slice_)
+        return Present(now_ns, taken, self._source.learnt(state.info.rm_id), reasons)
+
+    async def _reasons(self, state: RmState, slice_: Slice) -> dict[AskName, str]:
+        """Why each ask of an RM is pending."""
+        pause, turns = explain.pause_of(state), explain.turns_of(state)
+        found: dict[AskName, str] = {}
+        for partition in state.core.partitions.values():
+            for app in [app for app in partition.apps.values() if app.asks]:
+                for wanted, code in explain.reasons(app, pause=pause, turns=turns):
+                    found[partition.name, app.app_id, wanted.key] = code
+                if slice_.used_up():
+                    await slice_.rest()
+        return found
 
     async def application(self, call: Call) -> Answer:
         state, partition, app = self._explained(call, ended=True)

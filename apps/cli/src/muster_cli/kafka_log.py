@@ -1,0 +1,84 @@
+"""``muster verify`` and ``muster repair`` for a log on Kafka (docs/backup.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster_bus.backends.breaks import Break, BreakKind
+from muster_bus.clock import SystemClock
+from muster_bus.log import Log, OutRecord
+from muster_bus.topics import Topics
+from muster_runtime.terminal import say
+
+from muster_cli.errors import CommandError
+from muster_cli.topics import checked_log, settings_of, unchanged, with_log
+
+_GATEWAY = "muster-repair"
+
+
+def verify(file: Path | None, assignments: Sequence[str]) -> int:
+    """Reads the whole log and compares it with what the last commits noted; changes nothing. Returns the exit code."""
+    settings = settings_of(file, assignments)
+
+    async def work(bus: Log, topics: Topics) -> None:
+        checked = await checked_log(bus, settings.scheduler.group, whole=True)
+        for gap in checked.gaps:
+            say(gap)
+        but = f", but for {len(checked.gaps)} accepted gaps" if checked.gaps else ""
+        say(f"the log at Kafka {settings.log.kafka_bootstrap_servers}: whole{but}; {checked.records} records")
+
+    return with_log(settings.log, unchanged, work)
+
+
+def repair(accept: Sequence[str], file: Path | None, assignments: Sequence[str]) -> int:
+    """Lists what is damaged or missing, and goes on without it if all is accepted. Returns the exit code."""
+    settings = settings_of(file, assignments)
+
+    async def work(bus: Log, topics: Topics) -> None:
+        from muster_bus.backends.kafka import KafkaLog
+        from muster_bus.backends.kafka_check import KafkaCheck
+
+        assert isinstance(bus, KafkaLog), "the log is on Kafka"
+        found = {each.word: each for each in (await KafkaCheck(bus, settings.scheduler.group).all()).breaks}
+        if not found:
+            say(f"{bus.name}: whole; there is nothing to repair")
+            return
+        if any(word not in accept for word in found) or any(each.kind is BreakKind.BLOCK for each in found.values()):
+            _refuse(bus.name, found)
+        await _accept(bus, settings.scheduler.group, list(found.values()))
+
+    return with_log(settings.log, unchanged, work)
+
+
+def _refuse(name: str, found: dict[str, Break]) -> None:
+    for word, each in found.items():
+        say(f"{word}  {each}")
+    if any(each.kind is BreakKind.BLOCK for each in found.values()):
+        raise CommandError(
+            f"{name}: nothing was changed. Kafka refuses to read a batch that is not as it was written: let a broker "
+            "with a whole copy lead the partition, and delete the damaged copy (docs/backup.md)"
+        )
+    words = " ".join(f"--accept {word}" for word in found)
+    raise CommandError(
+        f"{name}: {len(found)} parts are damaged or missing. Nothing was changed. Let brokers with whole copies lead "
+        f"these partitions. To go on without these parts, stop all schedulers: muster repair {words}"
+    )
+
+
+async def _accept(bus: Log, group: str, found: Sequence[Break]) -> None:
+    from muster_bus.backends.kafka import KafkaLog
+    from muster_bus.backends.kafka_check import accept_breaks
+    from muster_gateway.codec import RequestCodec
+
+    assert isinstance(bus, KafkaLog), "the log is on Kafka"
+    codec, clock = RequestCodec(bus.settings.topics(), _GATEWAY), SystemClock()
+
+    def notice(rm_id: str) -> OutRecord:
+        mine = [str(each) for each in found if each.partition == bus.settings.topics().partition_of(rm_id)]
+        story = f"the log goes on without {len(mine)} parts that were damaged or missing: {mine[0]}"
+        return codec.loss(rm_id, story, clock.now_ns())
+
+    for done in await accept_breaks(bus, group, found, notice):
+        whose = f"; {', '.join(map(repr, done.rms))} will have an event" if done.rms else ""
+        say(f"partition {done.partition}: goes on, with requests from {done.position} on{whose}")

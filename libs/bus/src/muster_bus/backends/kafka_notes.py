@@ -1,0 +1,301 @@
+"""What an owner notes with each commit on Kafka, so that a lost part of the log is not silent.
+
+Kafka stores a text with each offset that a group commits. The owner's text is the *note*: for each partition that it
+writes, the topic's id and where the partition ends after this very transaction; for the state, which is compacted, also
+number and sum of its live keys (``live_keys.py``). It is in the transaction, and in another topic than all that it is
+about. A commit knows the ends before the brokers tell them: an owner is the only one who writes transactions there, so
+the next batch begins where the last one ended, behind one marker. If it begins earlier, records are lost.
+
+The group commits the note twice, with its position in the requests and with a place in the state: Kafka deletes the
+offsets of a deleted topic, and an older version of Muster commits its position without a note. The first commit of each
+owner has a position, in all versions. So a position with a note was committed last, whatever came meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.structs import OffsetAndMetadata
+
+from muster_bus.backends.breaks import Break, BreakKind
+from muster_bus.backends.kafka_ends import Present, present_ends
+from muster_bus.backends.kafka_offsets import Committed, stable_offsets
+from muster_bus.backends.live_keys import LiveKeys, LiveSum, names_of
+from muster_bus.errors import LogDamaged
+from muster_bus.topics import Topics
+
+_VERSION = 1
+# Kafka's limit is 4,096 (offset.metadata.max.bytes); a note has some 300.
+_BYTES_MAX = 4000
+REMEDY = (
+    "nothing was changed; let a broker with a whole copy lead the partition, or run muster repair, which lists all "
+    "such parts and goes on without those that you accept (docs/backup.md)"
+)
+
+
+class NotedPart(NamedTuple):
+    """What a note says of one partition.
+
+    :param topic_id: "": unknown.
+    :param live: of the state; None: unknown.
+    :param whole_from: a gap in the numbers of records before this offset is accepted.
+    """
+
+    topic_id: str
+    end: int
+    live: LiveSum | None = None
+    whole_from: int = 0
+
+
+class Note(NamedTuple):
+    """See the module.
+
+    :param position: of the group in its input.
+    :param parts: by "topic/partition", without the topics' prefix.
+    """
+
+    position: int
+    parts: Mapping[str, NotedPart]
+
+    def to_text(self) -> str:
+        """Returns the text that Kafka stores; "": it would be too long."""
+        parts: dict[str, list[object]] = {}
+        for place, part in self.parts.items():
+            live = [] if part.live is None else [part.live.keys, f"{part.live.total:x}"]
+            parts[place] = [part.topic_id, part.end, part.whole_from, *live]
+        text = json.dumps({"muster": _VERSION, "at": self.position, "parts": parts}, separators=(",", ":"))
+        return text if len(text.encode()) <= _BYTES_MAX else ""
+
+    @classmethod
+    def from_text(cls, text: str) -> Note | None:
+        """Inverse of :meth:`to_text`; None if the text is no note, or of a later version."""
+        try:
+            content: dict[str, Any] = json.loads(text)
+            if content["muster"] != _VERSION:
+                return None
+            parts = {}
+            for place, (topic_id, end, whole_from, *live) in content["parts"].items():
+                found = LiveSum(int(live[0]), int(live[1], 16)) if live else None
+                parts[str(place)] = NotedPart(str(topic_id), int(end), found, int(whole_from))
+            return cls(int(content["at"]), parts)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return None
+
+
+class PartitionFound(NamedTuple):
+    """What is noted of a partition of the requests and those that answer it, and what is there.
+
+    :param position: of the group; None: it has none.
+    :param note: of its last commit; None: an older version was here, or the log is new.
+    :param is_newest: the note is of the last commit; otherwise its ends hold, but an older version may have written.
+    :param present: each partition as it is.
+    """
+
+    position: int | None
+    note: Note | None
+    is_newest: bool
+    present: Mapping[TopicPartition, Present]
+
+
+class NotedPlaces:
+    """The partitions that an owner of one partition of the requests writes.
+
+    :param names: of the log's topics.
+    """
+
+    def __init__(self, topics: Topics, names: Sequence[str], group: str, partition: int) -> None:
+        self.group, self.partition, self._prefix = group, partition, topics.prefix
+        self.requests = TopicPartition(topics.requests, partition)
+        self.state = TopicPartition(topics.state, partition)
+        written = (topics.responses, topics.events, topics.dead_letters, topics.audit)
+        self.all = [self.requests, self.state, *(TopicPartition(name, partition) for name in written if name in names)]
+
+    def name_of(self, place: TopicPartition) -> str:
+        """Returns a partition's name in notes."""
+        return f"{place.topic.removeprefix(self._prefix)}/{place.partition}"
+
+    async def look_up(self, client: AIOKafkaClient) -> PartitionFound:
+        """Asks Kafka. The caller sets the deadline. Raises aiokafka's errors."""
+        # (In this order: ends only grow.)
+        committed = await stable_offsets(client, self.group, [self.requests, self.state])
+        present = await present_ends(client, self.all)
+        first, second = committed.get(self.requests), committed.get(self.state)
+        newest = _note_in(first)
+        note = newest or _note_in(second)
+        position = None if first is None else first.offset
+        is_newest = newest is not None or (note is not None and position is None)
+        return PartitionFound(position, note, is_newest, present)
+
+    def check(self, found: PartitionFound) -> list[Break]:
+        """Compares what is there with the last commit, but for the content of the state. Returns the breaks."""
+        breaks: list[Break] = []
+        note, end = found.note, found.present[self.requests].end
+        parts = {} if note is None else note.parts
+        for place in self.all:
+            part, there = parts.get(self.name_of(place)), found.present[place]
+            if part is None:
+                continue
+            if part.topic_id and there.topic_id and part.topic_id != there.topic_id:
+                reason = f"the topic was deleted and created again; it had ended at {part.end}"
+                breaks.append(_break(BreakKind.TOPIC, place, 0, part.end, reason))
+            elif there.end < part.end:
+                breaks.append(_break(BreakKind.END, place, there.end, part.end, "its newest records are missing"))
+        if any(each.topic == self.requests.topic for each in breaks):
+            return breaks
+        if found.position is not None and found.position > end:
+            reason = f"group {self.group} is at {found.position}, but the partition ends at {end}"
+            breaks.append(_break(BreakKind.POSITION, self.requests, end, found.position, reason))
+        elif note is not None and found.position is not None and found.position < note.position:
+            reason = f"group {self.group} is at {found.position}, but its last commit was at {note.position}"
+            breaks.append(_break(BreakKind.POSITION, self.requests, found.position, note.position, reason))
+        return breaks
+
+    def check_state(self, found: PartitionFound, live: LiveKeys) -> list[Break]:
+        """Compares the state, folded to its end, with the last commit. Returns the breaks."""
+        part = None if found.note is None else found.note.parts.get(self.name_of(self.state))
+        if not found.is_newest or part is None or part.live is None:
+            return []
+        noted, there = part.live, live.sum()
+        if live.last >= part.end:
+            reason = "the last commit of Muster ended before these records"
+            return [_break(BreakKind.COUNT, self.state, part.end, live.last + 1, reason, names_of(live))]
+        if noted == there:
+            return []
+        reason = (
+            f"it has {there.keys} keys instead of {noted.keys}"
+            if noted.keys != there.keys
+            else f"the content of its {there.keys} keys is another one than noted"
+        )
+        return [_break(BreakKind.COUNT, self.state, 0, part.end, reason, names_of(live))]
+
+    def position_after(self, found: PartitionFound) -> int | None:
+        """Returns where the group goes on in spite of all breaks; None: at the first request."""
+        note, there = found.note, found.present[self.requests]
+        part = None if note is None else note.parts.get(self.name_of(self.requests))
+        if part is not None and part.topic_id and there.topic_id and part.topic_id != there.topic_id:
+            return 0
+        known = [each for each in (found.position, None if note is None else note.position) if each is not None]
+        return min(max(known), there.end) if known else None
+
+
+def _break(
+    kind: BreakKind, place: TopicPartition, first: int, end: int, reason: str, rms: tuple[str, ...] = ()
+) -> Break:
+    return Break(kind, place.topic, place.partition, first, end, reason, rms=rms)
+
+
+def _note_in(committed: Committed | None) -> Note | None:
+    return None if committed is None else Note.from_text(committed.metadata)
+
+
+def refuse(breaks: Sequence[Break], name: str) -> None:
+    """Raises LogDamaged for breaks, if there are any.
+
+    :param name: the log in messages.
+    """
+    if not breaks:
+        return
+    first = breaks[0]
+    more = f" (and {len(breaks) - 1} more)" if len(breaks) > 1 else ""
+    error = LogDamaged(first.topic, first.partition, first.first_offset, first.next_offset, first.reason, REMEDY)
+    error.args = (f"{name} is damaged: {first}{more}; {REMEDY}",)
+    raise error
+
+
+class OwnerNotes:
+    """The notes of one owner. A failed commit makes them useless, as it does the owner."""
+
+    def __init__(self, places: NotedPlaces, found: PartitionFound) -> None:
+        self.places, self.found = places, found
+        self._live: LiveKeys | None = None
+        self._position = found.position
+        if self._position is None and found.note is not None:
+            self._position = found.note.position
+        noted = {} if found.note is None else found.note.parts
+        self._ends = {place: there.end for place, there in found.present.items()}
+        self._whole_from = {
+            place: noted[name].whole_from for place in places.all if (name := places.name_of(place)) in noted
+        }
+
+    @property
+    def position(self) -> int | None:
+        """The group's position before the present commit."""
+        return self._position
+
+    def keep_account(self, live: LiveKeys) -> None:
+        """From now on the notes have the sum of the state, whose present content this is."""
+        self._live = live
+
+    def accept(self, breaks: Iterable[Break], position: int | None) -> None:
+        """The next note is of the log as it is.
+
+        :param breaks: whose numbers may have a gap.
+        """
+        self._position = position
+        for each in breaks:
+            place = TopicPartition(each.topic, each.partition)
+            self._whole_from[place] = self._ends.get(place, 0)
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        """Adds a record that the present commit writes into the state."""
+        if self._live is not None:
+            self._live.add(key, value)
+
+    def offsets(
+        self, position: int | None, counts: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Returns what the group commits.
+
+        :param position: the new one; None: as before.
+        :param counts: numbers of the records that the commit writes.
+        """
+        self._position = self._position if position is None else position
+        if self._position is None:
+            return {}
+        parts = {}
+        for place in self.places.all:
+            count = counts.get(place, 0)
+            end = self._ends[place] + count + 1 if count else self._ends[place]
+            if place == self.places.requests:
+                end = self._position
+            live = self._live.sum() if place == self.places.state and self._live is not None else None
+            topic_id = self.found.present[place].topic_id
+            parts[self.places.name_of(place)] = NotedPart(topic_id, end, live, self._whole_from.get(place, 0))
+        text = Note(self._position, parts).to_text()
+        return {
+            self.places.requests: OffsetAndMetadata(self._position, text),
+            self.places.state: OffsetAndMetadata(self._ends[self.places.state], text),
+        }
+
+    def is_as_noted(self, bases: Mapping[TopicPartition, int], name: str) -> bool:
+        """Compares where the present commit's records are with what its note expects. Returns whether the note is
+        right; otherwise it must be committed again, in the same transaction.
+
+        (A coordinator that moves may write a marker twice.)
+
+        :param bases: first offsets; -1: unknown.
+
+        Raises LogDamaged if a partition has lost its end meanwhile.
+        """
+        right = True
+        for place, base in bases.items():
+            end = self._ends.get(place)
+            if end is None or base < 0:
+                continue
+            if base < end:
+                reason = "its newest records are missing: a commit was written in their place, and is undone"
+                refuse([_break(BreakKind.END, place, base, end, reason)], name)
+            # (Others may write the rest, too: there a note is a lower limit.)
+            right = right and (base == end or place != self.places.state)
+            self._ends[place] = base
+        return right
+
+    def committed(self, counts: Mapping[TopicPartition, int]) -> None:
+        """The present commit is done."""
+        for place, count in counts.items():
+            if place in self._ends:
+                self._ends[place] += count + 1

@@ -31,6 +31,7 @@ from wanting import server_wanted
 
 pytestmark = pytest.mark.timeout(900)
 PATIENCE_S = 120.0
+UNSCHEDULED = "Muster decides nothing for it at present: "
 QUICK = {
     "MUSTER_LOG__PARTITIONS": "2",
     "MUSTER_GATEWAY__REGISTRATION_TIMEOUT_S": "2",
@@ -57,8 +58,6 @@ async def every_reader_tells(readers: Readers, part: str, *, grade: str = "faile
 
     fault: Fault = await eventually(found, f"REST tells of {part}", PATIENCE_S, every_s=0.1)
     assert fault.remedy
-    for view in VIEWS:
-        await readers.page_tells(fault, view)
     told: dict[str, Callable[[], Awaitable[bool]]] = {
         "/health": lambda: _has(readers.text("/health"), fault.part, fault.sentence, fault.remedy),
         "healthcheck": lambda: _has(readers.text("/ws/v1/scheduler/healthcheck"), fault.sentence),
@@ -67,26 +66,38 @@ async def every_reader_tells(readers: Readers, part: str, *, grade: str = "faile
         "muster health": lambda: _has(_said(readers, "health", f"grpc://{readers.gateway}"), part, fault.sentence),
         "muster top": lambda: _has(_top(readers), part, fault.sentence, fault.remedy),
     }
-    for name, ask in told.items():
-        await eventually(ask, f"{name} tells of {fault}", PATIENCE_S, every_s=0.1)
     if rm:
-        await eventually(lambda: _has(readers.rm_error(), rm), f"an RM is told: {rm}", PATIENCE_S)
-        described = "Muster decides nothing for it at present: "
-        await eventually(lambda: _has(readers.text("/ws/v1/resource-managers"), described), described, PATIENCE_S)
+        told["an RM's error"] = lambda: _has(readers.rm_error(), rm)
+        told["an RM's description"] = lambda: _has(readers.text("/ws/v1/resource-managers"), UNSCHEDULED)
+    await asyncio.gather(
+        _views_tell(readers, fault),
+        *(eventually(ask, f"{name} tells of {fault}", PATIENCE_S, every_s=0.1) for name, ask in told.items()),
+    )
     return fault
+
+
+async def _views_tell(readers: Readers, fault: Fault) -> None:
+    for view in VIEWS:
+        await readers.page_tells(fault, view)
 
 
 async def every_reader_is_green(readers: Readers) -> None:
     async def ok() -> bool:
         return (await readers.state()).get("grade") == "ok"
 
+    async def served() -> bool:
+        return (await readers.text("/health")).startswith("SERVING")
+
+    async def healthy() -> bool:
+        return (await readers.command("health", f"grpc://{readers.gateway}", *readers.flags))[0] == 0
+
     await eventually(ok, "REST is green", PATIENCE_S, every_s=0.1)
-    for view in VIEWS:
-        await readers.page_is_green(view)
-    await eventually(lambda: _has(readers.text("/health"), "SERVING"), "/health is green", PATIENCE_S)
-    await eventually(lambda: _has(_top(readers), "Muster  ok"), "top is green", PATIENCE_S, every_s=0.1)
-    code, said = await readers.command("health", f"grpc://{readers.gateway}", *readers.flags)
-    assert code == 0, said
+    await asyncio.gather(
+        readers.page_is_green("overview"),
+        eventually(served, "/health is green", PATIENCE_S, every_s=0.1),
+        eventually(healthy, "muster health is green", PATIENCE_S, every_s=0.1),
+        eventually(lambda: _has(_top(readers), "Muster  ok"), "top is green", PATIENCE_S, every_s=0.1),
+    )
 
 
 async def _has(said: Awaitable[str], *wanted: str) -> bool:
@@ -105,34 +116,20 @@ async def _top(readers: Readers) -> str:
 # ---- services on Kafka -----------------------------------------------------------------------------------------------
 
 
-class Broker:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def broker(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[servers.Server]:
     """A Kafka of these tests alone."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        with server_wanted():
-            self.server = servers.own("kafka", directory)
-
-    def kill(self) -> None:
-        servers.kill(self.server)
-
-    def start(self) -> None:
-        self.server = servers.start_again(self.server, self._directory)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def broker(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broker]:
-    found = Broker(tmp_path_factory.mktemp("broker"))
+    with server_wanted():
+        found = servers.own_local("kafka", tmp_path_factory.mktemp("broker"))
     yield found
-    servers.stop(found.server)
+    os.kill(found.pid, signal.SIGCONT)
+    servers.stop(found)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def deployment(
-    broker: Broker, redis_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Deployment]:
+async def deployment(broker: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
     directory = tmp_path_factory.mktemp("services")
-    one = on_kafka(directory, broker.server.address, redis_url, QUICK)
+    one = on_kafka(directory, broker.address, "memory://", QUICK)
     async with one.running():
         yield one
 
@@ -155,8 +152,8 @@ class Broken(NamedTuple):
     """
 
     part: str
-    end: Callable[[Deployment, Broker], None]
-    restore: Callable[[Deployment, Broker], None]
+    end: Callable[[Deployment, servers.Server], None]
+    restore: Callable[[Deployment, servers.Server], None]
     rm: str = ""
 
 
@@ -179,18 +176,17 @@ BROKEN = {
     ),
     "no Kafka": Broken(
         "log",
-        lambda _, broker: broker.kill(),
-        lambda _, broker: broker.start(),
+        lambda _, broker: os.kill(broker.pid, signal.SIGSTOP),
+        lambda _, broker: os.kill(broker.pid, signal.SIGCONT),
         "the log",
     ),
 }
 
 
 @pytest.mark.kafka
-@pytest.mark.redis
 @pytest.mark.parametrize("name", BROKEN)
 async def test_every_reader_tells_which_service_does_not_work(
-    name: str, deployment: Deployment, broker: Broker, readers: Readers
+    name: str, deployment: Deployment, broker: servers.Server, readers: Readers
 ) -> None:
     broken = BROKEN[name]
     broken.end(deployment, broker)
@@ -202,7 +198,6 @@ async def test_every_reader_tells_which_service_does_not_work(
 
 
 @pytest.mark.kafka
-@pytest.mark.redis
 async def test_an_rm_that_is_lost_while_no_scheduler_lives_is_lost_for_every_reader(
     deployment: Deployment, readers: Readers
 ) -> None:
@@ -215,7 +210,7 @@ async def test_an_rm_that_is_lost_while_no_scheduler_lives_is_lost_for_every_rea
 
             async def told(command: tuple[str, ...] = command) -> bool:
                 said = await _said(readers, *command, "--gateway", readers.gateway)
-                return "DISCONNECTED" in said and "Muster decides nothing for it" in said and "placed" not in said
+                return "DISCONNECTED" in said and UNSCHEDULED in said and "placed" not in said
 
             await eventually(told, " ".join(command), PATIENCE_S, every_s=0.1)
     finally:
@@ -224,7 +219,6 @@ async def test_an_rm_that_is_lost_while_no_scheduler_lives_is_lost_for_every_rea
 
 
 @pytest.mark.kafka
-@pytest.mark.redis
 async def test_readers_without_a_gateway_say_that_it_is_away(deployment: Deployment, readers: Readers) -> None:
     page = readers.page
     await readers.show("overview")

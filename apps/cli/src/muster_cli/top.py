@@ -90,11 +90,11 @@ async def _show(asked: Asked, access: Access) -> None:
 
 
 async def _print_once(client: MetricsClient, health: HealthSource, asked: Asked) -> None:
-    """Prints the state, and the figures. Raises AdminFailed after the state if there are no figures."""
+    """Prints the state, and the figures. Raises AdminFailed or AdminRefused after the state if there are no figures."""
     state = await health()
     try:
         now = await _get(client, asked)
-    except AdminFailed:
+    except (AdminFailed, AdminRefused):
         if not asked.as_json:
             _print_health(state)
         raise

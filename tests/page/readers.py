@@ -50,6 +50,7 @@ class Readers:
 
     :param logs: the log of the gateway's process.
     :param flags: of the command line, for TLS.
+    :param rm: whose figures the page shows; "": there is no RM.
     """
 
     gateway: str
@@ -58,6 +59,7 @@ class Readers:
     page: Page
     flags: tuple[str, ...] = ()
     access: Access = PLAIN
+    rm: str = ""
 
     # ---- what each says ----------------------------------------------------------------------------------------------
 
@@ -83,7 +85,7 @@ class Readers:
             env={"PATH": "/usr/bin:/bin", "COLUMNS": "400"},
         )  # fmt: skip
         said, _ = await process.communicate()
-        return process.returncode or 0, said.decode()
+        return process.returncode or 0, " ".join(said.decode().split())
 
     async def rm_error(self) -> str:
         """The text of the error that an RM gets that registers."""
@@ -98,7 +100,8 @@ class Readers:
     # ---- the page ----------------------------------------------------------------------------------------------------
 
     async def show(self, view: str) -> None:
-        await self.page.evaluate("(view) => { location.hash = `#/${view}`; }", view)
+        address = f"#/{view}?rm={self.rm}" if self.rm else f"#/{view}"
+        await self.page.evaluate("(address) => { location.hash = address; }", address)
 
     async def header(self) -> str:
         return await self.page.locator("#whole").inner_text()

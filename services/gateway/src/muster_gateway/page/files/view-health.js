@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { ago, bytes, count, duration, grouped } from "./format.js";
 import { chip, figure } from "./parts.js";
 import { hash } from "./route.js";
-import { table, word } from "./system-health.js";
+import { checksOfState, table, word } from "./system-health.js";
 import { standing } from "./words.js";
 
 export const title = "Health";
@@ -41,19 +41,19 @@ export function render(context, { checks, managers, snapshot }) {
     h("section", { class: "card", key: "parts", "aria-labelledby": "parts" },
       h("div", { class: "head" }, h("h2", { id: "parts" }, "Parts"), health.grade ? chip(word(health.grade)) : null),
       table(health) ?? h("p", { class: "empty" }, "The state of the parts is not known, or you have no right to read it.")),
-    checks ? checked(checks) : null,
+    checks ? checked(checksOfState(checks, health)) : null,
     managers ? registered(context, managers) : null,
     snapshot ? processes(snapshot, health) : null,
   ];
 }
 
 function checked(checks) {
-  const failed = checks.HealthChecks.filter((each) => !each.Succeeded);
+  const failed = checks.filter((each) => !each.Succeeded);
   return h("section", { class: "card", key: "checks", "aria-labelledby": "checks" },
-      h("div", { class: "head" }, h("h2", { id: "checks" }, "Checks of the state"), chip(checks.Healthy ? "Healthy" : `${failed.length} failed`)),
+      h("div", { class: "head" }, h("h2", { id: "checks" }, "Checks of the state"), chip(!failed.length ? "Healthy" : `${failed.length} failed`)),
       h("table", { class: "list checks" }, h("caption", { class: "sr" }, "Health checks"),
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Check"), h("th", { scope: "col" }, "Passed"), h("th", { scope: "col" }, "Found"))),
-        h("tbody", {}, checks.HealthChecks.map((each, at) => h("tr", { key: at },
+        h("tbody", {}, checks.map((each, at) => h("tr", { key: at },
           h("th", { scope: "row" }, each.Description, h("span", { class: "note" }, each.Name), each.Succeeded ? null : h("span", { class: "slim trouble" }, each.DiagnosisMessage)),
           h("td", {}, each.Succeeded ? h("span", { class: "yes" }, "✓ yes") : h("span", { class: "no" }, "✗ no")),
           h("td", {}, each.DiagnosisMessage))))));

@@ -6,6 +6,7 @@ import { plot } from "./chart.js";
 import { pointer } from "./crosshair.js";
 import { count, drawnIn, duration, grouped, ms, number, of, percent, quantity, types, usedOf } from "./format.js";
 import { bar, chip, figure, level } from "./parts.js";
+import { checksOfState } from "./system-health.js";
 import { reason, standing } from "./words.js";
 
 export const title = "Overview";
@@ -87,7 +88,7 @@ export function render(context, { snapshot, before, span, apps, containers, heal
 
 /** The state of the whole, what the checks of the recorded state found, and the age of the figures. */
 function healthFigures(health, checks, runtime) {
-  const failed = checks.HealthChecks.filter((each) => !each.Succeeded).length;
+  const failed = checksOfState(checks, health).filter((each) => !each.Succeeded).length;
   return [
     health.grade ? figure("Health", health.ok ? "good" : health.grade, health.ok ? null : "see above") : null,
     failed ? figure("Checks of the state", "trouble", `${count(failed, "check")} failed`) : null,

@@ -43,7 +43,7 @@ WELL = HealthFacts(
     one_process=False,
     log=LogFacts(),
     scheduler=SchedulerFacts([owner(0), owner(1), owner(2), owner(3)]),
-    disk=DiskFacts("/data", "", 50 << 30, 100 << 30),
+    disk=DiskFacts("/data", (), 50 << 30, 100 << 30),
     services={Part.VIEW: ServiceFacts(), Part.PUBLISHER: ServiceFacts(), Part.USAGE: ServiceFacts()},
     certificates=[CertificateFacts("gateway.tls.certificate /c.pem", NOW + 90 * DAY_S * S)],
 )
@@ -155,18 +155,18 @@ CASES = {
         "the log is damaged: x",
     ),
     "the disk is full": (
-        replace(WELL, disk=DiskFacts("/data", "the disk of log /data/log.db is full", 0, 100 << 30)),
+        replace(WELL, disk=DiskFacts("/data", ["the disk of log /data/log.db is full"], 0, 100 << 30)),
         FAILED,
         "disk",
         "the disk of log /data/log.db is full",
     ),
     "the disk is nearly full": (
-        replace(WELL, disk=DiskFacts("/data", "", 100 << 20, 100 << 30)),
+        replace(WELL, disk=DiskFacts("/data", (), 100 << 20, 100 << 30)),
         DEGRADED,
         "disk",
         "the disk of /data is nearly full: 100 MiB of 102,400 MiB are free",
     ),
-    "a small disk is half full": (replace(WELL, disk=DiskFacts("/data", "", 8 << 20, 16 << 20)), OK, "", ""),
+    "a small disk is half full": (replace(WELL, disk=DiskFacts("/data", (), 8 << 20, 16 << 20)), OK, "", ""),
     "the gateway cannot serve": (
         replace(WELL, gateway_problems=["the session store does not answer"]),
         FAILED,
@@ -253,7 +253,7 @@ def test_a_fault_is_graded_and_said(case: str) -> None:
 
 
 def test_the_cause_comes_before_what_follows_from_it() -> None:
-    full = DiskFacts("/data", "the disk of log /data/log.db is full")
+    full = DiskFacts("/data", ["the disk of log /data/log.db is full"])
     stuck = SchedulerFacts([owner(0, OwnerState.STARTING, 60, "LogFull")])
     state = system_health(replace(WELL, disk=full, scheduler=stuck, waiting={0: 60.0}), NOW)
     assert [each.part for each in state.parts[:3]] == ["disk", "scheduler", "requests"]

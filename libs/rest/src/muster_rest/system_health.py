@@ -122,12 +122,12 @@ class LogFacts:
 class DiskFacts:
     """The disk of the embedded log and of the sessions.
 
-    :ivar full: what cannot be written; "": everything can.
+    :ivar full: what cannot be written, one sentence each.
     :ivar free_bytes, size_bytes: of the file system.
     """
 
     directory: str
-    full: str = ""
+    full: Sequence[str] = ()
     free_bytes: int = 0
     size_bytes: int = 0
 
@@ -358,7 +358,7 @@ def _log(log: LogFacts, now_ns: int) -> list[Finding]:
 def _disk(disk: DiskFacts) -> list[Finding]:
     remedy = f"make room: df -h {disk.directory}"
     if disk.full:
-        return [Finding(Grade.FAILED, disk.full, remedy)]
+        return [Finding(Grade.FAILED, each, remedy) for each in disk.full]
     if disk.size_bytes and disk.free_bytes < min(DISK_FREE_BYTES, DISK_FREE_PART * disk.size_bytes):
         free = f"{disk.free_bytes >> 20:,} MiB of {disk.size_bytes >> 20:,} MiB are free"
         return [Finding(Grade.DEGRADED, f"the disk of {disk.directory} is nearly full: {free}", remedy)]

@@ -162,7 +162,7 @@ class HealthMonitor:
             waiting=self._waiting(),
             gateway_problems=gateway.problems,
             gateway_notes=gateway.notes,
-            disk=_disk(on_disk, gateway.disk_full or (refusal if on_disk is not None else "")),
+            disk=_disk(on_disk, [each for each in (refusal if on_disk else "", gateway.disk_full) if each]),
             services={part: check.facts() for part, check in self._checks.items()},
             certificates=certificates,
         )
@@ -202,7 +202,7 @@ class _Check:
 _LEAST_S = 1e-3  # a service that has just become silent is silent
 
 
-def _disk(on_disk: LogOnDisk | None, full: str) -> DiskFacts | None:
+def _disk(on_disk: LogOnDisk | None, full: Sequence[str]) -> DiskFacts | None:
     if on_disk is None:
         return DiskFacts("", full) if full else None
     directory = on_disk.path.parent

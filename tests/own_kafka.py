@@ -30,6 +30,11 @@ class OwnKafka:
         """Returns the newest file with records of a partition."""
         return max(self.folder(topic, partition).glob("*.log"))
 
+    def configure(self, name: str, value: str) -> None:
+        """Sets a property, for the next start."""
+        with (self._directory / "kafka" / "server.properties").open("a") as file:
+            file.write(f"{name}={value}\n")
+
     def stop(self) -> None:
         """Ends the broker in order: all that it has is in its files."""
         servers.stop(self._server)

@@ -44,3 +44,5 @@ async def test_all_kinds_of_a_cluster(muster: Muster) -> None:
         assert ask_row["sentence"]
         (queue_line,) = [line for line in (await get(muster, "queues")).splitlines() if line.startswith("root.a")]
         assert queue_line.split()[-1] == "2/3"
+        rms = await get(muster, "rms", "--columns", "nodes,applications,asks,allocations,allocations-quota")
+        assert rms.splitlines()[1].split() == ["1", "1", "1", "1", "2/2,000,000"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import duckdb
 import pytest
 from muster_replay.local import free_ports
 from snippets import ROOT, Reader, blocks, matches
@@ -45,8 +46,8 @@ async def test_the_plugin_is_installed_and_runs(tmp_path: Path, reader: Callable
 
 
 @pytest.mark.kafka
-async def test_the_cluster_moves_to_kafka(kafka_bootstrap: str, reader: Callable[..., Reader]) -> None:
-    scheduler, publisher, publisher_grpc, view = (f"127.0.0.1:{port}" for port in free_ports(4))
+async def test_the_cluster_moves_to_kafka(kafka_bootstrap: str, tmp_path: Path, reader: Callable[..., Reader]) -> None:
+    scheduler, publisher, publisher_grpc, view, derive = (f"127.0.0.1:{port}" for port in free_ports(5))
     text = (TUTORIALS / "from-laptop-to-kafka.md").read_text(encoding="utf-8")
     address = 'kafka_bootstrap_servers = "127.0.0.1:9092"'
     assert text.count(address) == 1
@@ -56,12 +57,27 @@ async def test_the_cluster_moves_to_kafka(kafka_bootstrap: str, reader: Callable
         MUSTER_PUBLISHER__HTTP_ADDRESS=publisher,
         MUSTER_PUBLISHER__GRPC_ADDRESS=publisher_grpc,
         MUSTER_VIEW__HTTP_ADDRESS=view,
+        MUSTER_DERIVE__HTTP_ADDRESS=derive,
         MUSTER_VIEW__PUBLISHER_URL=f"http://{publisher}",
         MUSTER_GATEWAY__VIEW_URL=f"http://{view}",
         MUSTER_GATEWAY__PUBLISHER_URL=f"http://{publisher}",
         MUSTER_GATEWAY__PUBLISHER_GRPC_URL=f"grpc://{publisher_grpc}",
     )
-    assert await one.read(text.replace(address, here)) > 1
+    # (The servers start in another folder than the page's reader.)
+    location = 'location = "data/history"'
+    assert text.count(location) == 1
+    history = tmp_path / "data" / "history"
+    text = text.replace(address, here).replace(location, f'location = "{history}"')
+    # (With one event in memory, what ended before is answered from there.)
+    text = text.replace("[publisher.sinks.parquet]", "[publisher]\nring_capacity = 1\n\n[publisher.sinks.parquet]")
+    assert await one.read(text) > 1
+    # The new Muster goes on in the old one's history, and writes nothing again.
+    stored, once, ended = duckdb.sql(
+        "SELECT count(*), count(DISTINCT (rm, instance, id)), count(*) FILTER (object_id = 'old') "
+        f"FROM read_parquet('{history}/**/*.parquet')"
+    ).fetchall()[0]
+    assert stored == once
+    assert ended
 
 
 @pytest.mark.parametrize("page", [*PAGES, "from-laptop-to-kafka.md", "plugin.md"])

@@ -304,7 +304,7 @@ async def test_the_log_has_caller_and_request_and_no_secret() -> None:
         ("info", "ops", "admin", 200),
         ("debug", "dashboard", "read", 200),
     ]
-    assert (requests[0]["method"], requests[0]["path"]) == ("'PUT'", "'/ws/v1/loglevel/debug'")
+    assert (requests[0]["method"], requests[0]["path"]) == ("PUT", "/ws/v1/loglevel/debug")
     refused = [line for line in said if line["event"] == "http request refused"]
     assert [(line["log_level"], line["status"]) for line in refused] == [("warning", 403)]
     assert "dashboard has read" in refused[0]["why"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import re
 import ssl
+import subprocess
+import tomllib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +16,7 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+import structlog
 from certificates import Authority, Pair
 from integration.gateway_rig import PATIENCE_S, Rig, Stream
 from muster_gateway.access.certificates import name_of
@@ -174,6 +179,65 @@ async def test_optional_certificates_have_a_second_address(site: Site) -> None:
         (site.authority.client("rm-1.test", expired=True), "", 0),
     ):
         assert await site.get(gateway.http_port, pair, token=token) == status
+
+
+SEND, MTLS = "send the metadata authorization: Bearer TOKEN", "gateway.grpc_mtls_address"
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "security-settings.md"
+
+
+async def test_the_documented_example_works(site: Site) -> None:
+    """The page's recipe makes the certificates, and its settings let in tokens and certificates."""
+    page = DOCUMENTED.read_text()
+    blocks = re.compile(r"^```(sh|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    found = dict(blocks.findall(page))
+    made = await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-euc", found["sh"]],
+        cwd=site.folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert made.returncode == 0, made.stderr
+    site.policy.write_text(POLICY.replace("rm-*.test", "spark.example").replace("by-token", "ops"))
+    (site.folder / "muster-ops").write_text(TOKEN)
+    example = found["toml"].replace("/etc/muster/", f"{site.folder}/").replace("/run/secrets/", f"{site.folder}/")
+    settings = tomllib.loads(re.sub(r'"0\.0\.0\.0:\d+"', '"127.0.0.1:0"', example))["gateway"]
+    gateway = await site.rig.gateway(**settings)
+    client = Pair((site.folder / "spark.crt").read_bytes(), (site.folder / "spark.key").read_bytes())
+    authority = (site.folder / "ca.pem").read_bytes()
+    assert await site.register(gateway.grpc_mtls_port, client, authority) is Code.OK
+    assert await site.register(gateway.grpc_port, None, authority, TOKEN) is Code.OK
+    assert await site.register(gateway.grpc_port, client, authority) is Code.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned", "said"),
+    [
+        (
+            {"tokens": {"by-token": {"role": "read", "token": TOKEN}}},
+            True,
+            f"a token is needed: {SEND} (no gRPC address asks for a client certificate, because {MTLS} is not set)",
+        ),
+        (
+            {"grpc_mtls_address": "127.0.0.1:0"},
+            False,
+            f"a client certificate is needed: this address asks for no client certificate; {MTLS} does",
+        ),
+    ],
+    ids=["no address asks", "another address asks"],
+)
+async def test_a_refusal_names_the_address_that_asks_for_certificates(
+    site: Site, settings: dict[str, Any], warned: bool, said: str
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        gateway = await site.gateway(clients="optional", **settings)
+    event = f"no grpc address asks for client certificates: set {MTLS}"
+    assert [each["event"] for each in logs].count(event) == warned
+    stub = SchedulerStub(site.channel(gateway.grpc_port, site.authority.client("rm-1.test")))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.RegisterResourceManager(si_pb2.RegisterResourceManagerRequest(rmID="mine"), timeout=PATIENCE_S)
+    assert refused.value.details() == f"not authenticated: {said} (docs/security.md)"
 
 
 async def test_http_requires_a_certificate_if_told_so(site: Site) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -168,6 +169,30 @@ async def test_a_log_that_lost_nothing_starts(
     assert (await command(settings, capsys, "verify"))[0] == 0
 
 
+async def test_a_note_costs_no_request(settings: LogSettings, topics: Topics) -> None:
+    """Commits of an owner without notes send the same requests."""
+    sent: dict[str, list[str]] = {}
+    async with opened(settings) as log:
+        for group, topic in (("scheduler", topics.requests), ("derive", topics.events)):
+            owner = await log.take_over(group, topic, 0)
+            assert (owner.notes is None) == (group == "derive")
+            client, kinds = owner._producer.client, sent.setdefault(group, [])
+            send = client.send
+
+            async def counted(node: int, request: Any, *, of: Any = (send, kinds), **more: Any) -> Any:
+                of[1].append(type(request).__name__)
+                return await of[0](node, request, **more)
+
+            for number in range(4):
+                if number == 1:  # the first one learns where coordinators and leaders are
+                    client.send = counted
+                await owner.commit([OutRecord(topics.state, 0, KEYS[0], b"1")], number)
+    # (Some are refused, and sent again, while the markers of the transaction before are written.)
+    assert set(sent["scheduler"]) == set(sent["derive"])
+    for kind in set(sent["derive"]) - {"MetadataRequest", "AddPartitionsToTxnRequest", "ProduceRequest"}:
+        assert sent["scheduler"].count(kind) == sent["derive"].count(kind) == 3, (kind, sent)
+
+
 async def test_topics_that_were_deleted_and_created_again(
     settings: LogSettings, topics: Topics, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,6 +351,19 @@ async def test_a_tail_that_a_broker_lost(broker: OwnKafka, capsys: pytest.Captur
     broker.start()
     wanted = [f"{topic}[0] from" for topic in short]
     await is_found_and_accepted(settings, capsys, "its newest records are missing", *wanted)
+
+
+async def test_brokers_that_take_no_notes(broker: OwnKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = settings_at(broker.address)
+    await work(settings)
+    broker.stop()
+    broker.configure("offset.metadata.max.bytes", "100")
+    broker.start()
+    await work(settings)
+    await change_from_outside(settings, settings.topics().state, KEYS[0], None)
+    await work(settings)
+    code, shown = await command(settings, capsys, "verify")
+    assert (code, "whole" in shown) == (0, True), shown
 
 
 def _cut(broker: OwnKafka, topic: str) -> None:

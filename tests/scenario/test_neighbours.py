@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import statistics
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -138,7 +137,7 @@ async def test_an_ask_waits_behind_few_applications_of_another_rm(world: World) 
         await eventually(lambda: len(heard) > number, "the quiet RM's allocation", PATIENCE_S)  # noqa: B023
         before.append(await accepted_before_the_answer(world, sent_at))
     await sending
-    assert statistics.median(before) <= APPLICATIONS_BETWEEN_MAX, before
+    assert max(before) <= APPLICATIONS_BETWEEN_MAX, before
 
 
 async def accepted_before_the_answer(world: World, sent_at: int) -> int:

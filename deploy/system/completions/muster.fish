@@ -602,7 +602,7 @@ complete -c muster -n '__fish_muster_using_command get' -l version -d 'Display a
 complete -c muster -n '__fish_muster_using_command get' -l http -r -d 'host:port or URL of a gateway'\''s REST.'
 complete -c muster -n '__fish_muster_using_command get' -l rm -r -d 'the RM'\''s id [the only one].'
 complete -c muster -n '__fish_muster_using_command get' -l partition -r -d 'the partition.'
-complete -c muster -n '__fish_muster_using_command get' -l state -r -d 'of applications: active, completed, rejected or all [active].'
+complete -c muster -n '__fish_muster_using_command get' -l state -r -d 'of applications: active, completed, rejected or all [active]; all has what ende…'
 complete -c muster -n '__fish_muster_using_command get' -l where -r -d 'a condition on a column, such as queue=root.ml*, state!=Running, waiting>600; r…'
 complete -c muster -n '__fish_muster_using_command get' -l sort -r -d 'columns, the first one decides, such as queue,-vcore (downwards).'
 complete -c muster -n '__fish_muster_using_command get' -l columns -r -d 'which columns, separated by commas [the usual ones; with -o wide all].'

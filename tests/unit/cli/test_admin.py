@@ -139,6 +139,9 @@ def test_pause_and_resume(gateway: AdminGateway, muster: Any) -> None:
         changed=True, state="DISCONNECTED", description="Start it."
     )
     assert muster("admin", "resume")[1] == "rm is no longer paused, but DISCONNECTED. Start it.\n"
+    away = pb.ResourceManagerAnswer(changed=True, state="DISCONNECTED", description="Start it. An operator paused it.")
+    gateway.answers["PauseResourceManager"] = away
+    assert muster("admin", "pause")[1] == "rm is paused. Start it. An operator paused it.\n"
     assert asked(gateway)[0] == ("PauseResourceManager", pb.PauseResourceManagerRequest(rm_id="rm", reason="new racks"))
 
 

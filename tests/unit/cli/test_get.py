@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from muster_cli.getting.kinds import BY_NAME, Column
@@ -73,7 +74,17 @@ PENDING = {
     "resource": {"vcore": 9_000},
 }
 ANSWERS: dict[str, Any] = {
-    "/ws/v1/resource-managers": [{"rmID": "rm", "life": "RUNNING", "quotas": [{"name": "nodes", "used": 2}]}],
+    "/ws/v1/resource-managers": [
+        {
+            "rmID": "rm",
+            "life": "RUNNING",
+            "counts": {"nodes": 2, "applications": 1, "asks": 380, "allocations": 7_772, "queues": 3, "users": 1},
+            "quotas": [
+                {"name": "asks", "used": 380, "limit": 0, "reached": False},
+                {"name": "allocations", "used": 8_152, "limit": 10_000, "reached": False},
+            ],
+        }
+    ],
     "/ws/v1/partition/default/nodes": NODES,
     "/ws/v1/partition/default/queues": QUEUES,
     "/ws/v1/partition/default/applications/active": [APPLICATION],
@@ -95,15 +106,37 @@ ANSWERS: dict[str, Any] = {
 }
 
 
+ENDED = {
+    "application": [
+        {"name": "carla-3", "state": "Completed", "queueName": "root.a", "user": "carla", "begin": 1, "end": 3},
+        {"name": "app-1", "state": "Running", "begin": 1, "end": 0},
+        {"name": "app-0", "state": "Rejected", "begin": 2, "end": 2},
+    ],
+    "node": [{"name": "n9", "state": "Removed", "begin": 1, "end": 5, "resource": {"vcore": 4_000}}],
+    "queue": [],
+}
+
+
+def ended(query: str) -> dict[str, Any]:
+    """What the history has: two answers if no name is given."""
+    asked = dict(parse_qsl(query))
+    lives = ENDED[asked["kind"]]
+    if "name" in asked:
+        return {"ended": [each for each in lives if each["name"] == asked["name"]], "next": "", "note": ""}
+    if asked.get("before") != "2-1":
+        return {"ended": lives[:1], "next": "2-1", "note": ""}
+    return {"ended": lives[1:], "next": "", "note": ""}
+
+
 class Front(BaseHTTPRequestHandler):
-    """Answers what ANSWERS has; otherwise 404 in YuniKorn's form."""
+    """Answers what ANSWERS and ENDED have; otherwise 404 in YuniKorn's form."""
 
     asked: list[tuple[str, str]]
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         self.asked.append((path, query))
-        found = ANSWERS.get(path)
+        found = ended(query) if path == "/ws/v1/ended" else ANSWERS.get(path)
         body = json.dumps({"status_code": 404, "message": "Partition not found"} if found is None else found).encode()
         self.send_response(404 if found is None else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -163,10 +196,34 @@ def test_items_are_named(get: Any) -> None:
 
 def test_applications_are_the_active_ones_unless_a_state_is_named(get: Any) -> None:
     assert get("applications", "-o", "name")[1] == ["app-1"]
-    assert get("applications", "--state", "all", "-o", "name")[1] == ["app-1", "app-0"]
-    code, _, complaint = get("nodes", "--state", "all")
+    code, _, complaint = get("asks", "--state", "all")
     assert code == 2
     assert "--state 'all': expected one of active, completed, rejected, all, of applications" in complaint
+
+
+def test_what_ended_is_listed_from_the_history(get: Any) -> None:
+    # (What the view has, and what never ended, is not listed twice.)
+    assert get("applications", "--state", "all", "-o", "name")[1] == ["app-1", "app-0", "carla-3"]
+    assert get("nodes", "--state", "all", "-o", "name")[1] == ["n1", "n2", "n9"]
+    assert get("nodes", "-o", "name")[1] == ["n1", "n2"]
+    _, lines, _ = get("applications", "--state", "all", "--where", "user=carla", "--columns", "application,state,queue")
+    assert [line.split() for line in lines][1:] == [["carla-3", "Completed", "root.a"]]
+    assert "ended" in get("applications", "--state", "all")[1][0].split()
+    assert "ended" not in get("applications")[1][0].split()
+
+
+def test_an_item_that_is_named_is_found_in_the_history(get: Any) -> None:
+    code, lines, complaint = get("applications", "carla-3", "-o", "name")
+    assert (code, lines) == (0, ["carla-3"])
+    assert complaint == "muster: applications: carla-3 has ended; this is from the history\n"
+    assert get("nodes", "n9", "n1", "-o", "name")[:2] == (0, ["n1", "n9"])
+
+
+def test_a_silent_history_is_said_and_the_rest_is_listed(get: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ended", lambda _query: None)
+    code, lines, complaint = get("nodes", "--state", "all", "-o", "name")
+    assert (code, lines) == (0, ["n1", "n2"])
+    assert complaint.startswith("muster: what ended is not shown: ")
 
 
 def test_an_allocation_has_its_queue_and_its_user(get: Any) -> None:
@@ -178,6 +235,15 @@ def test_asks_are_those_of_the_partition(get: Any) -> None:
     _, lines, _ = get("asks", "--columns", "ask,count,priority,reason")
     assert [line.split() for line in lines][1:] == [["k2", "3", "-", "NODE_ROOM"]]
     assert get("asks", "app-1/k2", "-o", "name")[1] == ["app-1/k2"]
+
+
+def test_rms_show_counts_and_the_use_of_quotas_apart(get: Any) -> None:
+    _, lines, _ = get("rms", "--columns", "rm,asks,allocations,asks-quota,allocations-quota")
+    assert [line.split() for line in lines] == [
+        ["rm", "asks", "allocations", "asks", "quota", "allocations", "quota"],
+        ["rm", "380", "7,772", "380", "8,152/10,000"],
+    ]
+    assert "quota" not in get("rms")[1][0].lower()
 
 
 @pytest.mark.parametrize("kind", sorted(BY_NAME))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from builders import Cluster, ask, snapshot
+from builders import SECOND_NS, Cluster, ask, snapshot
+from muster_core.allocation.long_wait import REPORTS_MAX
 from muster_core.model.commands import (
     AppItem,
     Command,
@@ -15,7 +16,7 @@ from muster_core.model.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_core.model.outcome import Outcome
+from muster_core.model.outcome import Outcome, TooSmallCluster
 from muster_core.model.steps import FEW, SOME, finish
 
 ITEMS = 300
@@ -94,3 +95,23 @@ def test_asks_that_fit_nowhere_are_tried_in_short_goes() -> None:
     finish(cluster.core.apply_in_steps(UpdateAllocations(asks), cluster.now_ns, out))
     goes = sum(1 for _ in cluster.core.cycle_in_steps(cluster.now_ns, 1_000, out))
     assert goes >= ITEMS // SOME
+
+
+def test_many_asks_that_are_too_large_are_reported_in_several_cycles_each_once() -> None:
+    leaves = ", ".join(f"{{name: q{number}}}" for number in range(ITEMS))
+    cluster = Cluster(f"{{name: root, submitacl: '*', queues: [{leaves}]}}").having({"n": {"vcore": 1}}, {})
+    for number in range(ITEMS):
+        cluster.app(f"app-{number}", f"root.q{number}")
+    cluster.core.apply(
+        UpdateAllocations([ask(f"app-{number}", "k", vcore=9) for number in range(ITEMS)]), cluster.now_ns
+    )
+    cluster.core.cycle(cluster.now_ns, 1_000)
+    assert cluster.core.exhausted
+    cluster.now_ns += 2 * SECOND_NS
+    reported: list[list[str]] = []
+    while not reported or not cluster.core.exhausted:
+        out, done = Outcome(), []
+        assert _longest(cluster.core.cycle_in_steps(cluster.now_ns, 1_000, out), done, out, "TooSmallCluster") <= SOME
+        reported.append([fact.app_id for fact in out.facts if isinstance(fact, TooSmallCluster)])
+    assert max(map(len, reported)) <= REPORTS_MAX
+    assert sorted(app_id for each in reported for app_id in each) == sorted(f"app-{number}" for number in range(ITEMS))

@@ -98,11 +98,11 @@ def test_what_is_decided_during_a_commit_is_ready_beside_it() -> None:
 
 
 def test_records_of_a_large_message_are_a_part_of_the_work() -> None:
-    for cost, most in ((0.001, SETTINGS.limits.record_bytes), (1.0, 2 * KIB), (1_000.0, KIB)):
+    for cost, most in ((0.001, SETTINGS.limits.record_bytes), (1.0, 2 * KIB), (1_000.0, KIB // 2)):
         undecided, report = learnt(cost)
         limits = undecided.record_limits(report, *BESIDE_ONE)
         assert limits.record_bytes <= most
-        assert limits.record_bytes >= KIB
+        assert limits.record_bytes >= KIB // 2
         assert limits.record_items == SETTINGS.limits.record_items
         assert undecided.record_limits(report, *BESIDE_ONE) is limits
 

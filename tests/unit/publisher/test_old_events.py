@@ -242,3 +242,65 @@ async def test_of_old_events_one_look_up_reads_ten_thousand_whatever_an_rm_allow
     found = await EventSource(rings, [], TOPICS, [Large()]).old(ring, 0, 2**32 - 1)
     assert found is not None
     assert asked == [10_000]
+
+
+RESTORED = "3f1d2c8e-0000-4000-8000-000000000002"
+
+
+async def restored(publisher: Running, before: int, after: int) -> None:
+    """The log of a restored Muster: after its old events come those of a new instance, with the next ids."""
+    await publisher.feeder.events("rm", range(before))
+    await publisher.feeder.events("other", range(40))
+    await publisher.feeder.events("rm", range(before, before + after), instance=RESTORED)
+
+
+async def batch(publisher: Running, start: int, count: int) -> tuple[list[str], str | None]:
+    """The objects of an answer, and the ids that are missing."""
+    answer = await publisher.http.get(f"{BATCH}?rm=rm&start={start}&count={count}")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["InstanceUUID"] == RESTORED
+    records = answer.json()["EventRecords"] or []
+    return [each["objectID"] for each in records], answer.headers.get("X-Muster-Events-Missing")
+
+
+@pytest.mark.parametrize("capacity", [5, 30, 100_000])
+@pytest.mark.parametrize("starts", ["before", "after"])
+async def test_ids_from_before_a_restore_are_read_from_the_instance_before(capacity: int, starts: str) -> None:
+    """With the old instance's events in memory, with a part of them, and with none."""
+    async with running(ring_capacity=capacity) as publisher:
+        if starts == "before":
+            await publisher.service.start()
+            await restored(publisher, 60, 10)
+        else:
+            await restored(publisher, 60, 10)
+            await publisher.service.start()
+        await until_next(publisher, "rm", 70)
+        assert await batch(publisher, 57, 5) == ([f"app-{n}" for n in range(57, 62)], None)
+        assert await batch(publisher, 0, 100) == ([f"app-{n}" for n in range(70)], None)
+        assert await batch(publisher, 59, 1) == (["app-59"], None)
+
+
+async def test_ids_of_an_instance_that_no_other_goes_on_from_are_missing() -> None:
+    """The ids of the instance before end elsewhere: they are another life's, and what is between is missing."""
+    async with running(ring_capacity=100_000) as publisher:
+        await publisher.feeder.events("rm", range(50))
+        await publisher.feeder.events("rm", range(60, 70), instance=RESTORED)
+        await publisher.service.start()
+        await until_next(publisher, "rm", 70)
+        assert await batch(publisher, 40, 5) == ([], "40-59")
+
+
+async def test_a_store_has_what_the_restored_log_no_longer_has() -> None:
+    """Retention deleted a part of the old events; the store answers under the old instance."""
+
+    class Exported(Store):
+        async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
+            return await super().read(rm_id, instance, start, count) if instance == INSTANCE else None
+
+    async with running(ring_capacity=100_000) as publisher:
+        await publisher.feeder.events("rm", range(30, 60))
+        await publisher.feeder.events("rm", range(60, 70), instance=RESTORED)
+        await publisher.service.start()
+        await until_next(publisher, "rm", 70)
+        publisher.service._rest._source._history = [Exported(range(60))]
+        assert await batch(publisher, 10, 20) == ([f"app-{n}" for n in range(10, 30)], None)

@@ -8,12 +8,16 @@ import logging
 import os
 import subprocess
 import sys
+from enum import Enum
+from http import HTTPStatus
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import structlog
 from certificates import Authority
 from muster_runtime import logs
+from muster_runtime.identity import Proof
 
 
 class Terminal(io.StringIO):
@@ -68,6 +72,35 @@ def test_an_exception_is_one_line() -> None:
         structlog.get_logger("muster_x").exception("failed")
     (line,) = _lines(out)
     assert "ValueError: defect" in str(line["exception"])
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (Path("/data"), "/data"),
+        (ValueError("must be 1"), "ValueError: must be 1"),
+        (TimeoutError(), "TimeoutError"),
+        (Proof.TOKEN, "token"),
+        (Colour.RED, "RED"),
+        (HTTPStatus.OK, 200),
+        (b"ab\xff", "ab\\xff"),
+        ((1, None, True), [1, None, True]),
+        ({"b", "a"}, ["a", "b"]),
+        ({1: Path("a"), "deep": [{"password": "x"}]}, {"1": "a", "deep": [{"password": "***"}]}),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (OSError(f"redis://u:{'hunter2'}@h"), "OSError: redis://u:***@h"),
+    ],
+)
+def test_no_value_is_in_pythons_notation(value: object, shown: object) -> None:
+    out = io.StringIO()
+    logs.configure("info", "json", out)
+    structlog.get_logger("muster_x").info("hello", value=value)
+    (line,) = _lines(out)
+    assert line["value"] == shown
 
 
 def test_repeated_messages_of_a_library_are_counted_not_repeated() -> None:

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 from muster_runtime.gateway_note import NO_NOTE, GatewayNote, note_of
-from muster_runtime.rm_words import DISCONNECTED, REPLAY_KEY, RUNNING, STOPPED, RmFacts, description, is_replay
+from muster_runtime.rm_words import DISCONNECTED, REPLAY_KEY, RUNNING, STATES, STOPPED, RmFacts, description, is_replay
 
 SECOND_NS = 1_000_000_000
 BEGAN_NS, NOW_NS = 1_000 * SECOND_NS, 1_120 * SECOND_NS
@@ -59,3 +59,11 @@ def test_the_gateway_passes_what_it_knows_in_a_header() -> None:
     ((_, value),) = note.header()
     assert value.isascii()
     assert b"\r" not in value
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_nothing_is_scheduled_for_a_paused_rm_in_any_state(state: str) -> None:
+    said = description(state, 0, 0, paused=True)
+    assert "An operator paused it: Muster schedules nothing for it until `muster admin resume`." in said
+    assert "placed" not in said
+    assert "placed" in description(DISCONNECTED, 0, 0)

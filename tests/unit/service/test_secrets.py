@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +23,8 @@ from muster_runtime.secrets import (
     redacted,
 )
 from planted import NAMES, Planted, around, every_form, secrets
+
+ROOT = Path(__file__).parents[3]
 
 
 @given(secrets, around)
@@ -83,6 +88,55 @@ def test_masking_twice_is_masking_once(planted: Planted, place: str) -> None:
 def test_ordinary_texts_stay(text: str) -> None:
     assert masked_text(text) == text
     assert masked_text(text * 1) is masked_text(text), "short texts are remembered"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a token is needed: send the metadata authorization: Bearer TOKEN",
+        "expected the header Authorization: Bearer TOKEN, once",
+        "UNAUTHENTICATED: not authenticated: send the metadata authorization: Bearer TOKEN (docs/security.md)",
+        "send Authorization: Bearer TOKEN.",
+        'Bearer realm="muster", error="invalid_token"',
+        "expected redis://[user:…@]host:port/db",
+        '{"why": "send the header Authorization: Bearer TOKEN"}',
+    ],
+)
+def test_musters_own_words_about_credentials_stay(text: str) -> None:
+    assert masked_text(text) == text
+
+
+@given(
+    secrets,
+    st.sampled_from(["Authorization: ", "authorization: ", "proxy-authorization=", '"Authorization": "']),
+    st.sampled_from(["", " ", ".", "-", "=", ":", "TOKEN", ". ", " or "]),
+)
+def test_what_follows_the_word_for_a_token_is_hidden(planted: Planted, header: str, between: str) -> None:
+    shown = masked_text(f"{header}Bearer TOKEN{between}{planted.hidden}")
+    assert planted.hidden not in shown
+    assert shown == header + MASK
+
+
+def test_no_message_of_muster_is_masked() -> None:
+    """Each text in the code but docstrings, with two words in each place of an f-string."""
+    eaten = {
+        f"{path.relative_to(ROOT)}: {text}"
+        for folder in ("apps", "libs", "services")
+        for path in (ROOT / folder).rglob("src/**/*.py")
+        if path.name != "secrets.py"  # its patterns
+        for text in texts_of(ast.parse(path.read_text()))
+        if masked_text(text) != text
+    }
+    assert eaten == set()
+
+
+def texts_of(tree: ast.AST) -> Iterator[str]:
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(each.value) if isinstance(each, ast.Constant) else "x y" for each in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
 
 
 # 256 KiB of each: a pattern with backtracking would exceed the test's time limit.

@@ -50,7 +50,9 @@ async def test_each_with_what_it_registered_with(bench: Bench) -> None:
         "generation": "previous",
         "registered": registered, "registrations": 1, "instanceUUID": "uuid-1",
         "callbacksConnected": True, "callbacksSince": 7, "callbacks": ["predicates", "events"],
-        "identity": "team", "quotas": [
+        "identity": "team",
+        "counts": {"nodes": 0, "applications": 0, "asks": 0, "allocations": 0, "queues": 3, "users": 0},
+        "quotas": [
             {"name": kind, "used": used, "limit": limit, "reached": kind == "queues"}
             for kind, used, limit in (
                 ("nodes", 0, 0), ("queues", 3, 1), ("applications", 0, 0), ("asks", 0, 0), ("allocations", 0, 0),

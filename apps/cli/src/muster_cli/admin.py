@@ -105,7 +105,10 @@ def pause(operator: Operator, reason: str) -> int:
         return rm_id, await admin.pause(rm_id, reason, timeout_s=operator.timeout_s)
 
     rm_id, found = ask(operator, call)
-    outcome = "is paused: Muster schedules nothing for it" if found.changed else "is paused already"
+    if not found.changed:
+        outcome = "is paused already"
+    else:  # (otherwise the description says what a pause means)
+        outcome = "is paused: Muster schedules nothing for it" if found.state in ("", _RUNNING) else "is paused"
     return _said(operator, rm_id, found, outcome)
 
 

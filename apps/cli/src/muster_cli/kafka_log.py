@@ -22,7 +22,7 @@ def verify(file: Path | None, assignments: Sequence[str]) -> int:
     settings = settings_of(file, assignments)
 
     async def work(bus: Log, topics: Topics) -> None:
-        checked = await checked_log(bus, settings.scheduler.group, whole=True)
+        checked = await checked_log(bus, settings.scheduler.group, "all")
         for gap in checked.gaps:
             say(gap)
         but = f", but for {len(checked.gaps)} accepted gaps" if checked.gaps else ""
@@ -40,7 +40,7 @@ def repair(accept: Sequence[str], file: Path | None, assignments: Sequence[str])
         from muster_bus.backends.kafka_check import KafkaCheck
 
         assert isinstance(bus, KafkaLog), "the log is on Kafka"
-        found = {each.word: each for each in (await KafkaCheck(bus, settings.scheduler.group).all()).breaks}
+        found = {each.word: each for each in (await KafkaCheck(bus, settings.scheduler.group).run("all")).breaks}
         if not found:
             say(f"{bus.name}: whole; there is nothing to repair")
             return

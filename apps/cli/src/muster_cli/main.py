@@ -433,7 +433,8 @@ def get(
     :param http: host:port or URL of a gateway's REST.
     :param rm: the RM's id [the only one].
     :param partition: the partition.
-    :param state: of applications: active, completed, rejected or all [active].
+    :param state: of applications: active, completed, rejected or all [active]; all has what ended, too, from the
+        history: also of nodes and queues.
     :param where: a condition on a column, such as queue=root.ml*, state!=Running, waiting>600; repeatable.
     :param sort: columns, the first one decides, such as queue,-vcore (downwards).
     :param columns: which columns, separated by commas [the usual ones; with -o wide all].

@@ -23,6 +23,9 @@ from muster_bus.copying.copier import copy
 from muster_bus.copying.target import CopyTarget
 from muster_bus.errors import CopyRefused, LogError, LogRefused, TopicMismatch
 from muster_bus.settings import LogSettings
+from muster_event_publisher.errors import SinkSettingsWrong
+from muster_event_publisher.history.places import place_of
+from muster_event_publisher.history.registry import wanted_of
 from muster_gateway.errors import GatewayError
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
@@ -32,8 +35,8 @@ from muster_runtime.terminal import say
 from muster_cli import backup
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.present_log import partitions_of
-from muster_cli.settings import MusterSettings, embedded_defaults, load
-from muster_cli.topics import unchanged
+from muster_cli.settings import HISTORY_DIR, MusterSettings, embedded_defaults, load
+from muster_cli.topics import checked_log, unchanged
 
 _STAGING = "growing."
 _SAID_EVERY_S = 2.0
@@ -53,6 +56,7 @@ def migrate(
         raise UsageError("log.backend memory: expected sqlite or kafka, whose records outlive a process")
     if _place(here.log) == _place(there.log):
         raise UsageError(f"{_place(there.log)}: is the log to copy; expected another one")
+    others = beside_the_log(data_dir, there)
     clock = SystemClock()
 
     async def work() -> tuple[int, int]:
@@ -66,8 +70,56 @@ def migrate(
 
     found, partitions = _run(work())
     say(f"{_place(there.log)}: {found} records copied; {partitions} partitions")
+    for line in others:
+        say(line)
     say("The old log is as it was. Start Muster with the new one, and keep the old one until you are content.")
     return 0
+
+
+def beside_the_log(data_dir: Path | None, there: MusterSettings) -> list[str]:
+    """Returns what the new Muster has of history and usage, which are not on the log; one line each.
+
+    :param data_dir: of the old Muster; None: it had none.
+    :param there: the settings of the new Muster.
+
+    Raises UsageError if its stores cannot be used.
+    """
+    old = data_dir / HISTORY_DIR if data_dir is not None else None
+    return [
+        f"history: {_history(old if old is not None and old.is_dir() else None, there)}",
+        f"usage: {_usage(there)}",
+    ]
+
+
+def _history(old: Path | None, there: MusterSettings) -> str:
+    try:
+        stores = wanted_of(there.publisher)
+        places = {
+            name: place_of(location)
+            for name, (_, options) in stores.items()
+            if isinstance(location := options.get("location"), str)
+        }
+    except (SinkSettingsWrong, ValueError) as error:
+        raise UsageError(str(error)) from error
+    if not stores:
+        advice = (
+            f"; to go on with the old one, set publisher.sinks.parquet.location to {old}" if old is not None else ""
+        )
+        return f"none configured (publisher.sinks): what the log deletes is lost{advice}"
+    named = ", ".join(f"{name} ({places[name].shown})" if name in places else name for name in stores)
+    if old is None:
+        return named
+    if any(Path(place.shown).absolute() == old.absolute() for place in places.values()):
+        return f"goes on in {named}"
+    return f"{named}; the old one stays in {old}: copy it, or set publisher.sinks.parquet.location to it"
+
+
+def _usage(there: MusterSettings) -> str:
+    if not there.log.derived_topics:
+        return "none (log.derived_topics is false)"
+    if there.log.backend == "kafka":
+        return "start `muster derive`: it makes usage from the events that were copied, and from new ones"
+    return "made by muster up" if there.derive.enabled and there.derive.usage else "none (derive.enabled, derive.usage)"
 
 
 def grow(partitions: int, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
@@ -154,6 +206,8 @@ async def _copy(source: LogSettings, target: CopyTarget, group: str, clock: Cloc
     log = unchanged(source)
     try:
         await log.start()
+        if source.backend == "kafka":  # the notes are not copied
+            await checked_log(log, group, "start")
         await target.start()
         found = await copy(log, source.topics(), target, group, _Said(clock).progress)
         await target.finish()

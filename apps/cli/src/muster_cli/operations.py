@@ -86,7 +86,7 @@ async def _is_so(check: HealthCheck) -> bool:
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
             return await check()
     except Exception as error:  # a failed check is an answer, too
-        log.warning("health check failed", error=repr(error))
+        log.warning("health check failed", error=error)
         return False
 
 
@@ -97,5 +97,5 @@ async def _ask(check: ProblemCheck) -> list[str]:
     except TimeoutError:
         return [f"no answer in {HEALTH_TIMEOUT_S:g} s"]
     except Exception as error:  # a failed check is an answer
-        log.warning("health check failed", error=repr(error))
+        log.warning("health check failed", error=error)
         return [f"it cannot say how it is: {type(error).__name__}"]

@@ -28,6 +28,9 @@ STANDALONE_DEFAULTS: dict[str, object] = {
     "publisher.grpc_address": "127.0.0.1:9091",
 }
 
+# Of a data directory: the files of the history.
+HISTORY_DIR = "history"
+
 
 class ProcessSettings(BaseModel):
     """The settings of every process of Muster."""
@@ -143,7 +146,7 @@ def embedded_defaults(data_dir: Path) -> dict[str, object]:
         "log.backend": "sqlite",
         "log.sqlite_path": data_dir / "log.db",
         "gateway.sessions_url": f"sqlite://{data_dir.absolute()}/sessions.db",
-        "publisher.parquet_dir": data_dir / "history",
+        "publisher.parquet_dir": data_dir / HISTORY_DIR,
         # Other processes cannot read topics of the embedded log while it is in use.
         "derive.fan_out": False,
         # View and publisher answer through the gateway's front.

@@ -22,7 +22,7 @@ from muster_cli.present_log import as_present
 from muster_cli.settings import MusterSettings, load
 
 if TYPE_CHECKING:
-    from muster_bus.backends.kafka_check import KafkaChecked
+    from muster_bus.backends.kafka_check import Extent, KafkaChecked
 
 Work = Callable[[Log, Topics], Awaitable[None]]
 _MS_PER_DAY = 24 * 60 * 60 * 1000
@@ -45,24 +45,22 @@ def verify(file: Path | None, assignments: Sequence[str]) -> int:
 
     async def work(bus: Log, topics: Topics) -> None:
         if settings.log.backend == "kafka":
-            await checked_log(bus, settings.scheduler.group, whole=False)
+            await checked_log(bus, settings.scheduler.group, "ends")
         say(f"{len(topics.specs())} topics match their configuration")
 
     return with_log(settings.log, unchanged, work)
 
 
-async def checked_log(bus: Log, group: str, *, whole: bool) -> KafkaChecked:
+async def checked_log(bus: Log, group: str, extent: Extent) -> KafkaChecked:
     """Compares a log on Kafka with what the last commits noted. Raises CommandError with what is damaged, LogError.
 
     :param group: of the scheduler.
-    :param whole: reads all of it; otherwise only where it ends is compared.
     """
     from muster_bus.backends.kafka import KafkaLog
     from muster_bus.backends.kafka_check import KafkaCheck
 
     assert isinstance(bus, KafkaLog), "the log is on Kafka"
-    check = KafkaCheck(bus, group)
-    checked = await (check.all() if whole else check.ends())
+    checked = await KafkaCheck(bus, group).run(extent)
     if checked.breaks:
         raise CommandError("\n".join(f"{bus.name}: {each}" for each in checked.breaks))
     if checked.unnoted:

@@ -156,7 +156,7 @@ class Judge:
                     waiting.done.set_exception(JudgeClosed("the service stops"))
                 raise
             except Exception as error:  # one text must not stop the others
-                log.exception("configuration not read", error=repr(error))
+                log.exception("configuration not read", error=error)
                 judged = _refused("the configuration cannot be read now")
             if not waiting.done.done():
                 waiting.done.set_result(judged)
@@ -170,7 +170,7 @@ class Judge:
                 async with asyncio.timeout(_SILENT_S):
                     answer = await channel.receive()
             except (OSError, TimeoutError, ValueError) as error:
-                log.warning("configuration reader does not answer", error=repr(error))
+                log.warning("configuration reader does not answer", error=error)
                 await self._end_child()
                 continue
             if isinstance(answer, Verdict):

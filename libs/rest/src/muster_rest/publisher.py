@@ -6,6 +6,12 @@ from muster_runtime.identity import Right
 
 from muster_rest.parameters import (
     COUNT,
+    ENDED_BEFORE,
+    ENDED_COUNT,
+    ENDED_EVENTS,
+    ENDED_KIND,
+    ENDED_NAME,
+    ENDED_TEXT,
     FROM,
     KIND,
     NAME,
@@ -20,7 +26,7 @@ from muster_rest.parameters import (
 )
 from muster_rest.process import of_process
 from muster_rest.route import Media, Route
-from muster_rest.shapes import events
+from muster_rest.shapes import ended, events
 
 _RM = (RM,)
 BATCH = Route(
@@ -72,4 +78,15 @@ USAGE = Route(
     notes="usage.md",
 )
 
-PUBLISHER = (*of_process("process"), BATCH, STREAM, OPEN_STREAMS, USAGE)
+ENDED = Route(
+    "GET",
+    "/ws/v1/ended",
+    "ended.ended",
+    "What ended, from the history",
+    ended.EndedDao,
+    parameters=(RM, ENDED_KIND, ENDED_NAME, ENDED_TEXT, ENDED_COUNT, ENDED_BEFORE, ENDED_EVENTS),
+    statuses=(200, 400, 404, 503),
+    notes="ended.md",
+)
+
+PUBLISHER = (*of_process("process"), BATCH, STREAM, OPEN_STREAMS, USAGE, ENDED)

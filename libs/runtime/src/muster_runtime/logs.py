@@ -10,7 +10,8 @@ import io
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import Enum
 from types import NoneType
 from typing import Literal, TextIO
 
@@ -49,17 +50,43 @@ class _Brief(logging.Filter):
 _brief = _Brief()
 
 
+def in_plain_text(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Writes values as JSON has them: nothing in an entry is in Python's notation, such as ``PosixPath('x')``."""
+    for name, value in entry.items():
+        if name != "exc_info":  # the renderer's
+            entry[name] = _plain(value)
+    return entry
+
+
+def _plain(value: object) -> object:
+    match value:
+        case Enum():
+            return value.value if isinstance(value, (str, int)) else value.name
+        case str() | bool() | int() | float() | None:
+            return value
+        case bytes():
+            return value.decode(errors="backslashreplace")
+        case Mapping():
+            return {str(name): _plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case set() | frozenset():
+            return sorted((_plain(each) for each in value), key=str)
+        case BaseException():
+            return f"{type(value).__name__}: {value}" if str(value) else type(value).__name__
+    return str(value)
+
+
 def without_secrets(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Masks the secrets in an entry's values. A processor of structlog; the last one before the entry becomes text."""
+    """Masks the secrets in an entry's values. A processor of structlog; the last one before the entry becomes text.
+
+    Before it: :func:`in_plain_text`.
+    """
     for name, value in entry.items():
         if isinstance(value, str):
             entry[name] = MASK if value and is_secret(name) else masked_text(value)
-        elif name == "exc_info" or isinstance(value, (int, float, NoneType)):
-            continue  # the renderer's; no text
-        elif isinstance(value, (dict, list, tuple, set, frozenset, bytes)):
+        elif isinstance(value, (dict, list)):
             entry[name] = masked_json({name: value})[name]
-        elif (text := repr(value)) != (shown := masked_text(text)):
-            entry[name] = shown
     return entry
 
 
@@ -152,9 +179,10 @@ def configure(level: Level, form: Format, stream: TextIO | None = None, *, brief
         cache_logger_on_first_use=False,
     )
     ending: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, without_secrets, structlog.processors.JSONRenderer()]
+        [structlog.processors.format_exc_info, in_plain_text, without_secrets, structlog.processors.JSONRenderer()]
         if as_json
         else [
+            in_plain_text,
             without_secrets,
             _all_visible,
             structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=_traceback),

@@ -70,7 +70,7 @@ def description(
     when = ago(since_ns, now_ns)
     if state == DISCONNECTED:
         stop = _stop(since_ns, now_ns, facts.disconnect_timeout_s)
-        sentences = [_disconnected(when, stop, unscheduled, replay=replay)]
+        sentences = [_disconnected(when, stop, unscheduled, replay=replay, paused=paused)]
     elif state == STOPPED:
         sentences = [_stopped(when, rm_id, replay=replay)]
     elif state == RUNNING:
@@ -93,17 +93,17 @@ def is_replay(extra_config: Mapping[str, str]) -> bool:
     return extra_config.get(REPLAY_KEY) == "true"
 
 
-def _disconnected(when: str, stop: str, unscheduled: str, *, replay: bool) -> str:
-    asks = "stay" if unscheduled else "are still placed"
+def _disconnected(when: str, stop: str, unscheduled: str, *, replay: bool, paused: bool) -> str:
+    asks = "" if paused else " and its asks stay" if unscheduled else " and its asks are still placed"
+    end = "" if paused else "; then Muster schedules nothing more for it"
     if replay:
         return (
-            f"The replay ended{when}. Its cluster is kept: its allocations keep running and its asks {asks}. It is "
-            f"stopped {stop or 'if nobody starts it again'}; then Muster schedules nothing more for it."
+            f"The replay ended{when}. Its cluster is kept: its allocations keep running{asks}. It is "
+            f"stopped {stop or 'if nobody starts it again'}{end}."
         )
     return (
-        f"All its streams were lost{when}. Its allocations keep running and its asks {asks}, but it gets no messages. "
-        f"Start the resource manager, or repair its connection: it is stopped {stop or 'if it stays away'}, and then "
-        "Muster schedules nothing more for it."
+        f"All its streams were lost{when}. Its allocations keep running{asks}, but it gets no messages. "
+        f"Start the resource manager, or repair its connection: it is stopped {stop or 'if it stays away'}{end}."
     )
 
 

@@ -54,6 +54,7 @@ _PEM_BASE64 = re.compile(r"LS0tLS1CRUdJTi[\w+/=-]*")
 _ADDRESS = re.compile(r"""://[^\s"'<>]+""")
 _AUTHORITY_ENDS = re.compile(r"[/?#]")
 _PORT = re.compile(r"\d{1,5}[/?#]").match
+_NO_PASSWORDS = ("", "…")  # none, and what describes one
 _LONG_USER_CHARACTERS = 20  # a user's name of this length is a token
 _URL_SIGNATURE = re.compile(
     r"([?&](?:sig|signature|x-amz-(?:signature|credential|security-token))=)[^&\s\"'<>]+", re.IGNORECASE
@@ -68,14 +69,15 @@ _MARKED = re.compile(
 # What follows a scheme of HTTP's Authorization. "Bearer authentication" and the like are words about it.
 _SCHEME = re.compile(
     r"\b((?:bearer|apikey|negotiate)[ \t]{1,4})"
-    r"(?!(?:authentication|authorization|tokens?|auth|scheme|is|was|and|or|not|in|of|for|header|missing|required)\b)"
+    r"(?!realm=|(?:authentication|authorization|tokens?|auth|scheme|is|was|and|or|not|in|of|for|header|missing|required)\b)"
     r"""["']?[^\s"'<>,;]{4,}""",
     re.IGNORECASE,
 )
 _BASIC = re.compile(r"\b(basic[ \t]{1,4})([A-Za-z0-9+/_-]{4,}={0,2})", re.IGNORECASE)
-# A header's whole value: the scheme may be anybody's own.
+# A header's whole value: the scheme may be anybody's own. Not where Muster's messages describe one: "Bearer TOKEN".
 _HEADER = re.compile(
     r"""((?:proxy-)?authorization["']?[ \t]{0,4}[:=][ \t]{0,4}["']?|\b(?:set-)?cookie["']?:[ \t]{1,4}["']?)"""
+    r"""(?![ \t]{0,4}["']?(?-i:Bearer TOKEN)(?:[\n"',;)}]|[ ]\(|\.?$))"""
     r"""[^\n"',}]+""",
     re.IGNORECASE,
 )
@@ -226,7 +228,7 @@ def _account_masked(address: str) -> str:
     if at:
         if not colon:
             return f"{MASK}{address[len(user) :]}" if len(user) >= _LONG_USER_CHARACTERS else address
-        return f"{user}:{MASK}{address[len(account) :]}" if password else address
+        return f"{user}:{MASK}{address[len(account) :]}" if password not in _NO_PASSWORDS else address
     # A password may have "/" in it, although it should be quoted; a port with a path is none.
     user, colon, rest = address.partition(":")
     password, at, _ = rest.rpartition("@")

@@ -21,6 +21,8 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
+from muster_event_publisher.ended.rest import EndedRest
+from muster_event_publisher.ended.search import EndedSearch
 from muster_event_publisher.feed import PartitionFeed
 from muster_event_publisher.filling import Filling
 from muster_event_publisher.grpc_events import EventsDoor, EventsService
@@ -119,9 +121,11 @@ class PublisherService:
         source = EventSource(self.rings, searches, topics, self._readers, self.rm_settings, self.old_reads)
         target = view or settings.view_url
         self._states = ObjectStates(target, clock, lambda: self._streams.stopping) if target else None
+        ended = EndedRest(source, EndedSearch(self.rings, self._readers))
         self._rest = EventsRest(
-            source, self._streams, settings, self.service_facts, extra_routes, self._states, self.facts, self._filling,
-)  # fmt: skip
+            source, self._streams, settings, self.service_facts, (*extra_routes, *ended.routes), self._states,
+            self.facts, self._filling,
+        )  # fmt: skip
         self.asgi = self._rest.app
         watch_limits = WatchLimits(
             settings.stream_lag_records_max, settings.stream_stall_s, settings.keepalive_s,

@@ -21,6 +21,8 @@ _NEAR = 512
 # Records per read while scanning: about two milliseconds of work, so that other tasks can run. Larger than _NEAR, so
 # that a guess that is off by at most half of _NEAR finds the event in the piece that it reads.
 _SCAN = 600
+# So many reads back from an instance's first event look for the last one of the instance before.
+_LOOKS_BACK = 16
 # Records per read when the search only needs the id at an offset.
 _LOOK = 16
 # Bytes that the reader fetches ahead: a few pieces. The next step of a search would throw more away.
@@ -50,6 +52,13 @@ class OldEvents(NamedTuple):
     first_id: int
     values: list[bytes]
     source: str = "log"
+
+
+class Former(NamedTuple):
+    """The instance of an RM before the present one: its ids below ``end`` are the RM's own."""
+
+    instance: str
+    end: int
 
 
 class LogSearch:
@@ -93,6 +102,32 @@ class LogSearch:
                 raise
             metrics.LOG_LOOKUPS.labels("found" if found else "absent").inc()
             return found
+
+    async def former(self, rm_id: str, instance: str) -> Former | None:
+        """The instance whose ids an instance goes on from; None: the log does not have its end.
+
+        Raises SearchTooLong and LogError.
+        """
+        async with self._lock:
+            self._records_read, self._limits = 0, None
+            begun = await self._read(rm_id, instance, 0, 1)
+            if begun is None or not begun.first_id:
+                return None
+            end = self._places[rm_id, instance, begun.first_id]
+            low = (await self._ends())[0]
+            # (Other RMs' records may be in between.)
+            for _ in range(_LOOKS_BACK):
+                start, last = max(low, end - _SCAN), None
+                piece = await self._piece(rm_id, 0, start)
+                for run in piece.runs if piece is not None else ():
+                    if run.rm_id == rm_id and run.offsets[0] < end and run.instance != instance:
+                        last = run
+                if last is not None:
+                    return Former(last.instance, begun.first_id) if last.last_id == begun.first_id - 1 else None
+                if start == low:
+                    return None
+                end = start
+            return None
 
     async def close(self) -> None:
         if self._reader is not None:

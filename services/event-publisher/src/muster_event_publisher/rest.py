@@ -183,7 +183,7 @@ class EventsRest:
 
     async def _batch(self, request: Request) -> ASGIApp:
         began_s = time.monotonic()
-        query = _query(request)
+        query = query_of(request)
         # 1. the parameters
         ring = self._chosen(request, query)
         limit = self._source.settings.of(ring.rm_id if ring is not None else "").rest_response_size
@@ -195,14 +195,11 @@ class EventsRest:
         asked = _Asked(ring, start, wanted, limit, states, began_s)
         if ring.lowest <= start or not asked.most:
             return await self._found(request, asked)
-        made: list[ASGIApp] = [_nothing]
+        return await until_gone(request, lambda: self._old(request, asked))
 
-        async def make() -> None:
-            async with self._source.old_reads.batch() as turns:
-                made[:] = [await self._found(request, asked, turns)]
-
-        await until(make(), _gone(request))
-        return made[0]
+    async def _old(self, request: Request, asked: _Asked) -> ASGIApp:
+        async with self._source.old_reads.batch() as turns:
+            return await self._found(request, asked, turns)
 
     async def _found(self, request: Request, asked: _Asked, turns: Turns | None = None) -> ASGIApp:
         """The answer to a batch request; ``turns`` is the right to read events older than the ring."""
@@ -269,7 +266,7 @@ class EventsRest:
             await asyncio.sleep(0)
 
     async def _stream(self, request: Request) -> ASGIApp:
-        query = _query(request)
+        query = query_of(request)
         # 1. the parameters
         count = _number(query, "count", 0)
         start = _number(query, "start", 0) if query.get("start") else None
@@ -298,7 +295,7 @@ class EventsRest:
 
     async def _open_streams(self, request: Request) -> ASGIApp:
         """The open streams of an RM's events, and those that wait for the first RM with events; without ``rm`` all."""
-        wanted = _query(request).get("rm") or ""
+        wanted = query_of(request).get("rm") or ""
         found = [each for each in self._streams.open if not wanted or each.rm_id in (wanted, "")]
         found.sort(key=lambda each: each.opened_ns)
         body = [{"Name": each.host, "CreatedAt": _rfc3339(each.opened_ns)} for each in found]
@@ -404,6 +401,17 @@ async def _not_found(request: Request, _error: Exception) -> Response:
     return _plain("404 page not found\n", 404, {})
 
 
+async def until_gone(request: Request, work: Callable[[], Awaitable[ASGIApp]]) -> ASGIApp:
+    """The answer that ``work`` makes. It ends when the client leaves; then the answer is nothing."""
+    made: list[ASGIApp] = [_nothing]
+
+    async def make() -> None:
+        made[:] = [await work()]
+
+    await until(make(), _gone(request))
+    return made[0]
+
+
 async def _gone(request: Request) -> None:
     """Returns when the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -430,7 +438,7 @@ def _rfc3339(at_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
 
 
-def _query(request: Request) -> dict[str, str]:
+def query_of(request: Request) -> dict[str, str]:
     """The parameters; of several with one name the first counts, as in Go."""
     query: dict[str, str] = {}
     for name, value in parse_qsl(request.url.query, keep_blank_values=True):

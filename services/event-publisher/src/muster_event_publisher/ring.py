@@ -98,7 +98,7 @@ class EventRing:
         # By number; a packed block is bytes. A block is absent when the log has none of its events (a gap).
         self._blocks: dict[int, bytes | list[bytes | None]] = {}
         self._full: deque[int] = deque()
-        self._lowest = 0
+        self._lowest = self._first = 0
         self._next: int | None = None
         self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_KEPT)
 
@@ -109,6 +109,11 @@ class EventRing:
     def lowest(self) -> int:
         """The lowest id held; equal to ``next_id`` when nothing is held."""
         return self._lowest
+
+    @property
+    def first_id(self) -> int:
+        """The first id that the ring ever had."""
+        return self._first
 
     @property
     def next_id(self) -> int:
@@ -149,6 +154,7 @@ class EventRing:
         missing, repeated = None, 0
         if self._next is None:
             self._begin_at(first_id)
+            self._first = first_id
         expected = self.next_id
         if first_id < expected:
             repeated = min(expected - first_id, len(values))
@@ -289,12 +295,17 @@ class Rings:
         self.capacity_of: Callable[[str], int] = capacity if callable(capacity) else lambda _rm_id: capacity
         self._unpacked = UnpackedBlocks()
         self._rings: dict[str, EventRing] = {}
+        self._former: dict[str, EventRing] = {}
 
     def __len__(self) -> int:
         return len(self._rings)
 
     def get(self, rm_id: str) -> EventRing | None:
         return self._rings.get(rm_id)
+
+    def of(self, rm_id: str) -> list[EventRing]:
+        """The RM's ring, and behind it that of the instance before, as far as it was there."""
+        return [ring[rm_id] for ring in (self._rings, self._former) if rm_id in ring]
 
     def rm_ids(self) -> list[str]:
         return sorted(self._rings)
@@ -310,6 +321,7 @@ class Rings:
             self._rings[rm_id] = ring
             self.changed.notify()
             if previous is not None:
+                self._former[rm_id] = previous
                 previous.changed.notify()
         return ring
 

@@ -96,7 +96,7 @@ class PublisherSettings(BaseModel):
     parquet_roll_s: float = Field(60.0, gt=0, description="or when the oldest has waited so long")
 
     # History: PostgreSQL.
-    postgres_dsn: SecretStr | None = Field(None, description="postgresql://user:password@host/database; none: off")
+    postgres_dsn: SecretStr | None = Field(None, description="postgresql://user:…@host/database; none: off")
     postgres_password: SecretStr | None = Field(None, description="password, if the DSN has none")
     postgres_password_file: Path | None = Field(None, description="or a file with it, read for each connection")
     postgres_sslmode: SslMode | None = Field(

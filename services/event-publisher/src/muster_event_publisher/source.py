@@ -14,7 +14,7 @@ from muster_runtime.reach import EVERYTHING, Reach
 
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError, known_rms, shown
 from muster_event_publisher.history.reader import HistoryReader
-from muster_event_publisher.log_search import LogSearch, OldEvents
+from muster_event_publisher.log_search import Former, LogSearch, OldEvents
 from muster_event_publisher.old_reads import OldReads, Turns
 from muster_event_publisher.render import EventLines
 from muster_event_publisher.ring import EventRing, Rings
@@ -132,8 +132,9 @@ class EventSource:
     async def old(self, ring: EventRing, start: int, count: int, turns: Turns | None = None) -> OldEvents | None:
         """Events from ``start`` on, or from the next id that exists; None: there are none. At most 10,000.
 
-        The log is read first, then the history. Raises OldEventsAway when one of them does not answer and none has the
-        event ``start`` itself. (To continue with a later event would then hide events.)
+        The log is read first, then the history; after a restore also for ids from before it. Raises OldEventsAway when
+        one of them does not answer and none has the event ``start`` itself. (To continue with a later event would then
+        hide events.)
 
         :param turns: the caller's right to read; None: the read waits for its turn. See :mod:`old_reads`.
         """
@@ -141,13 +142,56 @@ class EventSource:
             return await self._old(ring, start, min(count, _OLD_EVENTS_MAX))
 
     async def _old(self, ring: EventRing, start: int, count: int) -> OldEvents | None:
+        # 1. events of the present instance
+        best, error = await self._of_instance(ring.rm_id, ring.instance, start, count)
+        # 2. those from before it, where the ids went on: after a restore, or a loss that was accepted
+        if error is None and (best is None or best.first_id > start):
+            former = await self._former(ring)
+            if former is not None and start < former.end:
+                earlier, error = await self._of_former(ring, former, start, count)
+                best = earlier or best
+        if error is not None and (best is None or best.first_id != start):
+            raise error
+        return best
+
+    async def _of_former(
+        self, ring: EventRing, former: Former, start: int, count: int
+    ) -> tuple[OldEvents | None, OldEventsAway | None]:
+        """Events of the instance before, and behind its last one those of the present instance."""
+        found, error = await self._of_instance(ring.rm_id, former.instance, start, min(count, former.end - start))
+        if found is None or found.first_id >= former.end:
+            return None, error
+        left = count - len(found.values)
+        if left and found.first_id + len(found.values) == former.end:
+            behind, _ = await self._of_instance(ring.rm_id, ring.instance, former.end, left)
+            if behind is not None and behind.first_id == former.end:
+                found.values.extend(behind.values)
+        return found, error
+
+    async def _former(self, ring: EventRing) -> Former | None:
+        """The instance whose ids the ring's one goes on from; None: there is none on the log."""
+        for before in self.rings.of(ring.rm_id)[1:]:
+            if 0 < before.next_id == ring.first_id:
+                return Former(before.instance, before.next_id)
+        if not self._searches:
+            return None
+        try:
+            return await self._searches[self._topics.partition_of(ring.rm_id)].former(ring.rm_id, ring.instance)
+        except (LogError, SearchTooLong) as problem:
+            log.warning("the instance before cannot be found now", rm_id=ring.rm_id, error=str(problem))
+            return None
+
+    async def _of_instance(
+        self, rm_id: str, instance: str, start: int, count: int
+    ) -> tuple[OldEvents | None, OldEventsAway | None]:
+        """Events of one instance, and why some place could not be read."""
         found: list[OldEvents] = []
         error: OldEventsAway | None = None
         # 1. the log
         if self._searches:
-            search = self._searches[self._topics.partition_of(ring.rm_id)]
+            search = self._searches[self._topics.partition_of(rm_id)]
             try:
-                events = await search.read(ring.rm_id, ring.instance, start, count)
+                events = await search.read(rm_id, instance, start, count)
             except SearchTooLong as problem:
                 error = OldEventsAway(str(problem))
             except LogError as problem:
@@ -161,14 +205,11 @@ class EventSource:
             if any(events.first_id == start for events in found):
                 break
             try:
-                events = await reader.read(ring.rm_id, ring.instance, start, count)
+                events = await reader.read(rm_id, instance, start, count)
             except SinkError as problem:
                 error = error or OldEventsAway(f"the store {reader.name!r} does not answer")
                 log.warning("exported events cannot be read now", store=reader.name, error=str(problem))
                 continue
             if events is not None and events.values:
                 found.append(events._replace(source="history"))
-        best = min(found, key=lambda events: events.first_id, default=None)
-        if error is not None and (best is None or best.first_id != start):
-            raise error
-        return best
+        return min(found, key=lambda events: events.first_id, default=None), error

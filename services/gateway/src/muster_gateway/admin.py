@@ -80,6 +80,7 @@ class AdminServicer:
         questions: Questions,
         sessions: SessionStore,
         view: ViewClient,
+        history: ViewClient,
         groups: PolicyGroups,
         configs: QueueConfigs,
         turns: StepTurns,
@@ -87,7 +88,8 @@ class AdminServicer:
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._sessions, self._view = life, questions, sessions, view
-        self._groups, self._configs, self._turns, self._facts = groups, configs, turns, facts
+        self._history, self._groups, self._configs, self._turns = history, groups, configs, turns
+        self._facts = facts
         self.stopping = False
         self._dumps = 0
 
@@ -289,7 +291,7 @@ class AdminServicer:
         """Explain. Raises InvalidRequest, NotRegistered, NotThere, SessionsDown, ViewSilent, OverLimit."""
         wanted = admin_codec.decode_explain(raw, self._settings.limits)
         await self._life.session(wanted.rm_id)
-        found, sentences = await explain(self._view, wanted)
+        found, sentences = await explain(self._view, self._history, wanted)
         return admin_codec.encode_explained(found, sentences)
 
     async def _shown(self, sessions: list[Session], rm_id: str) -> list[dict[str, Any]]:

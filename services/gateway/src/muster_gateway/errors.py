@@ -267,7 +267,7 @@ class OpenToAll(SettingsWrong):
         """The HTTP front."""
         return cls(
             f"gateway.http_address {address}: other machines can reach this address, and no token is configured. Use "
-            "an address on the loopback (127.0.0.1:9080), or a token (gateway.tokens.NAME: role, and token or "
+            "an address on the loopback (127.0.0.1:9080), or a token (gateway.tokens.NAME with a role, and token or "
             f'token_file), or gateway.http_open=true, which gives everybody the role "{open_role}" '
             "(gateway.http_open_role); see docs/security.md"
         )
@@ -277,7 +277,7 @@ class OpenToAll(SettingsWrong):
         """The gRPC address."""
         return cls(
             f"gateway.grpc_address {address}: other machines can reach this address, and no token is configured. Use "
-            "an address on the loopback (127.0.0.1:9090), or a token (gateway.tokens.NAME: role, and token or "
+            "an address on the loopback (127.0.0.1:9090), or a token (gateway.tokens.NAME with a role, and token or "
             "token_file), or gateway.grpc_open=true, which lets everybody act as any resource manager and operate it; "
             "see docs/security.md"
         )
@@ -317,3 +317,10 @@ def shown(value: str, limit: int = 60) -> str:
     characters.
     """
     return ascii(value) if len(value) <= limit else f"{value[:limit]!a}… ({len(value)} characters)"
+
+
+def shortened(value: str, limit: int = 60) -> str:
+    """Returns a client's text in a form for a field of a log entry: cut to ``limit`` characters. (The log writes
+    control characters out.)
+    """
+    return value if len(value) <= limit else f"{value[:limit]}… ({len(value)} characters)"

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from muster_gateway.admin_codec import Explained
+from muster_gateway.ended import NoneEnded, explain_ended
 from muster_gateway.errors import InvalidRequest, NotThere, ViewSilent, shown
 from muster_gateway.view_client import ViewAnswer, ViewClient, path_of
 
@@ -22,8 +23,11 @@ _NO_RM = "Resource manager not found"
 _LISTS = {"asks": "allocationKey", "preempted": "allocationKey", "replacements": "allocationKey"}
 
 
-async def explain(view: ViewClient, wanted: Explained) -> tuple[bytes, list[str]]:
-    """Returns the explanation as JSON, and as sentences. Raises InvalidRequest, NotThere, ViewSilent, OverLimit."""
+async def explain(view: ViewClient, history: ViewClient, wanted: Explained) -> tuple[bytes, list[str]]:
+    """Returns the explanation as JSON, and as sentences. Raises InvalidRequest, NotThere, ViewSilent, OverLimit.
+
+    :param history: asks the event publisher about what the view does not have, because it has ended.
+    """
     # The view unescapes a queue's path twice, as YuniKorn does in its own paths.
     parts = tuple(quote(part, safe="") for part in wanted.parts) if wanted.kind == "queue" else wanted.parts
     path = path_of("explain", wanted.kind, *parts)
@@ -33,8 +37,12 @@ async def explain(view: ViewClient, wanted: Explained) -> tuple[bytes, list[str]
         return answer.body, await asyncio.to_thread(_sentences, answer) if large else _sentences(answer)
     message = _message(answer.body)
     if answer.status == _NOT_FOUND and not message.startswith(_NO_RM):
-        named = " ".join(shown(part) for part in wanted.parts)
-        raise NotThere(f"{wanted.field} {named} in partition {shown(wanted.partition)}: {message}")
+        try:
+            return await explain_ended(history, wanted)
+        except NoneEnded as error:
+            named = " ".join(shown(part) for part in wanted.parts)
+            more = f"; {error}" if str(error) else ""
+            raise NotThere(f"{wanted.field} {named} in partition {shown(wanted.partition)}: {message}{more}") from None
     if answer.status == _BAD_REQUEST:
         raise InvalidRequest(f"{wanted.field}: {message}")
     raise ViewSilent(f"the view does not know it yet ({message or answer.status}): try again")

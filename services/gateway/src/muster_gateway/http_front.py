@@ -47,7 +47,7 @@ from muster_gateway.errors import (
     NotPermitted,
     OverLimit,
     TooFast,
-    shown,
+    shortened,
     why_not,
 )
 from muster_gateway.healthcheck import answer_healthcheck
@@ -235,9 +235,9 @@ class HttpFront:
     def _who(self, scope: Scope) -> dict[str, str]:
         """Returns the request's fields for the log, without query and headers, which may hold anything."""
         return {
-            "method": shown(scope["method"]),
-            "path": shown(scope["path"], _PATH_CHARACTERS),
-            "client": shown(self._doorman.client(scope)),
+            "method": shortened(scope["method"]),
+            "path": shortened(scope["path"], _PATH_CHARACTERS),
+            "client": shortened(self._doorman.client(scope)),
         }
 
     async def _pass(self, target: Target, name: str, scope: Scope, receive: Receive, send: Send) -> None:

@@ -20,7 +20,7 @@ from muster_runtime.whose import DEFAULT_RM_HEADER
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
-from muster_gateway.errors import shown
+from muster_gateway.errors import shortened
 from muster_gateway.http_bodies import (
     BODIES_BYTES_MAX,
     BODY_S,
@@ -242,7 +242,8 @@ class HttpTarget:
             else:
                 await until(self._pass_body(response, send), _client_gone(receive))
         except TimeoutError:
-            log.warning("http reader stalled", target=self._name, path=shown(scope["path"]), after_s=self._stalled_s)
+            path = shortened(scope["path"])
+            log.warning("http reader stalled", target=self._name, path=path, after_s=self._stalled_s)
             await cut(scope)
         except (aiohttp.ClientError, OSError) as error:
             # An unfinished return breaks the connection, so the client sees that the answer is cut.

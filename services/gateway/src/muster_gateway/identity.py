@@ -151,7 +151,7 @@ class Doorman:
         if settings.grpc_open:
             self._open["grpc"] = Identity(ANYONE, rights_of(Role.ADMIN), Proof.OPEN)
         self._proxies = settings.trusted_proxies
-        self._wanted = _wanted(settings)
+        self._needed: dict[Door, str] = {"http": _needed(settings, "http"), "grpc": _needed(settings, "grpc")}
         if self._closed:
             return
         http_closed = not settings.http_address or "http" in self._open
@@ -261,7 +261,7 @@ class Doorman:
         if (anyone := self._open.get(asked.door)) is not None:
             return b"", anyone
         if self._closed:
-            raise NotIdentified(Refusal.NO_TOKEN, f"{self._wanted} is needed: send {_WHERE[asked.door]} Bearer TOKEN")
+            raise NotIdentified(Refusal.NO_TOKEN, self._needed[asked.door])
         if why := self._not_local(asked):
             raise NotIdentified(Refusal.NOT_LOCAL, f"{why}: without tokens the gateway admits only this machine")
         return b"", LOOPBACK
@@ -404,10 +404,23 @@ def _policy(settings: GatewaySettings, *, needed: bool) -> Watched[Policy] | Non
     return Watched("gateway.policy_file", [path], lambda: Policy(read_policy(path)))
 
 
-def _wanted(settings: GatewaySettings) -> str:
-    """Returns the credentials that a caller can bring, for messages."""
-    kinds = ["a token"] if settings.tokens or settings.jwt.enabled else []
-    return " or ".join([*kinds, *(["a client certificate"] if settings.tls.client_ca is not None else [])])
+def _needed(settings: GatewaySettings, door: Door) -> str:
+    """Returns which credentials a call without any needs, for its refusal."""
+    has_tokens, tls = bool(settings.tokens) or settings.jwt.enabled, settings.tls
+    send = f"send {_WHERE[door]} Bearer TOKEN"
+    if tls.client_ca is None:
+        return f"a token is needed: {send}"
+    if tls.http if door == "http" else tls.client_certificates == "required":
+        return f"a token or a client certificate is needed: {send}" if has_tokens else "a client certificate is needed"
+    if door == "http":
+        elsewhere = "HTTP asks for no client certificate, because gateway.tls.http is false"
+    elif settings.grpc_mtls_address:
+        port = settings.grpc_mtls_address.rpartition(":")[2]
+        which = "" if port == "0" else f", port {port}"
+        elsewhere = f"this address asks for no client certificate; gateway.grpc_mtls_address does{which}"
+    else:
+        elsewhere = "no gRPC address asks for a client certificate, because gateway.grpc_mtls_address is not set"
+    return f"a token is needed: {send} ({elsewhere})" if has_tokens else f"a client certificate is needed: {elsewhere}"
 
 
 def _forwarded_for(asked: Asked) -> list[str]:

@@ -240,7 +240,7 @@ class Gateway:
             monitor = self._monitor = self._health_monitor(view, publisher)
             self._life.watch(self._watch_health(monitor), "health")
             # 6. the servers
-            await self._open_grpc(keeper, view)
+            await self._open_grpc(keeper, view, publisher)
             await self._open_http(view, publisher, monitor)
         except BaseException:
             await self.stop()
@@ -417,7 +417,7 @@ class Gateway:
         except (BusError, TimeoutError) as error:
             raise LogDown(f"the log does not take the RM's state ({why_not(error)}): try again") from error
 
-    async def _open_grpc(self, life: LifeKeeper, view: Target) -> None:
+    async def _open_grpc(self, life: LifeKeeper, view: Target, publisher: Target) -> None:
         assert self._writer is not None
         settings = self.settings
         counts = RmCounts(self.sessions, self._topics.partition_of, self._clock)
@@ -457,6 +457,7 @@ class Gateway:
         view_client = ViewClient(
             view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm, self._note
         )
+        history = ViewClient(publisher, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm)
         self._admin = AdminServicer(
             settings,
             self._clock,
@@ -465,6 +466,7 @@ class Gateway:
             questions,
             self.sessions,
             view_client,
+            history,
             groups,
             configs,
             self._turns,
@@ -495,6 +497,8 @@ class Gateway:
         plain = self._doorman.tls is None or (bool(settings.http_address) and not tls.http)
         if settings.tokens and plain and not _local(settings):
             log.warning("tokens travel in plain text: other machines reach a door without TLS (gateway.tls)")
+        if tls.client_ca is not None and not required and not settings.grpc_mtls_address:
+            log.warning("no grpc address asks for client certificates: set gateway.grpc_mtls_address")
         if settings.grpc_open:
             log.warning(
                 "grpc is open: any client that reaches it may act as any RM and operate it, without a token",

@@ -76,7 +76,7 @@ class Token(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    role: Literal["read", "admin"] = Field(description="The role of its bearer (docs/security.md).")
+    role: Literal["read", "admin"] = Field(description="The role of who has it (docs/security.md).")
     token: SecretStr | None = Field(None, description="The token itself, or its digest: sha256:HEX.")
     token_file: Path | None = Field(
         None, description="Or a file with either; several, one in a line, while a token is renewed."
@@ -302,7 +302,7 @@ class GatewaySettings(BaseModel):
 
     sessions_url: SecretStr = Field(
         SecretStr("memory:"),
-        description="Where sessions and leases live: memory:, sqlite:///path, redis://[user:password@]host:port/db, or "
+        description="Where sessions and leases live: memory:, sqlite:///path, redis://[user:…@]host:port/db, or "
         "rediss:// with TLS.",
     )
     sessions_username: str = Field("", description="User of that Redis, if the URL has none.")
@@ -370,7 +370,7 @@ class GatewaySettings(BaseModel):
         "divided by the number of RMs that reach it. A stream always has one record on the log.",
     )
     undecided_work_shared_ms: float = Field(
-        4.0,
+        3.0,
         gt=0,
         description="Beside active RMs, a stream's undecided requests need at most this processor time of the "
         "scheduler, by its reports of such requests, and the time that it waits for a commit. Divided likewise; "

@@ -24,7 +24,7 @@ _RECORDS = 2
 # A commit that takes longer is not waited for with more work ready.
 _COMMIT_US_MAX = 50_000
 # A record has a cost of its own.
-_RECORD_BYTES_MIN = 1024
+_RECORD_BYTES_MIN = 512
 
 
 class Undecided:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from muster_core.config import config_diff
 from muster_core.config.config import ClusterConfig
+from muster_core.model.steps import finish
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_queue_config import compiled
 from muster_queue_config.queue_yaml import Problem, load_queue_config
@@ -75,7 +76,18 @@ class ConfigJudge:
 
 def changes(old: ClusterConfig, new: ClusterConfig) -> list[str]:
     """Returns one line for each change between two configurations, in order. Masks secrets among the properties."""
-    return [_line(_masked(change)) for change in config_diff.diff(old, new)]
+    found: list[str] = []
+    finish(add_changes(old, new, found))
+    return found
+
+
+def add_changes(old: ClusterConfig, new: ClusterConfig, found: list[str]) -> Iterator[None]:
+    """Adds these lines in steps."""
+    for change in config_diff.differences(old, new):
+        if change is None:
+            yield
+        else:
+            found.append(_line(_masked(change)))
 
 
 def too_large(info: RmInfo) -> pb.ConfigProblem | None:

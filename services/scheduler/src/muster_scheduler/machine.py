@@ -584,7 +584,7 @@ class SchedulerMachine:
         state.core.apply(events_of(info), now_ns, out)
         emitter.take_settings()
         if config is not None and checksum(text) != checksum(info.config):
-            changes = configuration.changes(state.core.config, config)
+            yield from self._paused(info.rm_id, configuration.add_changes(state.core.config, config, changes))
             command = UpdateConfiguration(config)
             yield from self._paused(info.rm_id, state.core.apply_in_steps(command, now_ns, out))
             (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))

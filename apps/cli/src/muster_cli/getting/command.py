@@ -13,6 +13,8 @@ from rich.table import Table
 
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import UsageError
+from muster_cli.getting.ended import KINDS as ENDED_KINDS
+from muster_cli.getting.ended import ended, without_present
 from muster_cli.getting.kinds import APPLICATION_STATES, BY_NAME, Column, Item, Kind
 from muster_cli.getting.rest import Rest
 from muster_cli.getting.rows import column_of, condition, sort
@@ -46,6 +48,7 @@ class Listing:
     kind: Kind
     items: list[Item]
     columns: list[Column]
+    notes: tuple[str, ...] = ()
 
 
 def get(asked: Asked) -> int:
@@ -60,6 +63,8 @@ def get(asked: Asked) -> int:
         return 0
     found = read(asked, kind, rest, time.time_ns())
     _print(asked, found)
+    for note in found.notes:
+        say(f"muster: {note}", error=True)
     missing = set(asked.names) - {name for item in found.items for name in _names(kind, item)}
     for name in sorted(missing):
         say(f"muster: {kind.name}: {name!r} is not there", error=True)
@@ -72,6 +77,7 @@ def read(asked: Asked, kind: Kind, rest: Rest, now_ns: int) -> Listing:
     :param now_ns: ages end there.
     """
     items = kind.read(rest, asked.partition, asked.state)
+    items, notes = (items, []) if asked.watch else _with_ended(asked, kind, rest, items)
     columns = kind.all_columns(items, now_ns)
     conditions = [condition(text, columns) for text in asked.where]
     if asked.names:
@@ -83,7 +89,28 @@ def read(asked: Asked, kind: Kind, rest: Rest, now_ns: int) -> Listing:
         shown = [column_of(name.strip(), columns, "--columns") for name in asked.columns.split(",")]
     else:
         shown = [each for each in columns if asked.output == "wide" or not each.wide]
-    return Listing(kind, items, shown)
+    return Listing(kind, items, shown, tuple(notes))
+
+
+def _with_ended(asked: Asked, kind: Kind, rest: Rest, items: list[Item]) -> tuple[list[Item], list[str]]:
+    """Adds what ended, from the history: all of it for ``--state all``, else the given names that are not there."""
+    if kind.name not in ENDED_KINDS or (not asked.names and asked.state != "all"):
+        return items, []
+    if not asked.names:
+        gone, note = ended(rest, kind.name)
+        return items + without_present(kind.name, gone, items), [note] if note else []
+    notes: dict[str, None] = {}
+    present = {name for item in items for name in _names(kind, item)}
+    for name in asked.names:
+        if name not in present or asked.state == "all":
+            gone, note = ended(rest, kind.name, name)
+            gone = without_present(kind.name, gone, items)
+            items = items + gone
+            if gone:
+                notes[f"{kind.name}: {as_seen(name)} has ended; this is from the history"] = None
+            elif note and name not in present:
+                notes[note] = None
+    return items, list(notes)
 
 
 def _names(kind: Kind, item: Item) -> tuple[str, str]:
@@ -96,8 +123,12 @@ def _checked(asked: Asked) -> Kind:
     check_call(asked.http)
     kind = BY_NAME[asked.kind]
     states = (*APPLICATION_STATES, "all")
+    if asked.state == "all" and kind.name in ENDED_KINDS:
+        return kind
     if asked.state and (kind.name != "applications" or asked.state not in states):
-        raise UsageError(f"--state {asked.state!r}: expected one of {', '.join(states)}, of applications")
+        raise UsageError(
+            f"--state {asked.state!r}: expected one of {', '.join(states)}, of applications; all, of nodes and queues"
+        )
     return kind
 
 

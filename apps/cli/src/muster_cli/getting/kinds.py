@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster_core.model.quotas import QuotaKind
 from muster_si.constants import CPU, MEMORY
 
 from muster_cli.getting.rest import Rest, quoted
@@ -33,12 +34,14 @@ class Column:
     :ivar of: the value of an item.
     :ivar show: the value as people read it; None: as it is.
     :ivar wide: only with ``-o wide``.
+    :ivar rare: only if an item has a value.
     """
 
     name: str
     of: Callable[[Item], Value]
     show: Callable[[Any], str] | None = None
     wide: bool = False
+    rare: bool = False
 
     def cell(self, item: Item) -> str:
         """Returns an item's text."""
@@ -71,7 +74,8 @@ class Kind:
 
         :param now_ns: ages end there.
         """
-        columns = [_aged(each, now_ns) for each in self.columns]
+        present = [each for each in self.columns if not each.rare or any(each.of(item) for item in items)]
+        columns = [_aged(each, now_ns) for each in present]
         if self.amounts is None:
             return columns
         found = [self.amounts(item) for item in items]
@@ -120,7 +124,7 @@ def _aged(column: Column, now_ns: int) -> Column:
         since = column.of(item)
         return round((now_ns - since) / _NS, 3) if isinstance(since, int) and since > 0 else None
 
-    return Column(column.name, age, duration, column.wide)
+    return Column(column.name, age, duration, column.wide, column.rare)
 
 
 def _field(name: str) -> Callable[[Item], Value]:
@@ -212,12 +216,33 @@ def _usage(item: Item) -> tuple[Mapping[str, int], Mapping[str, int]]:
     return root.get("resourceUsage") or {}, root.get("maxResources") or {}
 
 
-def _quota(name: str) -> Callable[[Item], Value]:
-    def of(item: Item) -> Value:
-        found: Value = next((each["used"] for each in item.get("quotas") or () if each["name"] == name), None)
-        return found
+def _count(name: str) -> Callable[[Item], Value]:
+    return lambda item: (item.get("counts") or {}).get(name)
 
-    return of
+
+@dataclass(frozen=True, slots=True)
+class QuotaColumn(Column):
+    """The use of a quota of an RM."""
+
+    quota: str = field(kw_only=True)
+
+    def cell(self, item: Item) -> str:
+        """Returns the use, and behind a slash the limit."""
+        limit = _quota(item, self.quota).get("limit")
+        shown = self.shown(self.of(item))
+        return f"{shown}/{limit:,}" if limit else shown
+
+
+def _quota(item: Item, name: str) -> Mapping[str, Any]:
+    return next((each for each in item.get("quotas") or () if each["name"] == name), {})
+
+
+def _quota_column(name: str) -> QuotaColumn:
+    def of(item: Item) -> Value:
+        used: Value = _quota(item, name).get("used")
+        return used
+
+    return QuotaColumn(f"{name.replace('_', ' ')} quota", of, wide=True, quota=name)
 
 
 def _key_of_allocation(item: Item) -> str:
@@ -225,6 +250,9 @@ def _key_of_allocation(item: Item) -> str:
 
 
 # ---- the kinds -------------------------------------------------------------------------------------------------------
+
+# Of what the history has: when it ended.
+_ENDED = Column("ended", _field("ended"), duration, rare=True)
 
 KINDS = (
     Kind(
@@ -236,12 +264,13 @@ KINDS = (
             Column("life", _field("life")),
             Column("since", _field("lifeSince"), duration),
             Column("paused", _yes("held")),
-            Column("nodes", _quota("nodes")),
-            Column("applications", _quota("applications")),
-            Column("asks", _quota("asks")),
-            Column("allocations", _quota("allocations")),
-            Column("queues", _quota("queues"), wide=True),
-            Column("users", _quota("users"), wide=True),
+            Column("nodes", _count("nodes")),
+            Column("applications", _count("applications")),
+            Column("asks", _count("asks")),
+            Column("allocations", _count("allocations")),
+            Column("queues", _count("queues"), wide=True),
+            Column("users", _count("users"), wide=True),
+            *map(_quota_column, QuotaKind),
             Column("identity", _field("identity"), wide=True),
             Column("group", _field("policyGroup"), wide=True),
             Column("version", _field("version"), wide=True),
@@ -257,6 +286,7 @@ KINDS = (
             Column("node", _field("nodeID")),
             Column("schedulable", _yes("schedulable")),
             Column("allocations", _length("allocations")),
+            _ENDED,
             Column("reserved", _yes("isReserved"), wide=True),
             Column("host", _field("hostName"), wide=True),
             Column("rack", _field("rackName"), wide=True),
@@ -271,6 +301,7 @@ KINDS = (
             Column("queue", _field("queuename")),
             Column("status", _field("status")),
             Column("running", lambda item: int(item.get("runningApps") or 0)),
+            _ENDED,
             Column("leaf", _yes("isLeaf"), wide=True),
             Column("managed", _yes("isManaged"), wide=True),
             Column("sort", _field("sortingPolicy"), wide=True),
@@ -292,6 +323,7 @@ KINDS = (
             Column(
                 "since", lambda item: max((each["time"] for each in item.get("stateLog") or ()), default=None), duration
             ),
+            _ENDED,
             Column("submitted", _field("submissionTime"), duration, wide=True),
             Column("groups", lambda item: ",".join(item.get("groups") or ()), wide=True),
             Column("placeholders", _length("placeholderData"), wide=True),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.parse
+from collections.abc import Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from muster_client.access import Access
@@ -13,6 +15,8 @@ from muster_client.access import Access
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.probe import opened
 from muster_cli.reach import check_reachable, no_answer
+
+NO_QUERY: Mapping[str, str] = MappingProxyType({})
 
 
 class Rest:
@@ -29,12 +33,13 @@ class Rest:
         self._tls = access.context() if self._base.startswith("https:") else None
         check_reachable(self._base)
 
-    def get(self, path: str) -> Any:
-        """Returns the JSON that a path of ``/ws/v1`` answers.
+    def get(self, path: str, query: Mapping[str, str] = NO_QUERY) -> Any:
+        """Returns the JSON that a path of ``/ws/v1`` answers. Parameters that are "" are left out.
 
         Raises UsageError if the gateway calls the request wrong, CommandError if it does not answer or refuses.
         """
-        url = f"{self._base}/ws/v1/{path}" + (f"?{urllib.parse.urlencode({'rm': self._rm})}" if self._rm else "")
+        given = {name: value for name, value in {"rm": self._rm, **query}.items() if value}
+        url = f"{self._base}/ws/v1/{path}" + (f"?{urllib.parse.urlencode(given)}" if given else "")
         try:
             with opened(url, self._timeout_s, self._access, self._tls) as answer:
                 return json.load(answer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from muster_bus.backends.breaks import Break, BreakKind, RecordNumbers
 from muster_bus.backends.kafka import KafkaLog
@@ -21,6 +21,10 @@ from muster_bus.topics import is_rm_state_key, parse_state_key
 
 _LOOKS, _PAUSE_S = 10, 0.2  # at a partition that is shorter than its note
 _READ_RECORDS, _READ_S, _SILENT_READS = 1000, 0.5, 20
+
+
+# What a check reads: nothing but offsets; the state, too, as a start does; all records, for checksums and numbers.
+Extent = Literal["ends", "start", "all"]
 
 
 class KafkaChecked(NamedTuple):
@@ -50,31 +54,17 @@ class KafkaCheck:
         self._gaps: list[str] = []
         self._records = self._unnoted = 0
 
-    async def ends(self) -> KafkaChecked:
-        """Checks positions, the ids of topics and where partitions end. Raises LogUnavailable."""
+    async def run(self, extent: Extent) -> KafkaChecked:
+        """Checks all partitions. Raises LogUnavailable."""
         for partition in range(self._topics.partitions):
-            await self._check_ends(self._places(partition))
-        return self._result()
-
-    async def all(self) -> KafkaChecked:
-        """Reads each record, too: checksums, the content of the state, the numbers of events and responses. Raises
-        LogUnavailable.
-        """
-        for partition in range(self._topics.partitions):
-            places = self._places(partition)
+            places = NotedPlaces(self._topics, self._log.topic_names, self._group, partition)
             found = await self._check_ends(places)
-            for place in places.all:
-                if place == places.state:
-                    await self._check_state(places)
-                    continue
-                part = None if found.note is None else found.note.parts.get(places.name_of(place))
-                await self._check_records(place.topic, partition, 0 if part is None else part.whole_from)
-        return self._result()
-
-    def _places(self, partition: int) -> NotedPlaces:
-        return NotedPlaces(self._topics, self._log.topic_names, self._group, partition)
-
-    def _result(self) -> KafkaChecked:
+            if extent != "ends":
+                await self._check_state(places)
+            for place in places.all if extent == "all" else ():
+                if place != places.state:
+                    part = None if found.note is None else found.note.parts.get(places.name_of(place))
+                    await self._check_records(place.topic, partition, 0 if part is None else part.whole_from)
         return KafkaChecked(self._breaks, self._records, self._gaps, self._unnoted)
 
     async def _found(self, places: NotedPlaces) -> PartitionFound:

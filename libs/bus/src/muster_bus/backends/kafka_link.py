@@ -44,7 +44,10 @@ class Closable(Protocol):
 
 
 class KafkaLink:
-    """The settings of the Kafka log and the connection options of its clients."""
+    """The settings of the Kafka log and the connection options of its clients.
+
+    :ivar takes_notes: whether the brokers store texts as long as notes with offsets.
+    """
 
     def __init__(self, specs: Sequence[TopicSpec], settings: LogSettings, clock: Clock) -> None:
         self.settings = settings
@@ -64,6 +67,7 @@ class KafkaLink:
         self.admin: AIOKafkaAdminClient | None = None  # set while the log is open
         self.closed = False
         self.children: set[Closable] = set()
+        self.takes_notes = True
 
     @property
     def name(self) -> str:

@@ -207,10 +207,13 @@ def refuse(breaks: Sequence[Break], name: str) -> None:
 
 
 class OwnerNotes:
-    """The notes of one owner. A failed commit makes them useless, as it does the owner."""
+    """The notes of one owner. A failed commit makes them useless, as it does the owner.
 
-    def __init__(self, places: NotedPlaces, found: PartitionFound) -> None:
-        self.places, self.found = places, found
+    :param is_stored: whether the brokers take the text.
+    """
+
+    def __init__(self, places: NotedPlaces, found: PartitionFound, *, is_stored: bool = True) -> None:
+        self.places, self.found, self._is_stored = places, found, is_stored
         self._live: LiveKeys | None = None
         self._position = found.position
         if self._position is None and found.note is not None:
@@ -218,7 +221,9 @@ class OwnerNotes:
         noted = {} if found.note is None else found.note.parts
         self._ends = {place: there.end for place, there in found.present.items()}
         self._whole_from = {
-            place: noted[name].whole_from for place in places.all if (name := places.name_of(place)) in noted
+            place: part.whole_from
+            for place in places.all
+            if (part := noted.get(places.name_of(place))) is not None and part.topic_id == found.present[place].topic_id
         }
 
     @property
@@ -256,6 +261,8 @@ class OwnerNotes:
         self._position = self._position if position is None else position
         if self._position is None:
             return {}
+        if not self._is_stored:
+            return {self.places.requests: OffsetAndMetadata(self._position, "")}
         parts = {}
         for place in self.places.all:
             count = counts.get(place, 0)

@@ -44,6 +44,7 @@ _TRANSACTION_RETRY_S = 0.005
 _COORDINATOR_RETRY_S = RETRY_MS / 1000
 TRANSACTION_BATCH_BYTES = 1 << 20  # most transactions are one batch per partition
 _ABORT_TIMEOUT_S = 1.0
+_FENCING = (errors.ProducerFenced, errors.InvalidProducerEpoch)
 _LOOKED_AT_ONCE = 4096  # records: some milliseconds
 
 
@@ -108,7 +109,7 @@ class KafkaOwner:
             return
         places = NotedPlaces(topics, names, self._group, self._place.partition)
         found = await places.look_up(self._producer.client)
-        self.notes = OwnerNotes(places, found)
+        self.notes = OwnerNotes(places, found, is_stored=self._link.takes_notes)
         if found.position is None and found.note is not None:
             log.warning(
                 "owner.position_from_note", group=self._group, topic=self._place.topic, position=found.note.position
@@ -160,7 +161,12 @@ class KafkaOwner:
             await self._abort()
             raise
         except (errors.KafkaError, errors.IllegalOperation, OSError, AssertionError) as error:
-            if _is_fencing(error) or self._was_fenced():
+            if self._has_failed_for(error, errors.OffsetMetadataTooLargeError):
+                self._link.takes_notes = False  # for the next owner
+                log.warning(
+                    "owner.without_notes", owner=self._story, remedy="offset.metadata.max.bytes=4096 at the brokers"
+                )
+            if self._has_failed_for(error, *_FENCING):
                 self._ended = "it was fenced"
                 self._count_failure("fenced")
                 raise Fenced(f"{self._story}: taken over") from error
@@ -228,12 +234,13 @@ class KafkaOwner:
             async with asyncio.timeout(_ABORT_TIMEOUT_S):
                 await self._producer.abort_transaction()
 
-    def _was_fenced(self) -> bool:
-        """Tells whether the producer was fenced. aiokafka raises the fencing error for one waiter only; others get
+    def _has_failed_for(self, error: BaseException, *kinds: type[BaseException]) -> bool:
+        """Tells whether an error of these kinds ended the producer. aiokafka raises it for one waiter only; others get
         later errors.
         """
         task = self._producer._sender.sender_task
-        return task is not None and task.done() and not task.cancelled() and _is_fencing(task.exception())
+        ended = task.exception() if task is not None and task.done() and not task.cancelled() else None
+        return _is_of(error, kinds) or _is_of(ended, kinds)
 
     def _count_failure(self, reason: str) -> None:
         metrics.transactions_failed.labels("kafka", reason).inc()
@@ -287,9 +294,9 @@ async def _gather(work: Sequence[Awaitable[Any]]) -> None:
         await asyncio.gather(*work)
 
 
-def _is_fencing(error: BaseException | None) -> bool:
+def _is_of(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
     while error is not None:
-        if isinstance(error, (errors.ProducerFenced, errors.InvalidProducerEpoch)):
+        if isinstance(error, kinds):
             return True
         error = error.__cause__
     return False

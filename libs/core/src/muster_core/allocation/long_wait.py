@@ -44,6 +44,8 @@ TURNS_MAX = 100
 PREEMPTIONS_PER_LEAF_MAX = 10
 # Searches for victims in one cycle: in a large cluster each may take tens of milliseconds, while requests wait.
 SEARCHES_MAX = 20
+# Groups of asks that one cycle reports as too large for the cluster.
+REPORTS_MAX = 128
 # Where asks are backfilled, the node to reserve is the one of so many that is due first.
 NODES_COMPARED = 100
 # How long asks are collected before the RM gets a message that the cluster is too small for them.
@@ -92,11 +94,14 @@ class LongWait:
         # Waitlists to report, but a limit stopped them at the last check. They stay here until something changes.
         self._limited: dict[Waitlist, None] = {}
         self.report_ns = 0
+        self._reporting = False  # what the last cycle did not report comes in the next one
         self.gone = False
 
     @property
     def waiting(self) -> bool:
         """Whether a waitlist can get its turn now. False: the search stopped for an answer before it tried the list."""
+        if self.report_ns and self._reporting:
+            return True
         stopped = self._questions.turns.stopped
         return any(waitlist.holds or not stopped for waitlist in self._due)
 
@@ -279,7 +284,8 @@ class LongWait:
         if self._due:
             yield from self._allot_turns(out, now_ns, all_tried=all_tried)
         if self.report_ns and now_ns >= self.report_ns:
-            self._report(out, now_ns)
+            yield from self._report(out, now_ns)
+            self._reporting = bool(self.report_ns)
 
     def _allot_turns(self, out: Outcome, now_ns: int, *, all_tried: bool) -> Steps:
         state = self._state
@@ -524,9 +530,12 @@ class LongWait:
 
     # ---- the autoscaler --------------------------------------------------------------------------------------------
 
-    def _report(self, out: Outcome, now_ns: int) -> None:
-        """Reports the asks that only a larger cluster can help to the RM, each ask once."""
-        self.report_ns = 0
+    def _report(self, out: Outcome, now_ns: int) -> Steps:
+        """Reports the asks that only a larger cluster can help to the RM, each ask once; in steps.
+
+        Very many of them are reported in several cycles.
+        """
+        self.report_ns = count = 0
         no_node = self._waiting.no_node
         stuck, self._stuck = self._stuck, {}
         for group in stuck:
@@ -535,6 +544,9 @@ class LongWait:
                 self._tell(group, out, now_ns)
         unreported, self._unreported = self._unreported, {}
         for waitlist in unreported:
+            if count >= REPORTS_MAX:
+                self._unreported[waitlist], self.report_ns = None, now_ns
+                continue
             if waitlist.wait_point is not no_node:
                 continue  # its asks are reported when it is woken or parked again
             if not waitlist.holds:  # the budget ran out before it was tried
@@ -542,6 +554,9 @@ class LongWait:
                 continue
             for group in list(self._waiting.parking.unreported.get(waitlist, ())):
                 self._report_group(waitlist, group, out, now_ns)
+                count += 1
+                if not count % SOME:
+                    yield
 
     def _report_group(self, waitlist: Waitlist, group: AskGroup, out: Outcome, now_ns: int) -> None:
         head = group.head()

@@ -17,6 +17,7 @@ from muster_core.config.config import (
     set_quantities,
 )
 from muster_core.config.properties import duration_text
+from muster_core.model.steps import SOME
 
 # Limit of a value in a line: access lists and lists of rules may be long, and an answer has many lines.
 CHARACTERS_MAX = 200
@@ -51,25 +52,35 @@ def _shown(text: str) -> str:
 
 def diff(old: ClusterConfig, new: ClusterConfig) -> list[Change]:
     """All differences that matter: partitions in the old order, then new ones; their queues and keys likewise."""
+    return [change for change in differences(old, new) if change is not None]
+
+
+def differences(old: ClusterConfig, new: ClusterConfig) -> Iterator[Change | None]:
+    """The same one by one, with a None after each few queues: there, others can work."""
     before = {partition.name.lower(): partition for partition in old.partitions}
     after = {partition.name.lower(): partition for partition in new.partitions}
-    changes: list[Change] = []
     for key, partition in {**before, **after}.items():
         was, becomes = before.get(key), after.get(key)
         if was is not None and becomes is not None:
-            changes += _partition_changes(was, becomes)
+            yield from _partition_changes(was, becomes)
         else:
             there = ("partition" if was is not None else "", "partition" if becomes is not None else "")
-            changes.append(Change("", "partition", *there, partition.name))
-    return changes
+            yield Change("", "partition", *there, partition.name)
 
 
-def _partition_changes(old: PartitionConfig, new: PartitionConfig) -> Iterator[Change]:
+def _partition_changes(old: PartitionConfig, new: PartitionConfig) -> Iterator[Change | None]:
     for what, text, new_text in _pairs(_partition_facts(old), _partition_facts(new)):
         yield Change("", what, text, new_text, old.name)
-    before = {queue.path: queue for queue in effective_queues(old.root)}
-    after = {queue.path: queue for queue in effective_queues(new.root)}
-    for path in {**before, **after}:
+    before: dict[str, EffectiveQueue] = {}
+    after: dict[str, EffectiveQueue] = {}
+    for root, found in ((old.root, before), (new.root, after)):
+        for queue in effective_queues(root):
+            found[queue.path] = queue
+            if not len(found) % SOME:
+                yield None
+    for count, path in enumerate({**before, **after}, 1):
+        if not count % SOME:
+            yield None
         was, becomes = before.get(path), after.get(path)
         if was is not None and becomes is not None:
             for what, text, new_text in _pairs(_queue_facts(was), _queue_facts(becomes)):

@@ -7,9 +7,24 @@ from msgspec import field
 from muster_rest.shapes.base import Whole
 
 
+class CountsDao(Whole, kw_only=True):
+    """What an RM has now, in all its partitions. ``applications``: live ones. ``asks``: pending allocations.
+    ``allocations``: those of applications, as ``totalContainers`` counts them.
+    """
+
+    nodes: int
+    applications: int
+    asks: int
+    allocations: int
+    queues: int
+    users: int
+
+
 class QuotaDao(Whole, kw_only=True):
-    """What an RM has of something, and its limit (0: none). ``reached``: something was refused for it a short while
-    ago.
+    """The use of a quota, and its limit (0: none). ``reached``: something was refused for it a short while ago.
+
+    The use is no count: ``allocations`` has pending and foreign ones, too, and ``applications`` those that have ended
+    and are stored.
     """
 
     name: str
@@ -47,6 +62,7 @@ class ResourceManagerDao(Whole, kw_only=True):
     callbacks_since: int
     callbacks: list[str]
     identity: str
+    counts: CountsDao
     quotas: list[QuotaDao]
 
 

@@ -213,7 +213,7 @@ class Forecaster:
                 child, self._child = self._child, None
                 await child.end()
         except (OSError, TimeoutError, ValueError) as error:
-            log.warning("forecast failed", error=repr(error))
+            log.warning("forecast failed", error=error)
         return answer if answer is not None else Failed("its process ended before it was done")
 
 

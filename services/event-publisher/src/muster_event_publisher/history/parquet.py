@@ -118,15 +118,24 @@ def read_footer(place: Place, path: str) -> Footer:
 
     try:
         with place.open(path) as file:
-            stored = msgspec.json.decode((pq.read_metadata(file).metadata or {})[_FOOTER])
+            metadata = pq.read_metadata(file)
+    except pa.ArrowException as error:
+        if isinstance(error, OSError):
+            raise
+        raise Unreadable(f"{path} is no Parquet file of Muster: {error}") from error
+    return footer_of(metadata, path)
+
+
+def footer_of(metadata: Any, path: str) -> Footer:
+    """The footer among a file's metadata. Raises Unreadable."""
+    try:
+        stored = msgspec.json.decode((metadata.metadata or {})[_FOOTER])
         return Footer(
             LastEvent(*stored["last"]),
             [(rm_id, instance, first, last) for rm_id, instance, first, last in stored["runs"]],
             {(rm_id, instance): last for rm_id, instance, last in stored["known"]},
         )
-    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-        if isinstance(error, OSError):
-            raise
+    except (KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"{path} is no Parquet file of Muster: {error}") from error
 
 

@@ -15,9 +15,11 @@ from typing import Any
 
 from muster_bus.topics import Topics
 
+from muster_event_publisher.ended.events import Mark, Selection, Stretch
 from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
 from muster_event_publisher.history.files import Unreadable, folder_of, generations, spans
 from muster_event_publisher.history.parquet import SUFFIX, Footer, read_footer
+from muster_event_publisher.history.parquet_past import ParquetPast
 from muster_event_publisher.history.places import Place
 from muster_event_publisher.history.rebuild import serialised
 from muster_event_publisher.history.registry import FileOptions, SinkContext, options_as
@@ -49,6 +51,7 @@ class ParquetReader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name} reader")
         self._listings: dict[int, tuple[float, list[str]]] = {}
         self._footers: OrderedDict[str, Footer] = OrderedDict()
+        self._past = ParquetPast(name, place, lambda rm_id: _paths(place, topics.partition_of(rm_id)))
 
     async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
         try:
@@ -61,7 +64,12 @@ class ParquetReader:
         except Unreadable as error:
             raise SinkUnfit(self.name, f"{self._place.shown}: {error}") from error
 
+    async def past(self, rm_id: str, below: Mark | None, selection: Selection, most: int) -> Stretch:
+        """See :class:`muster_event_publisher.ended.events.PastReader`."""
+        return await self._past.past(rm_id, below, selection, most)
+
     async def close(self) -> None:
+        await self._past.close()
         await asyncio.to_thread(self._thread.shutdown, wait=True)
         self._place.close()
 
@@ -94,17 +102,10 @@ class ParquetReader:
         return found
 
     def _paths(self, partition: int) -> list[str]:
-        """The partition's files, oldest first."""
+        """See :func:`_paths`; remembered for a while."""
         listed_at, paths = self._listings.get(partition, (0.0, []))
         if not paths or time.monotonic() - listed_at > _LISTED_FOR_S:
-            paths = []
-            for generation in generations(self._place):
-                folder = folder_of(generation, partition)
-                if generation == 0:
-                    names = [name for name in self._place.names(folder) if name.endswith(SUFFIX)]
-                else:
-                    names = [span.name for span in spans(self._place, folder, SUFFIX)]
-                paths += [f"{folder}/{name}" for name in names]
+            paths = _paths(self._place, partition)
             self._listings[partition] = (time.monotonic(), paths)
         return paths
 
@@ -142,3 +143,16 @@ class ParquetReader:
             values += [serialised(*row) for row in zip(*columns, strict=True)]
             pause()
         return values
+
+
+def _paths(place: Place, partition: int) -> list[str]:
+    """The partition's files, oldest first. Raises OSError."""
+    paths: list[str] = []
+    for generation in generations(place):
+        folder = folder_of(generation, partition)
+        if generation == 0:
+            names = [name for name in place.names(folder) if name.endswith(SUFFIX)]
+        else:
+            names = [span.name for span in spans(place, folder, SUFFIX)]
+        paths += [f"{folder}/{name}" for name in names]
+    return paths

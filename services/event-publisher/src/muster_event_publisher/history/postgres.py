@@ -38,7 +38,7 @@ from muster_event_publisher.settings import SslMode, check_postgres, plain_schem
 
 log = structlog.get_logger(__name__)
 
-_DAY_NS = 24 * 60 * 60 * 1_000_000_000
+DAY_NS = 24 * 60 * 60 * 1_000_000_000
 # Two publishers that start at once migrate one after the other.
 _MIGRATION_LOCK = 0x6D7573746572
 # Longest time for all migrations: an index on a large table takes minutes.
@@ -66,7 +66,7 @@ class PostgresOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=True)
 
-    dsn: SecretStr = Field(description="postgresql://user:password@host/database")
+    dsn: SecretStr = Field(description="postgresql://user:…@host/database")
     schema_: str = Field("muster", alias="schema", description="schema that holds the tables; made when absent")
     flush_records: int = Field(10_000, ge=1, description="a write is made when so many events wait")
     flush_s: float = Field(1.0, gt=0, description="or when the oldest has waited so long")
@@ -185,7 +185,7 @@ class PostgresSink:
             await self._drop_old_days(connection)
             for piece in pieces(batch, self._transaction_records):
                 rows = self._young(await asyncio.to_thread(_rows, piece.runs))
-                await self._ensure_days(connection, {row[3] // _DAY_NS for row in rows})
+                await self._ensure_days(connection, {row[3] // DAY_NS for row in rows})
                 async with connection.transaction():
                     await self._store(connection, piece, rows)
 
@@ -216,14 +216,14 @@ class PostgresSink:
     @property
     def _first_day(self) -> int | None:
         """The oldest day that is kept."""
-        return day_ns(self._clock) // _DAY_NS - self._retention_days if self._retention_days else None
+        return day_ns(self._clock) // DAY_NS - self._retention_days if self._retention_days else None
 
     def _young(self, rows: list[_Row]) -> list[_Row]:
         """The rows that are within the retention."""
         first = self._first_day
         if first is None:
             return rows
-        kept = [row for row in rows if row[3] // _DAY_NS >= first]
+        kept = [row for row in rows if row[3] // DAY_NS >= first]
         metrics.EXPORT_EXPIRED.labels(self.name).inc(len(rows) - len(kept))
         return kept
 
@@ -240,7 +240,8 @@ class PostgresSink:
             f"{self._schema}.events",
         )
         for name in sorted(row["relname"] for row in rows):
-            if not _DAY_TABLE(name) or _day_of(name) >= first:
+            day = day_of(name)
+            if day is None or day >= first:
                 continue
             try:
                 async with connection.transaction():
@@ -249,7 +250,7 @@ class PostgresSink:
             except asyncpg.LockNotAvailableError:
                 log.info("a day over its time is being read; dropped later", day=name)
                 return
-            self._days.discard(_day_of(name))
+            self._days.discard(day)
             log.info("day over its time dropped", day=name, retention_days=self._retention_days)
 
     async def _ensure_days(self, connection: asyncpg.Connection, days: set[int]) -> None:
@@ -257,7 +258,7 @@ class PostgresSink:
             name = f"events_{_day_name(day)}"
             exists = await connection.fetchval("select to_regclass($1)", f"{self._schema}.{name}")
             if exists is None:
-                low, high = day * _DAY_NS, (day + 1) * _DAY_NS
+                low, high = day * DAY_NS, (day + 1) * DAY_NS
                 bounds = f"from ({low if day > -106752 else 'minvalue'}) to ({high if day < 106751 else 'maxvalue'})"
                 try:
                     await connection.execute(
@@ -379,6 +380,8 @@ def _day_name(day: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).strftime("%Y%m%d")
 
 
-def _day_of(name: str) -> int:
-    """The day of a table, as days since 1970."""
+def day_of(name: str) -> int | None:
+    """The day of a table, as days since 1970; None: the table is no day's."""
+    if not _DAY_TABLE(name):
+        return None
     return (datetime.strptime(name, "events_%Y%m%d").replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).days

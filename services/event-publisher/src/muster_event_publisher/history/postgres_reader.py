@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 from msgspec.json import decode
 from pydantic import SecretStr
 
+from muster_event_publisher.ended.events import Mark, Selection, Stretch
 from muster_event_publisher.history.postgres import PostgresOptions, storable
+from muster_event_publisher.history.postgres_past import past
 from muster_event_publisher.history.postgres_server import PostgresAccess, PostgresServer
 from muster_event_publisher.history.rebuild import serialised
 from muster_event_publisher.history.registry import SinkContext, options_as
 from muster_event_publisher.history.slices import SLICE, pause
 from muster_event_publisher.log_search import OldEvents
 
+T = TypeVar("T")
+
 _NO_ACCESS = PostgresAccess()
+# Nothing has been written yet, or not by this version.
+_NOTHING_YET = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError)
 
 
 def make_reader(options: Mapping[str, object], context: SinkContext) -> PostgresReader:
@@ -45,27 +51,46 @@ class PostgresReader:
         self._lock = asyncio.Lock()
 
     async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
+        rows = await self._alone(lambda: self._rows(storable(rm_id), storable(instance), start, count))
+        return await asyncio.to_thread(_consecutive, rows)
+
+    async def past(self, rm_id: str, below: Mark | None, selection: Selection, most: int) -> Stretch:
+        """See :class:`muster_event_publisher.ended.events.PastReader`. The limit is that of a statement."""
+        return await self._alone(lambda: self._past(rm_id, below, selection))
+
+    async def _alone(self, read: Callable[[], Awaitable[T]]) -> T:
+        """One read at a time, on one connection. Raises SinkError."""
         async with self._lock:
             try:
-                rows = await self._rows(storable(rm_id), storable(instance), start, count)
+                return await read()
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 await self._drop()
                 raise self._server.away(error) from None
             except BaseException:
                 await self._drop()
                 raise
-        return await asyncio.to_thread(_consecutive, rows)
 
     async def close(self) -> None:
         async with self._lock:
             await self._drop()
 
-    async def _rows(self, rm_id: str, instance: str, start: int, count: int) -> Sequence[Any]:
+    async def _connected(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._server.connect("muster event-publisher, reading")
+        return self._connection
+
+    async def _past(self, rm_id: str, below: Mark | None, selection: Selection) -> Stretch:
+        connection = await self._connected()
+        try:
+            return await past(connection, self._schema, rm_id, below, selection)
+        except _NOTHING_YET:
+            return Stretch([], None)
+
+    async def _rows(self, rm_id: str, instance: str, start: int, count: int) -> Sequence[Any]:
+        connection = await self._connected()
         try:
             # Each day is read in the order of its key; the days are merged as far as needed.
-            rows: list[Any] = await self._connection.fetch(
+            rows: list[Any] = await connection.fetch(
                 f"""
                 select id, timestamp_ns, type_number, change_type_number, change_detail_number, object_id, reference_id,
                     message, resource, record
@@ -78,8 +103,8 @@ class PostgresReader:
                 count,
             )
             return rows
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError):
-            return []  # nothing has been written yet, or not by this version
+        except _NOTHING_YET:
+            return []
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -34,7 +34,7 @@ from muster_gateway.access.request_codec import REQUEST_BYTES_MAX, may_be_large,
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
 from muster_gateway.call_limits import CallLimits
-from muster_gateway.errors import NotIdentified, NotPermitted, OverLimit, RightWithdrawn, TooFast, shown
+from muster_gateway.errors import NotIdentified, NotPermitted, OverLimit, RightWithdrawn, TooFast, shortened
 from muster_gateway.identity import Asked, Doorman
 from muster_gateway.rates import Rates, pushback
 from muster_gateway.seldom import Seldom
@@ -201,8 +201,8 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
                 more = {"not_told": left_out} if left_out else {}
                 log.warning(
                     "grpc call refused",
-                    method=shown(method.path),
-                    client=shown(peer),
+                    method=shortened(method.path),
+                    client=shortened(peer),
                     status=refused.code.name,
                     why=str(refused),
                     **more,

@@ -92,7 +92,7 @@ def _or_down(
 class RedisSessions:
     """See :class:`muster_gateway.sessions.contract.SessionStore`.
 
-    :param url: redis://[user:password@]host:port/db, or rediss:// with TLS.
+    :param url: redis://[user:…@]host:port/db, or rediss:// with TLS.
     :param prefix: of all keys.
     :param username: when the URL has none; likewise ``password``.
     :raises StoreFileUnusable: the password's file, or one of TLS, cannot be used.

@@ -76,7 +76,7 @@ Key = tuple[str, str]
 class RedisOptions(InformerOptions):
     """The options of an informer of the kind ``redis``."""
 
-    url: SecretStr = Field(description="redis://[user:password@]host:port/db; rediss:// with TLS")
+    url: SecretStr = Field(description="redis://[user:…@]host:port/db; rediss:// with TLS")
     key: str = Field(min_length=1, description="the hash")
     stream: str = Field(min_length=1, description="the stream of changes")
     username: str = Field("", description="user, if the URL has none")
@@ -98,7 +98,7 @@ class RedisOptions(InformerOptions):
     def _is_url(cls, value: SecretStr) -> SecretStr:
         url = value.get_secret_value()
         if not url.startswith(("redis://", "rediss://")) or "?" in url:
-            raise ValueError("expected redis://[user:password@]host:port/db, or rediss://, without a query")
+            raise ValueError("expected redis://[user:…@]host:port/db, or rediss://, without a query")
         return value
 
     @model_validator(mode="after")
@@ -157,7 +157,7 @@ class RedisSource:
         try:
             self._redis = _client(options, context)
         except (ValueError, OSError):
-            raise wrong(context, "url", "expected redis://[user:password@]host:port/db, or rediss://") from None
+            raise wrong(context, "url", "expected redis://[user:…@]host:port/db, or rediss://") from None
         self._had_hash = False
 
     async def list(self) -> Listing:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from muster_core.model.quotas import QuotaKind
-from muster_rest.shapes.managers import ConfigurationDao, QuotaDao, ResourceManagerDao
+from muster_rest.shapes.managers import ConfigurationDao, CountsDao, QuotaDao, ResourceManagerDao
 from muster_runtime import rm_words
 from muster_runtime.secrets import masked, masked_text, masked_yaml
 from muster_state.follower import RmInfo, RmState
+
+from muster_view.rest import dao
 
 _WANTS = ("predicates", "preemption_predicates", "scheduling_states", "state_dump", "events")
 
@@ -50,12 +52,27 @@ def shown(state: RmState, description: str, *, default: bool) -> ResourceManager
         callbacks_since=info.callbacks_since_ns,
         callbacks=[name for name in _WANTS if info.callbacks.connected and getattr(info.callbacks, name)],
         identity=info.identity,
+        counts=counts(state),
         quotas=[
             QuotaDao(
                 name=kind, used=quotas.used(kind), limit=getattr(info.quotas, kind), reached=kind in info.quotas_reached
             )
             for kind in QuotaKind
         ],
+    )
+
+
+def counts(state: RmState) -> CountsDao:
+    """What the RM has: O(users and partitions)."""
+    partitions = list(state.core.partitions.values())
+    used = state.core.quotas.used
+    return CountsDao(
+        nodes=used(QuotaKind.NODES),
+        applications=sum(sum(each.users.values()) for each in partitions),
+        asks=used(QuotaKind.ASKS),
+        allocations=dao.total_containers(partitions),
+        queues=used(QuotaKind.QUEUES),
+        users=used(QuotaKind.USERS),
     )
 
 

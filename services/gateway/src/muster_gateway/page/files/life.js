@@ -3,6 +3,7 @@
 import { clock, duration, ms, natural } from "./format.js";
 
 const APP = 2;
+const NODE = 3;
 const ADD = 2;
 const REMOVE = 3;
 const REQUEST = 201;
@@ -29,6 +30,8 @@ export function life(app, events, now) {
     return asks.get(key);
   };
   for (const event of events) {
+    // (Only the history has a node's events among an application's.)
+    if (event.type === NODE && event.eventChangeType === ADD && asks.has(event.referenceID)) asks.get(event.referenceID).node = event.objectID;
     if (event.type !== APP || !event.referenceID) continue;
     const at = ms(event.timestampNano);
     const detail = event.eventChangeDetail ?? 0;
@@ -58,7 +61,7 @@ export function life(app, events, now) {
   return { from: begin, to: Math.max(end, begin + 1), states, asks: found, load, told: told(app, states, found, load) };
 }
 
-const OVER = new Set(["Completed", "Failed", "Rejected", "Expired"]);
+const OVER = new Set(["Completed", "Failed", "Rejected", "Removed", "Expired"]);
 
 function statesOf(app, now) {
   const log = app.stateLog ?? [];

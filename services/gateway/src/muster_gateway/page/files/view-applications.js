@@ -5,6 +5,7 @@ import { queuePart } from "./api.js";
 import { timeline } from "./chart.js";
 import { pointer } from "./crosshair.js";
 import { h } from "./dom.js";
+import { absence, asApplication, fromHistory, lastLife, lives, pastAllocations } from "./ended.js";
 import { ago, count, duration, grouped, moment, ms, of, resource, types } from "./format.js";
 import { life } from "./life.js";
 import { absent, chip, dotted, field, figure, options, paged, quantities, sortable } from "./parts.js";
@@ -20,6 +21,9 @@ const PAGE = 100;
 const LANES = 60;
 const ACTIVE = ["New", "Accepted", "Running", "Completing", "Failing", "Resuming"];
 const OVER = ["Completed", "Failed"];
+const REMOVED = "Removed"; // only in the history
+const PAST = 200; // lives of one answer of the history
+const PAST_EVERY_MS = 15_000;
 // The view searches this many of the newest events for an application's own; older ones only on demand.
 const EVENTS_BATCH = 5000;
 const EVENTS_LOOKED_AT = 20_000;
@@ -47,8 +51,36 @@ async function loadList(context) {
   if (state === "all" || OVER.includes(state)) asked.push(context.get([...at, "applications", "completed"]));
   if (state === "all" || state === "Rejected") asked.push(context.get([...at, "applications", "rejected"]));
   const found = await Promise.all(asked);
+  const past = state === "all" || state === REMOVED || state === "Rejected" || OVER.includes(state) ? await history(context) : null;
   // The answer has thousands of allocations; the view keeps only their number.
-  return { kind: "list", queues: queues.map((each) => each.path), apps: found.flat().map(light) };
+  const apps = found.flat().map(light);
+  return { kind: "list", queues: queues.map((each) => each.path), apps: past ? [...apps, ...otherLives(past.lives, apps)] : apps, past };
+}
+
+/** The ended applications of the history: the newest, and as many older ones as the reader wanted. */
+async function history(context) {
+  const { q = "" } = context.params;
+  const known = context.memory.past?.q === q ? context.memory.past : (context.memory.past = { q, older: [], next: null, further: false });
+  if (Date.now() - (known.at ?? 0) > PAST_EVERY_MS) Object.assign(known, { newest: await lives(context, "application", { q, count: PAST }), at: Date.now() });
+  const { newest } = known;
+  if (known.next === null && !newest.failed) known.next = newest.next;
+  if (known.further && known.next) {
+    known.further = false;
+    const more = await lives(context, "application", { q, count: PAST, before: known.next });
+    known.older.push(...more.ended);
+    known.next = more.next;
+  }
+  const every = new Map([...newest.ended, ...known.older].map((each) => [`${each.name} ${each.end}`, each]));
+  return { lives: [...every.values()], next: known.next, note: newest.note };
+}
+
+/** The lives of the history that the view's lists do not have. */
+function otherLives(ended, apps) {
+  const shown = new Map(apps.map((app) => [app.id, app.submitted]));
+  return ended.filter((each) => !shown.has(each.name) || each.end < shown.get(each.name)).map((each) => ({
+    id: each.name, key: `${each.name} ${each.end}`, state: each.state, queue: each.queueName ?? "", user: each.user ?? "", used: {}, pending: {},
+    allocations: 0, asks: 0, submitted: each.begin, finished: each.end, why: each.message ?? "",
+  }));
 }
 
 function light(app) {
@@ -84,7 +116,7 @@ function sorted(apps, sort) {
   });
 }
 
-function renderList(context, { apps, queues }) {
+function renderList(context, { apps, queues, past }) {
   const { state = "", queue = "", user = "", q = "", sort = "-submitted" } = context.params;
   const set = (params, again) => context.set(params, { again });
   const found = kept(context.memory, "found", [apps, state, queue, user, q, sort], () => sorted(matching(apps, context.params), sort));
@@ -96,7 +128,7 @@ function renderList(context, { apps, queues }) {
     h("form", { class: "filters", role: "search", "aria-label": "Filter applications", on: { submit: (event) => event.preventDefault() } },
       field("Text", h("input", { type: "search", name: "q", value: q, placeholder: "id, queue or user", on: { input: (event) => set({ q: event.target.value }, false) } })),
       field("State", h("select", { name: "state", value: state, on: { change: (event) => set({ state: event.target.value }) } },
-        options([...ACTIVE, ...OVER, "Rejected", ["all", "All, ended ones included"]], "Active"))),
+        options([...ACTIVE, ...OVER, "Rejected", REMOVED, ["all", "All, ended ones included"]], "Active"))),
       field("Queue", h("select", { name: "queue", value: queue, on: { change: (event) => set({ queue: event.target.value }) } }, options(queue && !queues.includes(queue) ? [...queues, queue] : queues, "All"))),
       field("User", h("select", { name: "user", value: user, on: { change: (event) => set({ user: event.target.value }, false) } }, options(users, "All"))),
       filtered ? h("button", { type: "button", class: "quiet", on: { click: () => set({ q: "", state: "", queue: "", user: "" }) } }, "Clear") : null),
@@ -108,8 +140,10 @@ function renderList(context, { apps, queues }) {
             sortable("Application", "id", sort, by), sortable("State", "state", sort, by), sortable("Queue", "queue", sort, by, { class: "wide" }), sortable("User", "user", sort, by, { class: "wide" }),
             sortable("Uses", "used", sort, by, { class: "medium takes", "data-first": "down" }), sortable("Allocations", "allocations", sort, by, { class: "num medium", "data-first": "down" }),
             sortable("Pending asks", "asks", sort, by, { class: "num", "data-first": "down" }), sortable("Submitted", "submitted", sort, by, { class: "num medium", "data-first": "down" }))),
-          h("tbody", { class: "rows" }, near(context, found, { key: (app) => app.id, row: (app, props) => row(context, app, props), columns: 8 })))
+          h("tbody", { class: "rows" }, near(context, found, { key: (app) => app.key ?? app.id, row: (app, props) => row(context, app, props), columns: 8 })))
       : h("p", { class: "empty" }, filtered ? "No application matches." : "No application is active."),
+    past ? h("p", { class: "note" }, past.note || "With what ended, from the history. ",
+      past.next ? h("button", { type: "button", class: "quiet", on: { click: () => { context.memory.past.further = true; context.wake(); } } }, "Look further back") : null) : null,
   ];
 }
 
@@ -122,7 +156,7 @@ function row(context, app, props) {
     h("td", { class: "medium" }, quantities(app.used, "–")),
     h("td", { class: "num medium" }, grouped(app.allocations)),
     h("td", { class: "num" }, app.asks ? h("a", { class: "more", href: context.link("applications", app.id), title: reason(app.why) }, grouped(app.asks)) : "–"),
-    h("td", { class: "num medium" }, h("time", { title: moment(app.submitted) }, ago(app.submitted))));
+    h("td", { class: "num medium" }, app.submitted ? h("time", { title: moment(app.submitted) }, ago(app.submitted)) : "–"));
 }
 
 // ---- one application ------------------------------------------------------------------------------------------------
@@ -134,7 +168,10 @@ async function loadOne(context) {
     context.find(["explain", "application", context.thing], { partition: context.partition }),
   ]);
   app ??= await listed(context, why);
-  if (!app) return { kind: "one", app, elsewhere: await context.elsewhere("application", context.thing) };
+  if (!app) {
+    const [elsewhere, gone] = await Promise.all([context.elsewhere("application", context.thing), lastLife(context, "application", true)]);
+    return { kind: "one", app, elsewhere, gone };
+  }
   memory.twins ??= await twins(context);
   await follow(context);
   return { kind: "one", app, why, story: memory.story, twins: memory.twins };
@@ -213,26 +250,29 @@ async function back(context, story, most) {
   }
 }
 
-function renderOne(context, { app, why, story, twins, elsewhere }) {
+function renderOne(context, { app: present, why, story, twins = [], elsewhere, gone }) {
   const back = h("p", { class: "crumb" }, h("a", { href: context.link("applications") }, "Applications"));
-  if (!app) return [back, h("h1", {}, context.thing), absent(context, "applications", "This application does not exist (any more): ended ones are deleted after three days.", elsewhere)];
+  const past = present ? null : gone?.life;
+  if (!present && !past) return [back, h("h1", {}, context.thing), absent(context, "applications", absence(gone, "application"), elsewhere)];
+  const app = present ?? asApplication(past);
   const now = Date.now();
-  const found = life(app, own(app, story?.events ?? [], twins), now);
+  const found = life(app, past ? past.events ?? [] : own(app, story?.events ?? [], twins), now);
   const held = app.allocations ?? [];
   const waiting = why?.asks ?? [];
   const rows = Number(context.params.lanes) || LANES;
   return [
     back,
     h("div", { class: "head" }, h("h1", {}, app.applicationID), chip(app.applicationState)),
+    past ? fromHistory(past) : null,
     why && !app.rejectedMessage ? h("p", { class: "prose" }, why.sentence ?? why.message) : null,
     app.rejectedMessage ? h("p", { class: "trouble" }, `Rejected: ${app.rejectedMessage}`) : null,
-    actions(context, app),
+    past ? null : actions(context, app),
     h("dl", { class: "figures" },
       h("div", { class: "figure" }, h("dt", {}, "Queue"), h("dd", {}, h("a", { href: context.link("queues", app.queueName) }, app.queueName))),
       h("div", { class: "figure" }, h("dt", {}, "User"), h("dd", {}, app.user ? h("a", { href: context.link("users", app.user) }, app.user) : "–", why?.group ? h("span", { class: "note" }, "counts in group ", h("a", { href: context.link("groups", why.group) }, why.group)) : null)),
-      figure("Submitted", ago(app.submissionTime, now), moment(app.submissionTime)),
-      app.finishedTime ? figure("Took", duration(ms(app.finishedTime - app.submissionTime))) : null,
-      figure("Allocations", grouped(held.length), resource(app.usedResource ?? {})),
+      app.submissionTime ? figure("Submitted", ago(app.submissionTime, now), moment(app.submissionTime)) : null,
+      app.finishedTime && app.submissionTime ? figure("Took", duration(ms(app.finishedTime - app.submissionTime))) : null,
+      figure("Allocations", grouped(past ? past.allocations ?? 0 : held.length), past ? "in all" : resource(app.usedResource ?? {})),
       figure("Pending asks", grouped(waiting.reduce((sum, each) => sum + each.count, 0)), types(app.pendingResource).length ? resource(app.pendingResource) : null)),
     waiting.length || foretold(context).length ? h("section", { class: "card", "aria-labelledby": "whyasks" }, h("h2", { id: "whyasks" }, "Why asks are pending"), whys(context, app.applicationID, waiting), formerly(why?.history ?? [], now)) : null,
     ofApplication(context, why),
@@ -245,7 +285,7 @@ function renderOne(context, { app, why, story, twins, elsewhere }) {
       story && !story.begun ? h("p", { class: "note" }, `Searched the newest ${grouped(story.looked)} events; its beginning is older. `, h("button", { type: "button", class: "quiet", on: { click: () => { story.further = true; context.wake(); } } }, "Look further back")) : null,
       twins.map(({ partition }) => h("p", { class: "note" }, `Another application has this id, in partition ${partition}. Past events may belong to either, because an event does not name its partition. `, h("a", { href: context.link("applications", context.thing, { partition }) }, "Show that one"))),
       statesTable(app)),
-    held.length ? allocations(context, held) : null,
+    held.length ? allocations(context, held) : past ? pastAllocations(context, past, "application") : null,
     (app.placeholderData ?? []).length && !why?.gang ? h("p", { class: "note" }, `It had a gang of ${app.placeholderData.map((each) => `${each.count} ${each.taskGroupName}`).join(", ")}.`) : null,
   ];
 }

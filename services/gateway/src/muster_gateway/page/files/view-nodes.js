@@ -2,6 +2,7 @@
 
 import { button } from "./actions.js";
 import { fill, h } from "./dom.js";
+import { absence, lastLife, removed } from "./ended.js";
 import { ago, count, grouped, natural, of, percent, quantity, types, usedOf } from "./format.js";
 import { absent, bar, chip, field, options, quantities } from "./parts.js";
 import { kept, near } from "./rows.js";
@@ -18,8 +19,8 @@ export async function load(context) {
     context.get(["metrics", "snapshot"], { sections: "scheduler,nodes", nodes: NODES_MAX, partition: context.partition }),
     context.thing ? context.find(["explain", "node", context.thing], { partition: context.partition }) : null,
   ]);
-  const elsewhere = context.thing && !single ? await context.elsewhere("node", context.thing) : [];
-  return { nodes: snapshot.nodes, total: snapshot.scheduler.nodes, single, elsewhere };
+  const [elsewhere, gone] = context.thing && !single ? await Promise.all([context.elsewhere("node", context.thing), lastLife(context, "node")]) : [[], null];
+  return { nodes: snapshot.nodes, total: snapshot.scheduler.nodes, single, elsewhere, gone };
 }
 
 /** A node's usage of one type or ("") of its fullest type; null: it has none of the type. */
@@ -39,14 +40,14 @@ function chosen(nodes, type, q, sort) {
   return found.sort((a, b) => (b.share ?? -1) - (a.share ?? -1) || natural.compare(a.node.nodeId, b.node.nodeId));
 }
 
-export function render(context, { nodes, total, single, elsewhere }) {
+export function render(context, { nodes, total, single, elsewhere, gone }) {
   const { type = "", q = "", sort = "name" } = context.params;
   const kinds = kept(context.memory, "kinds", [nodes], () => types(...nodes.map((each) => each.capacity)));
   const found = kept(context.memory, "found", [nodes, type, q, sort], () => chosen(nodes, type, q, sort));
   const set = (params) => context.set(params, { again: false });
   return [
     h("h1", {}, "Nodes"),
-    context.thing ? detail(context, single, elsewhere) : null,
+    context.thing ? detail(context, single, elsewhere, gone) : null,
     h("form", { class: "filters", role: "search", "aria-label": "Choose nodes", on: { submit: (event) => event.preventDefault() } },
       field("Colour by", h("select", { name: "type", value: type, on: { change: (event) => set({ type: event.target.value }) } }, options(kinds, "Fullest type"))),
       field("Order", h("select", { name: "sort", value: sort, on: { change: (event) => set({ sort: event.target.value }) } }, h("option", { value: "name" }, "Name"), h("option", { value: "full" }, "Fullest first"))),
@@ -241,9 +242,10 @@ function table(context, found, type) {
     h("tbody", { class: "rows" }, near(context, found, { key: (each) => each.node.nodeId, row, columns: 4 })));
 }
 
-function detail(context, node, elsewhere) {
+function detail(context, node, elsewhere, gone) {
   const close = h("a", { class: "away", href: context.link("nodes", "", carried(context)), "aria-label": "Close this node" }, "Close");
-  if (!node) return h("section", { class: "card detail" }, h("div", { class: "head" }, h("h2", {}, context.thing), close), absent(context, "nodes", "This node does not exist (any more).", elsewhere));
+  if (!node && gone?.life) return removed(context, "Node", gone.life, close);
+  if (!node) return h("section", { class: "card detail" }, h("div", { class: "head" }, h("h2", {}, context.thing), close), absent(context, "nodes", absence(gone, "node"), elsewhere));
   const waiting = Object.entries(node.waiting.reasons);
   return h("section", { class: "card detail", "aria-label": `Node ${node.node}` },
     h("div", { class: "head" }, h("h2", {}, node.node), chip(!node.schedulable ? "Draining" : node.ready ? "Ready" : "Not ready"), close),

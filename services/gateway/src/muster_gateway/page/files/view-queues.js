@@ -3,6 +3,7 @@
 
 import { ApiError, queuePart } from "./api.js";
 import { h } from "./dom.js";
+import { absence, lastLife, removed } from "./ended.js";
 import { amount, count, duration, grouped, ms } from "./format.js";
 import { absent, chip, figure, quantities } from "./parts.js";
 import { hash } from "./route.js";
@@ -19,8 +20,8 @@ export async function load(context) {
     context.thing ? context.find(["partition", context.partition, "queue", queuePart(context.thing)]) : null,
     context.thing ? context.find(["explain", "queue", queuePart(context.thing)], { partition: context.partition }) : null,
   ]);
-  const elsewhere = context.thing && !position ? await context.elsewhere("queue", queuePart(context.thing)) : [];
-  return { queues: snapshot.queues, members, single, position, elsewhere };
+  const [elsewhere, gone] = context.thing && !position ? await Promise.all([context.elsewhere("queue", queuePart(context.thing)), lastLife(context, "queue")]) : [[], null];
+  return { queues: snapshot.queues, members, single, position, elsewhere, gone };
 }
 
 /** The other resource managers of the shown one's policy group that the reader may see, with their queues. */
@@ -43,11 +44,11 @@ function managerOf(context) {
   return context.managers.find((each) => each.rmID === context.rm);
 }
 
-export function render(context, { queues, members, single, position, elsewhere }) {
+export function render(context, { queues, members, single, position, elsewhere, gone }) {
   const tree = grown(queues);
   return [
     h("h1", {}, "Queues"),
-    context.thing ? detail(context, queues, single, position, elsewhere) : null,
+    context.thing ? detail(context, queues, single, position, elsewhere, gone) : null,
     shared(context, tree, members),
     h("p", { class: "legend", "aria-hidden": "true" },
       h("span", { class: "key used" }, "used"), h("span", { class: "key wanted" }, "pending"), h("span", { class: "key mark" }, "guaranteed")),
@@ -83,14 +84,15 @@ function cells(node) {
   ];
 }
 
-function detail(context, queues, single, position, elsewhere) {
+function detail(context, queues, single, position, elsewhere, gone) {
   const figures = queues.find((each) => each.path === context.thing);
-  if (!position || !figures) return h("section", { class: "card detail" }, h("h2", {}, context.thing), absent(context, "queues", "This queue does not exist (any more).", elsewhere));
+  const close = h("a", { class: "away", href: context.link("queues"), "aria-label": "Close this queue" }, "Close");
+  if (!position && gone?.life) return removed(context, "Queue", gone.life, close);
+  if (!position || !figures) return h("section", { class: "card detail" }, h("h2", {}, context.thing), absent(context, "queues", absence(gone, "queue"), elsewhere));
   const asks = Object.entries(position.asks).sort((a, b) => b[1] - a[1]);
   const properties = Object.entries(single?.properties ?? {});
   return h("section", { class: "card detail", "aria-label": `Queue ${context.thing}` },
-    h("div", { class: "head" }, h("h2", {}, context.thing), chip(position.state),
-      h("a", { class: "away", href: context.link("queues"), "aria-label": "Close this queue" }, "Close")),
+    h("div", { class: "head" }, h("h2", {}, context.thing), chip(position.state), close),
     h("p", { class: "prose" }, position.message),
     h("dl", { class: "figures" },
       figure("Applications", grouped(figures.applications), figures.applicationsMax ? `${grouped(figures.applicationsRunning)} of ${grouped(figures.applicationsMax)} run` : null),

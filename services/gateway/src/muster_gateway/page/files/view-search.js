@@ -1,7 +1,9 @@
-// The search in everything that the shown RM and partition have: applications, nodes, queues, users, groups and asks.
+// The search in everything that the shown RM and partition have: applications, nodes, queues, users, groups and asks;
+// and in what ended, from the history.
 
 import { h } from "./dom.js";
-import { count, grouped, natural } from "./format.js";
+import { lives } from "./ended.js";
+import { ago, count, grouped, natural } from "./format.js";
 import { chip, dotted } from "./parts.js";
 import { reason } from "./words.js";
 
@@ -11,18 +13,22 @@ export const every_ms = 15_000;
 
 const NODES_MAX = 10_000; // of one answer
 const SHOWN = 20; // of one kind
+const PAST = 100; // lives of one kind
+const PAST_EVERY_MS = 60_000;
 
 /** Everything with a name, as {name, more, where}: `more` is searched too. */
 export async function load(context) {
-  if (!(context.params.q ?? "").trim()) return { kinds: null };
+  const q = (context.params.q ?? "").trim();
+  if (!q) return { kinds: null };
   const at = ["partition", context.partition];
-  const [snapshot, active, completed, rejected, users, groups] = await Promise.all([
+  const [snapshot, active, completed, rejected, users, groups, ...past] = await Promise.all([
     context.get(["metrics", "snapshot"], { sections: "queues,nodes", nodes: NODES_MAX, partition: context.partition }),
     context.get([...at, "applications", "active"]),
     context.get([...at, "applications", "completed"]),
     context.get([...at, "applications", "rejected"]),
     context.get([...at, "usage", "users"]),
     context.get([...at, "usage", "groups"]),
+    ...["application", "node", "queue"].map((kind) => ended(context, kind, q)),
   ]);
   const applications = [...active, ...completed, ...rejected];
   const kinds = [
@@ -33,8 +39,25 @@ export async function load(context) {
     { title: "Users", view: "users", found: named([...users.map((each) => each.userName), ...applications.map((each) => each.user)], "users") },
     { title: "Groups", view: "groups", found: named(groups.map((each) => each.groupName), "groups") },
   ];
+  for (const [at, view] of ["applications", "nodes", "queues"].entries()) add(kinds.find((each) => each.view === view), past[at].ended);
   for (const kind of kinds) for (const each of kind.found) each.low = each.name.toLowerCase();
-  return { kinds };
+  return { kinds, notes: [...new Set(past.map((each) => each.note).filter(Boolean))] };
+}
+
+/** What ended with this text in its name: asked once for each text, because it is read from the history. */
+async function ended(context, kind, q) {
+  const known = ((context.memory.past ??= {})[`${kind} ${q}`] ??= { at: 0, found: null });
+  if (!known.found || known.found.failed || Date.now() - known.at > PAST_EVERY_MS) Object.assign(known, { found: await lives(context, kind, { q, count: PAST }), at: Date.now() });
+  return known.found;
+}
+
+function add(kind, ended) {
+  const names = new Set(kind.found.map((each) => each.name));
+  for (const each of ended) {
+    if (names.has(each.name)) continue;
+    names.add(each.name);
+    kind.found.push({ name: each.name, view: kind.view, state: each.state, note: each.end ? `ended ${ago(each.end)}, from the history` : "from the history" });
+  }
 }
 
 function asksOf(app) {
@@ -61,7 +84,7 @@ function matching(found, wanted) {
     .sort((a, b) => a.rank - b.rank || natural.compare(a.each.name, b.each.name)).map((one) => one.each);
 }
 
-export function render(context, { kinds }) {
+export function render(context, { kinds, notes = [] }) {
   const q = (context.params.q ?? "").trim();
   if (!q || !kinds) return [h("h1", {}, "Search"), h("p", { class: "empty" }, q ? "Loading …" : "Type a part of a name into the field above, and press Enter.")];
   const results = kinds.map((kind) => ({ ...kind, found: matching(kind.found, q.toLowerCase()) })).filter((kind) => kind.found.length);
@@ -70,6 +93,7 @@ export function render(context, { kinds }) {
     h("h1", {}, "Search: ", h("q", {}, q)),
     h("p", { class: "count", role: "status" }, total ? `${count(total, "match", "matches")}` : "Nothing here has this in its name."),
     results.map((kind) => section(context, kind, q)),
+    notes.map((note) => h("p", { class: "note" }, note)),
   ];
 }
 

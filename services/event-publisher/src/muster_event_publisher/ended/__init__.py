@@ -1,0 +1,1 @@
+"""What ended: applications, nodes and queues that the view no longer has, read from their events."""

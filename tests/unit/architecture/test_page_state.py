@@ -1,4 +1,4 @@
-"""One module grades the state of Muster; readers show what it made (docs/decisions/0289-readers-show-one-state.md)."""
+"""The page shows the state of Muster that the gateway made (docs/decisions/0289-readers-show-one-state.md)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,9 @@ from pathlib import Path
 
 import muster_gateway.page
 
-ROOT = Path(__file__).parents[3]
-# Where a state is made: the module that grades, and the decoder of its message.
-MADE_IN = {"libs/rest/src/muster_rest/system_health.py", "apps/cli/src/muster_cli/health_text.py"}
-MAKES = re.compile(r"(?<!class )\b(SystemHealthDao|PartHealthDao|Finding)\(")
 PAGE = Path(muster_gateway.page.__file__).with_name("files")
 # Words that say that all is well.
 GREEN = re.compile(r"up to date|\"good\"|all parts|still placed", re.IGNORECASE)
-
-
-def test_one_module_makes_the_state_of_the_whole() -> None:
-    made = {
-        str(path.relative_to(ROOT))
-        for folder in ("apps", "libs", "services")
-        for path in (ROOT / folder).rglob("src/**/*.py")
-        if MAKES.search(path.read_text(encoding="utf-8"))
-    }
-    assert made == MADE_IN
 
 
 def test_the_page_says_that_all_is_well_only_if_the_state_is_ok() -> None:

@@ -20,6 +20,7 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
 from muster_core.model.commands import AppItem, UpdateAllocations, UpdateApplications
+from muster_gateway.metrics_codec import RmStatus
 from muster_gateway.metrics_service import SERVICE, MetricsServicer
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.view_client import ViewClient
@@ -80,7 +81,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(**settings: Any) -> AsyncIterator[World]:
+async def world(rm_status: Any = None, **settings: Any) -> AsyncIterator[World]:
     topics, clock = Topics(partitions=2), SystemClock()
     log = MemoryLog(topics.specs(), clock)
     await log.start()
@@ -89,7 +90,7 @@ async def world(**settings: Any) -> AsyncIterator[World]:
     async with bench.view() as view:
         door = Door(view.asgi)
         servicer = MetricsServicer(
-            GatewaySettings.model_validate(settings), clock, ViewClient(door, 5.0, 1 << 24), STREAMS
+            GatewaySettings.model_validate(settings), clock, ViewClient(door, 5.0, 1 << 24), STREAMS, rm_status
         )
         server.add_generic_rpc_handlers((servicer.handlers(),))
         port = server.add_insecure_port("127.0.0.1:0")
@@ -135,6 +136,21 @@ async def test_everything_at_once() -> None:
     assert (process.name, process.streams_open) == ("gateway, view", len(STREAMS))
     assert process.memory_bytes > 1 << 20
     assert process.cpu_seconds > 0
+
+
+async def test_the_state_of_the_rm_is_that_of_its_session() -> None:
+    """While no scheduler decides, nobody writes to the log that an RM is away."""
+    asked: list[tuple[str, bool]] = []
+
+    async def status(rm_id: str, paused: bool) -> RmStatus:
+        asked.append((rm_id, paused))
+        return RmStatus("DISCONNECTED", 5, "All its streams were lost.")
+
+    async with world(status) as it:
+        await it.rm()
+        found = await it.stub.Get(Request(sections=[Request.SCHEDULER]))
+        assert (found.state, found.state_since_ns, found.description) == await status("rm1", False)
+    assert asked[0] == ("rm1", False)
 
 
 async def test_only_what_is_asked_for() -> None:

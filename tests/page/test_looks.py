@@ -6,12 +6,13 @@ The pictures are in .artefacts/page: git ignores it, continuous integration keep
 from __future__ import annotations
 
 import asyncio
+import itertools
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from page.conftest import SHOTS, Opened
-from playwright.async_api import expect
+from playwright.async_api import Request, Route, expect
 from up import Up
 
 # View → a selector that exists once the view is drawn.
@@ -61,6 +62,44 @@ async def test_each_view_can_be_read(muster: Up, opened: Opened) -> None:
     SHOTS.mkdir(parents=True, exist_ok=True)
     found = await asyncio.gather(*(_problems(muster, opened, look) for look in LOOKS))
     assert dict(zip(LOOKS, found, strict=True)) == {look: {} for look in LOOKS}
+
+
+# Three parts that do not work, one of them with a name and a sentence of anybody's.
+FAULTS = {
+    "grade": "failed", "part": "scheduler", "since": 1_000 * 10**9, "checked": 1_075 * 10**9,
+    "sentence": "no scheduler has answered for partition 3 for 75 s", "remedy": "start one: muster scheduler",
+    "parts": [
+        {"part": "scheduler", "grade": "failed", "since": 1_000 * 10**9,
+         "sentence": "no scheduler has answered for partition 3 for 75 s", "remedy": "start one: muster scheduler"},
+        {"part": "certificates", "grade": "degraded", "since": 1_000 * 10**9,
+         "sentence": f"{'long-name-' * 30} <img src=x onerror='window.hacked=1'> ends in 3 days", "remedy": ""},
+        {"part": "view", "grade": "degraded", "since": 1_000 * 10**9, "sentence": "it lags", "remedy": "wait"},
+    ],
+}  # fmt: skip
+
+
+async def test_faults_in_the_header_can_be_read(muster: Up, opened: Opened) -> None:
+    for (width, dark), count in itertools.product(LOOKS.values(), (1, 3)):
+        found = {**FAULTS, "parts": FAULTS["parts"][-count:], "grade": "failed" if count == 3 else "degraded"}
+        page = await opened(f"{muster.http}/#/overview?rm=prod", width=width, dark=dark)
+
+        async def answer(route: Route, _: Request, found: dict[str, Any] = found) -> None:
+            await route.fulfill(json=found)
+
+        await page.route("**/ws/v1/health", answer)
+        band = page.locator("#whole")
+        await expect(band).to_contain_text("for 1 min 15 s" if count == 3 else "it lags")
+        if count == 3:
+            await band.get_by_text("and 2 more parts").click()
+            await expect(band.locator("li").first).to_contain_text("ends in 3 days")
+        await page.evaluate(AXE)
+        problems = [*await page.evaluate(CONTROLS), *await page.evaluate(WCAG), *await page.evaluate(SMALL)]
+        assert problems == []
+        assert await page.evaluate("() => document.documentElement.scrollWidth") <= width
+        # Its edge is the content's.
+        left = "(name) => document.querySelector(name).getBoundingClientRect().left"
+        assert await page.evaluate(left, "#whole .inner > *") == await page.evaluate(left, "main h1")
+        await page.screenshot(path=SHOTS / f"faults-{count}-{width}.png")
 
 
 async def _problems(muster: Up, opened: Opened, look: str) -> dict[str, Any]:

@@ -290,7 +290,10 @@ async def test_health_names_checks_and_resource_managers(muster: Up, opened: Ope
     await expect(checks).to_have_count(13)
     await expect(checks.filter(has_text="✓ yes")).to_have_count(13)
     await expect(page.get_by_role("table", name="Registered resource managers")).to_contain_text("large")
-    await expect(page.locator("section", has_text="Gateway").first).to_contain_text("Serving")
+    parts = page.get_by_role("table", name="Parts of Muster")
+    for part in ("gateway", "log", "disk", "scheduler", "requests", "view", "publisher"):
+        row = parts.locator("tr", has=page.get_by_role("rowheader", name=part, exact=True))
+        await expect(row).to_contain_text(re.compile(r"ok.*\d"))
 
 
 async def test_another_resource_manager_is_chosen(muster: Up, opened: Opened) -> None:
@@ -455,10 +458,11 @@ async def test_an_rm_that_is_away_says_so_and_what_to_do(muster: Up, opened: Ope
                 "filter", "grayscale(1)"
             )
             await expect(notice).to_contain_text("away is DISCONNECTED.")
-            await expect(notice).to_contain_text("Start it, or repair its connection")
+            await expect(notice).to_contain_text("Start the resource manager, or repair its connection")
+            await expect(notice).to_contain_text(re.compile(r"it is stopped in \d+ min"))
             figures = page.locator(".figures")
             await expect(figures).to_contain_text("DISCONNECTED")
-            await expect(figures.locator(".figure", has_text="Health")).to_contain_text("of the state: good")
+            await expect(figures.locator(".figure", has_text="Health")).to_contain_text("good")
             await expect(page.get_by_label("Resource manager").locator("option", has_text="away (")).to_have_count(1)
             await admin.pause("away", "racks")
             health = await opened(f"{muster.http}/#/health?rm=away")
@@ -469,6 +473,27 @@ async def test_an_rm_that_is_away_says_so_and_what_to_do(muster: Up, opened: Ope
         finally:
             assert (await admin.forget("away", force=True)).changed
         await expect(health.get_by_role("table", name="Registered resource managers")).not_to_contain_text("away")
+
+
+async def test_a_replay_that_ended_keeps_its_colours_and_says_what_becomes_of_it(muster: Up, opened: Opened) -> None:
+    async with Rm(muster, "played", LARGE, extra_config={"muster.replay": "true"}) as rm:
+        await rm.client.send_nodes([node("n1", {"vcore": 1_000})])
+        page = await opened(f"{muster.http}/#/overview?rm=played")
+        await expect(page.locator(".gauge")).to_have_count(1)
+        await expect(page.locator(".absence")).to_have_count(0)
+    try:
+        await expect(page.locator("#status")).to_contain_text("replay ended")
+        notice = page.locator(".absence")
+        await expect(notice).to_contain_text("played (replay). The replay ended")
+        await expect(notice).to_contain_text(re.compile(r"Its cluster is kept.*It is stopped in \d+ min"))
+        await expect(notice).not_to_contain_text("DISCONNECTED")
+        await expect(page.locator("main > section.gauges")).to_have_css("filter", "none")
+        await expect(page.get_by_label("Resource manager").locator("option", has_text="played (")).to_have_text(
+            "played (replay ended)"
+        )
+    finally:
+        async with AdminClient(muster.grpc) as admin:
+            assert (await admin.forget("played", force=True)).changed
 
 
 BOTH = si.PreemptionPolicy(allowPreemptSelf=True, allowPreemptOther=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import httpx
 from muster_client import Callbacks, ClientSettings, RmClient, application, ask, confirmation, node, release
 from muster_proto.si.v1 import si_pb2 as si
-from up import Up
 from waiting import eventually
 
 PATIENCE_S = 60.0
@@ -85,13 +84,33 @@ partitions:
 """
 
 
+class Addresses(Protocol):
+    """Where a Muster answers.
+
+    :ivar grpc: host:port; ``http``: a URL.
+    """
+
+    @property
+    def grpc(self) -> str: ...
+
+    @property
+    def http(self) -> str: ...
+
+
 class Rm:
     """A resource manager that confirms each release at once.
 
     :ivar runs: allocations that are not released, by key.
     """
 
-    def __init__(self, muster: Up, rm_id: str, queues: str, policy_group: str = "") -> None:
+    def __init__(
+        self,
+        muster: Addresses,
+        rm_id: str,
+        queues: str,
+        policy_group: str = "",
+        extra_config: Mapping[str, str] | None = None,
+    ) -> None:
         self.rm_id = rm_id
         self.runs: dict[str, si.Allocation] = {}
         self.states: dict[str, str] = {}
@@ -99,8 +118,9 @@ class Rm:
             on_allocated=self._allocated, on_released=self._released, on_application=self._application
         )
         self.client = RmClient(
-            muster.grpc, rm_id, policy_group=policy_group, config=queues, callbacks=callbacks, settings=QUICK
-        )
+            muster.grpc, rm_id, policy_group=policy_group, config=queues, extra_config=extra_config,
+            callbacks=callbacks, settings=QUICK,
+        )  # fmt: skip
         self._http = httpx.AsyncClient(base_url=muster.http, timeout=PATIENCE_S)
 
     async def __aenter__(self) -> Rm:

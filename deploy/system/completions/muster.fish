@@ -756,7 +756,7 @@ complete -c muster -n '__fish_muster_using_command replay-trace' -l chunk -r -d 
 complete -c muster -n '__fish_muster_using_command replay-trace' -l asks-per-s -r -d 'asks per second; 0: as fast as the gateway accepts them.'
 complete -c muster -n '__fish_muster_using_command replay-trace' -l timeout-s -r -d 'for all tasks to be placed or to have a reason, from the last ask on.'
 complete -c muster -n '__fish_muster_using_command replay-trace' -l json -r -F -d 'also write the report there, as JSON; "-": to standard output, instead of the t…'
-complete -c muster -n '__fish_muster_using_command replay-trace' -l keep -d 'stay connected afterwards, until interrupted; otherwise the RM shuts down.'
+complete -c muster -n '__fish_muster_using_command replay-trace' -l keep -d 'stay connected afterwards, until interrupted. The replay'\''s cluster is kept afte…'
 complete -c muster -n '__fish_muster_using_command replay-trace' -l token-file -r -F -d 'File with a token [MUSTER_TOKEN_FILE, or the token itself in MUSTER_TOKEN].'
 complete -c muster -n '__fish_muster_using_command replay-trace' -l tls -d 'Use TLS with the system'\''s authorities [MUSTER_TLS].'
 complete -c muster -n '__fish_muster_using_command replay-trace' -l tls-ca -r -F -d 'PEM file with the authorities of the gateway'\''s certificate [MUSTER_TLS_CA].'

@@ -9,12 +9,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 GRADES = "libs/rest/src/muster_rest/system_health.py"
 MONITOR = "services/gateway/src/muster_gateway/health_monitor.py"
-# Who may call or build what. (``muster health`` builds the same state again from a gRPC message.)
+# Builds the same state again from a gRPC message, for ``muster health`` and ``muster top``.
+MESSAGE = "apps/cli/src/muster_cli/health_text.py"
+# Who may call or build what.
 ALLOWED = {
     "system_health": {MONITOR},
-    "unreachable": {"apps/cli/src/muster_cli/followers_front.py", "apps/cli/src/muster_cli/health.py"},
-    "SystemHealthDao": {GRADES, "apps/cli/src/muster_cli/health.py"},
-    "PartHealthDao": {GRADES, "apps/cli/src/muster_cli/health.py"},
+    "unreachable": {"apps/cli/src/muster_cli/followers_front.py", "apps/cli/src/muster_cli/health.py", MESSAGE},
+    "SystemHealthDao": {GRADES, MESSAGE},
+    "PartHealthDao": {GRADES, MESSAGE},
     "HealthFacts": {MONITOR},
     "LogFacts": {MONITOR},
     "DiskFacts": {MONITOR},

@@ -20,11 +20,13 @@ import grpc
 import pytest
 from muster_cli.main import run
 from muster_cli.top_screen import Room, amount, bar, duration, fullest, percent, screen
+from muster_client.health_client import Grade, PartHealth, SystemHealth
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_runtime.terminal import Screen
-from unit.client.metrics_gateway import GIB, MetricsGateway, running, snapshot
+from unit.client.metrics_gateway import AT_NS, GIB, SECOND_NS, MetricsGateway, running, snapshot
 
 Code = grpc.StatusCode
+OK, DEGRADED, FAILED = Grade.OK, Grade.DEGRADED, Grade.FAILED
 PATIENCE_S = 60.0
 GONE = (Code.UNAVAILABLE, "this gateway is stopping")
 ONCE = """\
@@ -230,6 +232,74 @@ def test_a_refusal_is_one_clear_line(
     gateway.answers = [(Code.NOT_FOUND, "Resource manager not found: 'nope'")]
     assert top(gateway, "--rm", "nope", *(["--once"] if once else [])) == 2
     assert capsys.readouterr().err == f"muster: {gateway.address}: Resource manager not found: 'nope' (NOT_FOUND)\n"
+
+
+def _parts(*parts: tuple[str, Grade.ValueType, str, str]) -> SystemHealth:
+    """A state in which each part has not worked for 75 s: part, grade, sentence, remedy."""
+    found = [
+        PartHealth(part=part, grade=grade, since_ns=AT_NS - 75 * SECOND_NS, sentence=sentence, remedy=remedy)
+        for part, grade, sentence, remedy in parts
+    ]
+    worst = found[0]
+    return SystemHealth(
+        grade=worst.grade, part=worst.part, since_ns=worst.since_ns, sentence=worst.sentence, remedy=worst.remedy,
+        checked_ns=AT_NS, parts=found,
+    )  # fmt: skip
+
+
+NOBODY = ("scheduler", FAILED, "no scheduler has answered for partition 3 for 75 s", "start one: muster scheduler")
+
+
+def test_the_worst_part_is_above_the_figures(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.state = _parts(NOBODY, ("view", DEGRADED, "it lags", ""), ("log", OK, "it answers", ""))
+    assert top(gateway, "--once") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:4] == [
+        "Muster  failed  scheduler for 75 s: no scheduler has answered for partition 3 for 75 s",
+        "        start one: muster scheduler",
+        "        also: view (degraded)",
+    ]
+    assert lines[4].startswith("nodes ")
+    gateway.state = SystemHealth(grade=OK, sentence="all parts work", checked_ns=AT_NS)
+    top(gateway, "--once")
+    assert capsys.readouterr().out.splitlines()[1] == "Muster  ok  all parts work"
+    gateway.state = SystemHealth(grade=FAILED)  # for a caller that may read nothing
+    top(gateway, "--once")
+    assert capsys.readouterr().out.splitlines()[1] == "Muster  failed"
+
+
+def test_json_has_the_state_of_the_whole(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.state = _parts(NOBODY)
+    top(gateway, "--once", "--json")
+    health = json.loads(capsys.readouterr().out)["health"]
+    assert (health["grade"], health["parts"][0]["remedy"]) == ("failed", "start one: muster scheduler")
+    gateway.state = None
+    top(gateway, "--once", "--json")
+    assert json.loads(capsys.readouterr().out)["health"] is None
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_without_figures_the_state_is_shown(
+    gateway: MetricsGateway, capsys: pytest.CaptureFixture[str], *, once: bool
+) -> None:
+    gateway.state = _parts(("view", FAILED, "the view has not answered for 75 s", "start it: muster view"))
+    gateway.answers = [(Code.UNAVAILABLE, "the view is not reachable: try again")]
+    assert top(gateway, *(["--once"] if once else [])) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Muster  failed  view for 75 s: the view has not answered for 75 s\n")
+    assert "start it: muster view" in captured.out
+    assert "the view is not reachable" in captured.err
+
+
+def test_a_gateway_that_goes_away_is_the_part_that_failed(
+    gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.state, gateway.answers = GONE, [GONE]
+    assert top(gateway, "--once") == 1
+    said = capsys.readouterr().out
+    assert said.startswith("Muster  failed  gateway")
+    assert f"{gateway.address} does not answer (UNAVAILABLE)" in said
+    assert "start it, or repair the connection to it" in said
 
 
 def test_into_a_pipe_it_ends_with_the_gateway(gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]) -> None:

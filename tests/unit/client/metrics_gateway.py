@@ -1,4 +1,4 @@
-"""A gateway that serves muster.v1.Metrics only, with the test's answers."""
+"""A gateway that serves muster.v1.Metrics and muster.v1.Health only, with the test's answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
+from muster_proto.muster.v1 import health_pb2
 from muster_proto.muster.v1 import metrics_pb2 as pb
+from muster_proto.muster.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 from muster_proto.muster.v1.metrics_pb2_grpc import MetricsServicer, add_MetricsServicer_to_server
 from unit.client.serving import serving
 
@@ -101,11 +103,13 @@ class MetricsGateway(MetricsServicer):
 
     :ivar asked: the requests, and their metadata.
     :ivar answers: the messages of Watch (Get returns the first), or a status and its details, with which the call ends.
+    :ivar state: the state of the whole; None: an older gateway, which does not have it.
     """
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, dict[str, str]]] = []
         self.answers: list[Answer] = [snapshot()]
+        self.state: health_pb2.SystemHealth | tuple[grpc.StatusCode, str] | None = None
         self.address = ""
 
     def Get(self, request: Any, context: Any) -> Any:
@@ -119,9 +123,25 @@ class MetricsGateway(MetricsServicer):
             yield answer
 
 
+class _Health(HealthServicer):
+    def __init__(self, gateway: MetricsGateway) -> None:
+        self._gateway = gateway
+
+    def Get(self, request: Any, context: Any) -> Any:
+        state = self._gateway.state or (grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        if isinstance(state, tuple):
+            context.abort(*state)
+        return state
+
+
+def _add(gateway: MetricsGateway, server: grpc.Server) -> None:
+    add_MetricsServicer_to_server(gateway, server)
+    add_HealthServicer_to_server(_Health(gateway), server)
+
+
 @contextmanager
 def running() -> Iterator[MetricsGateway]:
     """Served by threads: the caller may run an event loop of its own."""
     gateway = MetricsGateway()
-    with serving(gateway, add_MetricsServicer_to_server) as gateway.address:
+    with serving(gateway, _add) as gateway.address:
         yield gateway

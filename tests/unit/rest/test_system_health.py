@@ -17,6 +17,7 @@ from muster_rest.system_health import (
     SchedulerFacts,
     ServiceFacts,
     duration,
+    failed_cause,
     fault_for,
     lines,
     shown_to,
@@ -341,3 +342,21 @@ def test_a_reader_of_some_rms_sees_no_name_of_others() -> None:
 )
 def test_durations(length_s: float, text: str) -> None:
     assert duration(length_s) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "grade", "cause"),
+    [
+        ("disk", FAILED, "it does not work"),
+        ("log", FAILED, "it does not work"),
+        ("scheduler", FAILED, "it does not work"),
+        ("gateway", FAILED, "it does not work"),
+        ("scheduler", DEGRADED, ""),
+        ("view", FAILED, ""),
+        ("scheduler", OK, ""),
+    ],
+)
+def test_nothing_is_decided_if_a_part_that_deciding_needs_has_failed(part: str, grade: Grade, cause: str) -> None:
+    found = PartHealthDao(part=part, grade=grade, since=1, sentence="it does not work", remedy="", others=[])
+    whole = SystemHealthDao(grade=grade, part=part, since=1, sentence="", remedy="", checked=2, parts=[found])
+    assert failed_cause(whole) == cause

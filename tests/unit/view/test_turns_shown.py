@@ -44,7 +44,7 @@ def test_every_answer_says_the_same_of_it(arena: Arena, open_proposals: int, cod
     node = explain_node.explained(partition, partition.nodes["n1"], now_ns, pause=None, turns=turns)
     assert json.loads(b"".join(node))["waiting"]["reasons"] == wanted
     only = Wanted(frozenset({Section.SCHEDULER}), partition, partition.root, 1)
-    shown = json.loads(b"".join(snapshot(state, only, Lag(0, 0.0), RecentAllocations(), now_ns)))
+    shown = json.loads(b"".join(snapshot(state, only, Lag(0, 0.0), RecentAllocations(), now_ns, "")))
     assert shown["scheduler"]["pendingByReason"] == wanted
     assert json.loads(b"".join(explain.pending(state, now_ns)))["counts"] == wanted
 

@@ -8,7 +8,7 @@ import urllib.error
 
 import msgspec
 from muster_client.access import PLAIN, Access
-from muster_rest.shapes.health import Grade, PartHealthDao, SystemHealthDao
+from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_rest.system_health import duration, unreachable
 from muster_runtime.terminal import Screen, say, say_json
 from rich.table import Table
@@ -81,31 +81,12 @@ def _grpc(_scheme: str, place: str, timeout_s: float, access: Access) -> SystemH
 
 
 async def _asked(place: str, timeout_s: float, access: Access) -> SystemHealthDao:
-    from muster_client.health_client import Grade as Sent
     from muster_client.health_client import HealthClient
 
+    from muster_cli.health_text import decoded
+
     async with HealthClient(place, access=access) as client:
-        answer = await client.get(timeout_s)
-    grades = {Sent.OK: Grade.OK, Sent.DEGRADED: Grade.DEGRADED}
-    return SystemHealthDao(
-        grade=grades.get(answer.grade, Grade.FAILED),
-        part=answer.part,
-        since=answer.since_ns,
-        sentence=answer.sentence,
-        remedy=answer.remedy,
-        checked=answer.checked_ns,
-        parts=[
-            PartHealthDao(
-                part=each.part,
-                grade=grades.get(each.grade, Grade.FAILED),
-                since=each.since_ns,
-                sentence=each.sentence,
-                remedy=each.remedy,
-                others=list(each.others),
-            )
-            for each in answer.parts
-        ],
-    )
+        return decoded(await client.get(timeout_s))
 
 
 def _print(address: str, state: SystemHealthDao) -> None:

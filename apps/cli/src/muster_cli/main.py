@@ -200,7 +200,8 @@ def replay_trace(
     :param asks_per_s: asks per second; 0: as fast as the gateway accepts them.
     :param timeout_s: for all tasks to be placed or to have a reason, from the last ask on.
     :param json: also write the report there, as JSON; "-": to standard output, instead of the tables.
-    :param keep: stay connected afterwards, until interrupted; otherwise the RM shuts down.
+    :param keep: stay connected afterwards, until interrupted. The replay's cluster is kept after its end, too: nothing
+        moves in it, and Muster stops its RM after gateway.pause_timeout_s.
     """
     from muster_replay.replay import main_replay
     from muster_replay.trace import OPENB

@@ -1,21 +1,27 @@
-"""``muster top``: the scheduler's figures, refreshed."""
+"""``muster top``: the state of the whole Muster and the scheduler's figures, refreshed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import msgspec
 from muster_client.access import Access
 from muster_client.errors import AdminFailed, AdminRefused
+from muster_client.health_client import HealthClient
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot, as_json
+from muster_rest.shapes.health import SystemHealthDao
 from muster_runtime.terminal import Screen, is_terminal, marked, say, say_json
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
+from muster_cli import health_text
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError
+from muster_cli.health_text import health_lines
 from muster_cli.operating import access_to, refusal, say_table
 from muster_cli.top_screen import Room, screen
 
@@ -30,6 +36,7 @@ _OTHER_COLUMNS, _OTHER_COLUMNS_NARROW, _TYPE_COLUMN = 70, 32, 16
 # A narrower screen has percentages without bars, so that GPUs have room.
 _WIDE = 110
 _AGAIN_S = 1.0  # between attempts at a gateway that does not answer
+HealthSource = Callable[[], Awaitable[SystemHealthDao | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,35 +70,65 @@ def top(asked: Asked) -> int:
 
 
 async def _show(asked: Asked, access: Access) -> None:
-    async with MetricsClient(asked.gateway, access=access) as client:
+    async with (
+        MetricsClient(asked.gateway, access=access) as client,
+        HealthClient(asked.gateway, access=access) as health_client,
+    ):
+
+        async def health() -> SystemHealthDao | None:
+            return await health_text.asked(health_client, asked.gateway)
+
         if asked.once:
-            _print(asked, await _get(client, asked), None)
+            await _print_once(client, health, asked)
         elif asked.as_json or not is_terminal():
-            await _print_all(client, asked)
+            await _print_all(client, health, asked)
         else:
-            await _live(client, asked)
+            await _Live(client, health, asked).run()
 
 
 # ---- printed ---------------------------------------------------------------------------------------------------------
 
 
-async def _print_all(client: MetricsClient, asked: Asked) -> None:
+async def _print_once(client: MetricsClient, health: HealthSource, asked: Asked) -> None:
+    """Prints the state, and the figures. Raises AdminFailed or AdminRefused after the state if there are no figures."""
+    state = await health()
+    try:
+        now = await _get(client, asked)
+    except (AdminFailed, AdminRefused):
+        if not asked.as_json:
+            _print_health(state)
+        raise
+    _print(asked, now, None, state)
+
+
+async def _print_all(client: MetricsClient, health: HealthSource, asked: Asked) -> None:
     """Prints snapshots until the first failure, which ends the command, so that a program notices it."""
     before: MetricsSnapshot | None = None
-    async with aclosing(_watch(client, asked)) as snapshots:
-        async for now in snapshots:
-            if before is not None and not asked.as_json:
-                say()
-            _print(asked, now, before)
-            before = now
+    try:
+        async with aclosing(_watch(client, asked)) as snapshots:
+            async for now in snapshots:
+                if before is not None and not asked.as_json:
+                    say()
+                _print(asked, now, before, await health())
+                before = now
+    except AdminFailed:
+        if not asked.as_json:
+            _print_health(await health())
+        raise
 
 
-def _print(asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None) -> None:
+def _print(asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None, health: SystemHealthDao | None) -> None:
     if asked.as_json:
-        say_json(as_json(now), indent=None, separators=(",", ":"))
+        shown = {**as_json(now), "health": msgspec.to_builtins(health)}
+        say_json(shown, indent=None, separators=(",", ":"))
         return
     console = _console()
-    say_table(screen(now, before, _room(console, _QUEUES_PRINTED, asked.nodes)), console)
+    say_table(screen(now, before, _room(console, _QUEUES_PRINTED, asked.nodes), health_lines(health)), console)
+
+
+def _print_health(health: SystemHealthDao | None) -> None:
+    if health is not None:
+        say_table(Group(*health_lines(health)), _console())
 
 
 def _console() -> Screen:
@@ -113,31 +150,73 @@ def _is_plain(console: Screen) -> bool:
 # ---- on a screen -----------------------------------------------------------------------------------------------------
 
 
-async def _live(client: MetricsClient, asked: Asked) -> None:
-    """Fills the screen until interrupted. While the gateway is away it shows the last snapshot and retries."""
-    console = _console()
-    now: MetricsSnapshot | None = None
-    before: MetricsSnapshot | None = None
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+class _Live:
+    """Fills the screen until interrupted. While figures are away it shows the last ones, and why."""
+
+    def __init__(self, client: MetricsClient, health: HealthSource, asked: Asked) -> None:
+        self._client, self._ask_health, self._asked = client, health, asked
+        self._console = _console()
+        self._now: MetricsSnapshot | None = None
+        self._before: MetricsSnapshot | None = None
+        self._health: SystemHealthDao | None = None
+        self._problem: AdminFailed | None = None
+
+    async def run(self) -> None:
+        """Raises AdminFailed if nothing answers the first calls."""
+        self._health = await self._ask_health()
+        with Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+            following = asyncio.create_task(self._follow_health(live), name="health")
+            try:
+                await self._follow_figures(live)
+            finally:
+                following.cancel()
+                await asyncio.wait({following})
+
+    async def _follow_health(self, live: Live) -> None:
+        while True:
+            await asyncio.sleep(max(self._asked.interval_s, _AGAIN_S))
+            self._health = await self._ask_health()
+            self._draw(live)
+
+    async def _follow_figures(self, live: Live) -> None:
         while True:
             try:
-                async with aclosing(_watch(client, asked)) as snapshots:
-                    async for taken in snapshots:
-                        before, now = now, taken
-                        live.update(_fitted(console, asked, now, before), refresh=True)
-            except AdminFailed as error:
-                if now is None:
+                await self._take(live)
+            except AdminFailed:
+                if self._now is None and (self._health is None or self._health.part == "gateway"):
                     raise
-                note = marked("[bold red]no answer[/] ({}): trying again", error.code.name)
-                live.update(Group(note, _fitted(console, asked, now, None)), refresh=True)
+            self._draw(live)
             await asyncio.sleep(_AGAIN_S)
 
+    async def _take(self, live: Live) -> None:
+        try:
+            async with aclosing(_watch(self._client, self._asked)) as snapshots:
+                async for taken in snapshots:
+                    self._before, self._now, self._problem = self._now, taken, None
+                    self._draw(live)
+        except AdminFailed as error:
+            self._before, self._problem = None, error
+            raise
 
-def _fitted(console: Screen, asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None) -> RenderableType:
-    left = console.height - _OTHER_LINES
+    def _draw(self, live: Live) -> None:
+        shown: list[RenderableType] = []
+        if self._problem is not None:
+            shown.append(marked("[bold red]no answer[/] ({}): trying again", self._problem.code.name))
+        lines = health_lines(self._health)
+        if self._now is not None:
+            shown.append(_fitted(self._console, self._asked, self._now, self._before, lines))
+        else:
+            shown += lines
+        live.update(Group(*shown), refresh=True)
+
+
+def _fitted(
+    console: Screen, asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None, health: Sequence[Text]
+) -> RenderableType:
+    left = console.height - _OTHER_LINES - len(health)
     nodes = min(asked.nodes, max(_QUEUES_MIN, left // 2))
     room = _room(console, max(_QUEUES_MIN, left - nodes), nodes)
-    return screen(now, before, room)
+    return screen(now, before, room, health)
 
 
 # ---- asked -----------------------------------------------------------------------------------------------------------

@@ -48,9 +48,14 @@ class Room:
     narrow: bool = False
 
 
-def screen(now: MetricsSnapshot, before: MetricsSnapshot | None, room: Room) -> RenderableType:
-    """The whole screen."""
-    parts: list[RenderableType] = [_head(now)]
+def screen(
+    now: MetricsSnapshot, before: MetricsSnapshot | None, room: Room, health: Sequence[Text] = ()
+) -> RenderableType:
+    """The whole screen.
+
+    :param health: the lines of the state of the whole.
+    """
+    parts: list[RenderableType] = [_head(now), *health]
     if now.paused or now.state not in ("", _RUNNING):  # the figures may be old, or nothing is scheduled
         parts += [Text(now.description, "bold yellow"), ""]
     if now.HasField("scheduler"):

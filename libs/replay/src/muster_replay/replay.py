@@ -26,6 +26,7 @@ from muster_client.errors import BadAddress, ClientError, RegistrationRejected, 
 from muster_client.settings import ClientSettings
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.private_files import open_private
+from muster_runtime.rm_words import REPLAY_KEY
 from muster_runtime.terminal import Screen, marked, standard_error, write_json
 from muster_si.constants import CPU, MEMORY
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -132,6 +133,7 @@ class _Replay:
             access=options.access,
             config=trace.queue_config,
             version="openb replay",
+            extra_config={REPLAY_KEY: "true"},
             callbacks=Callbacks(
                 on_allocated=self._on_allocated,
                 on_released=self._on_released,
@@ -476,7 +478,7 @@ def main_replay(
     """Runs `muster replay-trace`. Returns the exit code: 0 only if every task is accounted for exactly once, 1 if not,
     2 if the arguments do not work.
 
-    :param keep: stay connected after the report, until interrupted; otherwise the RM leaves.
+    :param keep: stay connected after the report, until interrupted. The replay's cluster stays in Muster either way.
     :param json_file: the report is also written to this file; "-": to standard output, without tables.
     """
     machine = is_standard_output(json_file)
@@ -499,6 +501,8 @@ def main_replay(
         if keep:
             console.print("Connected until interrupted (Ctrl-C).")
             await client.wait()
+        elif next_places is None and not machine:
+            console.print("The replay ends here. Muster keeps its cluster; with --keep the replay stays connected.")
 
     def show(report: ReplayReport) -> None:
         text = json.dumps(report.as_dict(), indent=2) + "\n"

@@ -298,6 +298,12 @@ def fault_for(facts: HealthFacts, partition: int) -> str:
     return ""
 
 
+def failed_cause(health: SystemHealthDao) -> str:
+    """Returns why nothing is decided, in a clause; "": something is decided, or nothing is known."""
+    causes = (Part.GATEWAY, Part.DISK, Part.LOG, Part.SCHEDULER)
+    return next((each.sentence for each in health.parts if each.grade is Grade.FAILED and each.part in causes), "")
+
+
 def lines(health: SystemHealthDao) -> list[str]:
     """Returns lines for the parts that are not well, worst first: grade, part, sentence and remedy."""
     found = []

@@ -15,14 +15,32 @@ paused
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from shlex import quote
+from typing import NamedTuple
 
 RUNNING, DISCONNECTED, STOPPED = "RUNNING", "DISCONNECTED", "STOPPED"
 STATES = (RUNNING, DISCONNECTED, STOPPED)
 PAUSED = "paused"
+# A key of a registration's extra configuration.
+REPLAY_KEY = "muster.replay"
 
 _UNITS_S = ((86_400, "day"), (3_600, "h"), (60, "min"), (1, "s"))
 _NS = 1_000_000_000
+
+
+class RmFacts(NamedTuple):
+    """What the gateway adds to the log's record of an RM.
+
+    :param disconnect_timeout_s: an RM without streams for so long is stopped; 0: not known.
+    :param unscheduled: why no scheduler decides for it at present, as a clause; "": one does, or it is not known.
+    """
+
+    disconnect_timeout_s: float = 0.0
+    unscheduled: str = ""
+
+
+NO_FACTS = RmFacts()
 
 
 def label(state: str, *, paused: bool) -> str:
@@ -39,13 +57,28 @@ def description(
     paused_reason: str = "",
     paused_since_ns: int = 0,
     rm_id: str = "RM",
+    replay: bool = False,
+    facts: RmFacts = NO_FACTS,
 ) -> str:
     """Describes the state and what to do about it.
 
     :param since_ns: start of the state; 0: not known.
     :param rm_id: for the command that forgets the RM.
+    :param replay: the RM is the replay of a trace (:func:`is_replay`).
     """
-    sentences = [_of_state(state, ago(since_ns, now_ns), rm_id, paused=paused)]
+    unscheduled = facts.unscheduled
+    when = ago(since_ns, now_ns)
+    if state == DISCONNECTED:
+        stop = _stop(since_ns, now_ns, facts.disconnect_timeout_s)
+        sentences = [_disconnected(when, stop, unscheduled, replay=replay, paused=paused)]
+    elif state == STOPPED:
+        sentences = [_stopped(when, rm_id, replay=replay)]
+    elif state == RUNNING:
+        sentences = ["It is connected."]
+    else:
+        sentences = [f"Its state is {state}."]
+    if unscheduled and state != STOPPED:
+        sentences.append(f"Muster decides nothing for it at present: {unscheduled}.")
     if paused:
         why = f" ({paused_reason})" if paused_reason else ""
         when = ago(paused_since_ns, now_ns)
@@ -55,23 +88,45 @@ def description(
     return " ".join(sentences)
 
 
-def _of_state(state: str, when: str, rm_id: str, *, paused: bool) -> str:
-    if state == DISCONNECTED:
-        asks = "" if paused else " and its asks are still placed"
-        end = "" if paused else ", and Muster schedules nothing more for it"
+def is_replay(extra_config: Mapping[str, str]) -> bool:
+    """Whether a registration declares that the RM is the replay of a trace, whose cluster stays when it ends."""
+    return extra_config.get(REPLAY_KEY) == "true"
+
+
+def _disconnected(when: str, stop: str, unscheduled: str, *, replay: bool, paused: bool) -> str:
+    asks = "" if paused else " and its asks stay" if unscheduled else " and its asks are still placed"
+    end = "" if paused else "; then Muster schedules nothing more for it"
+    if replay:
         return (
-            f"All its streams were lost{when}. Its allocations keep running{asks}, but it gets no messages. Start it, "
-            f"or repair its connection: if it stays away it is stopped{end}."
+            f"The replay ended{when}. Its cluster is kept: its allocations keep running{asks}. It is "
+            f"stopped {stop or 'if nobody starts it again'}{end}."
         )
-    if state == STOPPED:
+    return (
+        f"All its streams were lost{when}. Its allocations keep running{asks}, but it gets no messages. "
+        f"Start the resource manager, or repair its connection: it is stopped {stop or 'if it stays away'}{end}."
+    )
+
+
+def _stopped(when: str, rm_id: str, *, replay: bool) -> str:
+    forget = f"end all its allocations with `muster admin forget {quote(rm_id)}`."
+    if replay:
         return (
-            f"It was stopped{when}: it shut down, or stayed disconnected for too long. Its allocations keep their "
-            "resources; Muster schedules nothing for it. Start it, so that it registers again, or end all its "
-            f"allocations with `muster admin forget {quote(rm_id)}`."
+            f"The replay ended, and it was stopped{when}. Its cluster is kept as it was; Muster schedules nothing for "
+            f"it. Start the replay again, or {forget}"
         )
-    if state == RUNNING:
-        return "It is connected."
-    return f"Its state is {state}."
+    return (
+        f"It was stopped{when}: it shut down, or stayed disconnected for too long. Its allocations keep their "
+        "resources; Muster schedules nothing for it. Start the resource manager, so that it registers again, or "
+        f"{forget}"
+    )
+
+
+def _stop(since_ns: int, now_ns: int, disconnect_timeout_s: float) -> str:
+    """Returns when a disconnected RM is stopped, such as "in 8 min"; "" if that is not known."""
+    if not since_ns or not disconnect_timeout_s:
+        return ""
+    left_s = (since_ns - now_ns) // _NS + round(disconnect_timeout_s)
+    return f"in {length(left_s)}" if left_s > 0 else "in a moment"
 
 
 def ago(since_ns: int, now_ns: int) -> str:
@@ -79,8 +134,13 @@ def ago(since_ns: int, now_ns: int) -> str:
     if not since_ns:
         return ""
     passed_s = max(0, now_ns - since_ns) // _NS
+    return f" {length(passed_s)} ago" if passed_s else " just now"
+
+
+def length(seconds: int) -> str:
+    """Returns whole seconds in their largest unit, such as "12 min"."""
     for length_s, unit in _UNITS_S:
-        if passed_s >= length_s:
-            count = passed_s // length_s
-            return f" {count} {unit}{'s' if unit == 'day' and count > 1 else ''} ago"
-    return " just now"
+        if seconds >= length_s:
+            count = seconds // length_s
+            return f"{count} {unit}{'s' if unit == 'day' and count > 1 else ''}"
+    return "0 s"

@@ -17,6 +17,7 @@ import grpc
 import structlog
 from muster_bus.clock import Clock
 from muster_runtime.caller import current
+from muster_runtime.rm_words import RmFacts
 
 from muster_gateway import admin_codec, metrics
 from muster_gateway.admin_codec import Command
@@ -29,9 +30,19 @@ from muster_gateway.codec import (
     RequestCodec,
     encode_configuration_answer,
 )
-from muster_gateway.errors import GatewayStopping, NotPossible, NotRegistered, NotThere, OverLimit, ViewSilent, shown
+from muster_gateway.errors import (
+    GatewayStopping,
+    NotPossible,
+    NotRegistered,
+    NotThere,
+    OverLimit,
+    SessionsDown,
+    ViewSilent,
+    shown,
+)
 from muster_gateway.explanations import explain
 from muster_gateway.life_keeper import LifeKeeper
+from muster_gateway.metrics_codec import RmStatus
 from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
 from muster_gateway.queue_configs import QueueConfigs
@@ -55,7 +66,10 @@ Call = Callable[[bytes], Awaitable[bytes]]
 
 
 class AdminServicer:
-    """The methods of muster.v1.Admin."""
+    """The methods of muster.v1.Admin.
+
+    :param facts: returns what this gateway adds to the record of an RM, by id.
+    """
 
     def __init__(
         self,
@@ -70,10 +84,12 @@ class AdminServicer:
         groups: PolicyGroups,
         configs: QueueConfigs,
         turns: StepTurns,
+        facts: Callable[[str], RmFacts],
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._sessions, self._view = life, questions, sessions, view
         self._history, self._groups, self._configs, self._turns = history, groups, configs, turns
+        self._facts = facts
         self.stopping = False
         self._dumps = 0
 
@@ -197,7 +213,7 @@ class AdminServicer:
         """Sets or lifts a pause. Answers with the RM's state, because a lifted pause alone does not make an RM run."""
         answer = await self._command(command)
         session = await self._life.session(command.rm_id)
-        return admin_codec.encode_changed(answer, session, self._clock.now_ns(), held=held)
+        return admin_codec.encode_changed(answer, session, self._clock.now_ns(), self._facts(command.rm_id), held=held)
 
     async def forget(self, raw: bytes) -> bytes:
         """ForgetResourceManager. Raises as :meth:`_command`; but a stopped or forgotten RM is allowed."""
@@ -294,10 +310,22 @@ class AdminServicer:
             some = sessions[start : start + _SESSIONS_AT_ONCE]
             cursors = await asyncio.gather(*(self._sessions.cursors(session.rm_id) for session in some))
             found += (
-                admin_codec.resource_manager(session, sent, living, registered.get(session.rm_id), now_ns)
+                admin_codec.resource_manager(
+                    session, sent, living, registered.get(session.rm_id), now_ns, self._facts(session.rm_id)
+                )
                 for session, sent in zip(some, cursors, strict=True)
             )
         return found
+
+    async def status(self, rm_id: str, paused: bool) -> RmStatus | None:
+        """The state of an RM by its session; None: it has none, or the store does not answer."""
+        try:
+            session = await self._life.session(rm_id)
+        except (NotRegistered, SessionsDown):
+            return None
+        now_ns, facts = self._clock.now_ns(), self._facts(rm_id)
+        description = admin_codec.described(session, now_ns, facts, paused=paused)
+        return RmStatus(RmState(session.state).name, session.since_ns, description)
 
     async def _dump_state(self, raw: bytes, context: Any) -> None:
         name = "DumpState"

@@ -174,13 +174,15 @@ def _refuse(problem: str | None) -> None:
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-def encode_changed(answer: CommandAnswer, session: Session, now_ns: int, *, held: bool) -> bytes:
+def encode_changed(
+    answer: CommandAnswer, session: Session, now_ns: int, facts: rm_words.RmFacts = rm_words.NO_FACTS, *, held: bool
+) -> bytes:
     """Encodes a ResourceManagerAnswer.
 
     :param held: whether an operator's pause is now in force.
     """
     state = RmState(session.state).name
-    description = rm_words.description(state, session.since_ns, now_ns, paused=held, rm_id=session.rm_id)
+    description = described(session, now_ns, facts, paused=held)
     return pb.ResourceManagerAnswer(
         changed=answer.changed, state=state, since_ns=session.since_ns, description=description
     ).SerializeToString()
@@ -234,12 +236,29 @@ def encode_resource_managers(managers: Iterable[Mapping[str, Any]]) -> bytes:
     return pb.ListResourceManagersResponse(resource_managers=listed).SerializeToString()
 
 
+def described(session: Session, now_ns: int, facts: rm_words.RmFacts, *, replay: bool = False, **paused: Any) -> str:
+    """The meaning of an RM's state, and advice.
+
+    :param paused: as ``rm_words.description`` takes it.
+    """
+    return rm_words.description(
+        RmState(session.state).name,
+        session.since_ns,
+        now_ns,
+        rm_id=session.rm_id,
+        replay=replay,
+        facts=facts,
+        **paused,
+    )
+
+
 def resource_manager(
     session: Session,
     cursors: Mapping[StreamKind, Cursor],
     living: frozenset[str],
     registered: Mapping[str, Any] | None,
     now_ns: int,
+    facts: rm_words.RmFacts = rm_words.NO_FACTS,
 ) -> dict[str, Any]:
     """Describes an RM, by the field names of muster.v1.ResourceManager.
 
@@ -251,14 +270,14 @@ def resource_manager(
     return {
         "rm_id": session.rm_id,
         "state": state,
-        "description": rm_words.description(
-            state,
-            session.since_ns,
+        "description": described(
+            session,
             now_ns,
+            facts,
+            replay=rm_words.is_replay(known.get("extraConfig", {})),
             paused=known.get("held", False),
             paused_reason=known.get("heldReason", ""),
             paused_since_ns=known.get("heldSince", 0),
-            rm_id=session.rm_id,
         ),
         "is_default": known.get("default", False),
         "identity": known.get("identity", ""),

@@ -23,7 +23,9 @@ from muster_bus.damage import DamagedParts
 from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
 from muster_rest.shapes.health import SystemHealthDao
+from muster_rest.system_health import failed_cause
 from muster_runtime.caller import Caller
+from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_runtime.waits import in_step_s
@@ -40,6 +42,9 @@ from muster_gateway.rates import Rates
 from muster_gateway.settings import GatewaySettings
 
 log = structlog.get_logger(__name__)
+
+# Between two looks at the state of the whole.
+_HEALTH_S = 2.0
 
 Admitted = Callable[[Caller, Scope, Receive, Send], Awaitable[None]]
 
@@ -110,6 +115,8 @@ class FrontEnd:
     ) -> None:
         self._settings, self._bus = settings, bus
         self._doorman = Doorman(settings)
+        self._backend, self._partitions = backend, topics.partitions
+        self._note = GatewayNote(settings.pause_timeout_s)
         self._callers = Calls()
         self._rates = Rates(QuotaBook(settings.quotas, self._doorman.quota_rules), clock)
         # (A front end that was started again has entries of the same gateway.)
@@ -130,6 +137,7 @@ class FrontEnd:
             AuditPages(AuditTrail(bus, topics, self._damage)),
             backend.answer,
             tokens=bool(settings.tokens) or settings.jwt.enabled,
+            note=lambda: self._note,
         )
         door = self._doorman.tls if settings.tls.http else None
         self._server = HttpServer(
@@ -144,6 +152,7 @@ class FrontEnd:
         self._writer = await self._bus.writer("front end")
         self._life.watch(self._audit.run(self._writer), "audit")
         self._life.watch(self._watch_files(), "files")
+        self._life.watch(self._watch_health(), "health")
         self._life.watch(self._server.serve(), "http")
         await self._server.ready()
 
@@ -167,6 +176,14 @@ class FrontEnd:
     def log_notes(self) -> list[str]:
         """Returns the damaged parts of the log that this front end met, one sentence each."""
         return self._damage.problems()
+
+    async def _watch_health(self) -> None:
+        """Keeps what the view's texts say of the scheduler."""
+        while True:
+            cause = failed_cause(await self._backend.health())
+            unscheduled = dict.fromkeys(range(self._partitions), cause) if cause else {}
+            self._note = GatewayNote(self._settings.pause_timeout_s, unscheduled)
+            await asyncio.sleep(_HEALTH_S)
 
     async def _watch_files(self) -> None:
         """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""

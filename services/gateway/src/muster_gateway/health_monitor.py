@@ -27,6 +27,7 @@ from muster_rest.system_health import (
     SchedulerFacts,
     ServiceCheck,
     ServiceFacts,
+    failed_cause,
     fault_for,
     system_health,
 )
@@ -122,6 +123,13 @@ class HealthMonitor:
     def fault(self, partition: int) -> str:
         """Returns why a request to a partition is not decided, in a clause; "": nothing is known."""
         return fault_for(self._facts, partition) if self._facts is not None else ""
+
+    def unscheduled(self) -> dict[int, str]:
+        """Returns the log partitions for which no scheduler decides, each with the reason in a clause."""
+        if self._state is None or self._facts is None or not failed_cause(self._state):
+            return {}
+        found = {owner.partition: self.fault(owner.partition) for owner in self._facts.scheduler.owners}
+        return {partition: why for partition, why in found.items() if why}
 
     async def _compute(self) -> SystemHealthDao:
         gateway, certificates, _ = await asyncio.gather(self._gateway(), self._certificates(), self._ask_services())

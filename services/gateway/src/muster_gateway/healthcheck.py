@@ -5,16 +5,21 @@ The view's answer may be missing: then the parts say so.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 from muster_rest.shapes.health import Grade, PartHealthDao, SystemHealthDao
 from muster_rest.shapes.measures import HealthCheckDao, HealthDao
+from muster_rest.system_health import Part
 from muster_runtime.go_json import go_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _OK, _UNAVAILABLE = 200, 503
+# The checks of a large state take the view about a second.
+_VIEW_S = 10.0
 _NOTHING = "nothing found"  # the view's words
 _DESCRIPTIONS: Mapping[str, str] = {
     "gateway": "The gateway serves",
@@ -59,8 +64,12 @@ async def captured(target: ASGIApp, scope: Scope, receive: Receive) -> Captured:
 
 
 async def answer_healthcheck(view: ASGIApp, state: SystemHealthDao, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers a request for the health check."""
-    answer = await captured(view, scope, receive)
+    """Answers a request for the health check. A view that does not answer is not waited for: its part says so."""
+    answer = Captured()
+    if not any(each.part == Part.VIEW and each.grade is Grade.FAILED for each in state.parts):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_VIEW_S):
+                answer = await captured(view, scope, receive)
     if answer.status not in (_OK, _UNAVAILABLE):  # an RM that is not known
         await send(answer.start)
         await send({"type": "http.response.body", "body": bytes(answer.body), "more_body": False})

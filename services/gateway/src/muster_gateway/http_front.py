@@ -27,6 +27,8 @@ from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
 from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_runtime.caller import Caller
 from muster_runtime.exposition import SharedExposition, TooManyReaders
+from muster_runtime.gateway_note import HEADER as NOTE_HEADER
+from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.go_json import error_body, go_json
 from muster_runtime.http_server import cutter
 from muster_runtime.identity import IDENTITY_HEADERS, Identity, Right, Role
@@ -83,7 +85,7 @@ class Target(Protocol):
 # Rights that are about the RM of a request.
 _OF_RMS = frozenset({Right.READ, Right.ACT, Right.CONFIGURE, Right.OPERATE})
 # The caller's own claims, and headers for this front alone.
-_NOT_PASSED = IDENTITY_HEADERS | {b"authorization", DEFAULT_RM_HEADER}
+_NOT_PASSED = IDENTITY_HEADERS | {b"authorization", DEFAULT_RM_HEADER, NOTE_HEADER}
 # Limits the log messages about refusals. A client that keeps trying would fill the log.
 _REFUSED_TOLD_S = 1.0
 # Time for which a health result is reused.
@@ -105,6 +107,7 @@ class HttpFront:
     :param trail: answers the route of the audit trail; None: there is none.
     :param operate: answers operators' actions; None: there are none.
     :param tokens: the gateway takes tokens.
+    :param note: returns what the services behind need for their texts.
     """
 
     def __init__(
@@ -124,10 +127,11 @@ class HttpFront:
         operate: Target | None = None,
         *,
         tokens: bool = False,
+        note: Callable[[], GatewayNote] = GatewayNote,
     ) -> None:
         self._trail, self._operate, self._tokens = trail, operate, tokens
         self._calls, self._rates, self._audit = calls if calls is not None else Calls(), rates, audit
-        self._default_rm = header(default_rm)
+        self._default_rm, self._note = header(default_rm), note
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._ready, self._health = _Shared(live), _Shared(ready), _Shared(health)
         self._exposition = SharedExposition(exposition)
@@ -170,7 +174,7 @@ class HttpFront:
             await send(message)
 
         try:
-            headers = _told(scope["headers"], identity.headers(needed), self._default_rm)
+            headers = _told(scope["headers"], identity.headers(needed), [*self._default_rm, *self._note().header()])
             if http_rights.is_stream(scope["method"], scope["path"]):
                 caller.claims.append((needed, rm_id))
                 caller.on_withdrawn(cutter(scope))

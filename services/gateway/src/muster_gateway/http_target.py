@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Set
 import aiohttp
 import structlog
 from multidict import CIMultiDict
+from muster_runtime.gateway_note import HEADER as NOTE_HEADER
 from muster_runtime.http_server import cut
 from muster_runtime.identity import IDENTITY_HEADERS
 from muster_runtime.life import until
@@ -65,7 +66,7 @@ _AHEAD_BYTES = 256 * 1024
 # section 6.3), and then the connection would take the next request for the rest of the body.
 _OF_THE_BODY = (b"content-length", b"expect")
 # A client's Connection header cannot drop these headers of the front.
-_NEVER_DROPPED = IDENTITY_HEADERS | {DEFAULT_RM_HEADER}
+_NEVER_DROPPED = IDENTITY_HEADERS | {DEFAULT_RM_HEADER, NOTE_HEADER}
 # Headers that the library would add by itself.
 _NOT_MADE_UP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 # How many records an answer of the view is behind.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -102,6 +102,14 @@ def _query(request: pb.MetricsRequest, limits: AdmissionLimits, path: str) -> Me
     return MetricsQuery(request.rm_id, sections, request.partition, request.queue, request.nodes_max)
 
 
+class RmStatus(NamedTuple):
+    """The state of an RM, since when, and its description."""
+
+    state: str
+    since_ns: int
+    description: str
+
+
 # ---- the view's answer -----------------------------------------------------------------------------------------------
 
 
@@ -144,6 +152,22 @@ class Encoder:
                     yield
         if found.runtime is not None:
             self._runtime(found.runtime)
+
+    @property
+    def rm_id(self) -> str:
+        """The RM of the snapshot."""
+        return self._found.rm_id
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator paused the RM."""
+        return self._found.paused
+
+    def set_status(self, status: RmStatus | None) -> None:
+        """Replaces the RM's state by another one; None: the view's remains."""
+        made = self._made
+        if status is not None and status.state != made.state:
+            made.state, made.state_since_ns, made.description = status
 
     def message(self) -> bytes:
         """The finished message."""

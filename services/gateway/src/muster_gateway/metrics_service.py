@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from muster_runtime.process import process_figures
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayStopping, InvalidRequest, NotThere, OverLimit, ViewSilent
-from muster_gateway.metrics_codec import Encoder, MetricsQuery, decode_request, decode_watch
+from muster_gateway.metrics_codec import Encoder, MetricsQuery, RmStatus, decode_request, decode_watch
 from muster_gateway.servicer import refuse
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.shared_snapshots import SharedSnapshots
@@ -38,10 +38,20 @@ class MetricsServicer:
     """The methods of muster.v1.Metrics.
 
     :param streams: the open streams of this gateway, for its figures.
+    :param rm_status: returns an RM's state as the gateways have it, which is ahead of the view's while no scheduler
+        decides; None: they have none.
     """
 
-    def __init__(self, settings: GatewaySettings, clock: Clock, view: ViewClient, streams: Sized) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        clock: Clock,
+        view: ViewClient,
+        streams: Sized,
+        rm_status: Callable[[str, bool], Awaitable[RmStatus | None]] | None = None,
+    ) -> None:
         self._settings, self._clock, self._view, self._streams = settings, clock, view, streams
+        self._rm_status = rm_status
         self._shared = SharedSnapshots(self.snapshot, clock)
         self._watchers = 0
         self._stopping = asyncio.Event()
@@ -67,6 +77,8 @@ class MetricsServicer:
             encoder = Encoder(answer.body, process_figures(), len(self._streams))
             for _ in encoder.steps():
                 await asyncio.sleep(0)
+            if self._rm_status is not None:
+                encoder.set_status(await self._rm_status(encoder.rm_id, encoder.is_paused))
             return encoder.message()
 
     # ---- calls -----------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from muster_bus.topics import Topics
 from muster_queue_config.judge import Judge
 from muster_rest.system_health import Part, SchedulerFacts, ServiceCheck
 from muster_runtime.addresses import on_loopback
+from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_runtime.waits import growing_s, in_step_s
@@ -375,6 +376,10 @@ class Gateway:
             self.settings.pause_timeout_s,
         )
 
+    def _note(self) -> GatewayNote:
+        unscheduled = self._monitor.unscheduled() if self._monitor is not None else {}
+        return GatewayNote(self.settings.pause_timeout_s, unscheduled)
+
     async def _announce(self, rm_id: str, state: RmState, reason: str) -> None:
         await self._write_note(self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns()))
 
@@ -449,7 +454,9 @@ class Gateway:
             settings, self._clock, self._codec, life, questions, groups, configs, self._quotas, self._turns
         )
         self._servicer = SchedulerServicer(parts, registrar, self._calls)
-        view_client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm)
+        view_client = ViewClient(
+            view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm, self._note
+        )
         history = ViewClient(publisher, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm)
         self._admin = AdminServicer(
             settings,
@@ -463,10 +470,11 @@ class Gateway:
             groups,
             configs,
             self._turns,
+            lambda rm_id: self._note().facts(self._topics.partition_of(rm_id)),
         )
         guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit, accounts=self._accounts)
         self._server = grpc.aio.server(interceptors=(guard, self._door), options=server_options(settings))
-        self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls)
+        self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls, self._admin.status)
         asked = CallbackServicer(parts, self._calls, self._audit.of_updates(self._admin.update_configuration))
         trail, whole = AuditServicer(self._trail), HealthServicer(self._monitor.state)
         self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
@@ -542,6 +550,7 @@ class Gateway:
             AuditPages(self._trail),
             OperatePages(self._admin, record_bytes_max=self.settings.limits.max_record_bytes),
             tokens=bool(self.settings.tokens) or self.settings.jwt.enabled,
+            note=self._note,
         )
         door = self._doorman.tls if self.settings.tls.http else None
         tls = door.context() if door is not None else None

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote, urlencode
 import structlog
 from muster_runtime import whose
 from muster_runtime.caller import current
+from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.identity import GATEWAY
 from muster_runtime.reach import Reach
 
@@ -68,11 +69,19 @@ class ViewClient:
     :param timeout_s: longest wait for a whole answer, and for the next piece of a streamed one.
     :param max_bytes: of a whole answer.
     :param default_rm: the RM of a request that names none, where there are several; "": none.
+    :param note: returns what the view needs for its texts.
     """
 
-    def __init__(self, view: Target, timeout_s: float, max_bytes: int, default_rm: str = "") -> None:
+    def __init__(
+        self,
+        view: Target,
+        timeout_s: float,
+        max_bytes: int,
+        default_rm: str = "",
+        note: Callable[[], GatewayNote] = GatewayNote,
+    ) -> None:
         self._view, self._timeout_s, self._max_bytes = view, timeout_s, max_bytes
-        self._default_rm = default_rm
+        self._default_rm, self._note = default_rm, note
 
     async def get(
         self,
@@ -125,7 +134,7 @@ class ViewClient:
         """
         asked = {**({"rm": rm_id} if rm_id else {}), **(query or {})}
         shown = reach if reach is not None else current().reach()
-        call = _Call(self._view, _scope(path, asked, self._default_rm, shown))
+        call = _Call(self._view, _scope(path, asked, [*whose.header(self._default_rm), *self._note().header()], shown))
         try:
             status = await self._in_time(call.status)
             if status == _UNAVAILABLE and not any_status:
@@ -158,7 +167,7 @@ def _escaped(part: str) -> str:
     return part.replace(".", "%2E") if part.strip(".") == "" else quote(part, safe="")
 
 
-def _scope(path: str, query: Mapping[str, str], default_rm: str, reach: Reach) -> dict[str, Any]:
+def _scope(path: str, query: Mapping[str, str], own: list[tuple[bytes, bytes]], reach: Reach) -> dict[str, Any]:
     """Returns the scope that a server makes for a GET without a body."""
     return {
         "type": "http",
@@ -170,7 +179,7 @@ def _scope(path: str, query: Mapping[str, str], default_rm: str, reach: Reach) -
         "raw_path": path.encode("ascii"),
         "query_string": urlencode(query).encode("ascii"),
         "root_path": "",
-        "headers": [(b"accept-encoding", b"identity"), *GATEWAY.headers(), *reach.header(), *whose.header(default_rm)],
+        "headers": [(b"accept-encoding", b"identity"), *GATEWAY.headers(), *reach.header(), *own],
         "client": None,
         "server": None,
     }

@@ -215,6 +215,10 @@ class ViewService:
         now_ns = self._clock.now_ns()
         return max((follower.lag_s(now_ns) for follower in self._of(rm_id)), default=0.0)
 
+    def log_partition(self, rm_id: str) -> int:
+        """The log partition of an RM."""
+        return self._topics.partition_of(rm_id)
+
     def history(self) -> History:
         """The numbers of applications and allocations over time."""
         return self._history

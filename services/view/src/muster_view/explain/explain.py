@@ -44,7 +44,7 @@ from muster_state.follower import PauseKind, RmInfo, RmState
 from muster_view.explain import explain_fair, explain_gang, explain_history, explain_now, explain_preemption
 from muster_view.explain.explain_now import Present
 from muster_view.explain.explain_preemption import Victims
-from muster_view.rest import dao, resource_managers
+from muster_view.rest import dao
 from muster_view.rest.render import Pieces, small
 
 # Not recorded: the view derives these reasons for each answer.
@@ -345,8 +345,11 @@ def pending(state: RmState, now_ns: int) -> Pieces:
     yield b'],"counts":%b}\n' % go_json(dict(counts))
 
 
-def summary(state: RmState, now_ns: int) -> SummaryDao:
-    """The RM's state, its allocations, and pending ones by reason: O(pending asks), for polling."""
+def summary(state: RmState, description: str) -> SummaryDao:
+    """The RM's state, its allocations, and pending ones by reason: O(pending asks), for polling.
+
+    :param description: the meaning of the RM's state.
+    """
     pause, turns = pause_of(state), turns_of(state)
     counts: Counter[str] = Counter()
     for partition in state.core.partitions.values():
@@ -358,7 +361,7 @@ def summary(state: RmState, now_ns: int) -> SummaryDao:
         life=state.info.life,
         life_since=state.info.life_ns,
         held=state.info.paused,
-        description=resource_managers.described(state.info, now_ns),
+        description=description,
         allocated=dao.total_containers(state.core.partitions.values()),
         pending=counts.total(),
         counts=dict(counts),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import quote
 
+from muster_runtime.gateway_note import NO_NOTE, GatewayNote
 from muster_runtime.reach import EVERYTHING, Reach
 
 from muster_view.rest.render import Pieces
@@ -36,6 +37,7 @@ class Call:
     :ivar query: the parameters in the query; of several with one name the first counts, as in Go.
     :ivar reach: the RMs and partitions that the answer may show; others do not exist for it.
     :ivar default_rm: the gateway's default for requests that name no RM.
+    :ivar note: what only the gateway has, for texts about RMs.
     :ivar raw_query: the query as received.
     :ivar accept: the header as received.
     :ivar body: the body of a POST; a body that is too large is cut one byte after the limit.
@@ -49,6 +51,7 @@ class Call:
     accept: str = ""
     body: bytes = b""
     reach: Reach = EVERYTHING
+    note: GatewayNote = NO_NOTE
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from muster_bus.clock import Clock
 from muster_queue_config.queue_yaml import TEXT_BYTES_MAX
 from muster_rest.route import Route
 from muster_runtime import rm_words, whose
+from muster_runtime.gateway_note import note_of
 from muster_runtime.go_json import error_body
 from muster_runtime.reach import reach_of
 from starlette.types import Receive, Scope, Send
@@ -88,6 +89,7 @@ class Engine:
             match.parameters,
             _query(scope),
             default_rm=whose.default_of(scope["headers"]),
+            note=note_of(scope["headers"]),
             raw_query=scope.get("query_string", b"").decode("latin-1"),
             accept=_header(scope, b"accept"),
             reach=reach_of(scope["headers"]),

@@ -15,6 +15,7 @@ from muster_runtime import rm_words, whose
 from muster_state.follower import RmState
 
 from muster_view.errors import RequestRefused
+from muster_view.rest import resource_managers
 from muster_view.rest.call import Call
 from muster_view.rest.parameters import queue_path, shown
 from muster_view.rest.source import Snapshot
@@ -57,6 +58,11 @@ class Lookup:
             raise RequestRefused(403, f"This needs the right to read all partitions of {shown(state.info.rm_id)}")
         call.rm_id = state.info.rm_id
         return state
+
+    def described(self, call: Call, state: RmState, now_ns: int) -> str:
+        """The meaning of an RM's state, and advice."""
+        facts = call.note.facts(self._source.log_partition(state.info.rm_id))
+        return resource_managers.described(state.info, now_ns, facts)
 
     def meant(self, call: Call) -> str | None:
         """The RM of a request that names none; None: several are possible, or there is no RM."""

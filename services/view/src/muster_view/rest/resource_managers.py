@@ -13,7 +13,7 @@ from muster_view.rest import dao
 _WANTS = ("predicates", "preemption_predicates", "scheduling_states", "state_dump", "events")
 
 
-def described(info: RmInfo, now_ns: int) -> str:
+def described(info: RmInfo, now_ns: int, facts: rm_words.RmFacts = rm_words.NO_FACTS) -> str:
     """The meaning of the RM's state, and advice."""
     return rm_words.description(
         info.life,
@@ -23,10 +23,12 @@ def described(info: RmInfo, now_ns: int) -> str:
         paused_reason=masked_text(info.paused_reason),
         paused_since_ns=info.paused_ns,
         rm_id=info.rm_id,
+        replay=rm_words.is_replay(info.extra_config),
+        facts=facts,
     )
 
 
-def shown(state: RmState, now_ns: int, *, default: bool) -> ResourceManagerDao:
+def shown(state: RmState, description: str, *, default: bool) -> ResourceManagerDao:
     """An RM without its configuration, which may be large."""
     info, quotas = state.info, state.core.quotas
     return ResourceManagerDao(
@@ -36,7 +38,7 @@ def shown(state: RmState, now_ns: int, *, default: bool) -> ResourceManagerDao:
         held=info.paused,
         held_reason=masked_text(info.paused_reason),
         held_since=info.paused_ns,
-        description=described(info, now_ns),
+        description=description,
         default=default,
         version=masked_text(info.version),
         policy_group=info.policy_group,

@@ -30,7 +30,7 @@ from muster_state.tally import TALLIED, Tally
 
 from muster_view.explain import explain
 from muster_view.metrics.recent import RecentAllocations
-from muster_view.rest import dao, resource_managers
+from muster_view.rest import dao
 from muster_view.rest.render import Pieces, small
 
 T = TypeVar("T")
@@ -71,16 +71,17 @@ class Lag:
     seconds: float
 
 
-def snapshot(state: RmState, wanted: Wanted, lag: Lag, recent: RecentAllocations, now_ns: int) -> Pieces:
+def snapshot(
+    state: RmState, wanted: Wanted, lag: Lag, recent: RecentAllocations, now_ns: int, description: str
+) -> Pieces:
     """One snapshot: ``{"takenNs": …, "rmId": …, "state": …, "scheduler": {…}, "queues": […], "nodes": […], …}``."""
     partition, info = wanted.partition, state.info
     yield b'{"takenNs":%d,"rmId":%b' % (now_ns, go_json(info.rm_id))
-    described = resource_managers.described(info, now_ns)
     yield b',"state":%b,"stateSinceNs":%d,"paused":%b,"description":%b' % (
         go_json(info.life),
         info.life_ns,
         go_json(info.paused),
-        go_json(described),
+        go_json(description),
     )
     if Section.SCHEDULER in wanted.sections:
         yield b',"scheduler":'

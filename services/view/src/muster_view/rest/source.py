@@ -49,6 +49,10 @@ class Snapshot(Protocol):
         """The age of the newest folded record, in an RM's partition; None: the largest of all."""
         ...
 
+    def log_partition(self, rm_id: str) -> int:
+        """The log partition of an RM."""
+        ...
+
     def version(self) -> int:
         """A number that changes with the state: equal numbers mean an equal state."""
         ...

@@ -84,8 +84,13 @@ async function said(response) {
     text = await response.text();
     return JSON.parse(text).message || response.statusText;
   } catch {
-    return text.trim().slice(0, 300) || response.statusText || `status ${response.status}`;
+    return shortened(text.trim()) || response.statusText || `status ${response.status}`;
   }
+}
+
+/** A text of at most 300 characters, cut between words. */
+function shortened(text) {
+  return text.length <= 300 ? text : `${text.slice(0, 299).replace(/\s+\S*$/, "")} …`;
 }
 
 /** A GET's JSON, and the number of records by which the answer lags. */

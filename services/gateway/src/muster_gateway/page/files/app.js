@@ -4,7 +4,8 @@ import { ApiError, ask, json, keepToken, token, url } from "./api.js";
 import { fill, h } from "./dom.js";
 import { clock, count, duration } from "./format.js";
 import { hash, parse } from "./route.js";
-import { standing } from "./words.js";
+import { SystemHealth, band } from "./system-health.js";
+import { isReplay, standing } from "./words.js";
 import * as applications from "./view-applications.js";
 import * as configuration from "./view-configuration.js";
 import * as events from "./view-events.js";
@@ -44,6 +45,8 @@ const shell = {
   asksIn: false, // the reader wants to log in though nothing needs it
   tokenWanted: "", // the reason why a token is needed; "" if none is
   malformed: false, // the given text cannot be a token
+  health: new SystemHealth(healthChanged), // the state of the whole Muster
+  status: ["asking", "asking …"], // of the shown view: kind and text
 };
 
 // The shown view: its data, its memory, and the signal that ends its requests.
@@ -65,8 +68,11 @@ function contextOf(view, signal) {
     get partition() { return partitionShown(); },
     get partitions() { return shell.partitions; },
     get managers() { return shell.managers ?? []; },
+    get manager() { return managerShown(); },
     /** The reader's identity and rights. */
     get me() { return shell.me; },
+    /** The state of the whole Muster. */
+    get health() { return shell.health; },
     /** Refreshes everything after an action, the RMs too. */
     stale() {
       shell.managersAt = -Infinity;
@@ -97,14 +103,6 @@ function contextOf(view, signal) {
       const others = shell.partitions.map((each) => each.name).filter((each) => each !== partitionShown());
       const found = await Promise.all(others.map((partition) => this.find(["explain", kind, part], { partition })));
       return others.filter((_, at) => found[at]);
-    },
-    async text(path) {
-      try {
-        return await (await ask(path, signal)).text();
-      } catch (error) {
-        if (error instanceof ApiError && error.status === 503) return error.message;
-        throw error;
-      }
     },
     async stream(parts, query, until) {
       return ask(addressOf(parts, query), AbortSignal.any([signal, until]), { stream: true });
@@ -178,7 +176,7 @@ async function show() {
     const began = performance.now();
     let rest = view.every_ms;
     try {
-      await ready(ends.signal);
+      await ready(ends.signal, view);
       if (current !== mine) return;
       sayWho();
       // A view's memory belongs to one RM and partition.
@@ -191,7 +189,7 @@ async function show() {
       away = 0;
       shell.malformed = false;
       const absence = standing(managerShown());
-      if (absence) tellStatus("away", absence.toLowerCase());
+      if (absence) tellStatus(isReplay(managerShown()) ? "ended" : "away", absence.toLowerCase());
       else tellStatus("live", mine.context.lag > LAG_WORTH_TELLING ? `${count(mine.context.lag, "record")} behind` : "live");
       rest = Math.max(rest, REST_TIMES * (performance.now() - began));
     } catch (error) {
@@ -206,7 +204,7 @@ async function show() {
 }
 
 function canShow(view) {
-  return shell.managers.length > 0 || view.alone;
+  return shell.managers?.length > 0 || view.alone;
 }
 
 /** The effect of an error on the page, and the wait before a retry. */
@@ -221,13 +219,23 @@ function troubled(mine, error, away) {
     shell.tokenWanted = error.message;
     return Infinity;
   }
+  if (error.status === 0) shell.health.wake();
   if (error.away) return Math.min(AWAY_LONGEST_MS, AWAY_FIRST_MS * 2 ** away);
   if (error.status === 404) shell.managersAt = -Infinity; // the RM itself may be gone
   return Math.max(5000, mine.view.every_ms);
 }
 
 /** Fetches all RMs, and the partitions of the shown one. They are few and rarely change. */
-async function ready(signal) {
+async function ready(signal, view) {
+  try {
+    await managersKnown(signal);
+  } catch (error) {
+    // Only the view knows them. What needs no RM is shown without it.
+    if (!(view.alone && error instanceof ApiError && error.away && error.status !== 0)) throw error;
+  }
+}
+
+async function managersKnown(signal) {
   if (performance.now() - shell.managersAt < (shell.managers?.length ? MANAGERS_EVERY_MS : NOBODY_EVERY_MS)) return;
   shell.managers = (await json(url(["ws", "v1", "resource-managers"]), signal)).data;
   shell.tokenWanted = "";
@@ -289,7 +297,7 @@ function draw() {
   const mine = current;
   const main = place("main");
   main.dataset.view = shell.route.view;
-  main.dataset.absent = standing(managerShown()) && shell.route.view !== "health" ? "yes" : "no"; // its figures have no colour
+  main.dataset.old = areOld() ? "yes" : "no"; // its figures have no colour
   if (shell.tokenWanted || shell.asksIn) return fill(main, tokenForm());
   if (mine.trouble && !mine.trouble.away && !(mine.trouble.status === 404 && shell.managers?.length === 0)) {
     return fill(main, h("h1", {}, mine.view.title), h("p", { class: "trouble" }, troubleSaid(mine.trouble)), chooseAnother());
@@ -305,12 +313,19 @@ function managerShown() {
   return shell.managers?.find((each) => each.rmID === rmShown());
 }
 
+/** Whether the shown figures are old or do not change. (Those of a replay that ended are its result.) */
+function areOld() {
+  if (shell.health.goneAt !== null || !shell.health.works("view")) return true;
+  const manager = managerShown();
+  return standing(manager) !== "" && !(isReplay(manager) && !manager.held) && shell.route.view !== "health";
+}
+
 /** The notice above an RM's figures if the RM is away or Muster schedules nothing for it, with a remedy. */
 function absenceNotice() {
   const manager = managerShown();
   if (!standing(manager)) return null;
   return h("section", { class: "card absence", key: "absence", role: "status", "aria-label": "State of the resource manager" },
-    h("b", {}, `${manager.rmID} is ${standing(manager)}.`), " ", manager.description);
+    h("b", {}, isReplay(manager) ? `${manager.rmID} (replay).` : `${manager.rmID} is ${standing(manager)}.`), " ", manager.description);
 }
 
 function troubleSaid(trouble) {
@@ -326,8 +341,8 @@ function chooseAnother() {
 function nobody() {
   return h("section", { class: "blank" },
     h("h2", {}, "No resource manager is registered"),
-    h("p", {}, "When one registers at the gateway's gRPC address, this page shows its cluster. For a demonstration, run ",
-      h("code", {}, "muster replay-trace"), " against this gateway, or ", h("code", {}, "muster demo"), "."));
+    shell.health.faults.length ? h("p", { key: "fault" }, "None may be able to register: see above what does not work.") : h("p", { key: "how" }, "When one registers at the gateway's gRPC address, this page shows its cluster. For a demonstration, run ",
+      h("code", {}, "muster replay-trace --keep"), " against this gateway, or ", h("code", {}, "muster demo"), "."));
 }
 
 function drawShell() {
@@ -468,17 +483,45 @@ function forget() {
 
 // ---- status ---------------------------------------------------------------------------------------------------------
 
+/** Says how the shown view is. What the state of the whole has to say comes first. */
 function tellStatus(kind, text) {
+  shell.status = [kind, text];
+  drawStatus();
+  if (kind !== "away" || !current?.trouble?.away) fill(place("notice"));
+}
+
+function drawStatus() {
+  const { health } = shell;
+  let [kind, text] = shell.status;
+  if (kind !== "paused") {
+    if (health.goneAt !== null) [kind, text] = ["failed", "away"];
+    else if (health.grade && !health.ok) [kind, text] = [health.grade, health.grade];
+    else if (kind === "live" && !health.ok) [kind, text] = ["asking", "asking …"];
+  }
   fill(place("status"), h("span", { class: `dot ${kind}` }), h("span", {}, text, kind === "live" ? h("span", { class: "clock" }, `, ${clock(Date.now())}`) : null));
-  if (kind !== "away") fill(place("notice"));
+  fill(place("whole"), shell.tokenWanted ? null : band(health));
+  place("main").dataset.old = areOld() ? "yes" : "no";
+}
+
+/** An answer about the state of the whole came, or none. What does not answer now is asked again when it is back. */
+function healthChanged(before) {
+  drawStatus();
+  if (before !== shell.health.grade || shell.route.view === "health") draw();
+  if (current?.trouble?.away && shell.health.goneAt === null && before !== shell.health.grade) wake();
 }
 
 function tellAway(left) {
-  fill(place("status"), h("span", { class: "dot away" }), h("span", {}, "away"));
-  fill(place("notice"), h("div", { class: "notice" },
-    h("span", {}, h("b", {}, current.trouble?.message ?? "The gateway does not answer."), current.data === undefined ? "" : " This page shows old data."),
+  tellStatus("away", "away");
+  const known = shell.health.goneAt !== null; // the band above says it
+  fill(place("notice"), h("div", { class: "notice" }, h("div", { class: "inner" },
+    known ? null : h("span", {}, h("b", {}, current.trouble?.message ?? "The gateway does not answer."), current.data === undefined ? "" : " This page shows old data."),
     h("span", { "aria-live": "off" }, `Next try in ${duration(Math.max(1000, Math.ceil(left / 1000) * 1000))}.`),
-    h("button", { type: "button", on: { click: wake } }, "Try now")));
+    h("button", { type: "button", on: { click: tryNow } }, "Try now"))));
+}
+
+function tryNow() {
+  shell.health.wake();
+  wake();
 }
 
 // ---- begin ----------------------------------------------------------------------------------------------------------
@@ -501,7 +544,7 @@ window.addEventListener("hashchange", () => {
     place("main").focus({ preventScroll: true });
   }
 });
-document.addEventListener("visibilitychange", () => { if (!document.hidden) wake(); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) tryNow(); });
 document.querySelector(".skip").addEventListener("click", (event) => {
   // The hash is the route, so the link must not change it.
   event.preventDefault();
@@ -528,3 +571,4 @@ window.addEventListener("resize", () => {
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
 show();
+shell.health.follow();

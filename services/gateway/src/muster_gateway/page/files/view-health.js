@@ -1,10 +1,12 @@
-// Muster's own health: gateway, checks, processes and registered RMs.
+// Muster's own health: its parts, checks of the state, processes and registered RMs.
 
 import { button } from "./actions.js";
+import { ApiError } from "./api.js";
 import { h } from "./dom.js";
 import { ago, bytes, count, duration, grouped } from "./format.js";
 import { chip, figure } from "./parts.js";
 import { hash } from "./route.js";
+import { checksOfState, table, word } from "./system-health.js";
 import { standing } from "./words.js";
 
 export const title = "Health";
@@ -14,32 +16,51 @@ export const alone = true;
 
 export async function load(context) {
   const known = context.managers.some((each) => each.rmID === context.rm);
-  const [gateway, checks, managers, snapshot] = await Promise.all([
-    context.text("/health"),
-    context.get(["scheduler", "healthcheck"], { rm: "" }),
-    context.get(["resource-managers"], { rm: "" }),
-    known ? context.get(["metrics", "snapshot"], { sections: "scheduler,runtime", partition: context.partition }) : null,
+  const [checks, managers, snapshot] = await Promise.all([
+    ifThere(context.get(["scheduler", "healthcheck"], { rm: "" })),
+    ifThere(context.get(["resource-managers"], { rm: "" })),
+    known ? ifThere(context.get(["metrics", "snapshot"], { sections: "scheduler,runtime", partition: context.partition })) : null,
   ]);
-  return { gateway, checks, managers, snapshot };
+  return { checks, managers, snapshot };
 }
 
-export function render(context, { gateway, checks, managers, snapshot }) {
-  const [state, ...problems] = gateway.trim().split("\n");
-  const failed = checks.HealthChecks.filter((each) => !each.Succeeded);
+/** The view's answer; null if the view is away: the parts of Muster are shown without it. */
+async function ifThere(answer) {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof ApiError && error.away && error.status !== 0) return null;
+    throw error;
+  }
+}
+
+export function render(context, { checks, managers, snapshot }) {
+  const { health } = context;
   return [
     h("h1", {}, "Health"),
-    h("section", { class: "card", "aria-labelledby": "gateway" },
-      h("div", { class: "head" }, h("h2", { id: "gateway" }, "Gateway"), chip(state === "SERVING" ? "Serving" : "Not serving")),
-      problems.length ? h("ul", { class: "plain" }, problems.map((each) => h("li", { class: "trouble" }, each))) : h("p", { class: "empty" }, state === "SERVING" ? "All parts of this process work." : state)),
-    h("section", { class: "card", "aria-labelledby": "checks" },
-      h("div", { class: "head" }, h("h2", { id: "checks" }, "Checks of the state"), chip(checks.Healthy ? "Healthy" : `${failed.length} failed`)),
+    h("section", { class: "card", key: "parts", "aria-labelledby": "parts" },
+      h("div", { class: "head" }, h("h2", { id: "parts" }, "Parts"), health.grade ? chip(word(health.grade)) : null),
+      table(health) ?? h("p", { class: "empty" }, "The state of the parts is not known, or you have no right to read it.")),
+    checks ? checked(checksOfState(checks, health)) : null,
+    managers ? registered(context, managers) : null,
+    snapshot ? processes(snapshot, health) : null,
+  ];
+}
+
+function checked(checks) {
+  const failed = checks.filter((each) => !each.Succeeded);
+  return h("section", { class: "card", key: "checks", "aria-labelledby": "checks" },
+      h("div", { class: "head" }, h("h2", { id: "checks" }, "Checks of the state"), chip(!failed.length ? "Healthy" : `${failed.length} failed`)),
       h("table", { class: "list checks" }, h("caption", { class: "sr" }, "Health checks"),
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Check"), h("th", { scope: "col" }, "Passed"), h("th", { scope: "col" }, "Found"))),
-        h("tbody", {}, checks.HealthChecks.map((each, at) => h("tr", { key: at },
+        h("tbody", {}, checks.map((each, at) => h("tr", { key: at },
           h("th", { scope: "row" }, each.Description, h("span", { class: "note" }, each.Name), each.Succeeded ? null : h("span", { class: "slim trouble" }, each.DiagnosisMessage)),
           h("td", {}, each.Succeeded ? h("span", { class: "yes" }, "✓ yes") : h("span", { class: "no" }, "✗ no")),
-          h("td", {}, each.DiagnosisMessage)))))),
-    h("section", { class: "card", "aria-labelledby": "rms" },
+          h("td", {}, each.DiagnosisMessage))))));
+}
+
+function registered(context, managers) {
+  return h("section", { class: "card", key: "rms", "aria-labelledby": "rms" },
       h("h2", { id: "rms" }, "Resource managers"),
       managers.length
         ? h("table", { class: "list" }, h("caption", { class: "sr" }, "Registered resource managers"),
@@ -50,9 +71,7 @@ export function render(context, { gateway, checks, managers, snapshot }) {
               h("td", { class: "medium" }, each.callbacksConnected ? each.callbacks.join(", ") || "connected" : h("span", { class: "faint" }, "not connected")),
               h("td", { class: "num medium" }, grouped(each.registrations)), h("td", { class: "num" }, ago(each.registered))))))
         : h("p", { class: "empty" }, "No resource manager is registered."),
-      actions(context, managers)),
-    snapshot ? processes(snapshot) : null,
-  ];
+      actions(context, managers));
 }
 
 /** Pause, resume and forget, of the shown RM, for an operator of it. */
@@ -70,12 +89,12 @@ function actions(context, managers) {
   return found.length ? h("div", { class: "choice" }, found) : null;
 }
 
-function processes({ runtime, scheduler: { tally } }) {
-  return h("section", { class: "card", "aria-labelledby": "process" },
+function processes({ runtime, scheduler: { tally } }, health) {
+  return h("section", { class: "card", key: "process", "aria-labelledby": "process" },
     h("h2", { id: "process" }, "Process and counts"),
     h("dl", { class: "figures" },
       runtime.processes.map((each) => [figure(`Memory of ${each.name}`, bytes(each.memoryBytes), `${each.host}, pid ${each.pid}`), figure("Up", duration(each.uptimeSeconds * 1000)), figure("CPU time", duration(each.cpuSeconds * 1000))]),
-      figure("Figures", runtime.viewLagRecords ? `${count(runtime.viewLagRecords, "record")} behind` : "up to date"),
+      runtime.viewLagRecords ? figure("Figures", `${count(runtime.viewLagRecords, "record")} behind`) : health.ok ? figure("Figures", "up to date") : null,
       figure("Allocated so far", grouped(tally.allocated)), figure("Released", grouped(tally.released)), figure("Preempted", grouped(tally.preempted)),
       figure("Timed out", grouped(tally.timedOut)), figure("Replaced", grouped(tally.replaced)), figure("Applications rejected", grouped(tally.applicationsRejected)), figure("Asks rejected", grouped(tally.asksRejected)), figure("Events", grouped(tally.events))));
 }

@@ -6,6 +6,7 @@ import { plot } from "./chart.js";
 import { pointer } from "./crosshair.js";
 import { count, drawnIn, duration, grouped, ms, number, of, percent, quantity, types, usedOf } from "./format.js";
 import { bar, chip, figure, level } from "./parts.js";
+import { checksOfState } from "./system-health.js";
 import { reason, standing } from "./words.js";
 
 export const title = "Overview";
@@ -57,7 +58,7 @@ async function usageOf(context, span) {
 
 export function render(context, { snapshot, span, apps, containers, health, usage, partition }) {
   const { scheduler, runtime } = snapshot;
-  const away = standing({ life: snapshot.state, held: snapshot.paused });
+  const away = standing({ ...context.manager, life: snapshot.state, held: snapshot.paused });
   const alone = context.partitions.length < 2; // the RM's counts for all its partitions are this partition's
   const states = { ...(partition?.applications ?? {}), ...scheduler.applications };
   return [
@@ -72,8 +73,7 @@ export function render(context, { snapshot, span, apps, containers, health, usag
         figure("From ask to allocation", waited(scheduler.recent, "waitP99Ms"), scheduler.recent?.allocations ? `p99; half within ${waited(scheduler.recent, "waitP50Ms")}` : "p99"),
         figure("Pending asks", grouped(scheduler.asksPending), scheduler.reservations ? count(scheduler.reservations, "reservation") : null),
         away ? figure("Resource manager", away, "see above") : null,
-        figure("Health", health.Healthy && away ? "of the state: good" : health.Healthy ? "good" : "trouble", health.Healthy ? null : count(health.HealthChecks.filter((each) => !each.Succeeded).length, "check") + " failed"),
-        figure("Figures", runtime.viewLagRecords ? `${duration(runtime.viewLagSeconds * 1000)} old` : "up to date", runtime.viewLagRecords ? `${count(runtime.viewLagRecords, "record")} behind` : null))),
+        ...healthFigures(context.health, health, runtime))),
     h("div", { class: "two" },
       h("section", { class: "card", "aria-labelledby": "states" },
         h("h2", { id: "states" }, "Applications"),
@@ -82,6 +82,17 @@ export function render(context, { snapshot, span, apps, containers, health, usag
         STATES.some((each) => of(states, each)) ? null : h("p", { class: "empty" }, "None yet.")),
       waiting(context, scheduler)),
     history(context, { span, usage, apps, containers, alone, scheduler }),
+  ];
+}
+
+/** The state of the whole, what the checks of the recorded state found, and the age of the figures. */
+function healthFigures(health, checks, runtime) {
+  const failed = checksOfState(checks, health).filter((each) => !each.Succeeded).length;
+  return [
+    health.grade ? figure("Health", health.ok ? "good" : health.grade, health.ok ? null : "see above") : null,
+    failed ? figure("Checks of the state", "trouble", `${count(failed, "check")} failed`) : null,
+    runtime.viewLagRecords ? figure("Figures", `${duration(runtime.viewLagSeconds * 1000)} old`, `${count(runtime.viewLagRecords, "record")} behind`)
+      : health.ok ? figure("Figures", "up to date") : null,
   ];
 }
 
@@ -132,6 +143,10 @@ function plotWidth(context) {
 
 function gauges(context, scheduler) {
   const found = types(scheduler.capacity, scheduler.allocated);
+  if (!found.length && !context.health.ok) {
+    return h("section", { class: "blank", key: "unclear" }, h("h2", {}, "No node is known"),
+      h("p", {}, `What the resource manager ${context.rm} sent may not have arrived: see above what does not work.`));
+  }
   if (!found.length) {
     return h("section", { class: "blank" }, h("h2", {}, "The cluster is empty"),
       h("p", {}, `The resource manager ${context.rm} is registered and has sent no nodes yet. Asks stay pending until it does.`));

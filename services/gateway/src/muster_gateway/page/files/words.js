@@ -57,10 +57,16 @@ export function quantities(event) {
   return Object.fromEntries(Object.entries(event.resource?.resources ?? {}).map(([name, { value }]) => [name, value ?? 0]));
 }
 
+/** Whether the RM is the replay of a trace, whose cluster stays when it ends. */
+export function isReplay(manager) {
+  return manager?.extraConfig?.["muster.replay"] === "true";
+}
+
 /** The state of an RM; "" while it is connected and not paused. */
 export function standing(manager) {
   if (!manager) return "";
-  const state = manager.life === "RUNNING" ? "" : manager.life;
+  const ended = isReplay(manager) ? `replay ended${manager.life === "STOPPED" ? ", stopped" : ""}` : manager.life;
+  const state = manager.life === "RUNNING" ? "" : ended;
   return [state, manager.held ? "paused" : ""].filter(Boolean).join(", ");
 }
 

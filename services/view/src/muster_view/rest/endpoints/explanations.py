@@ -50,7 +50,8 @@ class Explanations:
 
     async def summary(self, call: Call) -> Answer:
         state = self._lookup.known(call)
-        return Answer(render.body(explain.summary(state, self._now_ns(state))))
+        description = self._lookup.described(call, state, self._now_ns(state))
+        return Answer(render.body(explain.summary(state, description)))
 
     async def ask(self, call: Call) -> Answer:
         state, partition, app = self._explained(call)

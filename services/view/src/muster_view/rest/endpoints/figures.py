@@ -49,7 +49,9 @@ class Figures:
         wanted = Wanted(sections(call), partition, queue, nodes_max(call))
         lag = Lag(self._source.lag_records(state.info.rm_id), self._source.lag_s(state.info.rm_id))
         recent = self._source.recent(state.info.rm_id)
-        return Answer(snapshot.snapshot(state, wanted, lag, recent, recorded_ns(self._clock, state.info.clock)))
+        now_ns = recorded_ns(self._clock, state.info.clock)
+        description = self._lookup.described(call, state, now_ns)
+        return Answer(snapshot.snapshot(state, wanted, lag, recent, now_ns, description))
 
     async def core_metrics(self, call: Call) -> Answer:
         # A scraper names no RM, so the answer has all RMs.

@@ -30,7 +30,8 @@ class Managers:
 
         def shown(state: RmState) -> Iterator[bytes]:
             now_ns = recorded_ns(self._clock, state.info.clock)
-            yield go_json(resource_managers.shown(state, now_ns, default=state.info.rm_id == meant))
+            description = self._lookup.described(call, state, now_ns)
+            yield go_json(resource_managers.shown(state, description, default=state.info.rm_id == meant))
 
         return Answer(render.listing(states, shown))
 

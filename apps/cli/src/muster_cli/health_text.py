@@ -1,0 +1,76 @@
+"""The state of the whole Muster, as the lines of a screen. The gateway computes it; nothing is graded here."""
+
+from __future__ import annotations
+
+import time
+
+from muster_client.errors import AdminFailed, AdminRefused
+from muster_client.health_client import Grade as WireGrade
+from muster_client.health_client import HealthClient, SystemHealth
+from muster_rest.shapes.health import Grade, PartHealthDao, SystemHealthDao
+from muster_rest.system_health import duration, unreachable
+from muster_runtime.terminal import as_seen
+from rich.text import Text
+
+_STYLES = {Grade.OK: "green", Grade.DEGRADED: "bold yellow", Grade.FAILED: "bold red"}
+_GRADES = {WireGrade.OK: Grade.OK, WireGrade.DEGRADED: Grade.DEGRADED}
+_OTHERS_NAMED_MAX = 4
+_NS = 1_000_000_000
+
+
+async def asked(client: HealthClient, gateway: str) -> SystemHealthDao | None:
+    """Asks a gateway for the state. If it does not answer, that is the state.
+
+    Returns None if this gateway is older, or refuses this caller.
+    """
+    try:
+        return decoded(await client.get())
+    except AdminRefused:
+        return None
+    except AdminFailed as error:
+        remedy = "start it, or repair the connection to it"
+        return unreachable(f"{gateway} does not answer ({error.code.name})", remedy, time.time_ns())
+
+
+def decoded(found: SystemHealth) -> SystemHealthDao:
+    """Returns a message as the record that REST has."""
+    return SystemHealthDao(
+        grade=_GRADES.get(found.grade, Grade.FAILED),
+        part=found.part,
+        since=found.since_ns,
+        sentence=found.sentence,
+        remedy=found.remedy,
+        checked=found.checked_ns,
+        parts=[
+            PartHealthDao(
+                part=each.part,
+                grade=_GRADES.get(each.grade, Grade.FAILED),
+                since=each.since_ns,
+                sentence=each.sentence,
+                remedy=each.remedy,
+                others=list(each.others),
+            )
+            for each in found.parts
+        ],
+    )
+
+
+def health_lines(health: SystemHealthDao | None) -> list[Text]:
+    """Returns the worst part with its age and its remedy, and the names of the others that do not work."""
+    if health is None:
+        return []
+    line = Text.assemble("Muster  ", (str(health.grade), _STYLES[health.grade]))
+    faults = [each for each in health.parts if each.grade is not Grade.OK]
+    if health.grade is Grade.OK:
+        return [line.append(f"  {as_seen(health.sentence)}" if health.sentence else "")]
+    if health.part:
+        age = duration(max(0, health.checked - health.since) / _NS)
+        line.append(f"  {as_seen(health.part)} for {age}: {as_seen(health.sentence)}")
+    lines = [line]
+    if health.remedy:
+        lines.append(Text(f"        {as_seen(health.remedy)}"))
+    if others := faults[1:]:
+        named = ", ".join(f"{as_seen(each.part)} ({each.grade})" for each in others[:_OTHERS_NAMED_MAX])
+        more = len(others) - _OTHERS_NAMED_MAX
+        lines.append(Text(f"        also: {named}{f' and {more} more' if more > 0 else ''}"))
+    return lines

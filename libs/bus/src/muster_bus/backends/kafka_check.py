@@ -76,7 +76,7 @@ class KafkaCheck:
         for look in range(_LOOKS):
             found = await self._found(places)
             breaks = places.check(found)
-            if not breaks:
+            if all(each.kind is not BreakKind.END for each in breaks):
                 break
             if look < _LOOKS - 1:
                 await asyncio.sleep(_PAUSE_S)

@@ -44,7 +44,9 @@ class Writer:
 def tail() -> Any:
     """A tail of responses that never come."""
     return SimpleNamespace(
-        expect=lambda _rm_id, _request_id: asyncio.get_running_loop().create_future(), forget=lambda _request_id: None
+        partition=0,
+        expect=lambda _rm_id, _request_id: asyncio.get_running_loop().create_future(),
+        forget=lambda _request_id: None,
     )
 
 

@@ -99,5 +99,5 @@ def test_these_lives_meet_what_gangs_wait_for() -> None:
         life = Life(seed, {GANGS}, check_core=False)
         for _ in range(STEPS):
             life.step()
-            seen |= explain.summary(RmState(RmInfo("rm", life="RUNNING"), life.run.core), 0).counts.keys()
+            seen |= explain.summary(RmState(RmInfo("rm", life="RUNNING"), life.run.core), "").counts.keys()
     assert seen >= {"GANG_ROOM", "GANG_FORMING", "PLACEHOLDER_LEAVING", "QUEUE_MAX"}

@@ -38,7 +38,7 @@ def state_of(arena: Arena, open_proposals: int) -> RmState:
 def test_every_answer_says_the_same_of_it(arena: Arena, open_proposals: int, code: str) -> None:
     partition, now_ns, state = arena.partition, arena.now_ns, state_of(arena, open_proposals)
     wanted, turns = {code: ASKS}, explain.turns_of(state)
-    assert explain.summary(state, now_ns).counts == wanted
+    assert explain.summary(state, "").counts == wanted
     queue = partition.queues["root.a"]
     assert decoded(explain_queue.explained(partition, queue, now_ns, pause=None, turns=turns))["asks"] == wanted
     node = explain_node.explained(partition, partition.nodes["n1"], now_ns, pause=None, turns=turns)

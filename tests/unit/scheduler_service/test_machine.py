@@ -20,7 +20,7 @@ from muster_core.model.outcome import (
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.emit import ITEM_BYTES_MAX, MESSAGE_CHARACTERS_MAX, RESPONSE_BYTES_MAX, Emitter
+from muster_scheduler.emit import ITEM_BYTES_MAX, MESSAGE_CHARACTERS_MAX, RESPONSE_BYTES_MAX, Emitter, write_states
 from muster_scheduler.machine import SchedulerMachine
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import CONFIG, RM, SECOND_NS, Rig
@@ -374,6 +374,19 @@ def test_a_large_outcome_is_written_in_steps_and_the_rm_s_object_stays_first(rig
     assert max(after - before for before, after in pairwise([0, *written, len(events)])) <= 300
     assert records[0].key == rm_state_key(RM)
     assert [each.key for each in records].count(rm_state_key(RM)) == 1
+
+
+def test_asks_of_many_tags_are_written_few_in_a_step(rig: Rig) -> None:
+    tags = {f"tag-{number}": "x" * 8 for number in range(4_096)}
+    many = [make.allocation("x", f"k{number}", vcore=1 << 30, tags=tags) for number in range(12)]
+    rig.send(make.asks(*many))
+    partition = next(iter(rig.machine.rms[RM].core.partitions.values()))
+    out, records = Outcome(), list[OutRecord]()
+    for each in partition.apps["x"].asks.values():
+        out.touch(each, partition.name)
+    written = [len(records) for _ in write_states(rig.topics, RM, out, records)]
+    assert len(records) == 12
+    assert max(after - before for before, after in pairwise([0, *written, len(records)])) <= 1
 
 
 def test_many_answers_make_several_responses(rig: Rig) -> None:

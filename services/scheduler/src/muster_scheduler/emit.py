@@ -75,6 +75,7 @@ ITEM_BYTES_MAX = 64 * 1024
 QUESTION_BYTES_MAX = 768 * 1024
 # Objects, facts or events of one step: about half a millisecond.
 _STEP = 64
+_STEP_BYTES = 64 << 10
 
 _ALLOCATION, _APPLICATION, _NODE = pb.STREAM_ALLOCATION, pb.STREAM_APPLICATION, pb.STREAM_NODE
 
@@ -386,13 +387,20 @@ def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult) -> OutRecor
 def write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
     """Appends the records of an outcome's objects, in steps. Removes the objects from the outcome."""
     topic, number = topics.state, topics.partition_of(rm_id)
+    size = 0  # of the step so far: an ask may have thousands of tags
     for found in out.objects_in_steps(_STEP):
         if found is None:
+            size = 0
             yield
             continue
         partition, what, alive = found
         key = state_codec.key_of(rm_id, partition, what)
-        records.append(_out_record((topic, number, key, state_codec.encode(partition, what) if alive else None, ())))
+        value = state_codec.encode(partition, what) if alive else None
+        records.append(_out_record((topic, number, key, value, ())))
+        size += len(value or b"")
+        if size >= _STEP_BYTES:
+            size = 0
+            yield
 
 
 def _emptied(items: list[T]) -> Iterator[T | None]:

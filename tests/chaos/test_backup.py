@@ -167,7 +167,6 @@ def test_a_damaged_backup_is_found_and_not_restored(small: Path, tmp_path: Path)
     ("arguments", "told"),
     [
         (("backup", "b", "--set", "log.backend=kafka"), "MirrorMaker"),
-        (("verify", "--set", "log.backend=kafka"), "MirrorMaker"),
         (("backup", "b"), "--data-dir"),
         (("backup", "b", "--data-dir", "nowhere"), "has no log.db"),
         (("restore", "nowhere", "--data-dir", "d"), "is no backup"),

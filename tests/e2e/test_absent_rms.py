@@ -308,7 +308,7 @@ async def test_an_absent_rm_says_so_wherever_its_figures_are_shown(tmp_path: Pat
         assert code == 0
         assert "resumed" not in told
         assert told.startswith("rm is no longer paused, but DISCONNECTED. All its streams were lost 2 min ago.")
-        await _is_told(muster, "DISCONNECTED", "Start it")
+        await _is_told(muster, "DISCONNECTED", "Start the resource manager")
         muster.clock.forward(600)
         await in_state(muster, "rm", "STOPPED")
         await _is_told(muster, "STOPPED", "`muster admin forget rm`")

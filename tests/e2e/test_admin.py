@@ -140,8 +140,12 @@ async def test_a_pause_outlives_a_kill_and_ends_when_an_operator_says_so(up: Up,
         )
         code, said = muster_process(up, "explain", "queue", "root.b")
         assert (code, said) == (
-            2, f"muster: {up.grpc}: queue 'root.b' in partition 'default': Queue not found (NOT_FOUND)\n",
-        )  # fmt: skip
+            2,
+            (
+                f"muster: {up.grpc}: queue 'root.b' in partition 'default': Queue not found; "
+                "the history has none of this name either (NOT_FOUND)\n"
+            ),
+        )
         file = tmp_path / "dump.json"
         assert muster(up, "admin", "dump", "--output", str(file))[0] == 0
         dump = json.loads(file.read_text())

@@ -171,7 +171,8 @@ async def test_a_flood_of_clients_that_leave_reaches_the_deciding_process_with_n
     assert (await rig.ask("/ws/v1/partitions"))[0] == 200
     assert rig.server.accepted == before
     assert not rig.server._server.server_state.connections
-    assert forwarded == []
+    # (The front asks for the state of the whole by itself.)
+    assert set(forwarded) <= {"/ws/v1/health"}
 
 
 async def test_many_probes_at_once_are_one_question_to_the_deciding_process(rig: Rig) -> None:

@@ -314,7 +314,7 @@ async def test_a_withdrawn_right_ends_streams_and_a_bad_file_withdraws_none(
     (problem,) = gateway._doorman.problems()
     assert "rule[5].identities" in problem
     assert "what was read before stays in force" in problem
-    assert await gateway._said_beside() == [problem]
+    assert (await gateway._look()).notes == [problem]
     assert await gateway.ready(), "a bad policy file does not make the gateway unready"
     await world.scheduler.emit("mine", [StreamKind.NODE])
     await mine.receive()

@@ -16,6 +16,7 @@ from muster_gateway.access.request_codec import rm_steps
 from muster_gateway.errors import OpenToAll
 from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import admin_pb2, audit_pb2, callbacks_pb2, events_pb2, metrics_pb2
+from muster_proto.muster.v1 import health_pb2 as whole_pb2
 from muster_proto.si.v1 import si_pb2
 from muster_rest.methods import METHODS, by_path
 from muster_runtime.identity import Right, Role
@@ -30,13 +31,14 @@ _FILES: tuple[Any, ...] = (
     events_pb2,
     metrics_pb2,
     health_pb2,
+    whole_pb2,
     reflection_pb2,
 )
 SERVICES = {each.full_name: each for file in _FILES for each in file.DESCRIPTOR.services_by_name.values()}
 DESCRIPTORS = [method for each in SERVICES.values() for method in each.methods]
 NOT_LET_IN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 # Methods without a right. A new one is a decision, which must be visible here.
-FOR_ALL = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+FOR_ALL = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "muster.v1.Health"}
 FOR_READERS = {"ListResourceManagers", "Explain", "Get", "Watch", "Batch"}
 
 

@@ -252,9 +252,11 @@ async def test_every_reader_tells_that_the_disk_is_full(chromium: str, opened: O
         try:
             await muster.start()
             readers = Readers(muster.grpc, muster.http, muster.process.log_file, await opened(muster.http))
-            async with world.Rm(muster, "rm", world.LARGE):
+            async with world.Rm(muster, "rm", world.LARGE) as rm:
                 await every_reader_is_green(readers)
                 disk.fill()
+                # (The log knows it from its first write. The client sends it again when there is room.)
+                await rm.client.send_nodes([node("n", {"vcore": 1_000})])
                 await every_reader_tells(readers, "disk", rm="disk is full", sentence="the disk of log")
                 await readers.show("overview")
                 await expect(readers.page.get_by_role("heading", name="No node is known")).to_be_visible()

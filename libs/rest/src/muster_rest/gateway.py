@@ -111,7 +111,7 @@ GATEWAY = (
         "The health checks",
         HealthDao,
         parameters=(RM,),
-        statuses=(200, 400, 404),
+        statuses=(200, 404),
         core=True,
         notes=(
             "Without `rm`: of all RMs, because a probe names none. Some checks more than YuniKorn: one for each part "

@@ -18,7 +18,7 @@ _OK, _BAD_REQUEST, _NOT_FOUND = 200, 400, 404
 SENTENCES_MAX = 100
 # Larger answers are parsed in a thread: a megabyte takes some ten milliseconds.
 _LARGE_BYTES = 256 * 1024
-_NO_RM = "Resource manager not found"
+_NO_RM, _NO_PARTITION = "Resource manager not found", "Partition not found"
 # An explanation's lists, and the key of their elements.
 _LISTS = {"asks": "allocationKey", "preempted": "allocationKey", "replacements": "allocationKey"}
 
@@ -37,12 +37,14 @@ async def explain(view: ViewClient, history: ViewClient, wanted: Explained) -> t
         return answer.body, await asyncio.to_thread(_sentences, answer) if large else _sentences(answer)
     message = _message(answer.body)
     if answer.status == _NOT_FOUND and not message.startswith(_NO_RM):
-        try:
-            return await explain_ended(history, wanted)
-        except NoneEnded as error:
-            named = " ".join(shown(part) for part in wanted.parts)
-            more = f"; {error}" if str(error) else ""
-            raise NotThere(f"{wanted.field} {named} in partition {shown(wanted.partition)}: {message}{more}") from None
+        more = ""
+        if not message.startswith(_NO_PARTITION):  # (events name no partition, so the history cannot tell)
+            try:
+                return await explain_ended(history, wanted)
+            except NoneEnded as error:
+                more = f"; {error}" if str(error) else ""
+        named = " ".join(shown(part) for part in wanted.parts)
+        raise NotThere(f"{wanted.field} {named} in partition {shown(wanted.partition)}: {message}{more}")
     if answer.status == _BAD_REQUEST:
         raise InvalidRequest(f"{wanted.field}: {message}")
     raise ViewSilent(f"the view does not know it yet ({message or answer.status}): try again")

@@ -252,7 +252,7 @@ async function back(context, story, most) {
 
 function renderOne(context, { app: present, why, story, twins = [], elsewhere, gone }) {
   const back = h("p", { class: "crumb" }, h("a", { href: context.link("applications") }, "Applications"));
-  const past = present ? null : gone?.life;
+  const past = present || elsewhere?.length ? null : gone?.life; // (events name no partition)
   if (!present && !past) return [back, h("h1", {}, context.thing), absent(context, "applications", absence(gone, "application"), elsewhere)];
   const app = present ?? asApplication(past);
   const now = Date.now();

@@ -244,7 +244,7 @@ function table(context, found, type) {
 
 function detail(context, node, elsewhere, gone) {
   const close = h("a", { class: "away", href: context.link("nodes", "", carried(context)), "aria-label": "Close this node" }, "Close");
-  if (!node && gone?.life) return removed(context, "Node", gone.life, close);
+  if (!node && gone?.life && !elsewhere.length) return removed(context, "Node", gone.life, close);
   if (!node) return h("section", { class: "card detail" }, h("div", { class: "head" }, h("h2", {}, context.thing), close), absent(context, "nodes", absence(gone, "node"), elsewhere));
   const waiting = Object.entries(node.waiting.reasons);
   return h("section", { class: "card detail", "aria-label": `Node ${node.node}` },

@@ -87,7 +87,7 @@ function cells(node) {
 function detail(context, queues, single, position, elsewhere, gone) {
   const figures = queues.find((each) => each.path === context.thing);
   const close = h("a", { class: "away", href: context.link("queues"), "aria-label": "Close this queue" }, "Close");
-  if (!position && gone?.life) return removed(context, "Queue", gone.life, close);
+  if (!position && gone?.life && !elsewhere.length) return removed(context, "Queue", gone.life, close);
   if (!position || !figures) return h("section", { class: "card detail" }, h("h2", {}, context.thing), absent(context, "queues", absence(gone, "queue"), elsewhere));
   const asks = Object.entries(position.asks).sort((a, b) => b[1] - a[1]);
   const properties = Object.entries(single?.properties ?? {});

@@ -259,7 +259,7 @@ class Wire:
         """Writes them; whoever is asked must know where to wait for what was allocated before."""
         records: list[tuple[int, si.AllocationResponse | callbacks_pb2.ToResourceManager]] = []
         written: list = []  # type: ignore[type-arg]
-        for _ in self._emitter._responses(facts, Tally(), written):
+        for _ in self._emitter._responses(facts, Tally(), [], written):
             pass  # a pause of the service
         for record in written:
             envelope = envelope_pb2.ResponseEnvelope.FromString(record.value)

@@ -327,7 +327,7 @@ def _record_lost(patch: pytest.MonkeyPatch) -> None:
 
 def _reload_half(patch: pytest.MonkeyPatch) -> None:
     """Queues that vanish from the configuration do not drain."""
-    patch.setattr(reload, "_drain", lambda partition, kept, out, now_ns: None)
+    patch.setattr(reload, "_drain", lambda partition, kept, out, now_ns: iter(()))
 
 
 def _deadline_missed(patch: pytest.MonkeyPatch) -> None:

@@ -350,12 +350,12 @@ def _sources_are_never_lost(patch: pytest.MonkeyPatch) -> None:
 
 def _registering_again_forgets_sources(patch: pytest.MonkeyPatch) -> None:
     """An RM that registers again gets none of what sources have said."""
-    whole = registrar.new_core
+    whole = registrar.core_in_steps
 
-    def new_core(*said: Any, **more: Any) -> SchedulerCore:
-        return whole(*said, **{**more, "external": None})
+    def core_in_steps(*said: Any, **more: Any) -> Generator[None, None, SchedulerCore]:
+        return (yield from whole(*said, **{**more, "external": None}))
 
-    patch.setattr(registrar, "new_core", new_core)
+    patch.setattr(registrar, "core_in_steps", core_in_steps)
 
 
 def _what_is_said_is_not_recorded(patch: pytest.MonkeyPatch) -> None:

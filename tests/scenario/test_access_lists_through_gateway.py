@@ -100,7 +100,7 @@ async def test_recorded_lists_admit_nobody_and_are_named(world: World) -> None:
     info = services.view.states()[RM].info
     recorded = encode_registration(replace(info, config=text, compiled=b"of another version"))
     key = state_key(RM, state_codec.REGISTRATION, "-")
-    owner = await services.log.take_over("an earlier version", services.topics.requests, partition)
+    owner = await services.log.take_over(SchedulerSettings().group, services.topics.requests, partition)
     await owner.commit([OutRecord(services.topics.state, partition, key, recorded)], None)
     for start in ("first", "second"):
         await _start(world)

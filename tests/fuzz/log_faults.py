@@ -24,7 +24,8 @@ from typing import Any
 import structlog
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_file import LogFile
-from muster_bus.backends.sqlite_format import PAGE_BYTES
+from muster_bus.backends.sqlite_format import PAGE_BYTES, mark_of
+from muster_bus.backends.sqlite_mark import write_mark
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogError
 from muster_bus.settings import LogSettings
@@ -248,6 +249,10 @@ class Bench:
         shutil.copytree(life.data, self._starts[1], ignore=shutil.ignore_patterns("history"))
         with contextlib.closing(sqlite3.connect(self._starts[1] / "log.db")) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            newest = mark_of(connection)
+        # The mark of a killed process may be a second old (decision 0160); with a new one, each loss must be found.
+        for data in self._starts:
+            write_mark(data / "log.db", newest)
         whole = self._copy(self._starts[0])
         assert examine(whole).problems == []
         start(whole)

@@ -35,7 +35,9 @@ from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 
 PATIENCE_S = 60.0
 # What a call says that gets no decision: the state of the whole may name the partition already, or not yet.
-SCHEDULER_SILENT = r"(no scheduler has answered for partition \d+ for \d+ s|the scheduler did not answer within [\d.]+ s)"
+SCHEDULER_SILENT = (
+    r"(?:no scheduler has answered for partition \d+ for \d+ s|the scheduler did not answer within [\d.]+ s)"
+)
 RESPONSES: dict[StreamKind, Any] = {
     StreamKind.ALLOCATION: si_pb2.AllocationResponse,
     StreamKind.APPLICATION: si_pb2.ApplicationResponse,

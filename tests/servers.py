@@ -35,6 +35,7 @@ import sys
 import tempfile
 import time
 import urllib.parse
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -61,6 +62,7 @@ ANSWER_TIMEOUT_S = 120.0  # a JVM on a busy two-core machine needs up to 60 s
 PULL_TIMEOUT_S = 120.0  # an image that is not here after two minutes is not worth a test session
 FETCH_TIMEOUT_S = 600.0  # Kafka's jars, about 110 MB, once per machine
 STOP_TIMEOUT_S = 15.0  # then SIGKILL: nothing here is worth keeping
+_HOLDERS: deque[socket.socket] = deque(maxlen=200)  # see free_port
 
 # A user of Kafka's secured listener without any right.
 STRANGER, STRANGER_PASSWORD = "stranger", "a-stranger-has-one-too"
@@ -234,14 +236,19 @@ def stop(server: Server) -> None:
 def free_port() -> int:
     """A TCP port of the loopback that nobody listens on now.
 
-    The system takes none of these for outgoing connections: a server that restarts finds its port free.
+    The system takes none of these for outgoing connections: a server that restarts finds its port free. As with
+    muster_replay.local.free_ports, which may not be installed here, this process holds it.
     """
     chance = random.SystemRandom()
     while True:
         port = chance.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        holder = socket.socket()
+        with contextlib.suppress(OSError):
+            holder.bind(("127.0.0.1", port))
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _HOLDERS.append(holder)
             return port
+        holder.close()
 
 
 # --- the ways -------------------------------------------------------------------------------------------------------

@@ -77,9 +77,9 @@ async def test_a_full_disk_is_read_and_goes_on_when_there_is_room(tmp_path: Path
             disk.free()
             await until(up, 200)
             await register(up, "two")
-            # 5. the audit trail has what happened meanwhile, once
+            # 5. the audit trail has what happened meanwhile, once (of two processes, each of which writes when it can)
             found = await audited(up, lambda found: len(found) >= 2)
-            assert [(each["method"], each["action"], each["count"]) for each in found] == [
+            assert sorted((each["method"], each["action"], each["count"]) for each in found) == [
                 ("/si.v1.Scheduler/RegisterResourceManager", "register", 1),
                 ("GET /ws/v1/partitions", "read", 1),
             ]

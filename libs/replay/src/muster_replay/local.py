@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import signal
@@ -11,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -37,6 +37,7 @@ def muster_command(*arguments: str) -> list[str]:
 
 # Linux takes ports of its own choice from 32,768 on (net.ipv4.ip_local_port_range), others from 49,152 on.
 _PORTS = (20_000, 32_000)
+_HOLDERS: deque[socket.socket] = deque(maxlen=200)
 
 
 def are_free(ports: Sequence[int]) -> bool:
@@ -55,16 +56,23 @@ def free_ports(count: int) -> list[int]:
     """Returns different free ports of 127.0.0.1.
 
     They are below the range from which systems take ports for outgoing connections and for port 0. So a process that
-    restarts on its port finds it free again.
+    restarts on its port finds it free again. No other call gets one of the newest 200, in whatever process, while this
+    one lives: a socket that does not listen holds each. (Servers set SO_REUSEADDR, so they may use it all the same.)
     """
     found: list[int] = []
     chance = random.SystemRandom()  # (processes that begin at one time try different ones)
     while len(found) < count:
         port = chance.randrange(*_PORTS)
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            if port not in found:
-                found.append(port)
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            holder.close()
+            continue
+        # (Set after the bind, which fails if another one holds the port.)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _HOLDERS.append(holder)
+        found.append(port)
     return found
 
 

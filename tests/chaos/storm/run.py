@@ -183,7 +183,8 @@ async def _quiet(here: Storm, rms: list[StormRm]) -> None:
 
         async def ends() -> list[int]:
             found = []
-            for topic in (topics.requests, topics.responses, topics.events):
+            # (Heartbeats go on in the responses; each other response follows from a change of state.)
+            for topic in (topics.requests, topics.state, topics.events):
                 for partition in range(PARTITIONS):
                     reader = await log.reader(topic, partition)
                     found.append(await reader.end_offset())

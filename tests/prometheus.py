@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from servers import NoServer, free_port
+from muster_replay.local import free_ports
+from servers import NoServer
 
 ANSWER_TIMEOUT_S = 60.0
 # As docs/metrics.md says of `muster up`.
@@ -72,7 +73,7 @@ def asking(target: str, directory: Path, interval: str = "500ms") -> Iterator[Pr
     start = program()
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "prometheus.yml").write_text(_CONFIG.format(target=target, interval=interval))
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     command = [
         str(start),
         f"--config.file={directory / 'prometheus.yml'}",

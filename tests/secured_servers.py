@@ -21,6 +21,7 @@ from pathlib import Path
 import servers
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest
+from muster_replay.local import free_ports
 from servers import NoServer, Server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +86,7 @@ def _redis(work: Path, secrets: Path) -> Server:
     if not shutil.which("redis-server"):
         raise NoServer("no redis-server (Debian: apt-get install redis-server)")
     work.mkdir(parents=True, exist_ok=True)
-    port = servers.free_port()
+    (port,) = free_ports(1)
     command = [
         "redis-server", "--bind", "127.0.0.1", "--port", "0", "--tls-port", str(port), "--save", "", "--dir", str(work),
         "--tls-cert-file", str(secrets / "redis.crt"), "--tls-key-file", str(secrets / "redis.key"),
@@ -111,7 +112,7 @@ def _postgres(work: Path, secrets: Path) -> Server:
         user = ["runuser", "-u", "postgres", "--"]
         for path in (work, work / "postgres.key", work / "password"):
             os.chown(path, account.pw_uid, account.pw_gid)
-    data, hba, port = work / "data", work / "pg_hba.conf", servers.free_port()
+    data, hba, (port,) = work / "data", work / "pg_hba.conf", free_ports(1)
     hba.write_text(
         f"local all postgres trust\nhostssl all {CERTIFIED} all cert clientcert=verify-full map=certified\n"
         "hostssl all all all scram-sha-256\n"

@@ -25,7 +25,6 @@ import fcntl
 import json
 import os
 import pwd
-import random
 import shutil
 import signal
 import socket
@@ -35,11 +34,12 @@ import sys
 import tempfile
 import time
 import urllib.parse
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from muster_replay.local import free_ports
 
 Kind = Literal["kafka", "redis", "postgres"]
 Origin = Literal["environment", "docker", "local"]
@@ -62,7 +62,6 @@ ANSWER_TIMEOUT_S = 120.0  # a JVM on a busy two-core machine needs up to 60 s
 PULL_TIMEOUT_S = 120.0  # an image that is not here after two minutes is not worth a test session
 FETCH_TIMEOUT_S = 600.0  # Kafka's jars, about 110 MB, once per machine
 STOP_TIMEOUT_S = 15.0  # then SIGKILL: nothing here is worth keeping
-_HOLDERS: deque[socket.socket] = deque(maxlen=200)  # see free_port
 
 # A user of Kafka's secured listener without any right.
 STRANGER, STRANGER_PASSWORD = "stranger", "a-stranger-has-one-too"
@@ -233,24 +232,6 @@ def stop(server: Server) -> None:
             os.kill(server.pid, signal.SIGKILL)
 
 
-def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on now.
-
-    The system takes none of these for outgoing connections: a server that restarts finds its port free. As with
-    muster_replay.local.free_ports, which may not be installed here, this process holds it.
-    """
-    chance = random.SystemRandom()
-    while True:
-        port = chance.randrange(20_000, 32_000)
-        holder = socket.socket()
-        with contextlib.suppress(OSError):
-            holder.bind(("127.0.0.1", port))
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _HOLDERS.append(holder)
-            return port
-        holder.close()
-
-
 # --- the ways -------------------------------------------------------------------------------------------------------
 
 
@@ -305,16 +286,16 @@ def _container(kind: Kind, directory: Path) -> Server:
     host = container.get_docker_client().host()
     if kind == "kafka":
         # The broker tells its clients where it is, so the port must be known before it starts.
-        port = free_port()
+        (port,) = free_ports(1)
         settings = _kafka_settings("0.0.0.0", 9092, (9093, 9094), f"{host}:{port}", "/tmp/kafka-data")
         container.with_bind_ports(9092, port).with_env("KAFKA_HEAP_OPTS", "-Xms256m -Xmx768m")
         for name, value in settings.items():
             container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
     elif kind == "redis":
-        port = free_port()  # one that a restart keeps
+        (port,) = free_ports(1)  # one that a restart keeps
         container.with_bind_ports(6379, port)
     else:
-        port = free_port()
+        (port,) = free_ports(1)
         container.with_bind_ports(5432, port).with_env("POSTGRES_USER", "muster").with_env("POSTGRES_DB", "muster")
         container.with_env("POSTGRES_PASSWORD", "muster-test")  # for a throw-away container on the loopback
     try:
@@ -400,7 +381,8 @@ def _kafka_program(
 
 def _local_kafka(kind: Kind, directory: Path) -> Server:
     work = directory / "kafka"
-    port, own_ports = free_port(), (free_port(), free_port())
+    port, controller_port, broker_port = free_ports(3)
+    own_ports = (controller_port, broker_port)
     settings = _kafka_settings("127.0.0.1", port, own_ports, f"127.0.0.1:{port}", str(work / "data"))
     work.mkdir(parents=True, exist_ok=True)
     secured, users = _secure(settings, work)
@@ -418,7 +400,7 @@ def _secure(settings: dict[str, str], work: Path) -> tuple[str, list[str]]:
     """
     if not shutil.which("openssl"):
         return "", []
-    secrets, port = work / "secrets", free_port()
+    secrets, (port,) = work / "secrets", free_ports(1)
     script = Path(__file__).resolve().parents[1] / "scripts" / "store-secrets"
     made = subprocess.run([str(script), str(secrets)], capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S)
     if made.returncode != 0:
@@ -450,7 +432,7 @@ def _local_redis(kind: Kind, directory: Path) -> Server:
         raise _Unusable("no redis-server (Debian: apt-get install redis-server)")
     work = directory / "redis"
     work.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    (port,) = free_ports(1)
     command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(work)]
     return _process(kind, command, f"redis://127.0.0.1:{port}/0", work)
 
@@ -479,7 +461,7 @@ def _local_postgres(kind: Kind, directory: Path) -> Server:
     )
     if initialised.returncode != 0:
         raise _Unusable(f"initdb: {_tail(initialised.stderr)}")
-    port = free_port()
+    (port,) = free_ports(1)
     options = ["-h", "127.0.0.1", "-p", str(port), "-k", "", "-c", "fsync=off", "-c", "max_connections=200"]
     command = [*user, str(binaries / "postgres"), "-D", str(data), *options]
     dsn = f"postgresql://muster@127.0.0.1:{port}"

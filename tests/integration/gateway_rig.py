@@ -34,10 +34,6 @@ from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 
 PATIENCE_S = 60.0
-# What a call says that gets no decision: the state of the whole may name the partition already, or not yet.
-SCHEDULER_SILENT = (
-    r"(?:no scheduler has answered for partition \d+ for \d+ s|the scheduler did not answer within [\d.]+ s)"
-)
 RESPONSES: dict[StreamKind, Any] = {
     StreamKind.ALLOCATION: si_pb2.AllocationResponse,
     StreamKind.APPLICATION: si_pb2.ApplicationResponse,
@@ -488,6 +484,14 @@ class _DeadStore:
             raise SessionsDown(f"{name}: this process is dead")
 
         return gone
+
+
+def scheduler_silent(partition: int = 0) -> str:
+    """Returns the pattern of what a call says that gets no decision: the state of the whole may name the partition
+    already, or not yet.
+    """
+    named = rf"no scheduler has answered for partition {partition} for \d+ s"
+    return rf"({named}|the scheduler did not answer within [\d.]+ s)"
 
 
 def an_ask(key: str, application: str = "app", **fields: Any) -> si_pb2.Allocation:

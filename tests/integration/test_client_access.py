@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from certificates import Authority
-from integration.gateway_rig import PATIENCE_S, SCHEDULER_SILENT, Rig
+from integration.gateway_rig import PATIENCE_S, Rig, scheduler_silent
 from muster_cli.main import run
 from muster_client import Callbacks, RmClient
 from muster_client.access import Access, AccessWrong
@@ -172,7 +172,7 @@ async def test_renewed_certificates_are_used_without_a_restart(guarded: Guarded)
 
 
 async def test_every_command_takes_certificate_and_token(
-    guarded: Guarded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: Rig, guarded: Guarded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with RmClient(guarded.address, "mine", access=guarded.access()) as rm:
         await rm.register()
@@ -203,12 +203,13 @@ async def test_every_command_takes_certificate_and_token(
         assert await _run(*refused, *guarded.flags) == 1
         assert "rm.test may not operate rmID 'mine'" in capsys.readouterr().err
         assert await _run(*pause, *guarded.flags, "--token-file", str(guarded.file("token"))) == 1
-        assert re.search(SCHEDULER_SILENT, capsys.readouterr().err), "admitted, and never answered"
+        silent = scheduler_silent(world.topics.partition_of("mine"))
+        assert re.search(silent, capsys.readouterr().err), "admitted, and never answered"
         for name, file in (("CA", "ca"), ("CERT", "crt"), ("KEY", "key")):
             monkeypatch.setenv(f"MUSTER_TLS_{name}", str(guarded.file(file)))
         monkeypatch.setenv("MUSTER_TOKEN", "bot-token-0123456789")
         assert await _run(*pause) == 1
-        assert re.search(SCHEDULER_SILENT, capsys.readouterr().err)
+        assert re.search(silent, capsys.readouterr().err)
         monkeypatch.setenv("MUSTER_TOKEN", "not-the-token-0123456789")
         assert await _run(*refused) == 1
         said = capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from integration.gateway_rig import PATIENCE_S, SCHEDULER_SILENT, Rig, asks, crash
+from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, scheduler_silent
 from muster_bus.errors import LogUnavailable
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import StreamKind
@@ -181,7 +181,7 @@ async def test_a_silent_scheduler_is_reported_in_time_and_a_late_answer_is_ignor
     world.scheduler.mute = True
     code, details = await status_of(channel.configure("rm", "good"))
     assert code is Code.UNAVAILABLE
-    assert re.fullmatch(f"{SCHEDULER_SILENT}: update it again", details)
+    assert re.fullmatch(f"{scheduler_silent()}: update it again", details)
     world.scheduler.mute = False
     (late,) = [request for request in world.scheduler.requests if request.WhichOneof("body") == "configuration"]
     partition = world.topics.partition_of("rm")

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, SCHEDULER_SILENT, Channel, Rig
+from integration.gateway_rig import PATIENCE_S, Channel, Rig, scheduler_silent
 from muster_bus.clock import Clock
 from muster_gateway.errors import SessionsDown
 from muster_gateway.service import Gateway
@@ -241,7 +241,7 @@ async def test_a_scheduler_that_does_not_answer(
     world.scheduler.mute = True
     code, details = await refusal(call(impatient))
     assert code is Code.UNAVAILABLE
-    assert re.fullmatch(f"{SCHEDULER_SILENT}: ask again", details)
+    assert re.fullmatch(f"{scheduler_silent()}: ask again", details)
     world.scheduler.mute = False
     await world.scheduler.emit(RM, [StreamKind.NODE])
     await stream.take(1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, SCHEDULER_SILENT, Rig, asks, crash, rig
+from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, rig, scheduler_silent
 from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
@@ -866,7 +866,7 @@ async def test_a_configuration_that_gets_no_answer_is_answered_with_an_error(qui
     await stream.send(Said(configurations=[a_configuration("y", "good")]))
     (result,) = (await stream.receive()).configurations
     assert result.id == "y"
-    assert re.fullmatch(f"{SCHEDULER_SILENT}: update it again", result.error)
+    assert re.fullmatch(f"{scheduler_silent()}: update it again", result.error)
     quick.scheduler.mute = False
     await stream.send(Said(configurations=[a_configuration("z", "good")]))
     assert (await stream.receive()).configurations[0].response.accepted

@@ -73,6 +73,13 @@ class Stalled(Exception):
 
 
 class Watched(FaustDerive):
+    looked, lag = 0, -1
+
+    async def _measure(self, *arguments: Any) -> int:
+        self.lag = await super()._measure(*arguments)
+        self.looked += 1
+        return self.lag
+
     def _fail(self, error: BaseException) -> None:
         raise Stalled(str(error))
 
@@ -103,6 +110,28 @@ async def test_a_process_that_has_taken_all_events_continues(log: MemoryLog) -> 
     derive = await watched(log, 3, SystemClock())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(derive._look(), 0.5)
+
+
+async def test_an_idle_process_has_time_for_the_events_that_come(log: MemoryLog) -> None:
+    """It was idle for longer than a stall may last, and looks just when events have come."""
+    clock = ManualClock()
+    derive = await watched(log, 3, clock)
+    look = asyncio.create_task(derive._look())
+    await measured(derive)
+    clock.advance(10)
+    await Feeder(log, LOG_SETTINGS.topics()).events("rm", range(3, 5))
+    await measured(derive, 2)
+    await measured(derive, 2)
+    assert not look.done()
+    clock.advance(10)
+    with pytest.raises(Stalled, match="nothing was taken of partition 0 from 3 on"):
+        await asyncio.wait_for(look, 30)
+
+
+async def measured(derive: Watched, lag: int = 0) -> None:
+    """Waits until it has looked once more, and has measured this lag."""
+    looked = derive.looked
+    await eventually(lambda: derive.looked > looked and derive.lag == lag, "it has looked", within_s=30)
 
 
 async def test_states_that_are_never_read_back_end_it(log: MemoryLog) -> None:

@@ -37,7 +37,7 @@ from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
 from muster_cli.operator_commands import admin_app, explain_app
-from muster_cli.probe import DEFAULT_ADDRESS
+from muster_cli.probe import ADDRESS_VARIABLE, DEFAULT_ADDRESS, TIMEOUT_S
 from muster_cli.reach import check_reachable
 from muster_cli.what_if_commands import simulate, what_if
 
@@ -260,11 +260,11 @@ def demo(
 
 @app.command(group=LOOK)
 def health(
-    address: Annotated[str, Parameter(env_var="MUSTER_HEALTH_ADDRESS")] = DEFAULT_ADDRESS,
+    address: Annotated[str, Parameter(env_var=ADDRESS_VARIABLE)] = DEFAULT_ADDRESS,
     *,
     process: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
-    timeout_s: numbers.TimeoutS = 3.0,
+    timeout_s: numbers.TimeoutS = TIMEOUT_S,
     flags: AccessFlags = NO_ACCESS_FLAGS,
 ) -> int:
     """Shows how each part of Muster is, the worst first; exit code 1 if one has failed (docs/health.md).
@@ -601,6 +601,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Entry point of the ``muster`` script."""
+    """Runs the command of the process's arguments, and ends the process."""
     guard_tracebacks()
     sys.exit(run(sys.argv[1:]))

@@ -4,18 +4,20 @@ use it.
 
 from __future__ import annotations
 
-import ssl
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from muster_client.access import PLAIN, Access
-
 from muster_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    import grpc
+    import ssl
 
+    import grpc
+    from muster_client.access import Access
+
+ADDRESS_VARIABLE = "MUSTER_HEALTH_ADDRESS"
+TIMEOUT_S = 3.0
 DEFAULT_ADDRESS = "grpc://127.0.0.1:9090"
 _SCHEMES = ("grpc", "http", "https")
 
@@ -28,17 +30,17 @@ def place_of(address: str) -> tuple[str, str]:
     return scheme, place.rstrip("/")
 
 
-def probe(address: str, timeout_s: float, access: Access = PLAIN) -> tuple[bool, str]:
+def probe(address: str, timeout_s: float, access: Access | None = None) -> tuple[bool, str]:
     """Asks a process whether it is ready. Returns that, and the process's text.
 
     :param address: ``grpc://host:port`` (the gRPC health service) or ``http://host:port`` or
         ``https://host:port`` (``/readyz``).
-    :param access: TLS, and a token: a gateway's HTTP front then gives details.
+    :param access: TLS, and a token: a gateway's HTTP front then gives details; none: plain text, without a token.
     """
     scheme, place = place_of(address)
     if scheme == "grpc":
         return _grpc(place, timeout_s, access)
-    context = access.context() if scheme == "https" else None
+    context = access.context() if scheme == "https" and access is not None else None
     try:
         with opened(f"{scheme}://{place}/readyz", timeout_s, access, context) as answer:
             return True, answer.read().decode(errors="replace")
@@ -48,17 +50,19 @@ def probe(address: str, timeout_s: float, access: Access = PLAIN) -> tuple[bool,
         return False, str(error)
 
 
-def channel(place: str, access: Access) -> grpc.Channel:
+def channel(place: str, access: Access | None) -> grpc.Channel:
     """Returns a channel to a gateway."""
     import grpc
 
+    if access is None:
+        return grpc.insecure_channel(place)
     credentials, options = access.credentials(), access.options()
     if credentials is None:
         return grpc.insecure_channel(place, options)
     return grpc.secure_channel(place, credentials, options)
 
 
-def _grpc(place: str, timeout_s: float, access: Access) -> tuple[bool, str]:
+def _grpc(place: str, timeout_s: float, access: Access | None) -> tuple[bool, str]:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -72,9 +76,9 @@ def _grpc(place: str, timeout_s: float, access: Access) -> tuple[bool, str]:
     return name == "SERVING", name
 
 
-def opened(url: str, timeout_s: float, access: Access, context: ssl.SSLContext | None) -> Any:
+def opened(url: str, timeout_s: float, access: Access | None, context: ssl.SSLContext | None) -> Any:
     """Opens an http or https URL. Its credentials follow no redirection. Raises OSError."""
     request = urllib.request.Request(url)  # noqa: S310 - callers check the scheme
-    for name, value in access.headers().items():
+    for name, value in access.headers().items() if access is not None else ():
         request.add_unredirected_header(name, value)
     return urllib.request.urlopen(request, timeout=timeout_s, context=context)  # noqa: S310 - it is http

@@ -25,7 +25,6 @@ The fold has its own windows: Faust's windows count events, but usage continues 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import tempfile
@@ -228,7 +227,8 @@ class FaustDerive:
     async def _look(self) -> None:
         began_s = self._clock.monotonic()
         readers: dict[int, LogReader] = {}
-        seen: dict[int, tuple[int, float]] = {}
+        # By partition, a position and since when events wait there; None: none were seen waiting.
+        seen: dict[int, tuple[int, float | None]] = {}
         measured: dict[int, tuple[int, int, int]] = {}
         while True:
             await asyncio.sleep(min(_LOOK_S, self.settings.stall_s / 4))
@@ -241,14 +241,14 @@ class FaustDerive:
                 if tp.topic == self._topics.events:
                     self.positions.setdefault(tp.partition, place)
             for partition, position in list(self.positions.items()):
-                before = seen.get(partition)
-                if before is None or before[0] != position:
+                lag = await self._measure(readers, partition, position, measured)
+                before, waiting_s = seen.get(partition, (-1, None))
+                if before != position or not lag:
+                    seen[partition] = (position, None)
+                elif waiting_s is None:
                     seen[partition] = (position, now_s)
-                elif now_s - before[1] > self.settings.stall_s:
-                    if await self._is_more(readers, partition, position):
-                        self._fail(DeriveStalled(f"nothing was taken of partition {partition} from {position} on"))
-                    seen[partition] = (position, now_s)
-                await self._measure(readers, partition, position, measured)
+                elif now_s - waiting_s > self.settings.stall_s:
+                    self._fail(DeriveStalled(f"nothing was taken of partition {partition} from {position} on"))
 
     def _places(self) -> Mapping[Any, int]:
         """The offsets at which the agent began: the positions of partitions that have had no event yet."""
@@ -257,26 +257,23 @@ class FaustDerive:
 
     async def _measure(
         self, readers: dict[int, LogReader], partition: int, position: int, measured: dict[int, tuple[int, int, int]]
-    ) -> None:
-        """Sets the lag metric.
+    ) -> int:
+        """Sets the lag metric, and returns the lag. Where the log does not answer now, that is 0.
 
         :param measured: by partition, the last position, end offset and lag.
         """
-        with contextlib.suppress(LogError):
+        try:
             end = await (await self._reader(readers, partition)).end_offset()
             lag = max(end - position, 0)
             before = measured.get(partition)
             if before is not None and before[:2] == (position, end):
                 # No position has changed: perhaps only a transaction's marker is left, which no reader ever receives.
                 lag = before[2] if before[2] and await self._has_more(readers, partition, position) else 0
-            measured[partition] = (position, end, lag)
-            metrics.DERIVE_LAG.labels(str(partition)).set(lag)
-
-    async def _is_more(self, readers: dict[int, LogReader], partition: int, position: int) -> bool:
-        try:
-            return await self._has_more(readers, partition, position)
         except LogError:
-            return False  # the log does not answer now
+            return 0
+        measured[partition] = (position, end, lag)
+        metrics.DERIVE_LAG.labels(str(partition)).set(lag)
+        return lag
 
     async def _has_more(self, readers: dict[int, LogReader], partition: int, position: int) -> bool:
         """Whether an event follows at or after the position. (The end offset counts transaction markers, too.)

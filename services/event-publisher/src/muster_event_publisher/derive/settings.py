@@ -67,7 +67,10 @@ class DeriveSettings(BaseModel):
         "name, which differs for each container.",
     )
     session_timeout_s: float = Field(
-        10.0, ge=6, le=300, description="a process that is silent for so long loses its partitions"
+        45.0,
+        ge=6,
+        le=300,
+        description="a process that is silent for so long loses its partitions; longer than its start takes",
     )
     backlog_records_max: int = Field(
         5_000, ge=1, le=100_000, description="events in one batch of muster derive while more are waiting"

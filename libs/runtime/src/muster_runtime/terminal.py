@@ -6,11 +6,9 @@ are written out (``invisible.py``), brackets are brackets. Only :func:`marked` r
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from collections.abc import Iterable
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -19,8 +17,37 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from muster_runtime.invisible import visible, visible_json
+from muster_runtime.invisible import visible
+from muster_runtime.plain_terminal import (
+    drop_output,
+    give_up_output,
+    is_terminal,
+    say,
+    say_json,
+    write,
+    write_data,
+    write_json,
+    write_json_bytes,
+)
 from muster_runtime.secrets import masked_text
+
+__all__ = [
+    "Screen",
+    "as_seen",
+    "drop_output",
+    "give_up_output",
+    "guard_tracebacks",
+    "is_terminal",
+    "marked",
+    "say",
+    "say_json",
+    "standard_error",
+    "styled",
+    "write",
+    "write_data",
+    "write_json",
+    "write_json_bytes",
+]
 
 
 class Screen(Console):
@@ -81,62 +108,6 @@ def as_seen(value: object) -> str:
     return visible(str(value), breaks=False)
 
 
-def say(text: str = "", *, error: bool = False) -> None:
-    """Prints lines of text.
-
-    :param error: on standard error.
-    """
-    write(f"{text}\n", error=error)
-
-
-def say_json(value: Any, *, indent: int | None = 2, separators: tuple[str, str] | None = None) -> None:
-    """Prints one JSON text on standard output."""
-    write_json(json.dumps(value, indent=indent, separators=separators, ensure_ascii=False) + "\n")
-
-
-def write(text: str, *, error: bool = False) -> None:
-    """Writes a text as it is, but for invisible characters."""
-    _write(sys.stderr if error else sys.stdout, visible(text))
-
-
-def write_json(text: str) -> None:
-    """Writes a part of a JSON text; parts of it may follow."""
-    _write(sys.stdout, visible_json(text))
-
-
-def write_data(text: str) -> None:
-    """Writes data that a program reads: exact in a pipe or a file, made visible on a terminal."""
-    _write(sys.stdout, visible(text) if sys.stdout.isatty() else text)
-
-
-def write_json_bytes(data: bytes) -> None:
-    """Writes a part of a JSON text in UTF-8: exact in a pipe or a file, made visible on a terminal.
-
-    (A character that is cut in two is written out as bytes then.)
-    """
-    if sys.stdout.isatty():
-        _write(sys.stdout, visible_json(data.decode(errors="backslashreplace")))
-        return
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def is_terminal() -> bool:
-    """Tells whether standard output is a terminal."""
-    return sys.stdout.isatty()
-
-
-def give_up_output() -> None:
-    """After the reader of the output is gone: nothing is written at the end of the process either."""
-    sys.stderr.close()
-
-
-def drop_output() -> None:
-    """After standard output could not be written: what waits there is dropped, also at the end of the process."""
-    with suppress(OSError):
-        sys.stdout.close()
-
-
 def standard_error() -> TextIO:
     """Standard error, for logs; ``logs.py`` makes their texts visible."""
     return sys.stderr
@@ -149,11 +120,3 @@ def guard_tracebacks() -> None:
         write(masked_text("".join(traceback.format_exception(kind, error, at))), error=True)
 
     sys.excepthook = hook
-
-
-def _write(out: TextIO, text: str) -> None:
-    try:
-        out.write(text)
-    except UnicodeEncodeError:  # a terminal without UTF-8
-        out.write(text.encode(out.encoding or "ascii", "backslashreplace").decode(out.encoding or "ascii"))
-    out.flush()

@@ -35,7 +35,7 @@ from muster_core.model.commands import (
 from muster_core.model.outcome import Change, ConfigurationAnswer, Detail, EventType, Outcome
 from muster_core.model.quotas import Quotas
 from muster_core.model.scopes import CallbackPolicy
-from muster_core.model.steps import FEW, LIGHT_STEP, SOME, STEP, Pace, Steps, emptied, finish
+from muster_core.model.steps import FEW, GROWTH, LIGHT_STEP, SOME, STEP, Pace, Steps, emptied, finish
 from muster_core.partition import CONNECTED, Partition
 from muster_core.queues import reload
 from muster_core.queues.limits import limit_events, link_event
@@ -258,6 +258,7 @@ class SchedulerCore:
         self, command: UpdateAllocations | UpdateApplications | UpdateNodes, out: Outcome, now_ns: int
     ) -> Steps:
         """Handles each item in the state that the items before it left, as if each came in a message of its own."""
+        size = out.size + GROWTH
         match command:
             case UpdateAllocations():
                 unnamed = UnnamedReleases(command.releases, self.partitions)
@@ -265,8 +266,9 @@ class SchedulerCore:
                     for named in unnamed.named(release):
                         yield from self._allocations.release(named, unnamed, out, now_ns)
                     yield from self._follow_up(out, now_ns)
-                    if not count % SOME:
+                    if not count % SOME or out.size > size:
                         yield
+                        size = out.size + GROWTH
                 for count, ask_item in enumerate(command.asks, 1):
                     self._allocations.take(ask_item, out, now_ns)
                     yield from self._follow_up(out, now_ns)
@@ -282,14 +284,16 @@ class SchedulerCore:
                     yield from self._applications.remove(partition, app_id, out, now_ns)
                     yield from self._follow_up(out, now_ns)
                     # (An application may have a hundred allocations, which are no step yet.)
-                    if not count % FEW:
+                    if not count % FEW or out.size > size:
                         yield
+                        size = out.size + GROWTH
             case UpdateNodes():
                 for count, node_item in enumerate(command.nodes, 1):
                     yield from self._nodes.update(node_item, out, now_ns)
                     yield from self._follow_up(out, now_ns)
-                    if not count % FEW:
+                    if not count % FEW or out.size > size:
                         yield
+                        size = out.size + GROWTH
 
     def _follow_up(self, out: Outcome, now_ns: int) -> Iterable[None]:
         """Handles the consequences of an item or a cycle elsewhere: returns the steps. (It runs after each ask, so it

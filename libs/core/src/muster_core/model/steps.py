@@ -16,6 +16,8 @@ STEP = 128
 SOME = 32
 #: Applications and nodes of one step, which may have up to a hundred other objects each.
 FEW = 8
+#: What items of one step may add to an outcome: about as much as STEP allocations that end.
+GROWTH = 4 * STEP
 # Sorted at once: about a millisecond, too.
 _SORTED_AT_ONCE = 1024
 # Sorted runs that are joined at once.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from muster_gateway.connection_guard import Budget
 from muster_gateway.connections import Accounts, Bounds, ConnectionPolicy, Ending, Review
 from muster_runtime.tcp_sockets import Counters, TcpSocket
 
@@ -238,3 +239,16 @@ def test_a_peer_is_found_among_the_connections(peer: str, key: tuple[str, int]) 
     with accounts.call(peer):
         assert accounts.statements().keys() == {key}
     assert not accounts.statements(), "nobody guards them"
+
+
+def test_reviews_use_what_was_saved_and_then_their_share() -> None:
+    budget = Budget(share=0.1, saved_s=0.05, now_s=0.0)
+    budget.use(0.04)
+    assert budget.wait_s(0.0) == 0  # of the savings
+    budget.use(0.03)
+    assert budget.wait_s(0.0) == pytest.approx(0.2)
+    assert budget.wait_s(0.1) == pytest.approx(0.1)
+    assert budget.wait_s(0.2) == 0
+    assert budget.wait_s(1_000.0) == 0
+    budget.use(0.06)
+    assert budget.wait_s(1_000.0) == pytest.approx(0.1)  # more than 50 ms are not saved

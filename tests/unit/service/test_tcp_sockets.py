@@ -54,6 +54,18 @@ def test_connections_are_listed_with_their_counters(server: Server) -> None:
     assert server.sockets.connections() == {}
 
 
+def test_a_connection_that_is_not_accepted_yet_waits(server: Server) -> None:
+    server.sockets.connections()
+    assert not server.sockets.has_waiting()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60):
+        assert server.sockets.has_waiting()
+        assert server.sockets.connections() == {}
+        accepted, _ = server.listener.accept()
+        with accepted:
+            assert not server.sockets.has_waiting()
+            assert len(server.sockets.connections()) == 1
+
+
 def test_a_connection_is_reset_with_what_waits_to_be_read(server: Server) -> None:
     client, accepted, listed = server.accept()
     with client, accepted:

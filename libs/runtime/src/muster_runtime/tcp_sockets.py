@@ -31,6 +31,8 @@ _SOL_SOCKET, _IPPROTO_TCP, _TCP_INFO = int(socket.SOL_SOCKET), int(socket.IPPROT
 _COUNTERS = struct.Struct("=QQ")
 _COUNTERS_AT = 120
 _INFO_BYTES = _COUNTERS_AT + _COUNTERS.size
+# Of a listener this field is the number of connections that wait to be accepted.
+_UNACKED, _UNACKED_AT = struct.Struct("=I"), 24
 # Of struct linux_dirent64: inode and offset of 8 bytes, length of the entry, type; then the name, to a zero.
 _LENGTH_AT = 16 if sys.byteorder == "little" else 17
 _NAME_AT = 19
@@ -135,6 +137,17 @@ class AcceptedSockets:
                 found[connection] = counters
         self._cache = cache
         return found
+
+    def has_waiting(self) -> bool:
+        """Tells whether connections wait to be accepted on listeners. Those accepted before are in the next list."""
+        for descriptor in self.listeners:
+            length, _, info = self._references
+            self._length.value = _INFO_BYTES
+            if self._libc.getsockopt(descriptor, _IPPROTO_TCP, _TCP_INFO, info, length):
+                continue
+            if _UNACKED.unpack_from(self._info, _UNACKED_AT)[0]:
+                return True
+        return False
 
     def pause(self, connection: TcpSocket) -> None:
         """Lets the kernel drop what a connection sends from now on. Its peer sends it again later."""

@@ -340,7 +340,7 @@ async def test_an_older_position_on_its_way_to_the_store_does_not_undo_the_last_
     older = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION])
     await older.take(1)
-    await eventually(lambda: gateway._table.all()[0].pending_move() is None, "the place is stored")
+    await eventually(lambda: not gateway._table.all()[0].is_moving, "the place is stored")
     positions[0] = gateway._table.all()[0].stored.offset
     await world.scheduler.emit("rm", [ALLOCATION])
     await flushing.wait()

@@ -374,7 +374,7 @@ async def test_two_gateways_an_rm_moves_from_one_to_the_other(world: Rig) -> Non
     stream = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION] * 3)
     assert await stream.take(3) == [2, 3, 4]
-    await eventually(lambda: not first._table.all()[0].pending_move(), "the position is stored")
+    await eventually(lambda: not first._table.all()[0].is_moving, "the position is stored")
     moved = world.channel(second).open(ALLOCATION, "rm")
     await eventually(lambda: second._table.all(), "the second gateway has the seat")
     await world.scheduler.emit("rm", [ALLOCATION] * 2)

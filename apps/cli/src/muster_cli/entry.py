@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from muster_runtime.plain_terminal import say
+from muster_runtime.plain_terminal import write
 
 from muster_cli.probe import ADDRESS_VARIABLE, DEFAULT_ADDRESS, TIMEOUT_S, probe
 
@@ -23,7 +23,7 @@ def main() -> None:
     address = plain_probe(sys.argv[1:], os.environ)
     if address is not None:
         ready, why = probe(address, TIMEOUT_S)
-        say(f"{address}: {why.strip()}")
+        write(f"{address}: {why.strip()}\n")
         sys.exit(0 if ready else 1)
     from muster_cli.main import main as whole
 

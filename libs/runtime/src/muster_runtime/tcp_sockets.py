@@ -140,14 +140,9 @@ class AcceptedSockets:
 
     def has_waiting(self) -> bool:
         """Tells whether connections wait to be accepted on listeners. Those accepted before are in the next list."""
-        for descriptor in self.listeners:
-            length, _, info = self._references
-            self._length.value = _INFO_BYTES
-            if self._libc.getsockopt(descriptor, _IPPROTO_TCP, _TCP_INFO, info, length):
-                continue
-            if _UNACKED.unpack_from(self._info, _UNACKED_AT)[0]:
-                return True
-        return False
+        return any(
+            self._read_info(each) and _UNACKED.unpack_from(self._info, _UNACKED_AT)[0] for each in self.listeners
+        )
 
     def pause(self, connection: TcpSocket) -> None:
         """Lets the kernel drop what a connection sends from now on. Its peer sends it again later."""
@@ -202,10 +197,14 @@ class AcceptedSockets:
             return None
         return self._cookie.value
 
-    def _counters(self, descriptor: int) -> Counters | None:
+    def _read_info(self, descriptor: int) -> bool:
+        """Reads TCP_INFO into its buffer. Returns whether the descriptor has any."""
         length, _, info = self._references
         self._length.value = _INFO_BYTES
-        if self._libc.getsockopt(descriptor, _IPPROTO_TCP, _TCP_INFO, info, length):
+        return not self._libc.getsockopt(descriptor, _IPPROTO_TCP, _TCP_INFO, info, length)
+
+    def _counters(self, descriptor: int) -> Counters | None:
+        if not self._read_info(descriptor):
             return None
         acknowledged, received = _COUNTERS.unpack_from(self._info, _COUNTERS_AT)
         return Counters(received, acknowledged)

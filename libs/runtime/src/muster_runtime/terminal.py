@@ -6,9 +6,11 @@ are written out (``invisible.py``), brackets are brackets. Only :func:`marked` r
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -17,37 +19,9 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from muster_runtime.invisible import visible
-from muster_runtime.plain_terminal import (
-    drop_output,
-    give_up_output,
-    is_terminal,
-    say,
-    say_json,
-    write,
-    write_data,
-    write_json,
-    write_json_bytes,
-)
+from muster_runtime.invisible import visible, visible_json
+from muster_runtime.plain_terminal import write, write_to
 from muster_runtime.secrets import masked_text
-
-__all__ = [
-    "Screen",
-    "as_seen",
-    "drop_output",
-    "give_up_output",
-    "guard_tracebacks",
-    "is_terminal",
-    "marked",
-    "say",
-    "say_json",
-    "standard_error",
-    "styled",
-    "write",
-    "write_data",
-    "write_json",
-    "write_json_bytes",
-]
 
 
 class Screen(Console):
@@ -106,6 +80,57 @@ def styled(text: object, style: str | Style) -> Text:
 def as_seen(value: object) -> str:
     """Returns a value's text on one line, with invisible characters written out."""
     return visible(str(value), breaks=False)
+
+
+def say(text: str = "", *, error: bool = False) -> None:
+    """Prints lines of text.
+
+    :param error: on standard error.
+    """
+    write(f"{text}\n", error=error)
+
+
+def say_json(value: Any, *, indent: int | None = 2, separators: tuple[str, str] | None = None) -> None:
+    """Prints one JSON text on standard output."""
+    write_json(json.dumps(value, indent=indent, separators=separators, ensure_ascii=False) + "\n")
+
+
+def write_json(text: str) -> None:
+    """Writes a part of a JSON text; parts of it may follow."""
+    write_to(sys.stdout, visible_json(text))
+
+
+def write_data(text: str) -> None:
+    """Writes data that a program reads: exact in a pipe or a file, made visible on a terminal."""
+    write_to(sys.stdout, visible(text) if sys.stdout.isatty() else text)
+
+
+def write_json_bytes(data: bytes) -> None:
+    """Writes a part of a JSON text in UTF-8: exact in a pipe or a file, made visible on a terminal.
+
+    (A character that is cut in two is written out as bytes then.)
+    """
+    if sys.stdout.isatty():
+        write_to(sys.stdout, visible_json(data.decode(errors="backslashreplace")))
+        return
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def is_terminal() -> bool:
+    """Tells whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def give_up_output() -> None:
+    """After the reader of the output is gone: nothing is written at the end of the process either."""
+    sys.stderr.close()
+
+
+def drop_output() -> None:
+    """After standard output could not be written: what waits there is dropped, also at the end of the process."""
+    with suppress(OSError):
+        sys.stdout.close()
 
 
 def standard_error() -> TextIO:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster_runtime.terminal import Screen, as_seen, is_terminal, say, say_json, write
+from muster_runtime.plain_terminal import write
+from muster_runtime.terminal import Screen, as_seen, is_terminal, say, say_json
 from rich.live import Live
 from rich.table import Table
 

@@ -12,7 +12,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from muster_runtime.terminal import Screen, as_seen, styled, write, write_data, write_json
+from muster_runtime.plain_terminal import write
+from muster_runtime.terminal import Screen, as_seen, styled, write_data, write_json
 from muster_si.constants import CPU
 from rich.console import RenderableType
 from rich.table import Table

@@ -75,18 +75,21 @@ LONG: dict[str, Steps] = {
     "decommission": _applied(UpdateNodes((NodeItem("n", NodeAction.DECOMISSION),))),
     "end an application": _applied(EndApplication("default", "app-0", "an operator ends it")),
     "register again": _ended,
+    "register again with many": _ended,
 }
 
 
-def _cluster(count: int, apps: int = 1) -> Cluster:
-    """So many allocations on one node, some asks that wait, and another application beside."""
+def _cluster(count: int, apps: int = 1, *, waiting: bool = True) -> Cluster:
+    """So many allocations on one node, some asks that wait (``waiting``), and another application beside."""
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}, {name: b}]}").having({"n": {"vcore": 1 << 30}})
     names = [f"app-{number}" for number in range(apps)]
     cluster.do(UpdateApplications(tuple(AppItem(name, "root.a", "default", "alice") for name in names)))
     cluster.app("beside", "root.b")
     cluster.ask("beside", "k", vcore=1)
     asks = [ask(name, "k", wanted=count // apps, vcore=1) for name in names]
-    cluster.do(UpdateAllocations([*asks, *(ask(name, "large", wanted=2, vcore=1 << 40) for name in names)]))
+    cluster.do(UpdateAllocations(asks))
+    if waiting:
+        cluster.do(UpdateAllocations([ask(name, "large", wanted=2, vcore=1 << 40) for name in names]))
     return cluster
 
 
@@ -160,6 +163,19 @@ def test_a_core_that_ended_is_taken_apart_in_steps() -> None:
     assert lived == 3 * LIGHT_STEP
     assert left[:3] == [2 * LIGHT_STEP, LIGHT_STEP, 0]
     assert not apps
+
+
+def test_many_small_applications_are_taken_apart_in_steps() -> None:
+    cluster = _cluster(2_000, APPS, waiting=False)
+    apps = list(cluster.partition.apps.values())
+    lived = before = sum(len(app.allocations) for app in apps)
+    longest = 0
+    for _ in cluster.core.take_apart():
+        left = sum(len(app.allocations) for app in apps)
+        longest, before = max(longest, before - left), left
+    longest = max(longest, before - sum(len(app.allocations) for app in apps))
+    assert lived >= 2_000
+    assert 0 < longest <= FEW * 2_000 // APPS, "what a step frees"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -37,7 +37,7 @@ from muster_core.model.partition_state import PartitionState, Timed
 from muster_core.model.predicate_checks import Retry
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
-from muster_core.model.steps import STEP, Steps, clear_in_steps, finish
+from muster_core.model.steps import FEW, STEP, Steps, clear_in_steps, finish
 from muster_core.model.turn_lines import TurnLines
 from muster_core.nodes.figures import NodeFigures
 from muster_core.nodes.node_books import NodeBooks
@@ -340,12 +340,12 @@ class Partition(PartitionState):
         for apps in (self.apps, self.rejected):
             for count, app in enumerate(apps.values(), 1):
                 yield from app.take_apart()
-                if not count % STEP:
+                if not count % FEW:
                     yield
         for count, node in enumerate(self.nodes.values(), 1):
             self.waiting.node_gone(node)
             yield from node.take_apart()
-            if not count % STEP:
+            if not count % FEW:
                 yield
         for count, queue in enumerate(self.queues.values(), 1):
             queue.unlink()

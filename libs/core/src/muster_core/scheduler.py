@@ -162,14 +162,15 @@ class SchedulerCore:
                         yield
         out.ended += ended
         out.dropped += ended
+        pace = Pace()
         for partition in self.partitions.values():
             if held > ENDED_ONE_BY_ONE_MAX and out.tracking:
                 yield from end_sums(partition, apps[partition], out, now_ns, why)
-            for count, app in enumerate(apps[partition], 1):
-                if not count % STEP:
+            for app in apps[partition]:
+                if pace.is_over():
                     yield
                 if held <= ENDED_ONE_BY_ONE_MAX and out.tracking:
-                    yield from end_holdings(app, out, now_ns, why)
+                    yield from end_holdings(app, out, now_ns, why, pace)
                 link_event(app, app.user_group, Change.REMOVE, out, now_ns)
                 out.track(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, message=why, now_ns=now_ns)
                 change, detail, path = Change.REMOVE, Detail.QUEUE_APP, app.queue.path

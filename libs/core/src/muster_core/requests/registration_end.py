@@ -9,7 +9,7 @@ from muster_core.model.allocation_order import asks_in_steps, ordered_in_steps
 from muster_core.model.application import Application, Ask
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.resources import Shape, Vector, add
-from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied
+from muster_core.model.steps import LIGHT_STEP, Pace, Steps, emptied
 from muster_core.partition import Partition
 from muster_core.queues.limits import usage_events
 
@@ -23,21 +23,24 @@ ANEW = "the resource manager registered again"
 FORGOTTEN = "an operator had the resource manager forgotten"
 
 
-def end_holdings(app: Application, out: Outcome, now_ns: int, why: str) -> Steps:
-    """Adds the events of an application's asks and allocations, which all end."""
+def end_holdings(app: Application, out: Outcome, now_ns: int, why: str, pace: Pace) -> Steps:
+    """Adds the events of an application's asks and allocations, which all end.
+
+    :param pace: counts the asks and allocations of all applications that end together: many small ones are a step, too.
+    """
     asks = yield from asks_in_steps(app.asks.values())
-    for count, ask in enumerate(emptied(asks), 1):
+    for ask in emptied(asks):
         _end_reservation(ask, out, now_ns, why)
         Announcements.ask_event(Change.REMOVE, Detail.REQUEST_CANCEL, ask, out, now_ns, why)
-        if not count % STEP:
+        if pace.is_over():
             yield
     allocations = yield from ordered_in_steps(app.allocations.values())
-    for count, held in enumerate(emptied(allocations), 1):
+    for held in emptied(allocations):
         key, shape = held.key, held.shape
         out.track(EventType.APP, Change.REMOVE, Detail.ALLOC_CANCEL, app.app_id, key, shape, why, now_ns=now_ns)
         out.track(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, held.node_id, key, shape, why, now_ns=now_ns)
         usage_events(app, Change.REMOVE, shape, out, now_ns)
-        if not count % STEP:
+        if pace.is_over():
             yield
 
 
@@ -51,16 +54,19 @@ def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, no
         key = (about, detail, object_id, reference_id)
         add(sums.get(key) or sums.setdefault(key, partition.types.vector()), shape.items)
 
+    pace, light = Pace(), Pace(LIGHT_STEP)
     for app in apps:
-        for number, ask in enumerate(app.asks.values(), 1):
+        for ask in app.asks.values():
             _end_reservation(ask, out, now_ns, why)
-            if not number % LIGHT_STEP:
+            if light.is_over():
                 yield
+        if pace.is_over():
+            yield
         if any(app.pending):
             sums[EventType.APP, Detail.REQUEST_CANCEL, app.app_id, ""] = app.pending
         # (Not the applications' and nodes' own sums: these may include proposals.)
-        for number, held in enumerate(app.allocations.values(), 1):
-            if not number % STEP:
+        for held in app.allocations.values():
+            if pace.is_over():
                 yield
             count(EventType.APP, Detail.ALLOC_CANCEL, app.app_id, "", held.shape)
             count(EventType.NODE, Detail.NODE_ALLOC, held.node_id, "", held.shape)
@@ -68,11 +74,11 @@ def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, no
                 count(EventType.USERGROUP, Detail.UG_USER_RESOURCE, app.user, app.queue.path, held.shape)
             if app.user_group:
                 count(EventType.USERGROUP, Detail.UG_GROUP_RESOURCE, app.user_group, app.queue.path, held.shape)
-    for number, ((about, detail, object_id, reference_id), vector) in enumerate(sums.items(), 1):
+    for (about, detail, object_id, reference_id), vector in sums.items():
         message = "" if about is EventType.USERGROUP else why
         quantities = partition.types.quantities(vector)
         out.track(about, Change.REMOVE, detail, object_id, reference_id, quantities, message, now_ns=now_ns)
-        if not number % STEP:
+        if pace.is_over():
             yield
 
 

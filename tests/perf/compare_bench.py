@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,15 @@ def python_path(directory: Path) -> str:
 
 
 def system(directory: Path) -> System:
-    """Embedded Muster of a revision."""
+    """Embedded Muster of a revision, started as a module: the installed script is only for the present revision."""
     environment = {"PYTHONPATH": python_path(directory)}
-    return lambda place: muster(embedded(place, environment))
+
+    def started(place: Path) -> AbstractContextManager[tuple[str, dict[str, int]]]:
+        deployment = embedded(place, environment)
+        deployment.processes["up"].command[:1] = [sys.executable, "-m", "muster_cli"]
+        return muster(deployment)
+
+    return started
 
 
 def table(result: dict[str, Any]) -> tuple[str, list[str]]:

@@ -2,7 +2,8 @@
 
 The file is TOML, readable for its owner only. A context sets variables (``MUSTER_GATEWAY`` and so on) that the
 environment does not have, so that a variable wins over a context and a flag over both. ``MUSTER_CONTEXT`` names a
-context for one command. A token itself never comes into the file, but the name of its file does.
+context for one command. A token itself never comes into the file, but the name of its file does. Beside the file are
+the positions of the contexts' changes (``kept_positions.py``).
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cyclopts import App
+from muster_client.access import AFTER_VARIABLE
 from muster_runtime import durable
 from muster_runtime.terminal import as_seen, say
 from rich.table import Table
 
+from muster_cli import kept_positions
 from muster_cli.common import GATEWAY_VARIABLE, HTTP_VARIABLE, OPERATE, RM_VARIABLE
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import say_table
@@ -105,6 +108,9 @@ def apply(environment: MutableMapping[str, str]) -> None:
         return
     for each, value in _fields_of(contexts, name, CONTEXT_VARIABLE if wanted else str(path)).items():
         environment.setdefault(FIELDS[each], value)
+    environment[kept_positions.IN_FORCE_VARIABLE], environment[kept_positions.BESIDE_VARIABLE] = name, str(path)
+    if AFTER_VARIABLE not in environment and (kept := kept_positions.load(path, name)):
+        environment[AFTER_VARIABLE] = kept
 
 
 def _fields_of(contexts: Contexts, name: str, place: str) -> dict[str, str]:

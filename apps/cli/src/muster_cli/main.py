@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from muster_client.access import AccessWrong
+from muster_client.access import AFTER_VARIABLE, AccessWrong
 from muster_runtime import extras, logs
 from muster_runtime.terminal import drop_output, give_up_output, guard_tracebacks, say, write_data
+from muster_si.positions import AFTER_HEADER
 
-from muster_cli import contexts, numbers
+from muster_cli import contexts, kept_positions, numbers
 from muster_cli.audit_flags import AuditWanted
 from muster_cli.common import (
     DEFAULT_GATEWAY,
@@ -570,7 +571,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         if arguments[:1] != ["context"]:  # which mends a file that cannot be read
             contexts.apply(os.environ)
-        result = app(list(arguments), result_action="return_value")
+        result = _called(arguments)
     except CommandError as error:
         say(f"muster: {error}", error=True)
         return error.exit_code
@@ -598,6 +599,18 @@ def run(arguments: Sequence[str]) -> int:
         drop_output()
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _called(arguments: Sequence[str]) -> object:
+    """Runs a command, once more without the position that its context kept if that is of another log."""
+    try:
+        return app(list(arguments), result_action="return_value")
+    except UsageError as error:
+        kept = os.environ.get(AFTER_VARIABLE, "")
+        if not kept or not str(error).count(f"{AFTER_HEADER}: must") or not kept_positions.forget(kept):
+            raise
+        del os.environ[AFTER_VARIABLE]
+        return app(list(arguments), result_action="return_value")
 
 
 def main() -> None:

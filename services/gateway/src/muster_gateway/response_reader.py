@@ -27,7 +27,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -37,9 +37,18 @@ from muster_bus.errors import CodecError, LogDamaged, LogError, LogUnavailable, 
 from muster_bus.log import Log, LogReader, PromptReader, Record
 from muster_bus.topics import Topics
 from muster_runtime.waits import in_step_s
+from muster_si.positions import Positions
 
 from muster_gateway import metrics
-from muster_gateway.codec import Answer, DecidedReport, Registration, Response, read_report, read_response
+from muster_gateway.codec import (
+    Answer,
+    DecidedReport,
+    Registration,
+    Response,
+    position_field,
+    read_report,
+    read_response,
+)
 from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
 from muster_gateway.scheduler_reports import SchedulerReports
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
@@ -80,6 +89,7 @@ class Feed:
     :param start: cursor of everything already seen.
     :param resume_after: responses up to this number are not sent again.
     :param wake: called when the stream has something to do.
+    :param positions: gives the responses' positions; None: they get none.
     """
 
     def __init__(
@@ -92,7 +102,9 @@ class Feed:
         max_bytes: int,
         wake: Callable[[], None],
         now_s: Callable[[], float],
+        positions: Positions | None = None,
     ) -> None:
+        self._positions = positions if kind is not StreamKind.CALLBACK else None
         self.rm_id, self.kind, self.key = rm_id, kind, rm_id.encode()
         self.attached = False
         self.error: GatewayError | None = None
@@ -152,8 +164,11 @@ class Feed:
         mine = response.kind is self.kind and sequence > last
         self._seen = Cursor(max(sequence, last), offset + 1, sequence if mine else self._seen.last_sent)
         if mine and sequence > self._resume_after:
-            self._queue.append(Due(response.payload, self._seen))
-            self._queued_bytes += len(response.payload)
+            payload = response.payload
+            if self._positions is not None:
+                payload += position_field(self._positions.text(response.stamp))
+            self._queue.append(Due(payload, self._seen))
+            self._queued_bytes += len(payload)
             self._wake()
 
     def pass_to(self, offset: int) -> None:
@@ -272,6 +287,7 @@ class ResponseTail:
         self._waiting_keys: dict[bytes, int] = {}
         self.answering = True
         self.report = DecidedReport()  # the scheduler's last one
+        self.positions: Positions | None = None  # of the partition, once the log's identity is known
         self._reports = asyncio.Event()
         self.active = Active(time.monotonic())
         self.held_back = Active(time.monotonic(), _HELD_BACK_S)  # those whose streams wait for decisions
@@ -429,7 +445,7 @@ class ResponseTail:
                 log.error("unreadable response", error=str(error))
                 continue
             if response.answer is not None:
-                self._answer(record.offset, response.sequence, response.answer)
+                self._answer(record.offset, response)
             if feeds is not None:
                 for feed in list(feeds.values()):
                     self._offer(feed, record.offset, response)
@@ -448,10 +464,14 @@ class ResponseTail:
             self.detach(feed)
             feed.fail(error)
 
-    def _answer(self, offset: int, sequence: int, answer: Answer) -> None:
+    def _answer(self, offset: int, response: Response) -> None:
+        answer = response.answer
+        assert answer is not None, "the caller has checked it"
         waiting = self._waiting.get(answer.request_id)
         if waiting is not None and not waiting.answer.done():
-            waiting.answer.set_result((answer, _behind_registration(offset, sequence)))
+            if self.positions is not None:
+                answer = replace(answer, position=self.positions.text(response.stamp))
+            waiting.answer.set_result((answer, _behind_registration(offset, response.sequence)))
 
     def _jump(self, position: int, error: LogError) -> None:
         """Detaches all feeds, because records are gone or damaged. Each finds lost responses by its own catch-up."""

@@ -25,6 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from muster_runtime.stores import StoreFileUnusable
 
+from muster_bus.backends.kafka_ends import topic_id_of
 from muster_bus.backends.kafka_group import KafkaMembership
 from muster_bus.backends.kafka_link import KafkaLink, stop
 from muster_bus.backends.kafka_mark import KafkaMarks
@@ -158,6 +159,15 @@ class KafkaLog(KafkaLink):
     async def mark(self) -> LogMark:
         """See :class:`muster_bus.log_mark.MarkedLog`."""
         return await self._marks.mark()
+
+    async def identity(self) -> str:
+        """See :class:`muster_bus.log.Log`: the cluster, and the topic of the requests as it was created."""
+        self.check_open()
+        assert self.admin is not None, "checked above"
+        requests = self.settings.topics().requests
+        cluster = await self.bounded(self.admin.describe_cluster(), "describing the cluster")
+        topic_id = await self.bounded(topic_id_of(self.admin._client, requests), "the id of a topic")
+        return f"kafka:{cluster.get('cluster_id') or ''}/{requests}/{topic_id}"
 
     async def writer(self, name: str) -> KafkaWriter:
         self.check_open()

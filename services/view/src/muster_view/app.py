@@ -44,6 +44,7 @@ class ViewService:
     :param bus: started by the caller, who also closes it.
     :param with_others: the view shares its process with other services, and one of them exposes the process's metrics.
     :ivar asgi: the endpoints as an ASGI application, for another service that serves them.
+    :ivar waits: of reads that name a position.
     """
 
     def __init__(
@@ -62,14 +63,14 @@ class ViewService:
             PartitionFollower(bus, topics, partition, settings, clock, self._gate)
             for partition in range(topics.partitions)
         ]
-        self._waits = PositionWaits(
+        self.waits = PositionWaits(
             "the view",
             settings.positions,
             self._followers,
             bus.identity,
             lambda partition: end_of(bus, topics.requests, partition),
         )
-        self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others, waits=self._waits)
+        self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others, waits=self.waits)
         self._history = History()
         self._streams = OpenStreams(settings.publisher_url) if settings.publisher_url else None
         self._damaged: Callable[[], list[str]] = list

@@ -1,4 +1,4 @@
-"""The newest position that each context's commands were told, so that their next reads show what they changed.
+"""The newest position that each context's commands got, so that their next reads show what they changed.
 
 A command that changes something keeps the position of the change beside the file of contexts; ``contexts.apply`` gives
 it to the next command as ``MUSTER_AFTER``. Without a context nothing is kept.

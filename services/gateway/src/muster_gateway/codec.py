@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
+import structlog
 from google.protobuf.message import DecodeError
 from muster_bus.errors import CodecError
 from muster_bus.log import OutRecord, Record
@@ -15,11 +16,14 @@ from muster_proto.muster.v1 import admin_pb2
 from muster_queue_config.judge import Judged
 from muster_rest.system_health import OwnerState
 from muster_runtime.caller import current
-from muster_si.positions import NO_STAMP, Stamp
+from muster_si.positions import NO_STAMP, Positions, Stamp
 
+from muster_gateway import metrics
 from muster_gateway.quotas import RegistrationQuotas, RmLimits
 from muster_gateway.rm_life import RmState
 from muster_gateway.stream_kind import StreamKind
+
+log = structlog.get_logger(__name__)
 
 KIND_RM = "rm"
 # A verdict in the form in which it goes to the log.
@@ -151,6 +155,15 @@ class Response:
     def answer(self) -> Answer | None:
         """The answer for a waiting call."""
         return self.registration or self.configuration or self.command
+
+    def answer_at(self, positions: Positions) -> Answer:
+        """The answer, with its position. Only where there is one."""
+        assert self.answer is not None, "the caller has checked it"
+        return replace(self.answer, position=positions.text(self.stamp))
+
+    def payload_at(self, positions: Positions | None) -> bytes:
+        """The response for the stream, with its position; None: without."""
+        return self.payload + position_field(positions.text(self.stamp)) if positions is not None else self.payload
 
 
 class DecidedReport(NamedTuple):
@@ -362,6 +375,16 @@ def read_response(record: Record) -> Response:
         response = Response(envelope.rm_id, envelope.sequence, kind, envelope.response, None)
     response.stamp = Stamp(envelope.stamp_before, envelope.stamp_step)
     return response
+
+
+def readable_response(record: Record) -> Response | None:
+    """Does the same; None for a record that is no ResponseEnvelope, which is counted and logged."""
+    try:
+        return read_response(record)
+    except CodecError as error:
+        metrics.unreadable.inc()
+        log.error("unreadable response", error=str(error))
+        return None
 
 
 # The tag of the field ``position`` of the three responses of si.v1: 50002, of bytes.

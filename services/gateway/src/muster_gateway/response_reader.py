@@ -27,7 +27,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -37,18 +37,10 @@ from muster_bus.errors import CodecError, LogDamaged, LogError, LogUnavailable, 
 from muster_bus.log import Log, LogReader, PromptReader, Record
 from muster_bus.topics import Topics
 from muster_runtime.waits import in_step_s
-from muster_si.positions import Positions
+from muster_si.positions import Positions, log_digest
 
 from muster_gateway import metrics
-from muster_gateway.codec import (
-    Answer,
-    DecidedReport,
-    Registration,
-    Response,
-    position_field,
-    read_report,
-    read_response,
-)
+from muster_gateway.codec import Answer, DecidedReport, Registration, Response, read_report, readable_response
 from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
 from muster_gateway.scheduler_reports import SchedulerReports
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
@@ -164,9 +156,7 @@ class Feed:
         mine = response.kind is self.kind and sequence > last
         self._seen = Cursor(max(sequence, last), offset + 1, sequence if mine else self._seen.last_sent)
         if mine and sequence > self._resume_after:
-            payload = response.payload
-            if self._positions is not None:
-                payload += position_field(self._positions.text(response.stamp))
+            payload = response.payload_at(self._positions)
             self._queue.append(Due(payload, self._seen))
             self._queued_bytes += len(payload)
             self._wake()
@@ -287,7 +277,7 @@ class ResponseTail:
         self._waiting_keys: dict[bytes, int] = {}
         self.answering = True
         self.report = DecidedReport()  # the scheduler's last one
-        self.positions: Positions | None = None  # of the partition, once the log's identity is known
+        self.positions: Positions | None = None  # since the start
         self._reports = asyncio.Event()
         self.active = Active(time.monotonic())
         self.held_back = Active(time.monotonic(), _HELD_BACK_S)  # those whose streams wait for decisions
@@ -323,6 +313,7 @@ class ResponseTail:
 
     async def start(self) -> None:
         """Opens a reader at the partition's end."""
+        self.positions = Positions(log_digest(await self._bus.identity()), self.partition)
         self._reader = await self._bus.reader(self._topics.responses, self.partition)
         self._dispatched = await self._reader.end_offset()
         self._reader.seek(self._dispatched)
@@ -438,14 +429,10 @@ class ResponseTail:
             feeds = self._feeds.get(record.key)
             if feeds is None and record.key not in self._waiting_keys:
                 continue
-            try:
-                response = read_response(record)
-            except CodecError as error:
-                metrics.unreadable.inc()
-                log.error("unreadable response", error=str(error))
+            if (response := readable_response(record)) is None:
                 continue
-            if response.answer is not None:
-                self._answer(record.offset, response)
+            if response.answer is not None and self.positions is not None:
+                self._answer(record.offset, response.sequence, response.answer_at(self.positions))
             if feeds is not None:
                 for feed in list(feeds.values()):
                     self._offer(feed, record.offset, response)
@@ -464,14 +451,10 @@ class ResponseTail:
             self.detach(feed)
             feed.fail(error)
 
-    def _answer(self, offset: int, response: Response) -> None:
-        answer = response.answer
-        assert answer is not None, "the caller has checked it"
+    def _answer(self, offset: int, sequence: int, answer: Answer) -> None:
         waiting = self._waiting.get(answer.request_id)
         if waiting is not None and not waiting.answer.done():
-            if self.positions is not None:
-                answer = replace(answer, position=self.positions.text(response.stamp))
-            waiting.answer.set_result((answer, _behind_registration(offset, response.sequence)))
+            waiting.answer.set_result((answer, _behind_registration(offset, sequence)))
 
     def _jump(self, position: int, error: LogError) -> None:
         """Detaches all feeds, because records are gone or damaged. Each finds lost responses by its own catch-up."""
@@ -537,7 +520,7 @@ class CatchUp:
             return
         for record in records:
             if record.key == feed.key:
-                response = _readable(record)
+                response = readable_response(record)
                 if not feed.has_room():
                     await room()
                 if response is not None:
@@ -657,7 +640,7 @@ class StartingPoint:
         reader.seek(first)
         while reader.position < end:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
-                response = _readable(record) if record.key == key else None
+                response = readable_response(record) if record.key == key else None
                 if response is not None and response.registration is not None and response.registration.accepted:
                     found = _behind_registration(record.offset, response.sequence)
         return found
@@ -686,7 +669,7 @@ class StartingPoint:
         reader.seek(max(start.offset, await reader.first_offset()))
         while reader.position < end:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
-                response = _readable(record) if record.key == key else None
+                response = readable_response(record) if record.key == key else None
                 # An answer without a number (to a refused registration, for example) is no response.
                 if response is not None and response.sequence and response.sequence > highest.sequence:
                     highest = Cursor(response.sequence, record.offset + 1, response.sequence)
@@ -699,7 +682,7 @@ class StartingPoint:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
                 if record.offset >= top:
                     return None
-                response = _readable(record) if record.key == key else None
+                response = readable_response(record) if record.key == key else None
                 if response is not None and response.sequence:
                     return Cursor(response.sequence, record.offset, response.sequence)
         return None
@@ -708,12 +691,3 @@ class StartingPoint:
 def _behind_registration(offset: int, sequence: int) -> Cursor:
     """A registration's answer may have a number or not (0)."""
     return Cursor(sequence or UNKNOWN, offset + 1, sequence or UNKNOWN)
-
-
-def _readable(record: Record) -> Response | None:
-    try:
-        return read_response(record)
-    except CodecError as error:
-        metrics.unreadable.inc()
-        log.error("unreadable response", error=str(error))
-        return None

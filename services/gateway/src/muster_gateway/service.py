@@ -33,7 +33,6 @@ from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_runtime.waits import growing_s, in_step_s
-from muster_si import positions
 
 from muster_gateway import admin, audit_reads, callbacks, events_proxy, health_service, metrics, metrics_service
 from muster_gateway.access.calls import Calls
@@ -226,9 +225,7 @@ class Gateway:
                 log.error("the gateway starts on a full disk", error=str(error))
                 self._sessions_full = True
             # 3. response tails
-            log_digest = positions.log_digest(await self._bus.identity())
             for tail in self._tails:
-                tail.positions = positions.Positions(log_digest, tail.partition)
                 await tail.start()
                 self._stack.push_async_callback(tail.close)
                 self._life.watch(tail.run(), f"response tail {tail.partition}")

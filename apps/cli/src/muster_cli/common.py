@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 from muster_client.access import Access, AccessWrong
 
 from muster_cli.errors import UsageError
+from muster_cli.kept_positions import KEPT
 
 # The groups of commands.
 RUN, LOOK = Group("Run", sort_key=1), Group("Look", sort_key=2)
@@ -80,7 +81,7 @@ class AccessFlags:
                 self.tls_cert or said.certificate,
                 self.tls_key or said.key,
                 self.tls_server or said.server_name,
-                self.after or said.after,
+                self.after or said.after or KEPT.kept(),
             )
             made.bearer()
             made.credentials()

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cyclopts import App
-from muster_client.access import AFTER_VARIABLE
 from muster_runtime import durable
 from muster_runtime.terminal import as_seen, say
 from rich.table import Table
 
-from muster_cli import kept_positions
 from muster_cli.common import GATEWAY_VARIABLE, HTTP_VARIABLE, OPERATE, RM_VARIABLE
 from muster_cli.errors import CommandError, UsageError
+from muster_cli.kept_positions import KEPT
 from muster_cli.operating import say_table
 
 CONTEXT_VARIABLE, FILE_VARIABLE = "MUSTER_CONTEXT", "MUSTER_CONTEXTS"
@@ -97,8 +96,11 @@ def store(path: Path, contexts: Contexts) -> None:
 
 
 def apply(environment: MutableMapping[str, str]) -> None:
-    """Sets the variables of the context in force that the environment does not have. Raises UsageError."""
+    """Sets the variables of the context in force that the environment does not have; its position is in force, too.
+    Raises UsageError.
+    """
     path = file_of(environment)
+    KEPT.use(None)
     wanted = environment.get(CONTEXT_VARIABLE, "")
     if not wanted and not path.exists():
         return
@@ -108,9 +110,7 @@ def apply(environment: MutableMapping[str, str]) -> None:
         return
     for each, value in _fields_of(contexts, name, CONTEXT_VARIABLE if wanted else str(path)).items():
         environment.setdefault(FIELDS[each], value)
-    environment[kept_positions.IN_FORCE_VARIABLE], environment[kept_positions.BESIDE_VARIABLE] = name, str(path)
-    if AFTER_VARIABLE not in environment and (kept := kept_positions.load(path, name)):
-        environment[AFTER_VARIABLE] = kept
+    KEPT.use(path, name)
 
 
 def _fields_of(contexts: Contexts, name: str, place: str) -> dict[str, str]:

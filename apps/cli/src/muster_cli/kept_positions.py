@@ -1,13 +1,12 @@
 """The newest position that each context's commands got, so that their next reads show what they changed.
 
-A command that changes something keeps the position of the change beside the file of contexts; ``contexts.apply`` gives
-it to the next command as ``MUSTER_AFTER``. Without a context nothing is kept.
+A command that changes something keeps the position of the change beside the file of contexts. The next command of the
+context sends it. Without a context nothing is kept.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,35 +18,56 @@ if TYPE_CHECKING:  # few commands call a gateway
     from muster_client.access import Access
     from muster_client.admin import AdminClient
 
-# The context in force, for this process alone: ``contexts.apply`` sets it.
-IN_FORCE_VARIABLE = "MUSTER_CONTEXT_IN_FORCE"
-# The file of contexts whose positions are kept beside it.
-BESIDE_VARIABLE = "MUSTER_CONTEXTS_IN_FORCE"
+
+class KeptPositions:
+    """The positions beside a file of contexts, of which one may be in force."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._name = ""
+
+    def use(self, contexts: Path | None, name: str = "") -> None:
+        """Puts a context in force for this command; None: no context is."""
+        self._path = contexts.with_name(f"{contexts.stem}.positions.json") if contexts is not None else None
+        self._name = name
+
+    def kept(self) -> str:
+        """Returns the position of the context in force; "": none is kept."""
+        return self._load().get(self._name, "")
+
+    def keep(self, position: str) -> None:
+        """Keeps a position for the context in force. (A file that cannot be written keeps nothing.)"""
+        if position and self._path is not None:
+            kept = self._load()
+            self._store({**kept, self._name: newest(kept.get(self._name, ""), position)})
+
+    def forget(self) -> bool:
+        """Drops the position of the context in force. Returns whether there was one."""
+        kept = self._load()
+        was_there = kept.pop(self._name, None) is not None
+        if was_there:
+            self._store(kept)
+        return was_there
+
+    def _load(self) -> dict[str, str]:
+        if self._path is None:
+            return {}
+        try:
+            found = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
+
+    def _store(self, kept: Mapping[str, str]) -> None:
+        assert self._path is not None, "a context is in force"
+        try:
+            durable.replace(self._path, json.dumps(kept).encode())
+        except OSError:
+            return
 
 
-def load(contexts: Path, name: str) -> str:
-    """Returns a context's position; "": none is kept."""
-    return _load(contexts).get(name, "")
-
-
-def keep(position: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Keeps a position for the context in force, if there is one. A file that cannot be written keeps nothing."""
-    name, beside = environment.get(IN_FORCE_VARIABLE, ""), environment.get(BESIDE_VARIABLE, "")
-    if not (position and name and beside):
-        return
-    kept = _load(Path(beside))
-    _store(Path(beside), {**kept, name: newest(kept.get(name, ""), position)})
-
-
-def forget(position: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Drops the position of the context in force, if it is this one. Returns whether it was."""
-    name, beside = environment.get(IN_FORCE_VARIABLE, ""), environment.get(BESIDE_VARIABLE, "")
-    kept = _load(Path(beside)) if name and beside else {}
-    if kept.get(name) != position:
-        return False
-    del kept[name]
-    _store(Path(beside), kept)
-    return True
+# Of the process, which runs one command.
+KEPT = KeptPositions()
 
 
 def admin_client(gateway: str, access: Access) -> AdminClient:
@@ -57,25 +77,6 @@ def admin_client(gateway: str, access: Access) -> AdminClient:
     class Keeping(AdminClient):
         async def close(self) -> None:
             await super().close()
-            keep(self.position)
+            KEPT.keep(self.position)
 
     return Keeping(gateway, access=access)
-
-
-def _path(contexts: Path) -> Path:
-    return contexts.with_name(f"{contexts.stem}.positions.json")
-
-
-def _load(contexts: Path) -> dict[str, str]:
-    try:
-        found = json.loads(_path(contexts).read_text())
-    except (OSError, ValueError):
-        return {}
-    return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
-
-
-def _store(contexts: Path, kept: Mapping[str, str]) -> None:
-    try:
-        durable.replace(_path(contexts), json.dumps(kept).encode())
-    except OSError:
-        return

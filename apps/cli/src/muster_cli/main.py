@@ -16,7 +16,7 @@ from muster_runtime import extras, logs
 from muster_runtime.terminal import drop_output, give_up_output, guard_tracebacks, say, write_data
 from muster_si.positions import AFTER_HEADER
 
-from muster_cli import contexts, kept_positions, numbers
+from muster_cli import contexts, numbers
 from muster_cli.audit_flags import AuditWanted
 from muster_cli.common import (
     DEFAULT_GATEWAY,
@@ -37,6 +37,7 @@ from muster_cli.config_commands import config_app
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
+from muster_cli.kept_positions import KEPT
 from muster_cli.operator_commands import admin_app, explain_app
 from muster_cli.probe import ADDRESS_VARIABLE, DEFAULT_ADDRESS, TIMEOUT_S
 from muster_cli.reach import check_reachable
@@ -606,10 +607,9 @@ def _called(arguments: Sequence[str]) -> object:
     try:
         return app(list(arguments), result_action="return_value")
     except UsageError as error:
-        kept = os.environ.get(AFTER_VARIABLE, "")
-        if not kept or not str(error).count(f"{AFTER_HEADER}: must") or not kept_positions.forget(kept):
+        is_given = "--after" in arguments or AFTER_VARIABLE in os.environ
+        if is_given or f"{AFTER_HEADER}: must" not in str(error) or not KEPT.forget():
             raise
-        del os.environ[AFTER_VARIABLE]
         return app(list(arguments), result_action="return_value")
 
 

@@ -275,7 +275,10 @@ class RmClient:
         request = si.UpdateConfigurationRequest(
             rmID=self.rm_id, policyGroup=policy_group, config=config, extraConfig=extra_config
         )
-        return configuration_answer(await self._asked.update_configuration(request, timeout_s))
+        response = await self._asked.update_configuration(request, timeout_s)
+        if response.position:
+            self._positions[CALLBACK] = response.position
+        return configuration_answer(response)
 
     async def nodes_answered(self) -> None:
         """Returns when every sent node item is accepted or rejected: creations, updates, drains, removals.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from urllib.parse import quote, unquote, urlencode
 import structlog
 from muster_runtime import whose
 from muster_runtime.caller import Caller, current
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.identity import GATEWAY
 from muster_runtime.positions import ReadRefused, wait_of
@@ -181,7 +181,7 @@ def _after(caller: Caller) -> list[tuple[bytes, bytes]]:
     if not caller.after:
         return []
     try:
-        wait_s = wait_of(caller.after_wait, caller.ends_s - time.monotonic())
+        wait_s = wait_of(caller.after_wait, caller.ends_s - elapsed_s())
     except ReadRefused as refused:
         raise InvalidRequest(str(refused)) from None
     wait = [] if wait_s is None else [(WAIT_METADATA.encode(), f"{wait_s:.3f}".encode())]

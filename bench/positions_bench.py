@@ -52,7 +52,7 @@ console = Console(stderr=True)
 
 FORMS = ("embedded", "kafka")
 _KINDS = {
-    "view": "/ws/v1/partition/default/queue/root.q0/applications",
+    "view": "/ws/v1/partition/default/queue/root.q0",
     "events": "/ws/v1/events/batch?count=1",
 }
 _TIMEOUT_S = 60.0

@@ -255,6 +255,7 @@ class ResponseTail:
 
     :param stirred: called after records were given to feeds: their positions may move now.
     :param owners: gets the schedulers' reports.
+    :param now_s: reads the event loop's time.
     """
 
     def __init__(
@@ -266,10 +267,10 @@ class ResponseTail:
         stirred: Callable[[], None] = lambda: None,
         damage: DamagedParts = _UNSEEN,
         owners: SchedulerReports | None = None,
+        now_s: Callable[[], float] = elapsed_s,
     ) -> None:
-        self._owners = owners
         self._bus, self._topics, self.partition, self._batch = bus, topics, partition, batch
-        self._stirred, self._damage = stirred, damage
+        self._stirred, self._damage, self._owners, self._now_s = stirred, damage, owners, now_s
         self._reader: LogReader | None = None
         self._dispatched = 0
         self._feeds: dict[bytes, dict[StreamKind, Feed]] = {}
@@ -279,8 +280,8 @@ class ResponseTail:
         self.report = DecidedReport()  # the scheduler's last one
         self.positions: Positions | None = None  # since the start
         self._reports = asyncio.Event()
-        self.active = Active(elapsed_s())
-        self.held_back = Active(elapsed_s(), _HELD_BACK_S)  # those whose streams wait for decisions
+        self.active = Active(now_s())
+        self.held_back = Active(now_s(), _HELD_BACK_S)  # those whose streams wait for decisions
         # With a reader that calls back, records are dispatched right when they come, while the loop waits.
         self._prompt: PromptReader | None = None
         self._waits = False
@@ -418,7 +419,7 @@ class ResponseTail:
             del self._waiting_keys[waiting.key]
 
     def _dispatch(self, records: Sequence[Record], position: int) -> None:
-        now_s = elapsed_s()
+        now_s = self._now_s()
         self.active.turn(now_s)
         self.held_back.turn(now_s)
         for record in records:

@@ -545,6 +545,31 @@ async def test_serves_only_after_folding_and_not_when_it_stalls(bus: Log, topics
     await asyncio.wait_for(running, 60)
 
 
+@pytest.mark.parametrize("first", ["the fence", "the standby"])
+async def test_a_standby_that_fails_does_not_hide_what_ended_the_worker(bus: Log, topics: Topics, first: str) -> None:
+    fenced, given_up = asyncio.Event(), Fenced("another owner")
+
+    class Taken(FaultyLog):
+        async def take_over(self, *arguments: object) -> object:
+            fenced.set()
+            if first == "the fence":
+                raise given_up
+            return await super().take_over(*arguments)
+
+    class FailingStandby:
+        async def take(self) -> None:
+            await fenced.wait()
+            raise KeyError("a defect of the standby")
+
+    worker = PartitionWorker(
+        Taken(bus, lambda: ""), topics, "test", 0, lambda: CountingMachine(topics), SystemClock(), FAST,
+        standby=FailingStandby(),
+    )  # fmt: skip
+    with pytest.raises(Fenced if first == "the fence" else KeyError):
+        await asyncio.wait_for(worker.run(), 60)
+    assert worker.progress().state is WorkerState.FAILED
+
+
 def test_the_backend_for_kafka_is_not_imported_by_the_worker() -> None:
     import sys
 

@@ -36,13 +36,13 @@ PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario
   $(filter-out $(NOTICE_TESTS),$(wildcard tests/simulation/test_*.py))
 # They keep both cores busy with what they measure: one after the other, and beside nothing.
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
-  tests/perf/test_sockets.py
+  tests/benchmarks/test_sockets.py
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
 SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py tests/integration/test_export_group.py \
   tests/page/test_*.py tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
 SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS) $(LOAD_TESTS),$(wildcard $(addsuffix /test_*.py, \
-  tests/integration tests/e2e tests/perf)))
+  tests/integration tests/e2e tests/benchmarks)))
 # Of their lives and their bad input `make test` has a part, `make test-long` more.
 RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simulation/test_message_splitting.py \
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
@@ -216,80 +216,80 @@ format: install-dev ## put the code into its style
 	$(BIN)/ruff format .
 
 bench: install-dev ## allocations per second and latency, embedded and on Kafka, as JSON (BENCH_ARGS='--only stateful')
-	@$(BIN)/python -m tests.perf.bench --json $(BENCH_OUT) $(BENCH_ARGS)
+	@$(BIN)/python -m bench.scenarios_bench --json $(BENCH_OUT) $(BENCH_ARGS)
 
 bench-core: install-dev ## the scheduling core alone: a JSON line for each scenario (BENCH_ARGS='--only binpack,5000,50000,100')
-	@$(BIN)/python -m tests.perf.core_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.core_bench $(BENCH_ARGS)
 
 bench-memory: install-dev ## memory of each thing that a quota counts
-	@PYTHONPATH=tests $(BIN)/python tests/perf/memory_bench.py
+	@PYTHONPATH=tests $(BIN)/python -m bench.memory_bench
 
 bench-whole: install-dev ## start, memory, idle, ten times as much, 16 RMs, growth; JSON (BENCH_ARGS='--only flat --minutes 60')
-	@$(BIN)/python -m tests.perf.whole_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.whole_bench $(BENCH_ARGS)
 
 bench-lived: install-dev ## a Muster that has lived an hour's operations beside new ones, by turns; JSON (BENCH_ARGS='--small --operations 440000')
-	@$(BIN)/python -m tests.perf.lived_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.lived_bench $(BENCH_ARGS)
 
 bench-pauses: install-dev ## the deciding loop's longest pauses at 500 asks/s, with what ran in each: a table (BENCH_ARGS='--minutes 10')
-	@$(BIN)/python -m tests.perf.pauses_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.pauses_bench $(BENCH_ARGS)
 
 bench-events: install-dev ## the ring's memory and speed, and streams' latency; one JSON line
-	@$(BIN)/python -m tests.perf.events_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.events_bench $(BENCH_ARGS)
 
 bench-export: install-dev ## events from Kafka to PostgreSQL, Parquet and JSON lines, then with kill -9 (RECORDS=1000000)
-	@$(BIN)/python -m tests.perf.export_bench $(if $(RECORDS),--records $(RECORDS)) $(BENCH_ARGS)
+	@$(BIN)/python -m bench.export_bench $(if $(RECORDS),--records $(RECORDS)) $(BENCH_ARGS)
 
 bench-derive: install-dev ## events a second that usage and derived topics are made of: pure, embedded, by Faust (RECORDS=100000)
-	@$(BIN)/python -m tests.perf.derive_bench $(if $(RECORDS),--records $(RECORDS)) $(BENCH_ARGS)
+	@$(BIN)/python -m bench.derive_bench $(if $(RECORDS),--records $(RECORDS)) $(BENCH_ARGS)
 
 bench-external: install-dev ## what other managers' resources cost: 5,000 nodes until known, 2,000 changes/s beside decisions; JSON
-	@$(BIN)/python -m tests.perf.external_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.external_bench $(BENCH_ARGS)
 
 bench-view: install-dev ## what readers cost decisions, and how fast they are answered: dumps, 1,000 requests/s; JSON
-	@$(BIN)/python -m tests.perf.view_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.view_bench $(BENCH_ARGS)
 
 bench-failover: install-dev ## how long nothing is decided when a scheduler is killed or stopped, at 100,000 allocations; JSON
-	@$(BIN)/python -m tests.perf.failover_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.failover_bench $(BENCH_ARGS)
 
 bench-group: install-dev ## what several schedulers and their standbys cost; JSON
-	@$(BIN)/python -m tests.perf.group_bench
+	@$(BIN)/python -m bench.group_bench
 
 bench-idle: install-dev ## what partitions cost that nobody uses: processor time, memory, start; JSON (BENCH_ARGS='--partitions 32')
-	@$(BIN)/python -m tests.perf.idle_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.idle_bench $(BENCH_ARGS)
 
 bench-scale: install-dev ## 1 to 4 schedulers, 1 to 64 RMs through gateways: rates, processor time, memory; JSON (BENCH_ARGS='--cells 2,2,8')
-	@$(BIN)/python -m tests.perf.scale_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.scale_bench $(BENCH_ARGS)
 
 bench-deciding: install-dev ## the path of asks in the deciding process, without gRPC, plain and compiled by turns; JSON (BENCH_ARGS='--single')
-	@$(BIN)/python -m tests.perf.deciding_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.deciding_bench $(BENCH_ARGS)
 
 bench-simulate: install-dev ## decisions per second of simulations in virtual time; a JSON line for each workload
-	@$(BIN)/python -m tests.perf.simulate_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.simulate_bench $(BENCH_ARGS)
 
 bench-neighbours: install-dev ## one RM's asks beside an RM that asks for much, hostile configurations, readers of metrics; JSON
-	@$(BIN)/python -m tests.perf.neighbours_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.neighbours_bench $(BENCH_ARGS)
 
 bench-commands: install-dev ## one command about 100,000 allocations: the loop's longest steps, other RMs' waits; JSON (BENCH_ARGS='--only remove')
-	@$(BIN)/python -m tests.perf.commands_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.commands_bench $(BENCH_ARGS)
 
 profile: install-dev ## where the processor time of one ask goes, by process, thread and stage (BENCH_ARGS='--backend kafka --bulk', '--path', '--syscalls')
-	@$(BIN)/python -m tests.perf.profile_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.profile_bench $(BENCH_ARGS)
 
 flame: install-dev ## flame graphs of that into docs/flame-*.svg, single asks and in bulk, embedded and on Kafka (BENCH_ARGS='--backend embedded')
-	@$(BIN)/python -m tests.perf.flame_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.flame_bench $(BENCH_ARGS)
 
 bench-peer: install-dev ## beside YuniKorn's own core (needs Go), ratios into docs/performance.md; JSON (BENCH_ARGS='--rounds 3')
-	@$(BIN)/python -m tests.perf.peer_bench --write $(BENCH_ARGS)
+	@$(BIN)/python -m bench.peer_bench --write $(BENCH_ARGS)
 
 bench-kubernetes: install-dev ## pods/s and ask to bound on a Kubernetes control plane, beside YuniKorn's core in process (needs Go); JSON (BENCH_ARGS='--only small')
 	@$(BIN)/python tests/kubernetes/cluster.py build
-	@$(BIN)/python -m tests.perf.kubernetes_bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench.kubernetes_bench $(BENCH_ARGS)
 
 bench-compare: install-dev ## this revision beside another one, alternately (BASE=main BENCH_ARGS='--rounds 3 --only front'; needs Go)
-	@$(BIN)/python -m tests.perf.compare_bench $(BASE) $(BENCH_ARGS)
+	@$(BIN)/python -m bench.compare_bench $(BASE) $(BENCH_ARGS)
 
 calibration: install-dev ## how often estimates of "When will it run?" hold the truth, on the openb trace; docs/what-if-when.svg
-	@$(BIN)/python -m tests.perf.calibrate --write docs $(BENCH_ARGS)
+	@$(BIN)/python -m bench.calibrate --write docs $(BENCH_ARGS)
 
 openb: install-dev ## four node sort policies on the openb trace: table and plot, also into docs/
 	@$(BIN)/python examples/openb/compare.py --write docs $(OPENB_ARGS)

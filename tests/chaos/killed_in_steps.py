@@ -18,7 +18,8 @@ from loop_steps import measured_steps
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.settings import LogSettings
-from perf.commands_bench import Rm, decided, run_command, scheduler_on
+
+from bench.commands_bench import Rm, decided, run_command, scheduler_on
 
 RM_ID, APP = "loud", "app"
 

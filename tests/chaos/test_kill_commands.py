@@ -21,8 +21,9 @@ from muster_bus.engines import make_log
 from muster_bus.log import Log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from perf.commands_bench import scheduler_on
 from waiting import eventually
+
+from bench.commands_bench import scheduler_on
 
 ALLOCATIONS = 4_000
 PROGRAM = Path(__file__).parent / "killed_in_steps.py"

@@ -23,8 +23,9 @@ from muster_bus.engines import make_log
 from muster_bus.topics import HEADER_EVENT_ID
 from muster_cli.followers_pipe import socket_directory
 from muster_client import EventsClient, Place, RmClient
-from perf.driver import Driver, Shape
 from waiting import eventually
+
+from bench.driver import Driver, Shape
 
 pytestmark = pytest.mark.usefixtures("not_forked")  # its child is looked for among the processes
 

@@ -18,9 +18,10 @@ from garbage_probe import OUT
 from muster_client import ask, node
 from muster_client.client import RmClient
 from muster_proto.si.v1 import si_pb2 as si
-from perf.driver import Driver, Shape
-from perf.idle_bench import rss_mib
 from waiting import eventually
+
+from bench.driver import Driver, Shape
+from bench.idle_bench import rss_mib
 
 WITHIN_S = 240.0
 SHAPE = Shape(nodes=50, asks=500, applications=20)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from chaos.harness import Deployment, embedded, on_kafka
-from perf.driver import Driver, Shape
+
+from bench.driver import Driver, Shape
 
 SHAPE = Shape(nodes=5, asks=60, queues=2, applications=4, asks_per_message=20)
 BATCH = "/ws/v1/events/batch"

@@ -16,7 +16,8 @@ from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.settings import LogSettings
 from muster_cli import garbage
-from perf.commands_bench import COMMANDS, Rm, decided, run_command, scheduler_on
+
+from bench.commands_bench import COMMANDS, Rm, decided, run_command, scheduler_on
 
 ALLOCATIONS = 10_000
 LONGEST_STEP_S = 0.06

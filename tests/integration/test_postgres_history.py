@@ -23,9 +23,10 @@ from muster_event_publisher.history.postgres import PostgresSink
 from muster_event_publisher.history.postgres_schema import MIGRATIONS
 from muster_event_publisher.history.sink import LastEvent, Progress
 from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource
-from perf.driver import Driver, Shape
 from pydantic import SecretStr
 from unit.publisher.feeding import INSTANCE, event, record
+
+from bench.driver import Driver, Shape
 
 pytestmark = pytest.mark.postgres
 

@@ -19,10 +19,10 @@ import httpx
 import structlog
 from e2e.gang_rig import MovableClock, Muster, muster_here
 from google.protobuf import json_format
-from perf.sockets import BINARIES, build
 from scenario.lifecycles.peer import STREAMS, Heard, Peer, plain
 from scenario.through_gateway import DEFAULT, rest_of
 
+from bench.sockets import BINARIES, build
 from plays.play import ALLOCATIONS, APPLICATIONS, CONFIRM, ELAPSE, ELAPSED_S, NODES, Play, Step
 
 PLAYER = BINARIES / "player"

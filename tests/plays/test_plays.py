@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from perf.sockets import BUILD_TIMEOUT_S
 from wanting import give_up
 
+from bench.sockets import BUILD_TIMEOUT_S
 from plays.__main__ import repeat, told
 from plays.compare import TIES, stage
 from plays.differences import RULES, SETTINGS

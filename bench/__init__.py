@@ -1,0 +1,1 @@
+"""Benchmarks. Each is a program; README.md says which measures what."""

@@ -1,4 +1,0 @@
-"""The rows of ``neighbours_bench``: others beside which a quiet RM is measured. One module for each kind.
-
-A module of this package that has ``ROWS`` (a tuple of :class:`~perf.neighbours.rows.Row`) adds them; there is no list.
-"""

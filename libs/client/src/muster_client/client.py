@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from random import Random
 from types import TracebackType
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ import grpc.aio
 import structlog
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
+from muster_si.positions import newest
 
 from muster_client.access import PLAIN, Access, AccessWrong
 from muster_client.admin import DEFAULT_TIMEOUT_S, ConfigurationAnswer, configuration_answer
@@ -22,6 +25,7 @@ from muster_client.backoff import Backoff
 from muster_client.callback_stream import NAME as CALLBACK
 from muster_client.callback_stream import CallbackStream, wants_callbacks
 from muster_client.callbacks import Callbacks, Rejection, Result
+from muster_client.chance import SYSTEM
 from muster_client.channel import RenewedChannel
 from muster_client.clock import Clock, SystemClock
 from muster_client.errors import (
@@ -32,6 +36,7 @@ from muster_client.errors import (
     RegistrationRejected,
     ReregistrationNeeded,
 )
+from muster_client.gateway_client import position_in
 from muster_client.metrics import ClientMetrics
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
@@ -95,6 +100,7 @@ class RmClient:
         callbacks: Callbacks | None = None,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
+        chance: Random = SYSTEM,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
         access: Access = PLAIN,
@@ -114,7 +120,7 @@ class RmClient:
         )
         self._callbacks = callbacks or Callbacks()
         self._settings = settings or ClientSettings()
-        self._clock = clock or SystemClock()
+        self._clock, self._chance = clock or SystemClock(), chance
         self._metadata: Metadata = ((RM_ID_METADATA, rm_id), *metadata)
         self._access, self._token = access, access.metadata()
         self._channel = _channel(address, credentials, self._settings, access)
@@ -125,6 +131,7 @@ class RmClient:
         )
         self._nodes = self._stream("node", "UpdateNode", si.NodeResponse, self._on_node)
         self._streams: tuple[RmStream[Any], ...] = (self._nodes, self._applications, self._allocations)
+        self._positions: dict[str, str] = {}  # the last one of each stream
         self._asked = self._callback_stream() if wants_callbacks(self._callbacks) else None
         if self._asked is not None:
             self._streams += (self._asked,)
@@ -134,7 +141,7 @@ class RmClient:
         self._register_lock = asyncio.Lock()
         self._supervisor: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._stream_tasks: set[asyncio.Task[None]] = set()
+        self._stream_tasks: list[asyncio.Task[None]] = []
         self._unknown = ""  # the gateway's text, while it does not know the RM
         self._failure: ClientError | None = None
         self._finished = asyncio.Event()
@@ -271,7 +278,10 @@ class RmClient:
         request = si.UpdateConfigurationRequest(
             rmID=self.rm_id, policyGroup=policy_group, config=config, extraConfig=extra_config
         )
-        return configuration_answer(await self._asked.update_configuration(request, timeout_s))
+        response = await self._asked.update_configuration(request, timeout_s)
+        if response.position:
+            self._positions[CALLBACK] = response.position
+        return configuration_answer(response)
 
     async def nodes_answered(self) -> None:
         """Returns when every sent node item is accepted or rejected: creations, updates, drains, removals.
@@ -296,6 +306,14 @@ class RmClient:
     def last_sequence(self, stream: Literal["allocation", "application", "node", "callback"]) -> int:
         """Returns the number of the last response processed on a stream."""
         return self._sequences.last(stream)
+
+    @property
+    def position(self) -> str:
+        """The position of all that Muster has told this client, the response of a running callback included; "" before.
+
+        A read of REST (``Muster-After``) or gRPC that is given it shows all of that (docs/consistency.md).
+        """
+        return functools.reduce(newest, self._positions.values(), "")
 
     # ---- responses -----------------------------------------------------------------------------------------------
 
@@ -380,6 +398,8 @@ class RmClient:
             return make_call(metadata=self._sent(metadata))
 
         async def deliver(item: Any) -> None:
+            if item.position:
+                self._positions[name] = item.position
             try:
                 await handler(item)
             except Exception as error:
@@ -395,6 +415,7 @@ class RmClient:
             self.metrics,
             self._clock,
             self._backoff(name),
+            self._chance.randbytes(8).hex(),
         )
 
     def _callback_stream(self) -> CallbackStream:
@@ -421,12 +442,13 @@ class RmClient:
             self.metrics,
             self._clock,
             self._backoff(CALLBACK),
+            self._chance.randbytes(8).hex(),
         )
 
     def _backoff(self, name: str) -> Backoff:
         settings = self._settings
-        seed = _seed(settings.backoff_seed, name)
-        return Backoff(settings.backoff_min_ms, settings.backoff_max_ms, self._clock, seed=seed)
+        chance = self._chance if settings.backoff_seed is None else Random(_seed(settings.backoff_seed, name))  # noqa: S311 - jitter
+        return Backoff(settings.backoff_min_ms, settings.backoff_max_ms, self._clock, chance=chance)
 
     async def _indicate(self, stream: str, opened: bool) -> None:
         if self._callbacks.on_stream is None:
@@ -480,6 +502,7 @@ class RmClient:
                 await asyncio.sleep(wait_s)
             else:
                 self.metrics.registrations += 1
+                self._positions = {"registration": position_in(trailing)}
                 self.warnings = tuple(_text(value) for key, value in trailing or () if key == WARNING_METADATA)
                 for warning in self.warnings:
                     log.warning("the registration was taken with a warning", rm=self.rm_id, warning=warning)
@@ -518,7 +541,7 @@ class RmClient:
             self._supervisor = None
 
     async def _supervise(self) -> None:
-        tasks = {asyncio.create_task(stream.run(), name=f"muster {stream.name} stream") for stream in self._streams}
+        tasks = [asyncio.create_task(stream.run(), name=f"muster {stream.name} stream") for stream in self._streams]
         self._stream_tasks = tasks
         ended: list[asyncio.Task[None]] = []  # in this order: what fails first is the cause
         for task in tasks:
@@ -609,9 +632,9 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode(errors="replace")
 
 
-def _seed(seed: int | None, name: str) -> int | None:
+def _seed(seed: int, name: str) -> int:
     """Returns a separate seed for each user of jitter, the same in every run."""
-    return None if seed is None else seed * 31 + sum(name.encode())
+    return seed * 31 + sum(name.encode())
 
 
 def _channel(

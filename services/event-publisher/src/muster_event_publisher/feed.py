@@ -113,6 +113,11 @@ class PartitionFeed:
         self._stop_at = await self._reader.end_offset()
         return self.tail_end >= self._stop_at
 
+    async def has_all(self) -> bool:
+        """Whether all events that are visible now are taken. Raises LogError."""
+        assert self._reader is not None, "start comes first"
+        return self.tail_end >= await self._reader.end_offset()
+
     async def lag(self) -> int:
         """How many visible offsets are not taken yet; 0 when the log does not answer."""
         assert self._reader is not None, "start comes first"
@@ -168,7 +173,7 @@ class PartitionFeed:
     async def _pack(self, batch: EventBatch) -> None:
         """Packs the blocks that are old now; other tasks run after each block."""
         await asyncio.sleep(0)
-        for rm_id in {run.rm_id for run in batch.runs}:
+        for rm_id in dict.fromkeys(run.rm_id for run in batch.runs):
             ring = self._rings.get(rm_id)
             packed = ring is not None
             while ring is not None and packed:

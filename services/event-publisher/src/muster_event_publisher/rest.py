@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,8 +36,10 @@ from urllib.parse import parse_qsl
 from muster_rest.publisher import BATCH, OPEN_STREAMS, PUBLISHER, STREAM
 from muster_rest.system_health import ServiceCheck
 from muster_runtime import whose
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.go_json import error_body
 from muster_runtime.life import until
+from muster_runtime.positions import PositionWaits
 from muster_runtime.reach import reach_of
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -149,6 +150,7 @@ class EventsRest:
     :param states: gives the states of objects; None: the publisher knows no view.
     :param facts: what /health says beside the problems.
     :param filling: requests for events wait for it.
+    :param waits: of reads that name a position; None: positions are passed over.
     :param extra_routes: further routes; :func:`get_endpoint` makes endpoints that answer like those of the events.
     """
 
@@ -162,6 +164,7 @@ class EventsRest:
         states: ObjectStates | None = None,
         facts: Callable[[], dict[str, object]] = dict,
         filling: Filling | None = None,
+        waits: PositionWaits | None = None,
     ) -> None:
         self._source, self._streams, self._settings, self._health_facts = source, streams, settings, health
         self._facts = facts
@@ -179,10 +182,10 @@ class EventsRest:
             exception_handlers={404: _not_found},
         )
         app.router.redirect_slashes = False  # the core's redirects have another status; see _not_found
-        self.app = Gate(app, filling or Filling(over=True), _HEADERS | _TRY_AGAIN, _PASSING)
+        self.app = Gate(app, filling or Filling(over=True), _HEADERS | _TRY_AGAIN, _PASSING, waits)
 
     async def _batch(self, request: Request) -> ASGIApp:
-        began_s = time.monotonic()
+        began_s = elapsed_s()
         query = query_of(request)
         # 1. the parameters
         ring = self._chosen(request, query)
@@ -218,7 +221,7 @@ class EventsRest:
         if note := found.note(start, wanted, limit):
             headers["X-Muster-Events-Note"] = note
         body = render.batch_json(ring.instance, found.lowest, found.highest, found.lines)
-        metrics.BATCH_SECONDS.labels(found.source).observe(time.monotonic() - began_s)
+        metrics.BATCH_SECONDS.labels(found.source).observe(elapsed_s() - began_s)
         return await _answer(request, body, headers)
 
     async def _render(

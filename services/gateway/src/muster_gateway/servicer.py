@@ -8,13 +8,14 @@ grpc.aio sends a status on a dead call and leaks (github.com/grpc/grpc/issues/43
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 import grpc
 import structlog
 from muster_bus.errors import LogUnavailable
 from muster_runtime.caller import current
+from muster_si.positions import POSITION_METADATA
 
 from muster_gateway import metrics
 from muster_gateway.audit import AuditWriter
@@ -52,7 +53,7 @@ class StreamCalls:
         self._audit = audit
         self._max_streams, self._limits = max_streams, limits
         self._finishing: set[asyncio.Task[None]] = set()
-        self._calls: set[RmStream] = set()
+        self._calls: dict[RmStream, None] = {}  # in the order of their coming
         self.stopping = False
 
     def __len__(self) -> int:
@@ -61,7 +62,7 @@ class StreamCalls:
     async def serve(self, stream: RmStream, context: Any) -> None:
         """Runs a stream to its end, and sets the call's status: the first reason for the end."""
         name = stream.kind.name.lower()
-        self._calls.add(stream)
+        self._calls[stream] = None
         metrics.streams_open.labels(name).inc()
         if self._limits is not None:
             self._limits.add_silent(stream, caller_of(context))
@@ -114,7 +115,7 @@ class StreamCalls:
 
         def done(task: asyncio.Task[None]) -> None:
             self._finishing.discard(task)
-            self._calls.discard(stream)
+            self._calls.pop(stream, None)
 
         task.add_done_callback(done)
 
@@ -144,9 +145,8 @@ class SchedulerServicer:
         except Exception as error:
             await refuse(context, error, metrics.registrations.labels)
         metrics.registrations.labels("OK").inc()
-        if warnings:
-            texts = [describe(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
-            context.set_trailing_metadata([(WARNING_METADATA, text) for text in texts])
+        texts = [describe(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
+        send_position(context, [(WARNING_METADATA, text) for text in texts])
         return b""
 
     def _stream_handler(self, kind: StreamKind) -> Callable[[Any, Any], Awaitable[None]]:
@@ -154,6 +154,13 @@ class SchedulerServicer:
             await self._calls.serve(RmStream(self._parts, kind, context), context)
 
         return handle
+
+
+def send_position(context: Any, beside: Sequence[tuple[str, str | bytes]] = ()) -> None:
+    """Sets a call's trailing metadata: the position of what the present call changed, if anything, and others."""
+    position = current().position
+    if metadata := [*beside, *([(POSITION_METADATA, position)] if position else [])]:
+        context.set_trailing_metadata(metadata)
 
 
 async def refuse(context: Any, error: Exception, labels: Callable[[str], Any]) -> NoReturn:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import current
+from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.ending import Ending
 from muster_runtime.identity import Identity, Right
 
@@ -409,6 +409,8 @@ class RmStream:
             self._registered_at = registered_at
         start, skip = await self._find_start(registered_at, taken, resume_after)
         settings = parts.settings
+        self._partition = parts.topics.partition_of(self.rm_id)
+        self._tail = parts.tails[self._partition]
         self._feed = Feed(
             self.rm_id,
             self.kind,
@@ -418,9 +420,8 @@ class RmStream:
             settings.queue_bytes,
             self._wake.set,
             parts.clock.monotonic,
+            self._tail.positions,
         )
-        self._partition = parts.topics.partition_of(self.rm_id)
-        self._tail = parts.tails[self._partition]
         parts.table.stirred.set()
 
     async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:
@@ -622,7 +623,7 @@ class RmStream:
 
 def unexpected(error: Exception) -> GatewayError:
     """Logs a defect with a number. Returns the client's error, which has only the number."""
-    number = uuid.uuid4().hex[:12]
+    number = new_id(SYSTEM, 6)
     metrics.internal_errors.inc()
     log.error("internal error", number=number, exc_info=error)
     return GatewayError(f"internal error {number}: the gateway's log has the details")

@@ -108,6 +108,9 @@ class PipeLog:
     async def healthy(self) -> bool:
         return True
 
+    async def identity(self) -> str:
+        raise NotImplementedError("informers give no positions")
+
     async def writer(self, name: str) -> LogWriter:
         assert not self._writers, "one writer for all"
         writer = PipeWriter(self._append)
@@ -206,10 +209,10 @@ async def serve(channel: Channel[Message], clock: Clock) -> None:
     # 2. run
     received = asyncio.create_task(_stopped(channel, bus, service), name="pipe")
     await service.start()
-    beside = {
+    beside = [
         asyncio.create_task(teller.run(), name="teller"),
         asyncio.create_task(_tell_end(service, channel), name="sync"),
-    }
+    ]
     first: Ending[asyncio.Future[Any]] = Ending()
     for task in (received, *beside):
         first.watch(task, lambda task: task)

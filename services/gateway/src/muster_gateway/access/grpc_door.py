@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
@@ -24,9 +23,11 @@ import structlog
 from muster_rest.methods import METHODS, Method, by_path
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import Caller
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.identity import Proof, Right
 from muster_runtime.life import until
+from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
 from muster_gateway import metrics
 from muster_gateway.access.calls import Calls
@@ -220,7 +221,12 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         if method.rm:
             caller.claims.append((method.right, rm_id))
         if (left_s := context.time_remaining()) is not None:
-            caller.ends_s = time.monotonic() + left_s
+            caller.ends_s = elapsed_s() + left_s
+        for name, value in context.invocation_metadata() or ():
+            if name == AFTER_METADATA and isinstance(value, str):
+                caller.after = value
+            elif name == WAIT_METADATA and isinstance(value, str):
+                caller.after_wait = value
         return caller
 
 

@@ -17,7 +17,7 @@ from contract.event_stories import STORIES, Stage
 from contract.rest_reader import Reader
 from contract.rest_whole import hold_together
 from muster_bus.backends.memory import MemoryLog
-from muster_bus.clock import SystemClock
+from muster_bus.clock import Clock, SystemClock
 from muster_bus.log import OutRecord
 from muster_bus.topics import HEADER_EVENT_ID
 from muster_event_publisher import render
@@ -145,7 +145,7 @@ told: set[str] = set()
 async def test_every_answer_of_a_story(story: str) -> None:
     stage = Seen()
     STORIES_HERE[story](stage)
-    async for reader in _played(stage, _EVERY_OF_COMPANY if STORIES_HERE[story] is company else _EVERY):
+    async for reader in played(stage, _EVERY_OF_COMPANY if STORIES_HERE[story] is company else _EVERY):
         await reader.everything()
     # (What the event publisher makes of the events is a pure function of each.)
     events = [render.event_json(each) for each in stage.event_records]
@@ -200,7 +200,7 @@ async def test_a_field_that_is_missing_or_has_another_type_is_found() -> None:
     company(stage)
     seen: set[str] = set()
     unmissed: set[str] = set()
-    async for reader in _played(stage, 6):
+    async for reader in played(stage, 6):
         dump = json.loads((await reader.client.get("/debug/fullstatedump")).content)
         assert _holds(dump)
         for path, holder, key in _fields(dump):
@@ -243,13 +243,17 @@ def _holds(dump: Any) -> bool:
     return True
 
 
-async def _played(stage: Seen, every: int = 1) -> AsyncIterator[Reader]:
+async def played(
+    stage: Seen, every: int = 1, clock: Clock | None = None, history_interval_s: float = 0.02
+) -> AsyncIterator[Reader]:
     """What a stage wrote, transaction by transaction, on a log that a view follows."""
-    clock = SystemClock()
+    clock = clock if clock is not None else SystemClock()
     log = MemoryLog(stage.topics.specs(), clock)
     await log.start()
     owner = await log.take_over("test", stage.topics.requests, 0)
-    settings = ViewSettings(http_address="", health_interval_s=0, fresh_wait_s=10, history_interval_s=0.02)
+    settings = ViewSettings(
+        http_address="", health_interval_s=0, fresh_wait_s=10, history_interval_s=history_interval_s
+    )
     view = ViewService(settings, log, stage.topics, clock)
     await view.start()
     try:
@@ -267,7 +271,7 @@ async def _played(stage: Seen, every: int = 1) -> AsyncIterator[Reader]:
 @pytest.mark.parametrize("body", [b"", b"partitions: 5", b"partitions: [{name: default, queues: [{name: <&>}]}]"])
 async def test_a_judged_configuration(body: bytes) -> None:
     stage = Seen()
-    async for reader in _played(stage):
+    async for reader in played(stage):
         answer = await reader.client.post("/ws/v1/validate-conf", content=body)
         assert shapes.valid(answer.content, shapes.Validated).allowed is (body == b"")
 

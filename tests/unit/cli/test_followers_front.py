@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from manual_clock import ManualClock
 from muster_cli import followers_front
 from muster_cli.followers_front import GatewayBackend
 from muster_cli.followers_handover import FrontHandover
@@ -102,7 +103,7 @@ async def test_a_request_is_answered_for_the_caller_that_the_child_proved() -> N
     handover.open("g", answer, Server())  # type: ignore[arg-type]
     pipe.sent.clear()
     child = Pipe()
-    backend = GatewayBackend(child, 10, HeldBodies())  # type: ignore[arg-type]
+    backend = GatewayBackend(child, 10, HeldBodies(), ManualClock())  # type: ignore[arg-type]
     caller, got = Caller(OPS, "192.0.2.7", "http", "POST /ws/v1/operate/pause", b"digest"), list[Message]()
 
     async def send(message: Message) -> None:
@@ -137,7 +138,7 @@ async def test_a_request_is_answered_for_the_caller_that_the_child_proved() -> N
 async def test_a_deciding_process_that_does_not_answer_is_neither_live_nor_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend = GatewayBackend(Pipe(), 10, HeldBodies())  # type: ignore[arg-type]
+    backend = GatewayBackend(Pipe(), 10, HeldBodies(), ManualClock())  # type: ignore[arg-type]
     for name in ("_HEALTH_TIMEOUT_S", "_METRICS_TIMEOUT_S"):
         monkeypatch.setattr(followers_front, name, 0.01)
     assert not await backend.live()
@@ -154,7 +155,7 @@ async def test_a_deciding_process_that_does_not_answer_is_neither_live_nor_ready
 
 async def test_requests_to_the_deciding_process_are_bounded() -> None:
     child = Pipe()
-    backend = GatewayBackend(child, 10, HeldBodies())  # type: ignore[arg-type]
+    backend = GatewayBackend(child, 10, HeldBodies(), ManualClock())  # type: ignore[arg-type]
     got = list[Message]()
 
     async def send(message: Message) -> None:

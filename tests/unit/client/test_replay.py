@@ -118,6 +118,7 @@ class Impatient(SystemClock):
     """A clock that jumps over any limit when nothing more is to come, so that a busy machine has its time before."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
+        super().__init__()
         self._is_over = is_over
 
     def monotonic(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import grpc
@@ -19,8 +20,10 @@ def stream(clock: ManualClock) -> RmStream[Any]:
     async def unused(*_: Any) -> None: ...
 
     settings = ClientSettings()
-    backoff = Backoff(10, 100, clock)
-    return RmStream("allocation", unused, unused, unused, Sequences(), settings, ClientMetrics(), clock, backoff)
+    backoff = Backoff(10, 100, clock, chance=Random(1))
+    return RmStream(
+        "allocation", unused, unused, unused, Sequences(), settings, ClientMetrics(), clock, backoff, "life"
+    )
 
 
 TAKEN_OVER = _Lost(grpc.StatusCode.ABORTED, "superseded: a newer stream of the RM was opened")

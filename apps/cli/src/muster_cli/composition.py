@@ -187,7 +187,9 @@ def show(value: object) -> str:
         return show(dict(value))
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_shown(str(key), one)}" for key, one in value.items()) + "}"
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (set, frozenset)):
+        return "[" + ", ".join(sorted(show(one) for one in value)) + "]"
+    if isinstance(value, (list, tuple)):
         return "[" + ", ".join(show(one) for one in value) + "]"
     return str(value)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import Callable
 
 import msgspec
 import structlog
-from muster_bus.clock import Clock
+from muster_bus.clock import Clock, day_ns
 from muster_bus.errors import BusError
 from muster_bus.pipe.following import FollowedLog
 from muster_gateway.errors import SettingsWrong
@@ -59,7 +58,8 @@ class GatewayBackend:
     :ivar answer: passes a request on, with the present caller, and its answer back.
     """
 
-    def __init__(self, channel: Channel[FromParent], body_bytes_max: int, held: HeldBodies) -> None:
+    def __init__(self, channel: Channel[FromParent], body_bytes_max: int, held: HeldBodies, clock: Clock) -> None:
+        self._clock = clock
         self._channel, self._body_bytes_max = channel, body_bytes_max
         self.answer: Target = bounded(self._answer, held)
         self._number = 0
@@ -92,7 +92,7 @@ class GatewayBackend:
             answer = await self._ask("/ws/v1/health", _HEALTH_TIMEOUT_S)
         except TimeoutError:
             remedy = "see the log of muster up; if the process hangs, restart it"
-            return unreachable(_silence(), remedy, time.time_ns())
+            return unreachable(_silence(), remedy, day_ns(self._clock))
         return msgspec.json.decode(answer.body, type=SystemHealthDao)
 
     async def exposition(self) -> bytes:
@@ -169,7 +169,7 @@ class FollowersFront:
         self._settings, self._bus, self._clock = settings, bus, clock
         self._listener, self._changed = listener, changed
         held = HeldBodies()
-        self.backend = GatewayBackend(channel, settings.gateway.limits.max_record_bytes, held)
+        self.backend = GatewayBackend(channel, settings.gateway.limits.max_record_bytes, held, clock)
         self._view = bounded(_fresh(bus, _beside(followers.view.asgi, self.backend)), held)
         self._publisher = bounded(_fresh(bus, followers.publisher.asgi), held)
         self._gateway_id = ""

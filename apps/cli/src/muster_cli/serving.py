@@ -31,6 +31,7 @@ from muster_event_publisher.errors import SinkSettingsWrong
 from muster_rest import system_health as health
 from muster_runtime import logs
 from muster_runtime.addresses import listen
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.extras import require
 from muster_runtime.http_server import HttpServer
 from muster_runtime.liveness import Liveness
@@ -98,7 +99,7 @@ Build = Callable[[MusterSettings, Log, Clock], Plan]
 
 def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequence[str], flags: Flags) -> int:
     """Runs ``muster up``: all services on this machine; the followers in a process of their own."""
-    began_s = time.monotonic()
+    began_s = elapsed_s()
     given = [*_given(flags), *_queue_config(config)]
     settings = _paced(load(file, assignments, given, embedded_defaults(data_dir)))
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
@@ -117,7 +118,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
         grpc_address, http_address = bound(settings, gateway)
         console = Screen()
         console.print(
-            marked("[bold green]Muster is ready[/] after {} s. Ctrl-C stops it.", f"{time.monotonic() - began_s:.1f}")
+            marked("[bold green]Muster is ready[/] after {} s. Ctrl-C stops it.", f"{elapsed_s() - began_s:.1f}")
         )
         console.print(f"  gRPC   {grpc_address}   {_SERVICES}", soft_wrap=True)
         if http_address:
@@ -305,14 +306,14 @@ def _front_listener(settings: MusterSettings) -> socket.socket | None:
         addresses.check_free(field, address)
         return None
     was_killed = socket_directory(settings.log.sqlite_path).exists()
-    until_s = time.monotonic() + (_PORT_WAIT_S if was_killed else 0.0)
+    until_s = elapsed_s() + (_PORT_WAIT_S if was_killed else 0.0)
     while True:
         try:
             return listen(field, address, at_once=False)
         except ValueError as error:
             raise UsageError(str(error)) from error
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() >= until_s:
+            if error.errno != errno.EADDRINUSE or elapsed_s() >= until_s:
                 raise UsageError(str(error.strerror)) from error
             time.sleep(_PORT_POLL_S)
 

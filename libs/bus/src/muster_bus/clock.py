@@ -1,5 +1,9 @@
 """Clocks. Muster gets the time from a clock object, never directly from the operating system.
 
+A process has two elapsed times. The event loop's counts what asyncio's timers count: waits, leases, retries and
+watchdogs compare it (:meth:`Clock.monotonic`). The one that recorded time is made of also counts while the machine
+sleeps. A simulation gives the second one out of its loop's.
+
 The terms:
 
 wall clock
@@ -30,6 +34,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import structlog
+from muster_runtime.elapsed import loop_time
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +77,11 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Returns seconds since some fixed moment. For measuring durations."""
+        """Returns the event loop's time in seconds, as asyncio's sleeps and time-outs count. For durations."""
+        ...
+
+    def processor_s(self) -> float:
+        """Returns the processor time of this thread, in seconds. For shares of work, which a busy machine stretches."""
         ...
 
 
@@ -132,8 +141,12 @@ class SystemClock:
     Several threads may use it.
 
     :param wall_ns: reads the wall clock.
-    :param elapsed_ns: reads the time since the boot, including the time that the machine slept.
+    :param elapsed_ns: reads the time since the boot, including the time that the machine slept; None: the operating
+        system's. (An event loop's own time stands still while the machine sleeps.)
     :param boot_id: of the machine; None: as the operating system says.
+    :param monotonic_s: reads the event loop's time; None: that of the loop that runs now, in whose life the clock is
+        used; the operating system's if none runs yet, since asyncio's own loops read that.
+    :param processor_s: reads the processor time of a thread.
     :ivar offset_ns: the time of day less recorded time; 0 unless the clock stepped.
     :ivar stepped_ns: the sum of all steps.
     """
@@ -143,8 +156,11 @@ class SystemClock:
         wall_ns: Callable[[], int] = time.time_ns,
         elapsed_ns: Callable[[], int] | None = None,
         boot_id: str | None = None,
+        monotonic_s: Callable[[], float] | None = None,
+        processor_s: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._wall_ns = wall_ns
+        self._wall_ns, self._processor_s = wall_ns, processor_s
+        self._monotonic_s = monotonic_s if monotonic_s is not None else loop_time()
         self._elapsed_ns = elapsed_ns if elapsed_ns is not None else _since_boot_ns
         self._boot_id = boot_id if boot_id is not None else _this_boot()
         self._lock = threading.Lock()
@@ -168,7 +184,10 @@ class SystemClock:
             return now_ns
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return self._monotonic_s()
+
+    def processor_s(self) -> float:
+        return self._processor_s()
 
     def anchor(self) -> Anchor:
         """Returns the anchor for a later process."""

@@ -5,8 +5,7 @@ While several ask, none of them may keep the loop for long, and none may have mu
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -49,11 +48,13 @@ class Work(NamedTuple):
 class WorkMeter:
     """Measures the work of a worker's transactions.
 
+    :param processor_s: reads the processor time of the thread that works.
     :ivar input_bytes: of the requests since the last :meth:`read`.
     :ivar commit_s: duration of the last commit; 0: commits are seldom waited for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, processor_s: Callable[[], float]) -> None:
+        self._processor_s = processor_s
         self.input_bytes = 0
         self.commit_s = 0.0
         self._spent_s = 0.0
@@ -61,11 +62,11 @@ class WorkMeter:
 
     def start(self) -> None:
         """Begins a piece of work of this thread. Other tasks' work between pieces does not count."""
-        self._since_s = time.thread_time()
+        self._since_s = self._processor_s()
 
     def elapsed_s(self) -> float:
         """Returns the processor time of the present piece."""
-        return time.thread_time() - self._since_s
+        return self._processor_s() - self._since_s
 
     def stop(self) -> None:
         """Ends the piece."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -302,9 +301,9 @@ class _Life:
         self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
         self._prompt = owner if isinstance(owner, PromptOwner) else None
         self._stepped = machine if isinstance(machine, SteppedMachine) else None
-        self._disposal, self._young = Disposal(), YoungGarbage()
-        self._meter = WorkMeter()
         self._settings, self._clock = worker.settings, worker.clock
+        self._disposal, self._young = Disposal(self._clock.processor_s), YoungGarbage()
+        self._meter = WorkMeter(self._clock.processor_s)
         self._observe = metrics.apply_seconds.labels(worker.label).observe
         self._in_flight: asyncio.Task[None] | None = None
         self._outputs: list[OutRecord] = []  # of the next transaction, as are the next three
@@ -566,7 +565,7 @@ class _Life:
         What a transaction changes several times, it writes once. So a few larger ones cost less than many small ones.
         Processor time measures the work, also on a machine that does other things; the clock bounds the wait.
         """
-        settings, work_s, now_s = self._settings, time.thread_time(), self._clock.monotonic()
+        settings, work_s, now_s = self._settings, self._clock.processor_s(), self._clock.monotonic()
         if self._gathers_since is None:
             self._gathers_since = (work_s, now_s)
         since_work_s, since_s = self._gathers_since

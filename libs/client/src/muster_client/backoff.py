@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from random import Random
 
 from muster_client.clock import Clock
 
@@ -19,17 +19,15 @@ class Backoff:
     :param ms_min: the first wait, in ms.
     :param ms_max: the longest wait, in ms.
     :param clock: source of monotonic seconds.
-    :param seed: of the jitter; None: from the system.
+    :param chance: draws the jitter.
     """
 
-    def __init__(
-        self, ms_min: int, ms_max: int, clock: Clock, *, seed: int | None = None, settled_after_s: float = 5.0
-    ) -> None:
+    def __init__(self, ms_min: int, ms_max: int, clock: Clock, *, chance: Random, settled_after_s: float = 5.0) -> None:
         if not 0 < ms_min <= ms_max:
             raise ValueError(f"backoff from {ms_min} to {ms_max} ms: expected 0 < ms_min <= ms_max")
         self._ms_min, self._ms_max = ms_min, ms_max
         self._clock, self._settled_after_s = clock, settled_after_s
-        self._random = random.Random(seed)  # noqa: S311 - jitter, not a secret
+        self._chance = chance
         self._failures = 0
         self._started_at: float | None = None
 
@@ -53,4 +51,4 @@ class Backoff:
         self._started_at = None
         ceiling_ms = min(self._ms_max, self._ms_min << min(self._failures, 32))
         self._failures += 1
-        return ceiling_ms * (0.5 + 0.5 * self._random.random()) / 1_000
+        return ceiling_ms * (0.5 + 0.5 * self._chance.random()) / 1_000

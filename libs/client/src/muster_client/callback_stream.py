@@ -77,11 +77,12 @@ class CallbackStream(RmStream[Any]):
         metrics: ClientMetrics,
         clock: Clock,
         backoff: Backoff,
+        life: str,
     ) -> None:
-        super().__init__(NAME, open_call, self._handle, indicate, sequences, settings, metrics, clock, backoff)
+        super().__init__(NAME, open_call, self._handle, indicate, sequences, settings, metrics, clock, backoff, life)
         self._rm_id, self._callbacks, self._guard = rm_id, callbacks, deliver
         self._places = asyncio.Semaphore(settings.questions_at_once)
-        self._answering: set[asyncio.Task[Answer]] = set()
+        self._answering: dict[asyncio.Task[Answer], None] = {}  # in the order of the questions
         self._unwritten: deque[Answer] = deque()
         self._written: deque[tuple[float, Answer]] = deque(maxlen=_SENT_KEPT)
         self._updates: dict[str, tuple[pb.ConfigurationUpdate, asyncio.Future[pb.ConfigurationResult]]] = {}
@@ -292,7 +293,7 @@ class CallbackStream(RmStream[Any]):
         result = answer(question)
         if isinstance(result, Coroutine):
             task = asyncio.create_task(result, name=f"muster {type(question).__name__}")
-            self._answering.add(task)
+            self._answering[task] = None
             task.add_done_callback(self._answered_later)
             return
         self._places.release()
@@ -304,7 +305,7 @@ class CallbackStream(RmStream[Any]):
 
     def _answered_later(self, task: asyncio.Task[Answer]) -> None:
         self._places.release()
-        self._answering.discard(task)
+        self._answering.pop(task, None)
         if not task.cancelled():
             self._say(task.result())
         self._changed.set()

@@ -56,7 +56,7 @@ class RenewedChannel:
 
     async def close(self) -> None:
         """Ends all calls and closes all connections."""
-        for channel in {self._newest, *self._calls}:
+        for channel in dict.fromkeys((self._newest, *self._calls)):
             await channel.close()
         await asyncio.gather(*self._closing)
 

@@ -7,6 +7,7 @@ import contextlib
 import inspect
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from random import Random
 from types import TracebackType
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from muster_client.backoff import Backoff
 from muster_client.callback_stream import NAME as CALLBACK
 from muster_client.callback_stream import CallbackStream, wants_callbacks
 from muster_client.callbacks import Callbacks, Rejection, Result
+from muster_client.chance import SYSTEM
 from muster_client.channel import RenewedChannel
 from muster_client.clock import Clock, SystemClock
 from muster_client.errors import (
@@ -95,6 +97,7 @@ class RmClient:
         callbacks: Callbacks | None = None,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
+        chance: Random = SYSTEM,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
         access: Access = PLAIN,
@@ -114,7 +117,7 @@ class RmClient:
         )
         self._callbacks = callbacks or Callbacks()
         self._settings = settings or ClientSettings()
-        self._clock = clock or SystemClock()
+        self._clock, self._chance = clock or SystemClock(), chance
         self._metadata: Metadata = ((RM_ID_METADATA, rm_id), *metadata)
         self._access, self._token = access, access.metadata()
         self._channel = _channel(address, credentials, self._settings, access)
@@ -134,7 +137,7 @@ class RmClient:
         self._register_lock = asyncio.Lock()
         self._supervisor: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._stream_tasks: set[asyncio.Task[None]] = set()
+        self._stream_tasks: list[asyncio.Task[None]] = []
         self._unknown = ""  # the gateway's text, while it does not know the RM
         self._failure: ClientError | None = None
         self._finished = asyncio.Event()
@@ -395,6 +398,7 @@ class RmClient:
             self.metrics,
             self._clock,
             self._backoff(name),
+            self._chance.randbytes(8).hex(),
         )
 
     def _callback_stream(self) -> CallbackStream:
@@ -421,12 +425,13 @@ class RmClient:
             self.metrics,
             self._clock,
             self._backoff(CALLBACK),
+            self._chance.randbytes(8).hex(),
         )
 
     def _backoff(self, name: str) -> Backoff:
         settings = self._settings
-        seed = _seed(settings.backoff_seed, name)
-        return Backoff(settings.backoff_min_ms, settings.backoff_max_ms, self._clock, seed=seed)
+        chance = self._chance if settings.backoff_seed is None else Random(_seed(settings.backoff_seed, name))  # noqa: S311 - jitter
+        return Backoff(settings.backoff_min_ms, settings.backoff_max_ms, self._clock, chance=chance)
 
     async def _indicate(self, stream: str, opened: bool) -> None:
         if self._callbacks.on_stream is None:
@@ -518,14 +523,14 @@ class RmClient:
             self._supervisor = None
 
     async def _supervise(self) -> None:
-        tasks = {asyncio.create_task(stream.run(), name=f"muster {stream.name} stream") for stream in self._streams}
+        tasks = [asyncio.create_task(stream.run(), name=f"muster {stream.name} stream") for stream in self._streams]
         self._stream_tasks = tasks
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             for task in tasks:
                 await _cancel(task)
-        failure = next((task.exception() for task in done if task.exception()), None)
+        failure = next((task.exception() for task in tasks if task in done and task.exception()), None)
         if isinstance(failure, ReregistrationNeeded) and not self._closed:
             self._unknown = str(failure)
             log.warning("the gateway does not know the RM", rm=self.rm_id, details=self._unknown)
@@ -606,9 +611,9 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode(errors="replace")
 
 
-def _seed(seed: int | None, name: str) -> int | None:
+def _seed(seed: int, name: str) -> int:
     """Returns a separate seed for each user of jitter, the same in every run."""
-    return None if seed is None else seed * 31 + sum(name.encode())
+    return seed * 31 + sum(name.encode())
 
 
 def _channel(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from muster_proto.muster.v1 import events_pb2 as pb
 from muster_proto.si.v1.si_pb2 import EventRecord
 
 from muster_client.backoff import Backoff
+from muster_client.chance import SYSTEM
 from muster_client.clock import Clock, SystemClock
 from muster_client.errors import AdminFailed
 from muster_client.gateway_client import GatewayClient, refusal
@@ -214,6 +216,7 @@ class EventsClient(GatewayClient):
         tracked_events: bool = True,
         resume: bool = True,
         clock: Clock | None = None,
+        chance: Random = SYSTEM,
     ) -> AsyncGenerator[EventBatch, None]:
         """Yields events as they come, history first, until the caller leaves the loop. An empty batch shows the
         progress.
@@ -225,7 +228,7 @@ class EventsClient(GatewayClient):
             caller asks for the next one. False: raises AdminFailed.
         """
         at = _Resume(place or Place(), instance, request_position)
-        backoff = Backoff(_BACKOFF_MIN_MS, _BACKOFF_MAX_MS, clock or SystemClock())
+        backoff = Backoff(_BACKOFF_MIN_MS, _BACKOFF_MAX_MS, clock or SystemClock(), chance=chance)
         while True:
             request = pb.WatchEventsRequest(
                 rm_id=rm_id,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
@@ -92,6 +91,7 @@ class RmStream(Generic[R]):
     :param open_call: makes the gRPC call with the given metadata; requests are bytes.
     :param deliver: takes a response to the callbacks; returns when they have processed it.
     :param indicate: called when the stream is opened (True) and lost (False).
+    :param life: an id of this object, by which the gateway tells it from others of the same RM.
     """
 
     def __init__(
@@ -105,13 +105,14 @@ class RmStream(Generic[R]):
         metrics: ClientMetrics,
         clock: Clock,
         backoff: Backoff,
+        life: str,
     ) -> None:
         self.name = name
         self.journal = Journal(settings.journal_messages, settings.journal_bytes, settings.resend_window_s)
         self._open_call, self._deliver, self._indicate = open_call, deliver, indicate
         self._sequences, self._settings, self._metrics, self._clock = sequences, settings, metrics, clock
         self._backoff = backoff
-        self._life = secrets.token_hex(8)
+        self._life = life
         self._changed = asyncio.Event()  # the writer has something to do
         self._room = asyncio.Event()  # ``send`` may have room again
         self._answer = asyncio.Event()  # something was answered

@@ -273,7 +273,7 @@ class _Replay:
     ) -> ReplayReport:
         books, (nodes_s, applications_s, asks_s, total_s) = self._books, times
         counts, examples = Counter[str](), dict[str, str]()
-        for key in books.open() & reasons.keys():
+        for key in sorted(books.open() & reasons.keys()):
             counts[reasons[key].reason] += 1
             examples.setdefault(reasons[key].reason, reasons[key].message)
         both = {key for key in reasons if key in books.placed_on}

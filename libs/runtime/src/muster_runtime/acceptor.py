@@ -11,10 +11,11 @@ import contextlib
 import errno
 import socket
 import ssl
-import time
 from collections.abc import Callable
 
 import structlog
+
+from muster_runtime.elapsed import elapsed_s
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +121,7 @@ class Acceptor:
         """Waits for files: the socket stays readable."""
         self.pause()
         self._retry = self._loop.call_later(_RETRY_S, self._start_again)
-        now_s = time.monotonic()
+        now_s = elapsed_s()
         if now_s - self._logged_s >= _LOGGED_EVERY_S:
             self._logged_s = now_s
             log.warning("no connection can be accepted", error=error.strerror, again_after_s=_RETRY_S)

@@ -32,7 +32,7 @@ class Caller:
     :ivar carried: a request of the call is on its way to the scheduler, which writes the audit entry.
     :ivar claims: the rights that the call goes on to use, with the RM; "": any RM.
     :ivar credential: the digest of the token; b"": none.
-    :ivar ends_s: when the caller stops waiting, by ``time.monotonic()``.
+    :ivar ends_s: when the caller stops waiting, by :func:`muster_runtime.elapsed.elapsed_s`.
     """
 
     identity: Identity

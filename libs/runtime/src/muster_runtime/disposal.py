@@ -7,9 +7,8 @@ frees all of them when the container goes. So what may be large is emptied in st
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Processor time of one turn, and the pause after it: at most a fifth of a core.
@@ -20,9 +19,13 @@ _ITEMS = 1024
 
 
 class Disposal:
-    """Runs steps that free memory, in turns of a millisecond."""
+    """Runs steps that free memory, in turns of a millisecond.
 
-    def __init__(self) -> None:
+    :param processor_s: reads the processor time of the loop's thread.
+    """
+
+    def __init__(self, processor_s: Callable[[], float]) -> None:
+        self._processor_s = processor_s
         self._waiting: deque[Iterator[object]] = deque()
 
     def add(self, steps: Iterator[object]) -> None:
@@ -43,8 +46,8 @@ class Disposal:
             self.add(_emptied(lists))
 
     def _run(self) -> None:
-        ends_s = time.thread_time() + _TURN_S
-        while self._waiting and time.thread_time() < ends_s:
+        ends_s = self._processor_s() + _TURN_S
+        while self._waiting and self._processor_s() < ends_s:
             if next(self._waiting[0], self) is self:
                 self._waiting.popleft()
         if self._waiting:

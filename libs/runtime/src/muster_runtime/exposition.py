@@ -8,10 +8,11 @@ count. The second process's metrics about itself get names of their own.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection
 
 from prometheus_client import generate_latest
+
+from muster_runtime.elapsed import elapsed_s
 
 _ADDED_UP = ("counter", "histogram", "summary")
 _OF_PROCESS = ("process_", "python_")
@@ -35,7 +36,7 @@ class SharedExposition:
     """
 
     def __init__(
-        self, render: Callable[[], Awaitable[bytes]] | None = None, monotonic_s: Callable[[], float] = time.monotonic
+        self, render: Callable[[], Awaitable[bytes]] | None = None, monotonic_s: Callable[[], float] = elapsed_s
     ) -> None:
         self._render = render if render is not None else own_beside
         self._monotonic_s = monotonic_s

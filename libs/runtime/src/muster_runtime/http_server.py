@@ -7,7 +7,6 @@ import contextlib
 import logging
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from uvicorn.server import ServerState
 
 from muster_runtime.acceptor import Acceptor
 from muster_runtime.addresses import is_loopback, listen
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.http_framing import StrictConnection
 from muster_runtime.pages import for_programs
 from muster_runtime.process import open_files_max
@@ -339,7 +339,7 @@ class _Server(uvicorn.Server):
                     await self._leaving.wait()
 
     async def on_tick(self, counter: int) -> bool:
-        now_s = time.monotonic()
+        now_s = elapsed_s()
         if now_s - self._looked_s >= self._looks_every_s:
             self._looked_s = now_s
             self._cut_the_late(now_s)
@@ -376,7 +376,7 @@ class _Seldom(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING:
             return True
-        now_s = time.monotonic()
+        now_s = elapsed_s()
         due = now_s >= self._next_s
         self._next_s = now_s + _TOLD_S if due else self._next_s
         return due

@@ -94,11 +94,10 @@ class Life:
 
         A library may swallow a cancellation, for example while a connection is refused. So this method repeats it.
         """
-        left = set(self._tasks)
-        while left:
+        while left := [task for task in self._tasks if not task.done()]:
             for task in left:
                 task.cancel()
-            _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
+            await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)  # retrieves their errors
 
     def end(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import logging
 import sys
-import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 from types import NoneType
@@ -17,6 +16,7 @@ from typing import Literal, TextIO
 
 import structlog
 
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.invisible import visible
 from muster_runtime.secrets import MASK, is_secret, masked_json, masked_text
 
@@ -114,7 +114,7 @@ class SeldomRepeated(logging.Filter):
     :param monotonic: a clock in seconds; tests replace it.
     """
 
-    def __init__(self, after_s: float = _REPEATED_AFTER_S, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, after_s: float = _REPEATED_AFTER_S, monotonic: Callable[[], float] = elapsed_s) -> None:
         super().__init__()
         self._after_s, self._monotonic = after_s, monotonic
         self._said: dict[tuple[object, ...], tuple[float, int]] = {}
@@ -144,7 +144,7 @@ class SeldomOfClients(SeldomRepeated):
     The libraries log from one place in their code, so a kind is the first line and the exception.
     """
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, monotonic: Callable[[], float] = elapsed_s) -> None:
         super().__init__(_OF_CLIENTS_AFTER_S, monotonic)
 
     def filter(self, record: logging.LogRecord) -> bool:

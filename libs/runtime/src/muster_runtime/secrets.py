@@ -174,7 +174,9 @@ def _masked_json(value: Any, *, hidden: bool) -> Any:
                 masked_text(str(name)): _masked_json(each, hidden=hidden or _WORD.search(str(name)) is not None)
                 for name, each in value.items()
             }
-        case list() | tuple() | set() | frozenset():
+        case set() | frozenset():
+            return sorted((_masked_json(each, hidden=hidden) for each in value), key=str)
+        case list() | tuple():
             return [_masked_json(each, hidden=hidden) for each in value]
         case str():
             return MASK if value and hidden else masked_text(value)

@@ -28,7 +28,7 @@ class Callers(Generic[C]):
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
-        self._open: set[C] = set()
+        self._open: dict[C, None] = {}  # in the order of their coming
         self._of_rm: Counter[str] = Counter()
         self._of_host: Counter[tuple[str, str]] = Counter()
 
@@ -48,13 +48,13 @@ class Callers(Generic[C]):
         return self._of_host[rm_id, host]
 
     def enter(self, caller: C) -> None:
-        self._open.add(caller)
+        self._open[caller] = None
         self._count(caller, 1)
 
     def leave(self, caller: C) -> None:
         """Takes the caller out; a second call does nothing."""
         if caller in self._open:
-            self._open.discard(caller)
+            del self._open[caller]
             self._count(caller, -1)
 
     def _count(self, caller: C, change: int) -> None:

@@ -168,7 +168,7 @@ class PartitionFeed:
     async def _pack(self, batch: EventBatch) -> None:
         """Packs the blocks that are old now; other tasks run after each block."""
         await asyncio.sleep(0)
-        for rm_id in {run.rm_id for run in batch.runs}:
+        for rm_id in dict.fromkeys(run.rm_id for run in batch.runs):
             ring = self._rings.get(rm_id)
             packed = ring is not None
             while ring is not None and packed:

@@ -10,7 +10,6 @@ leak (github.com/grpc/grpc/issues/43360).
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, NoReturn
@@ -25,6 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from muster_runtime import whose
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import INTERNAL, current
+from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.life import until
 from muster_runtime.reach import Reach, reach_in
@@ -158,7 +158,7 @@ async def _refuse(
     if isinstance(error, CallRefused):
         code, reason = error.code, str(error)
     else:
-        number = secrets.token_hex(6)
+        number = new_id(SYSTEM, 6)
         log.error("internal error", number=number, exc_info=error)
         code, reason = grpc.StatusCode.INTERNAL, f"internal error {number}: the event publisher's log has the details"
     counter.labels(code.name).inc()

@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +36,7 @@ from urllib.parse import parse_qsl
 from muster_rest.publisher import BATCH, OPEN_STREAMS, PUBLISHER, STREAM
 from muster_rest.system_health import ServiceCheck
 from muster_runtime import whose
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.go_json import error_body
 from muster_runtime.life import until
 from muster_runtime.reach import reach_of
@@ -182,7 +182,7 @@ class EventsRest:
         self.app = Gate(app, filling or Filling(over=True), _HEADERS | _TRY_AGAIN, _PASSING)
 
     async def _batch(self, request: Request) -> ASGIApp:
-        began_s = time.monotonic()
+        began_s = elapsed_s()
         query = query_of(request)
         # 1. the parameters
         ring = self._chosen(request, query)
@@ -218,7 +218,7 @@ class EventsRest:
         if note := found.note(start, wanted, limit):
             headers["X-Muster-Events-Note"] = note
         body = render.batch_json(ring.instance, found.lowest, found.highest, found.lines)
-        metrics.BATCH_SECONDS.labels(found.source).observe(time.monotonic() - began_s)
+        metrics.BATCH_SECONDS.labels(found.source).observe(elapsed_s() - began_s)
         return await _answer(request, body, headers)
 
     async def _render(

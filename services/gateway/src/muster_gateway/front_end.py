@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import socket
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Protocol
 
 import structlog
@@ -25,6 +25,7 @@ from muster_bus.topics import Topics
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import failed_cause
 from muster_runtime.caller import Caller
+from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
@@ -97,6 +98,7 @@ class FrontEnd:
     :param gateway_id: whose front it is, for audit entries.
     :param view, publisher: in this process.
     :param listener: a listening socket, which the front end closes at its end.
+    :param chance: makes its id.
 
     The constructor raises SettingsWrong, as ``Doorman`` does.
     """
@@ -112,6 +114,8 @@ class FrontEnd:
         publisher: Target,
         backend: Backend,
         listener: socket.socket,
+        *,
+        chance: Random = SYSTEM,
     ) -> None:
         self._settings, self._bus = settings, bus
         self._doorman = Doorman(settings)
@@ -120,7 +124,7 @@ class FrontEnd:
         self._callers = Calls()
         self._rates = Rates(QuotaBook(settings.quotas, self._doorman.quota_rules), clock)
         # (A front end that was started again has entries of the same gateway.)
-        self._audit = AuditWriter(topics, clock, gateway_id, series=f"http-{secrets.token_hex(4)}-")
+        self._audit = AuditWriter(topics, clock, gateway_id, series=f"http-{new_id(chance, 4)}-")
         self._damage = DamagedParts("the audit entries in them are not shown")
         front = HttpFront(
             view,

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl
@@ -26,6 +25,7 @@ from muster_rest import openapi, system_health
 from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
 from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_runtime.caller import Caller
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.exposition import SharedExposition, TooManyReaders
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
 from muster_runtime.gateway_note import GatewayNote
@@ -351,7 +351,7 @@ class _Shared(Generic[T]):
         self._until_s = 0.0
 
     async def __call__(self) -> T:
-        if self._asking is None or (self._asking.done() and time.monotonic() >= self._until_s):
+        if self._asking is None or (self._asking.done() and elapsed_s() >= self._until_s):
             self._asking = asyncio.create_task(self._answer(), name="health")
         return await asyncio.shield(self._asking)
 
@@ -359,7 +359,7 @@ class _Shared(Generic[T]):
         try:
             return await self._ask()
         finally:
-            self._until_s = time.monotonic() + _LOOKED_S
+            self._until_s = elapsed_s() + _LOOKED_S
 
 
 async def respond(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster_runtime.elapsed import elapsed_s
 from yarl import URL
 
 # How long the addresses of a name count, and how long an address that cannot be reached is asked last.
@@ -58,19 +58,19 @@ class Places:
 
         Raises OSError if a name stands for nothing.
         """
-        if self._names and time.monotonic() - self._looked_s >= _NAMES_S:
+        if self._names and elapsed_s() - self._looked_s >= _NAMES_S:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look(), name="addresses")
             if not self._found:
                 await asyncio.shield(self._looking)
         if len(self._found) > 1:
-            now_s = time.monotonic()
+            now_s = elapsed_s()
             return sorted(self._found, key=lambda url: self._rank(url, now_s))  # a stable order
         return self._found
 
     def away(self, url: str) -> None:
         """Notes that nobody answers there."""
-        self._states.setdefault(url, _State()).away_s = time.monotonic()
+        self._states.setdefault(url, _State()).away_s = elapsed_s()
 
     def answered(self, url: str, lag: bytes | None) -> None:
         """Notes an answer, and how many records it is behind; None: it does not say."""
@@ -78,7 +78,7 @@ class Places:
             return
         state = self._states.setdefault(url, _State())
         state.lag = int(lag[:18])
-        state.behind_s = time.monotonic() if state.lag > self._far_behind else float("-inf")
+        state.behind_s = elapsed_s() if state.lag > self._far_behind else float("-inf")
 
     async def close(self) -> None:
         if self._looking is not None:
@@ -104,7 +104,7 @@ class Places:
                     raise
                 continue  # the addresses of before, or of other names, serve
             found += [str(url.with_host(str(answer[4][0]))) for answer in answers]
-        self._looked_s = time.monotonic()
+        self._looked_s = elapsed_s()
         if found:
             # Those that are known keep their places, so that requests stay where they went.
             kept = [url for url in self._found if url in found]

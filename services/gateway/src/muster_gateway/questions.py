@@ -7,7 +7,6 @@ not answered in time. So a caller must be able to repeat each of these questions
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from muster_bus.errors import BusError
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_runtime.caller import current
+from muster_runtime.elapsed import elapsed_s
 
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, Registration
 from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent, why_not
@@ -95,5 +95,5 @@ class Questions:
 
 def _left_s() -> float:
     """Returns how long the present caller waits for an answer."""
-    left_s = current().ends_s - time.monotonic()
+    left_s = current().ends_s - elapsed_s()
     return max(0.0, left_s - min(_EARLIER_S, _EARLIER_PART * left_s))

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from muster_bus.damage import DamagedParts, Readers
 from muster_bus.errors import CodecError, LogDamaged, LogError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, PromptReader, Record
 from muster_bus.topics import Topics
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.waits import in_step_s
 
 from muster_gateway import metrics
@@ -273,8 +273,8 @@ class ResponseTail:
         self.answering = True
         self.report = DecidedReport()  # the scheduler's last one
         self._reports = asyncio.Event()
-        self.active = Active(time.monotonic())
-        self.held_back = Active(time.monotonic(), _HELD_BACK_S)  # those whose streams wait for decisions
+        self.active = Active(elapsed_s())
+        self.held_back = Active(elapsed_s(), _HELD_BACK_S)  # those whose streams wait for decisions
         # With a reader that calls back, records are dispatched right when they come, while the loop waits.
         self._prompt: PromptReader | None = None
         self._waits = False
@@ -411,7 +411,7 @@ class ResponseTail:
             del self._waiting_keys[waiting.key]
 
     def _dispatch(self, records: Sequence[Record], position: int) -> None:
-        now_s = time.monotonic()
+        now_s = elapsed_s()
         self.active.turn(now_s)
         self.held_back.turn(now_s)
         for record in records:

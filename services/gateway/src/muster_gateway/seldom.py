@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from muster_runtime.elapsed import elapsed_s
 
 
 class Seldom:
@@ -13,7 +14,7 @@ class Seldom:
     :param monotonic: a clock in seconds; tests replace it.
     """
 
-    def __init__(self, every_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, every_s: float, monotonic: Callable[[], float] = elapsed_s) -> None:
         self._every_s, self._monotonic = every_s, monotonic
         self._next_s, self._left_out = float("-inf"), 0
 

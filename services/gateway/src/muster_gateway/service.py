@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from random import Random
 
 import grpc
 import structlog
@@ -29,6 +29,7 @@ from muster_bus.topics import Topics
 from muster_queue_config.judge import Judge
 from muster_rest.system_health import Part, SchedulerFacts, ServiceCheck
 from muster_runtime.addresses import on_loopback
+from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
@@ -120,6 +121,7 @@ class Gateway:
     :param exposition: returns the answer of the front's /metrics; None: this process's metrics.
     :param listener: a bound socket for HTTP, in place of one at ``settings.http_address``.
     :param other_front: serves that socket from another process; this gateway serves it while the other does not.
+    :param chance: makes its id, and others.
 
     The constructor raises SettingsWrong (see errors.py) if a door cannot be opened with these settings.
     """
@@ -143,17 +145,16 @@ class Gateway:
         exposition: Callable[[], Awaitable[bytes]] | None = None,
         listener: socket.socket | None = None,
         other_front: OtherFront | None = None,
+        chance: Random = SYSTEM,
     ) -> None:
         self._listener, self._other_front = listener, other_front
         self.settings, self.sessions = settings, sessions
-        self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self._bus, self._topics, self._clock = bus, topics, clock
+        self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{new_id(chance, 4)}"
+        self._bus, self._topics, self._clock, self._chance = bus, topics, clock, chance
         self._view, self._publisher, self._events = view, publisher, events
         self._ready_when, self._services, self._one_process = ready_when, services, one_process
-        self._log_notes = log_notes
-        self._exposition = exposition
-        self._doorman = Doorman(settings)
-        self._callers = Calls()
+        self._log_notes, self._exposition = log_notes, exposition
+        self._doorman, self._callers = Doorman(settings), Calls()
         self._audit = AuditWriter(topics, clock, self.gateway_id)
         self._damage = DamagedParts(
             "the responses, events and audit entries in them are not sent (an RM that lacks some must register again)"
@@ -177,7 +178,7 @@ class Gateway:
         self._http: HttpServer | None = None
         self._limits = CallLimits(settings.calls, clock)
         self._accounts = Accounts(settings.max_message_bytes)
-        self._turns = StepTurns()
+        self._turns = StepTurns(clock.monotonic)
         self._door = GrpcDoor(
             self._doorman,
             self._callers,
@@ -632,7 +633,7 @@ class Gateway:
         """Raises LogBehind, GatewayError, BusError."""
         await watch.compare()
         if not await self.sessions.filled():
-            await rebuild(self._bus, self._topics, self.sessions, self._clock)
+            await rebuild(self._bus, self._topics, self.sessions, self._clock, self._chance)
         await self._tell_loss(watch)
         for rm_id in await life.sweep(self._table):
             self._finish_forgetting(rm_id)

@@ -52,7 +52,7 @@ class StreamCalls:
         self._audit = audit
         self._max_streams, self._limits = max_streams, limits
         self._finishing: set[asyncio.Task[None]] = set()
-        self._calls: set[RmStream] = set()
+        self._calls: dict[RmStream, None] = {}  # in the order of their coming
         self.stopping = False
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class StreamCalls:
     async def serve(self, stream: RmStream, context: Any) -> None:
         """Runs a stream to its end, and sets the call's status."""
         name = stream.kind.name.lower()
-        self._calls.add(stream)
+        self._calls[stream] = None
         metrics.streams_open.labels(name).inc()
         if self._limits is not None:
             self._limits.add_silent(stream, caller_of(context))
@@ -112,7 +112,7 @@ class StreamCalls:
 
         def done(task: asyncio.Task[None]) -> None:
             self._finishing.discard(task)
-            self._calls.discard(stream)
+            self._calls.pop(stream, None)
 
         task.add_done_callback(done)
 

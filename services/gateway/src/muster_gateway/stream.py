@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import current
+from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.identity import Identity, Right
 
 from muster_gateway import metrics
@@ -619,7 +619,7 @@ class RmStream:
 
 def unexpected(error: Exception) -> GatewayError:
     """Logs a defect with a number. Returns the client's error, which has only the number."""
-    number = uuid.uuid4().hex[:12]
+    number = new_id(SYSTEM, 6)
     metrics.internal_errors.inc()
     log.error("internal error", number=number, exc_info=error)
     return GatewayError(f"internal error {number}: the gateway's log has the details")

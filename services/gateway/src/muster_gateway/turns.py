@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import TypeVar
+
+from muster_runtime.elapsed import elapsed_s
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ class StepTurns:
     :param now_s: measures a go.
     """
 
-    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, now_s: Callable[[], float] = elapsed_s) -> None:
         self._now_s = now_s
         self._running = 0
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # by caller; the first one is next

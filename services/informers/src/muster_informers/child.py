@@ -205,14 +205,15 @@ async def serve(channel: Channel[Message], clock: Clock) -> None:
     # 2. run
     received = asyncio.create_task(_stopped(channel, bus, service), name="pipe")
     await service.start()
-    beside = {
+    beside = [
         asyncio.create_task(teller.run(), name="teller"),
         asyncio.create_task(_tell_end(service, channel), name="sync"),
-    }
+    ]
     try:
         done, _ = await asyncio.wait({received, *beside}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        for task in (received, *beside):
+            if task in done:
+                task.result()
         # 3. stop: the pipe is still read for answers about records on their way to the log
         received = asyncio.create_task(_stopped(channel, bus, service), name="pipe")
         await service.stop()

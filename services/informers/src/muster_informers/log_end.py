@@ -46,7 +46,7 @@ class LogEnd:
         self._on_defect = on_defect
         self._appends = Appends(channel.send, writer, on_defect)
         self._readers: dict[int, LogReader] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
 
     def take(self, message: Append | Ask) -> None:
         """Carries out a message. Its answer follows when it is known."""
@@ -72,11 +72,11 @@ class LogEnd:
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=f"external-log-{name}")
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_defect(error)
 

@@ -297,8 +297,9 @@ class ExternalService:
             task.cancel()
         if tasks:
             _, left = await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
-            for task in left:
-                log.warning("informer did not end in time", task=task.get_name(), timeout_s=STOP_TIMEOUT_S)
+            for task in tasks:
+                if task in left:
+                    log.warning("informer did not end in time", task=task.get_name(), timeout_s=STOP_TIMEOUT_S)
         with contextlib.suppress(LogError):
             await self._writer.close()
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 import structlog
 from muster_bus.clock import Clock, SystemClock
@@ -26,6 +26,7 @@ from muster_bus.topics import Topics
 from muster_bus.worker_progress import Progress
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_rest.system_health import TAKE_OVER_S, SchedulerFacts
+from muster_runtime.chance import SYSTEM, new_id, new_uuid
 from muster_runtime.disposal import Disposal
 
 from muster_scheduler import metrics
@@ -52,13 +53,17 @@ class SchedulerService:
 
     The informers of its RMs run in the same process or in a child. Their changes come over the log, like all requests.
     The constructor raises muster_core.external.errors.SettingsWrong if an informer or event handler cannot be made.
+
+    :param chance: makes the ids of allocations, and its own.
     """
 
-    def __init__(self, settings: SchedulerSettings, bus: Log, topics: Topics, clock: Clock) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, bus: Log, topics: Topics, clock: Clock, *, chance: Random = SYSTEM
+    ) -> None:
         self._settings = settings
         self._log = bus
         self._topics = topics
-        self._clock = clock
+        self._clock, self._chance = clock, chance
         every = tuple(range(topics.partitions))
         self._membership: Membership = Given(settings.partitions or every)
         self._is_grouped = not settings.partitions and isinstance(bus, GroupLog)
@@ -73,27 +78,31 @@ class SchedulerService:
             )
             self._membership = bus.membership(terms, clock)
         # In a group, the informers of a partition live as long as it is owned. Otherwise all of them have one life.
-        whole = Outside(settings.external, bus, topics, clock, settings.partitions or every)
+        whole = Outside(settings.external, bus, topics, clock, settings.partitions or every, chance)
         self._whole = whole if whole.is_empty or not self._is_grouped else None
         self._outside: dict[int, Outside] = {}
         self._steps = Steps(clock.monotonic)
         self._times: dict[int, RecordedTime] = {}  # by partition, of its latest machine
         self._reached = ReachedQuotas(clock.monotonic)
-        self._disposal = Disposal()
+        self._disposal = Disposal(clock.processor_s)
         self._contention = Contention()
         self._make_machine: Callable[[int], SchedulerMachine] | None = None
         self._ownership = Ownership()
         self._owned = OwnedPartitions(topics.partitions, settings.session_timeout_s + TAKE_OVER_S, clock.monotonic())
         # (On a log of one process, its gateway asks this object.)
         shared = isinstance(bus, GroupLog)
-        self._heartbeats = Heartbeats(bus, topics, self.health_facts, settings.session_timeout_s) if shared else None
+        self._heartbeats = (
+            Heartbeats(bus, topics, self.health_facts, settings.session_timeout_s, new_id(chance, 16))
+            if shared
+            else None
+        )
         self._beating: asyncio.Task[None] | None = None
         self._workers: dict[int, PartitionWorker] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._standbys: dict[int, Standby] = {}
         self._news = asyncio.Event()  # a share, an ended worker
         self._tasks: list[asyncio.Task[None]] = []  # of the service; each runs until the end
-        self._closing: set[asyncio.Task[None]] = set()  # dropped standbys
+        self._closing: list[asyncio.Task[None]] = []  # dropped standbys
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
@@ -105,7 +114,7 @@ class SchedulerService:
         groups = UserGroups(self._settings.users)  # shared, so that a directory that hangs costs one wait
         self._make_machine = lambda partition: SchedulerMachine(
             self._topics,
-            lambda: str(uuid.uuid4()),
+            lambda: new_uuid(self._chance),
             policy_groups,
             self._settings.max_allocations_batch,
             round(self._settings.check_invariants_every_s * 1e9),
@@ -134,8 +143,8 @@ class SchedulerService:
         NotSynced.
         """
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            if not task.cancelled():
+        for task in self._tasks:
+            if task in done and not task.cancelled():
                 task.result()
 
     async def stop(self) -> None:
@@ -293,7 +302,7 @@ class SchedulerService:
             return self._whole
         found = self._outside.get(partition)
         if found is None:
-            found = Outside(self._settings.external, self._log, self._topics, self._clock, (partition,))
+            found = Outside(self._settings.external, self._log, self._topics, self._clock, (partition,), self._chance)
             self._outside[partition] = found
         return found
 
@@ -312,8 +321,8 @@ class SchedulerService:
 
     def _drop(self, standby: Standby) -> None:
         task = asyncio.create_task(standby.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.append(task)
+        task.add_done_callback(self._closing.remove)
 
     def _report_warm(self) -> None:
         self._membership.report([partition for partition, standby in self._standbys.items() if standby.warm])

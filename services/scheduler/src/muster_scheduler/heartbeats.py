@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Callable
 
 import structlog
@@ -31,11 +30,14 @@ class Heartbeats:
 
     :param facts: returns what it says of itself now.
     :param session_timeout_s: silence after which others take its partitions over.
+    :param instance: an id of this life of it.
     """
 
-    def __init__(self, bus: Log, topics: Topics, facts: Callable[[], SchedulerFacts], session_timeout_s: float) -> None:
+    def __init__(
+        self, bus: Log, topics: Topics, facts: Callable[[], SchedulerFacts], session_timeout_s: float, instance: str
+    ) -> None:
         self._bus, self._topics, self._facts, self._session_timeout_s = bus, topics, facts, session_timeout_s
-        self._instance = uuid.uuid4().hex
+        self._instance = instance
         self._writer: LogWriter | None = None
         self._partitions: list[int] = []  # in the last heartbeat
         self._under_way: dict[int, asyncio.Future[int]] = {}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
+from random import Random
 
 import structlog
 from muster_bus.clock import Clock
@@ -13,6 +13,7 @@ from muster_informers.gate import Gate
 from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
+from muster_runtime.chance import new_uuid
 
 from muster_scheduler.natives import Handlers, Natives, NativeSource
 
@@ -24,12 +25,20 @@ class Outside:
 
     The informers run in this process or in a child. The constructor opens nothing; it raises
     muster_core.external.errors.SettingsWrong if an informer or event handler cannot be made.
+
+    :param chance: makes the id of this life.
     """
 
     def __init__(
-        self, settings: ExternalSettings, bus: Log, topics: Topics, clock: Clock, partitions: Collection[int]
+        self,
+        settings: ExternalSettings,
+        bus: Log,
+        topics: Topics,
+        clock: Clock,
+        partitions: Collection[int],
+        chance: Random,
     ) -> None:
-        life = str(uuid.uuid4())
+        life = new_uuid(chance)
         service = ExternalService(settings, bus, topics, clock, partitions, life)
         self._service: ExternalService | ExternalProcess = service
         self.is_empty = not (service.tables or service.natives)

@@ -72,7 +72,7 @@ class PartitionFollower:
         self._census = Census(self._counts, self._core_ended)
         # Cores that were dropped, and how many answers had begun then.
         self._ended: deque[tuple[int, SchedulerCore]] = deque()
-        self._disposal = Disposal()
+        self._disposal = Disposal(clock.processor_s)
         self.departed = Departed()
         self.lengths: dict[str, Learnt] = {}
         self.recent: dict[str, RecentAllocations] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
+from zlib import crc32
 
 from muster_bus.backends.blocks import DIGEST_MASK, short_digest
 from muster_bus.log import Record
@@ -45,7 +46,7 @@ class LiveKeys:
 
     def add(self, key: bytes, value: bytes | None) -> None:
         """Adds the newest record of a key; None removes the key."""
-        shard = self._shards[hash(key) % _SHARDS]
+        shard = self._shards[crc32(key) % _SHARDS]
         if value is None:
             before = shard.pop(key, None)
             if before is not None:

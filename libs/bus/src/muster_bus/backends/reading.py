@@ -14,7 +14,7 @@ class Changing:
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in the order of their coming
 
     def wake(self) -> None:
         """Ends all waits."""
@@ -27,13 +27,13 @@ class Changing:
         """Returns after the next ``wake``, or after ``timeout_s``."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         timer = loop.call_later(timeout_s, _finish, waiter)
         try:
             await waiter
         finally:
             timer.cancel()
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
 
 class Ahead:

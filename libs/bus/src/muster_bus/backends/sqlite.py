@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,7 +100,7 @@ class SqliteLog:
         self._specs = specs
         self._partitions: dict[tuple[str, int], StoredPartition] = {}
         count_written = {spec.name: metrics.records_written.labels(spec.name).inc for spec in specs}
-        self._publisher = Publisher(settings.sqlite_tail_bytes, count_written)
+        self._publisher = Publisher(settings.sqlite_tail_bytes, count_written, clock.processor_s)
         self._claims: dict[tuple[str, str, int], Claim] = {}
         self._state = "new"  # new → open → closed; any state → broken
         self._broken = ""
@@ -109,7 +108,7 @@ class SqliteLog:
         self._queued_bytes = 0
         self._queued_units = 0  # that the writer's thread has not settled
         self._staged: tuple[Unit, asyncio.TimerHandle] | None = None  # waits for what follows from it
-        self._allowance = Allowance(settings.sqlite_loop_share, _ALLOWED_S, time.monotonic())
+        self._allowance = Allowance(settings.sqlite_loop_share, _ALLOWED_S, clock.monotonic())
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
         self._log_id = ""
@@ -445,12 +444,12 @@ class SqliteLog:
 
     def _commit_now(self, units: list[Unit]) -> bool:
         """Commits units in the loop, if it has time for that and the writer has nothing to do. Returns whether."""
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic()
         if self._state != "open" or not self._allowance.has_some(began_s):
             return False
         done, reason = self._committer.commit_now(units)
         if done:
-            self._allowance.take(time.monotonic() - began_s)
+            self._allowance.take(self._clock.monotonic() - began_s)
             self._publisher.publish(units, reason)
         return done
 

@@ -239,7 +239,7 @@ class _Check:
         """The small tables have sound indexes, agree with each other and with their repetition."""
         connection = self._connection
         present = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        for name in present.intersection(SMALL_TABLES):
+        for name in (name for name in SMALL_TABLES if name in present):
             for (text,) in connection.execute(f"PRAGMA integrity_check({name})"):
                 if text != "ok":
                     self._table(f"table {name}: {text}")

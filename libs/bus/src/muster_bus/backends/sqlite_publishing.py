@@ -28,9 +28,12 @@ class Publisher:
 
     :param tail_bytes: limit of all tails.
     :param count_written: by topic, counts records.
+    :param processor_s: see :class:`muster_runtime.disposal.Disposal`.
     """
 
-    def __init__(self, tail_bytes: int, count_written: Mapping[str, Callable[[float], None]]) -> None:
+    def __init__(
+        self, tail_bytes: int, count_written: Mapping[str, Callable[[float], None]], processor_s: Callable[[], float]
+    ) -> None:
         self._tail_bytes_max, self._count_written = tail_bytes, count_written
         self._tail_order: deque[PartitionTail] = deque()  # of each part in the tails, oldest part first
         self._tail_bytes = 0
@@ -39,7 +42,7 @@ class Publisher:
         self._waiting: deque[tuple[Unit, BaseException | None]] = deque()
         self._places: set[int] = set()
         self._steps: Iterator[None] = iter(())
-        self._disposal = Disposal()
+        self._disposal = Disposal(processor_s)
 
     @property
     def is_busy(self) -> bool:

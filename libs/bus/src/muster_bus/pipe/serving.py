@@ -62,7 +62,7 @@ class LogServer:
         self._bus, self._to_child, self._unsent_bytes, self._on_defect = bus, send, unsent_bytes, on_defect
         self._appends = Appends(self._send, writer, on_defect)
         self._owners: dict[int, PartitionOwner] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._moved: dict[int, tuple[int, int]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None  # of the next frame
@@ -165,11 +165,11 @@ class LogServer:
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work, name="pipe-log")
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_defect(error)
 

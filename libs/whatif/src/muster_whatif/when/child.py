@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import resource
+import time
 from pathlib import Path
 
 from muster_runtime.as_child import become_child, run_child
@@ -68,6 +69,7 @@ def _made(situation: Situation) -> Made:
         came=_came(situation),
         since_ns=situation.since_ns,
         cpu_s=situation.cpu_s,
+        spent_s=time.process_time,
     )
     asks = [
         OfAsk(*name, each.earliest_ns, each.likely_ns, each.latest_ns, each.started)
@@ -86,6 +88,7 @@ def _compared(situation: Situation, config: str) -> Compared:
         came=_came(situation),
         since_ns=situation.since_ns,
         cpu_s=situation.cpu_s,
+        spent_s=time.process_time,
     )
     queues = [
         OfQueue(*place, asks, *((each.started, each.half_s, each.most_s) for each in (present, other)))

@@ -7,7 +7,6 @@ between the k-th earliest and the k-th latest run in (n + 1 - 2k) of n + 1 cases
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +82,7 @@ def forecast(
     came: Sequence[Came] = (),
     since_ns: int = 0,
     cpu_s: float = float("inf"),
-    spent_s: Callable[[], float] = time.process_time,
+    spent_s: Callable[[], float] = lambda: 0.0,
 ) -> Forecast:
     """Returns when each pending ask starts.
 
@@ -91,6 +90,7 @@ def forecast(
     :param came: asks of the past whose allocations have ended, since ``since_ns``; with those that are pending or run
         they make the asks to come: as many, and in the same groups, from another moment on in each run.
     :param cpu_s: processor time; with less than the runs need, fewer runs.
+    :param spent_s: reads it; by default nothing is spent.
 
     Raises NotForecast if the time is not enough for any range. Raises CodecError.
     """

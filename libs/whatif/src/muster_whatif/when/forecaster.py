@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import structlog
 from muster_runtime.child_process import ChildProcess
+from muster_runtime.elapsed import elapsed_s
 from muster_state.snapshot import Entry
 
 from muster_whatif.errors import ForecastBusy
@@ -155,7 +155,7 @@ class Forecaster:
 
     async def _answer(self, key: tuple[str, str], look: Look, config: str | None, since_ns: int) -> _Done | None:
         made = self._made.get(key)
-        if made is not None and made.at_ns >= since_ns and time.monotonic() - made.made_s < self._settings.reuse_s:
+        if made is not None and made.at_ns >= since_ns and elapsed_s() - made.made_s < self._settings.reuse_s:
             return made
         task = self._tasks.get(key)
         if task is None:
@@ -177,7 +177,7 @@ class Forecaster:
                 answer = Failed(f"the state is larger than {self._settings.state_bytes_max >> 20} MiB")
             else:
                 answer = await self._by_child(present, config)
-            now_s = time.monotonic()
+            now_s = elapsed_s()
             for other in [each for each, old in self._made.items() if now_s - old.made_s >= self._settings.reuse_s]:
                 del self._made[other]
             self._made[key] = done = _Done(now_s, answer, present.now_ns, present.reasons)

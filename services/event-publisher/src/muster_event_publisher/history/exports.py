@@ -128,11 +128,11 @@ class Exports:
 
     async def _give_up(self, partition: int) -> None:
         """Ends a partition's exporters at once: whoever exports it next reads again what they had not written."""
-        left = set(self._tasks.pop(partition))
-        while left:
+        tasks = self._tasks.pop(partition)
+        while left := [task for task in tasks if not task.done()]:
             for task in left:
                 task.cancel()
-            _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)  # a library may swallow a cancellation
+            await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)  # a library may swallow a cancellation
         for exporter in self._exporters.pop(partition):
             await exporter.close()
         for sink in self._sinks:

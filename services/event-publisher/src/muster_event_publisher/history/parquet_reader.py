@@ -7,13 +7,13 @@ id. The reader then reads only the row groups of that file that can hold the id.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from muster_bus.topics import Topics
+from muster_runtime.elapsed import elapsed_s
 
 from muster_event_publisher.ended.events import Mark, Selection, Stretch
 from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
@@ -104,9 +104,9 @@ class ParquetReader:
     def _paths(self, partition: int) -> list[str]:
         """See :func:`_paths`; remembered for a while."""
         listed_at, paths = self._listings.get(partition, (0.0, []))
-        if not paths or time.monotonic() - listed_at > _LISTED_FOR_S:
+        if not paths or elapsed_s() - listed_at > _LISTED_FOR_S:
             paths = _paths(self._place, partition)
-            self._listings[partition] = (time.monotonic(), paths)
+            self._listings[partition] = (elapsed_s(), paths)
         return paths
 
     def _search(self, paths: list[str], who: tuple[str, str], wanted: int, low: int) -> int:

@@ -16,7 +16,7 @@ class Calls:
     """The callers of both doors whose calls are under way."""
 
     def __init__(self) -> None:
-        self._callers: set[Caller] = set()
+        self._callers: dict[Caller, None] = {}  # in the order of their coming
 
     def __len__(self) -> int:
         return len(self._callers)
@@ -24,12 +24,12 @@ class Calls:
     @contextmanager
     def under_way(self, caller: Caller) -> Iterator[None]:
         """Makes a caller the present one, and keeps it for :meth:`changed`."""
-        self._callers.add(caller)
+        self._callers[caller] = None
         try:
             with calling(caller):
                 yield
         finally:
-            self._callers.discard(caller)
+            self._callers.pop(caller, None)
             caller.call_over()
 
     def changed(self, rights_of: Callable[[Caller], Rights | None]) -> None:

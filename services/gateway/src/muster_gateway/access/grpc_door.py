@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
@@ -24,6 +23,7 @@ import structlog
 from muster_rest.methods import METHODS, Method, by_path
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import Caller
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.identity import Proof, Right
 from muster_runtime.life import until
@@ -220,7 +220,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         if method.rm:
             caller.claims.append((method.right, rm_id))
         if (left_s := context.time_remaining()) is not None:
-            caller.ends_s = time.monotonic() + left_s
+            caller.ends_s = elapsed_s() + left_s
         return caller
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 import structlog
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.identity import RESERVED_NAMES
 
 from muster_gateway.access.certificates import usable_name
@@ -71,7 +72,7 @@ class JwtVerifier:
         self,
         settings: JwtSettings,
         wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = elapsed_s,
     ) -> None:
         self._settings, self._wall, self._monotonic = settings, wall, monotonic
         self.file: Watched[Keys] | None = None

@@ -6,13 +6,14 @@ epochs continue. Streams restore their seats themselves. A stream's place in the
 
 from __future__ import annotations
 
-import uuid
+from random import Random
 
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import CodecError, OffsetGone
 from muster_bus.log import Log
 from muster_bus.topics import Topics, is_forgotten_state_key, is_registration_key, is_rm_state_key
+from muster_runtime.chance import new_id
 
 from muster_gateway.codec import NO_GROUP, GroupMember, KnownRm, read_forgotten, read_known_rm, read_registration
 from muster_gateway.errors import SessionsDown
@@ -27,13 +28,15 @@ _WAIT_S = 0.2
 _ATTEMPTS = 3  # the next sweep tries again
 
 
-async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) -> int:
+async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock, chance: Random) -> int:
     """Adds a session for each registered RM that has none, and names the content. Returns the number of added sessions.
+
+    :param chance: makes the name.
 
     Raises LogUnavailable, SessionsDown.
     """
     for _ in range(_ATTEMPTS):
-        fill = uuid.uuid4().hex
+        fill = new_id(chance, 16)
         await sessions.begin_fill(fill)
         added = await _fill(bus, topics, sessions, clock)
         if await sessions.end_fill(fill):

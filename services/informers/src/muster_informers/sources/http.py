@@ -206,7 +206,7 @@ class HttpSource:
             again = await self._read(reading.pages)
             now = merged(page.contents for page in again.pages.values())
             missed = frozenset(contents.keys() - now.keys())
-            now.update((key, contents[key]) for key in missed)
+            now.update((key, content) for key, content in contents.items() if key in missed)
             found = {(each.key, each.digest): each for each in (*documents, *again.documents)}
             documents = [found[key, digest] for key, digests in now.items() for digest in digests]
             contents, reading = now, again
@@ -244,7 +244,7 @@ class HttpSource:
         missed: frozenset[Key] = frozenset()
         if len(reading.pages) > 1 or len(self._pages) > 1:
             missed = frozenset(self._contents.keys() - now.keys() - self._missed)
-            now.update((key, self._contents[key]) for key in missed)
+            now.update((key, content) for key, content in self._contents.items() if key in missed)
         after = cursor_of(now)
         deltas = differences(self._contents, now, reading.documents, (before, after))
         self._pages, self._missed = reading.pages, missed

@@ -79,7 +79,7 @@ def differences(
     :raises CursorExpired: an object has two different contents, now or before. A source cannot decide which one counts:
         a listing shows both.
     """
-    changed = {key for key, digests in now.items() if before.get(key) != digests}
+    changed = dict.fromkeys(key for key, digests in now.items() if before.get(key) != digests)
     for kind, object_id in changed:
         if len(now[kind, object_id]) > 1:
             raise CursorExpired(f"{kind} {object_id} is there twice with different content")
@@ -90,7 +90,7 @@ def differences(
     ]
     for key, _, document in documents:
         if key in changed:
-            changed.discard(key)  # a repetition is no change
+            del changed[key]  # a repetition is no change
             found.append((ChangeType.MODIFIED if key in before else ChangeType.ADDED, document))
     if changed:
         raise CursorExpired(f"of {' '.join(min(changed))} only one of two contents is left")

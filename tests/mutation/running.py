@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from mutation.applying import NotApplicable, applied, function_of
 from mutation.forks import cpu_limit, in_forks
 from mutation.mutants import Mutant
@@ -73,10 +73,9 @@ class MutationRun:
         # The same examples each time, and a failure is enough.
         settings.register_profile(
             "mutation",
-            deadline=None,
+            parent=settings.get_profile("muster"),
             derandomize=True,
             database=None,
-            suppress_health_check=list(HealthCheck),
             phases=[Phase.explicit, Phase.generate],
         )
         settings.load_profile("mutation")

@@ -63,7 +63,7 @@ def _given(place: Path, status: int) -> tuple[Any, str]:
         return json.loads(given.read_text()), ""
     if os.WIFSIGNALED(status):
         return None, f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
-    return None, error.read_text() if error.exists() else f"ended with status {os.WEXITSTATUS(status)}"
+    return None, error.read_text().splitlines()[-1] if error.exists() else f"ended with status {os.WEXITSTATUS(status)}"
 
 
 def cpu_limit(seconds: float) -> None:

@@ -135,9 +135,15 @@ def modules_of(package: str) -> list[str]:
 
 
 @cache
+def _bytes_of(module: str) -> bytes:
+    """A module's source as it was when it was read first: it may be edited while mutants of it are tried."""
+    return source_of(module).read_bytes()
+
+
+@cache
 def mutants_of(module: str) -> tuple[Mutant, ...]:
     """All mutants of a module, in the order of its text."""
-    return tuple(edit.mutant for edit in edits_of(module, ast.parse(source_of(module).read_bytes())))
+    return tuple(edit.mutant for edit in edits_of(module, ast.parse(_bytes_of(module))))
 
 
 def named(module: str, function: str, before: str, after: str, nth: int = 0) -> Mutant:
@@ -155,7 +161,7 @@ def named(module: str, function: str, before: str, after: str, nth: int = 0) -> 
 
 def mutated(mutant: Mutant) -> ast.Module:
     """The module's tree with that edit."""
-    tree = ast.parse(source_of(mutant.module).read_bytes())
+    tree = ast.parse(_bytes_of(mutant.module))
     for edit in edits_of(mutant.module, tree):
         if edit.mutant.number == mutant.number:
             edit.make()
@@ -213,9 +219,8 @@ def _nothing(function: FunctionNode) -> Iterator[list[ast.stmt]]:
         yield [ast.Return(), ast.Expr(ast.Yield())]
         return
     said = _text(function.returns) if function.returns is not None else ""
-    kinds = ["None"] if "None" in said.split(" | ") else [said.split("[")[0]]
-    for kind in kinds:
-        for text in _NOTHING.get(kind, ()):
+    for kind in said.split(" | "):
+        for text in _NOTHING.get(kind.split("[")[0], ()):
             yield [ast.Return(_expression(text))]
 
 

@@ -45,7 +45,7 @@ class Noted:
     functions: list[int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # (pytest has its plugins in sets.)
 class MutationRun:
     """The plugin.
 

@@ -16,17 +16,20 @@ from pathlib import Path
 from typing import Any
 
 MORE_MEMORY = 3 << 30
-# A process that neither works nor ends is ended: every test in it has a time-out of its own long before.
-SILENT_S = 900.0
-_POLL_S = 0.01
+# A process that used no processor time for so long is asleep for good. (Beside others it gets some.)
+ASLEEP_S = 60.0
+_POLL_S = 0.02
 
 
-def in_forks(pieces: Iterable[Callable[[Path], Any]], jobs: int) -> Iterator[tuple[int, Any, str]]:
+def in_forks(
+    pieces: Iterable[Callable[[Path], Any]], jobs: int, asleep_s: float = ASLEEP_S
+) -> Iterator[tuple[int, Any, str]]:
     """Runs each piece in a fork of this process, and yields its place, what it gave, and how it ended if it gave
     nothing (then that is None), in the order in which they end. The piece's folder is its alone.
     """
     folder = Path(tempfile.mkdtemp(prefix="mutation-"))
-    running: dict[int, tuple[int, Path, float]] = {}
+    running: dict[int, tuple[int, Path]] = {}
+    moved: dict[int, tuple[float, float]] = {}
     todo = enumerate(pieces)
     more = True
     try:
@@ -37,14 +40,15 @@ def in_forks(pieces: Iterable[Callable[[Path], Any]], jobs: int) -> Iterator[tup
                 if piece is not None:
                     place = folder / str(number)
                     place.mkdir()
-                    running[_fork(piece, place)] = (number, place, time.monotonic() + SILENT_S)
-            for pid, (number, place, until) in list(running.items()):
+                    running[_fork(piece, place)] = (number, place)
+            for pid, (number, place) in list(running.items()):
                 ended, status = os.waitpid(pid, os.WNOHANG)
-                if not ended and time.monotonic() > until:
+                if not ended and _is_asleep(pid, moved, asleep_s):
                     _end(pid)
                     ended, status = os.waitpid(pid, 0)
                 if ended:
                     del running[pid]
+                    moved.pop(pid, None)
                     _end(pid)
                     found, how = _given(place, status)
                     shutil.rmtree(place, ignore_errors=True)
@@ -55,6 +59,16 @@ def in_forks(pieces: Iterable[Callable[[Path], Any]], jobs: int) -> Iterator[tup
             _end(pid)
             os.waitpid(pid, 0)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_asleep(pid: int, moved: dict[int, tuple[float, float]], asleep_s: float) -> bool:
+    """Whether a child, not yet waited for, has used no processor time for long; ``moved`` has what is known of it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    used, now = sum(map(float, fields[11:15])), time.monotonic()  # (its own and that of its children, in ticks)
+    before = moved.setdefault(pid, (used, now))
+    if used > before[0]:
+        moved[pid] = (used, now)
+    return now - moved[pid][1] > asleep_s
 
 
 def _given(place: Path, status: int) -> tuple[Any, str]:

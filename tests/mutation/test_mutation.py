@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from mutation import equivalent
 from mutation.__main__ import drawn, of_changed
 from mutation.applying import NotApplicable, applied
+from mutation.forks import cpu_limit, in_forks
 from mutation.mutants import BODY, Mutant, mutants_of, named, path_of
 from mutation.sample import fitting, naming
 
@@ -110,6 +113,33 @@ def test_what_is_held_for_equivalent_is_still_there() -> None:
     for module, function, before, after, reason in equivalent.EQUIVALENT:
         assert equivalent.is_equivalent(named(module, function, before, after))
         assert reason
+
+
+def test_a_process_that_sleeps_is_ended_and_one_that_works_is_not() -> None:
+    def works(_: Path) -> str:
+        until = time.process_time() + 1.0
+        while time.process_time() < until:
+            pass
+        return "worked"
+
+    def sleeps(_: Path) -> None:
+        threading.Event().wait()
+
+    found = {number: (given, how) for number, given, how in in_forks([works, sleeps], 2, asleep_s=10.0)}
+    assert found == {0: ("worked", ""), 1: (None, "ended by SIGKILL")}
+
+
+def test_an_error_of_a_piece_and_one_that_uses_too_much_are_told() -> None:
+    def fails(_: Path) -> None:
+        raise LookupError("no such piece")
+
+    def loops(_: Path) -> None:
+        cpu_limit(0.1)
+        while True:
+            pass
+
+    found = {number: (given, how) for number, given, how in in_forks([fails, loops], 1)}
+    assert found == {0: (None, "LookupError: no such piece"), 1: (None, "ended by SIGVTALRM")}
 
 
 def _run(folder: Path, *words: str, **environment: str) -> tuple[int, str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -19,6 +20,7 @@ MORE_MEMORY = 3 << 30
 # A process that used no processor time for so long is asleep for good. (Beside others it gets some.)
 ASLEEP_S = 60.0
 _POLL_S = 0.02
+_PR_SET_PDEATHSIG = 1
 
 
 def in_forks(
@@ -94,6 +96,7 @@ def _fork(piece: Callable[[Path], Any], place: Path) -> int:
     status = 1
     try:
         os.setsid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # (The parent may be killed: nothing works on.)
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)

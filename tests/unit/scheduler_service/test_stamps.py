@@ -30,6 +30,19 @@ def test_a_stamp_grows_with_requests_and_with_what_is_written_between_them() -> 
     assert stamps.now == (5, 0)
 
 
+def test_each_record_has_a_stamp_of_its_own() -> None:
+    stamps = Stamps()
+    stamps.take_request(0)
+    assert stamps.record() == (1, 0)
+    assert stamps.now == (1, 0)  # of an answer about that record
+    stamps.begin()
+    assert stamps.now == stamps.record() == (1, 1)
+    stamps.take_step()  # of an answer about what is still to be written
+    assert stamps.now == (1, 2)
+    stamps.begin()
+    assert stamps.record() == (1, 2)
+
+
 def test_stamps_of_a_copied_log_go_on_although_its_requests_begin_again() -> None:
     stamps = Stamps()
     stamps.fold(900, 7)
@@ -132,8 +145,12 @@ def test_each_answer_is_passed_with_the_state_of_its_transaction_in_any_life(see
     folder, last, answers = StateFolder(), NO_STAMP, 0
     folder.settle()
     assert rig.register().accepted
-    for record in rig.written:
+    (registered,) = told(rig.written)
+    state = [record for record in rig.written if "state" in record.topic]
+    for record in state:
+        assert folder.stamps.folded < registered
         _fold(folder, record)
+    assert folder.stamps.folded == registered
     rig.written.clear()
     for turn in range(60):
         match rng.randrange(8):
@@ -156,13 +173,18 @@ def test_each_answer_is_passed_with_the_state_of_its_transaction_in_any_life(see
                 records = rig.tick()
         stamps = told(records)
         assert stamps == sorted(stamps)
-        for record in records:
+        state = [record for record in records if "state" in record.topic]
+        for number, record in enumerate(state, 1):
             _fold(folder, record)
+            if stamps and folder.stamps.folded >= stamps[-1]:
+                assert number == len(state), "a part of the transaction is passed as the whole"
         for stamp in stamps:
             answers += 1
             assert stamp >= last
             last = stamp
             assert folder.stamps.folded >= stamp
+        stamped = recorded(records)
+        assert stamped == sorted(set(stamped))
     assert answers > 10
 
 

@@ -18,7 +18,7 @@ class Stamps:
     """
 
     def __init__(self) -> None:
-        self._now = NO_STAMP
+        self._now = self._recorded = NO_STAMP
         self._has_more = False
         self._whole = NO_STAMP
         self._missing = 0  # records of the newest stamp that are not folded
@@ -36,8 +36,19 @@ class Stamps:
             self._has_more = True
 
     def take_step(self) -> None:
-        """What follows is caused by time, or written in another go."""
+        """What follows is caused by time, or is in a record that is still to come."""
         self._has_more = True
+
+    def begin(self) -> None:
+        """What follows is written in another go: each record that has a stamp has one of its own."""
+        if self.now == self._recorded:
+            self._has_more = True
+
+    def record(self) -> Stamp:
+        """Returns the stamp of a record that is written now."""
+        self.begin()
+        self._recorded = self.now
+        return self._recorded
 
     @property
     def now(self) -> Stamp:

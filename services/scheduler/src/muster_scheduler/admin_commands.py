@@ -95,7 +95,9 @@ class AdminCommands:
                 result.code = pb.AdminResult.NOT_POSSIBLE
                 result.message = "this scheduler does not know the command: it is older than the gateway"
         is_change = result.code == pb.AdminResult.OK and command.WhichOneof("command") not in _READS
-        if is_change and not out:  # readers must know that they have passed a command that changed nothing, too
+        if is_change and out:  # the answer has the stamp of the outcome that follows
+            emitter.expect_outcome()
+        elif is_change:  # readers must know that they have passed a command that changed nothing, too
             outputs.append(emitter.rm_record(state.core.next_submission))
         outputs.append(emitter.admin_result(result, is_change=is_change))
 

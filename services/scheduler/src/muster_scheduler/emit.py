@@ -116,6 +116,7 @@ class Emitter:
 
         :param took_us: returns the duration of the outcome so far (µs).
         """
+        self._stamps.begin()
         place = len(records)
         more = counted(out)
         yield from write_states(self._topics, self.info.rm_id, out, records)
@@ -131,7 +132,6 @@ class Emitter:
         self.info.tally.waited(waits_us)
         self._counters.add(more, waits_us)
         records.insert(place, self.rm_record(next_submission, states))
-        self._stamps.take_step()
 
     def farewell(self, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
         """Appends the last events of a forgotten RM, and removes the RM from this process's metrics; in steps."""
@@ -145,12 +145,12 @@ class Emitter:
         self._untracked = (self._rm, self._instance, (HEADER_TRACKING, b"0"), capacity)
 
     def rm_record(self, next_submission: int, states: int = 0) -> OutRecord:
-        """Returns the record of the RM's own object, with the present counters and the present stamp.
+        """Returns the record of the RM's own object, with the present counters and a stamp of its own.
 
         :param states: number of the state records that follow it.
         """
         key = rm_state_key(self.info.rm_id)
-        self.info.stamp = self._stamps.now
+        self.info.stamp = self._stamps.record()
         return OutRecord(self._topics.state, self._partition, key, encode_rm(self.info, next_submission, states))
 
     def registration_record(self) -> OutRecord:
@@ -181,6 +181,10 @@ class Emitter:
         )
         envelope = self._envelope(registration=result)
         return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
+
+    def expect_outcome(self) -> None:
+        """Gives the next answer the stamp of an outcome that is still to be written."""
+        self._stamps.take_step()
 
     def admin_result(self, result: pb.AdminResult, *, is_change: bool = False) -> OutRecord:
         """Returns the answer to an operator's command. It has no sequence.

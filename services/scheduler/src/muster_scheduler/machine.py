@@ -611,6 +611,7 @@ class SchedulerMachine:
         outputs += (emitter.rm_record(state.core.next_submission, 1), emitter.registration_record())
         if out:
             self._outcomes[info.rm_id] = out
+            emitter.expect_outcome()
         member = self._policy_groups.member(info.config, info.policy_group) if accepted else None
         outputs.append(
             emitter.registration(

@@ -155,12 +155,17 @@ class Registrar:
         # they removed still have records.
         ended = chain(emptied(removed), published(known.core) if known is not None else ())
         yield from _tombstones(emitter, ended, kept, outputs)
-        member = self._policy_groups.member(info.config, info.policy_group)
-        outputs.append(emitter.registration(envelope.request_id, all_problems, accepted=True, policy_group=member))
+        outputs.append(self._accepted(emitter, envelope.request_id, all_problems))
         self._enter(RmState(info, core), emitter, out)
         if known is not None:
             self._dispose(known.core.take_apart())
         log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
+
+    def _accepted(self, emitter: Emitter, request_id: str, problems: list[pb.ConfigProblem]) -> OutRecord:
+        info = emitter.info
+        member = self._policy_groups.member(info.config, info.policy_group)
+        emitter.expect_outcome()  # the queues follow
+        return emitter.registration(request_id, problems, accepted=True, policy_group=member)
 
     def _enter(self, state: RmState, emitter: Emitter, out: Outcome) -> None:
         rm_id = state.info.rm_id
@@ -211,7 +216,7 @@ class Registrar:
         log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)
 
     def _forgotten_record(self, rm_id: str, kept: Forgotten) -> OutRecord:
-        before, step = self._roster.stamps.now
+        before, step = self._roster.stamps.record()
         value = encode_forgotten(rm_id, kept._replace(stamp_before=before, stamp_step=step))
         key = state_key(rm_id, state_codec.FORGOTTEN, "-")
         return OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, value)

@@ -18,6 +18,8 @@ SEED ?=
 SEEDS ?=
 STEPS ?=
 KIND ?=
+COUNT ?=
+MUTATE_ARGS ?=
 PLAYS_ARGS ?=
 FUZZ_S ?= 600
 MINUTES ?= 3
@@ -32,7 +34,7 @@ DOCUMENTATION := requirements/docs.lock
 NOTICE_TESTS := $(wildcard tests/simulation/test_*auditor_notices.py)
 # Short tests use the whole of as many cores. Whole systems mostly wait: more files at a time than cores, those first
 # that take longest (tests/README.md says what takes how long).
-PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/plays) \
+PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/plays tests/mutation) \
   $(filter-out $(NOTICE_TESTS),$(wildcard tests/simulation/test_*.py))
 # They keep both cores busy with what they measure: one after the other, and beside nothing.
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
@@ -138,7 +140,7 @@ test-long: install-dev ## more of the random lives, the bad input and the kills 
 	MUSTER_SIMULATION_SEEDS=60 MUSTER_SPLIT_LIVES=1200 MUSTER_HISTORY_LIVES=1200 \
 	$(PYTEST) -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_SIMULATION_SEEDS=600 $(PYTEST) -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
-	$(PYTEST) -n $(JOBS) --dist worksteal $(NOTICE_TESTS) $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory mutate-laws
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(PYTEST) -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_EXPORT_EVENTS=60000 $(PYTEST) tests/chaos/test_kill_export.py $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=60 $(PYTEST) tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
@@ -175,6 +177,13 @@ fuzz: install-dev ## mutated inputs for every decoder, as long as FUZZ_S says (F
 
 fuzz-log: install-dev ## pages, blocks and columns of a log that has lived get another content: none is silent (TRIES=5000 SEED=7)
 	@PYTHONPATH=tests $(BIN)/python -m fuzz.log_faults --tries $(or $(TRIES),5000) $(if $(SEED),--seed $(SEED))
+
+mutate: BASE := main
+mutate: install-dev ## edits of the core and the fold that no test notices: of files changed since BASE=main, or a sample (SEED=17 COUNT=1000)
+	@PYTHONPATH=tests nice $(BIN)/python -m mutation --jobs $(JOBS) --base $(BASE) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(MUTATE_ARGS)
+
+mutate-laws: install-dev ## edits of the core that the auditors of random lives must notice, each by the law that it breaks
+	$(PYTEST) -n $(JOBS) --dist worksteal $(NOTICE_TESTS) $(PYTEST_ARGS)
 
 LIVES = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 

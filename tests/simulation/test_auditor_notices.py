@@ -10,28 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from muster_core.allocation import backfill, cycle, long_wait, recovery, releases, rights
+from muster_core.allocation import backfill, cycle, recovery
 from muster_core.allocation.announcements import Announcements
 from muster_core.allocation.limit_checks import LimitChecks
-from muster_core.allocation.notifications import Notifications
-from muster_core.allocation.releases import Releases
 from muster_core.allocation.reservations import Reservations
 from muster_core.allocation.waiting import Waiting
-from muster_core.applications.lifecycle import Lifecycle
 from muster_core.model.application import Application, Ask
 from muster_core.model.fair_use import FairUse
-from muster_core.model.outcome import Change, Detail, Outcome
+from muster_core.model.outcome import Detail, Outcome
 from muster_core.model.queue import Ledger, Queue, Tracker
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, fits
-from muster_core.model.steps import Steps
 from muster_core.model.wait_points import Bench
-from muster_core.nodes import figures
 from muster_core.nodes.node_books import NodeBooks
 from muster_core.nodes.node_index import NodeIndex
 from muster_core.partition import Partition
-from muster_core.preemption.preemption_cover import Branch, Guard
-from muster_core.queues import limits, ordering, rank, reload
+from muster_core.queues import ordering, rank, reload
 from muster_core.requests import allocation_requests
 from muster_core.scheduler import SchedulerCore
 from simulation.life import Life
@@ -118,21 +112,6 @@ def _priority_unfit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cycle.Cycle, "_refuse_urgent", lambda self, leaf, app, out, now_ns: False)
 
 
-def _priority_offset(patch: pytest.MonkeyPatch) -> None:
-    """Offsets are forgotten."""
-    whole = ordering.queue_key
-
-    def without_offset(queue: Queue) -> tuple[Any, ...]:
-        policy = queue.policy
-        queue.policy = replace(policy, priority_offset=0)
-        try:
-            return whole(queue)
-        finally:
-            queue.policy = policy
-
-    patch.setattr(ordering, "queue_key", without_offset)
-
-
 def _queue_share(patch: pytest.MonkeyPatch) -> None:
     """The queue that has most goes first."""
     whole = ordering.queue_share
@@ -175,12 +154,6 @@ def _longer_wait_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(backfill.Backfill, "tell_moved", staticmethod(lambda before, changed, out, now_ns: None))
 
 
-def _guarantee(patch: pytest.MonkeyPatch) -> None:
-    """Victims are taken from queues that need all that they have."""
-    patch.setattr(Branch, "allows", lambda self, items: True)
-    patch.setattr(Guard, "allows", lambda self, items: True)
-
-
 def _max_applications(patch: pytest.MonkeyPatch) -> None:
     """Any number of applications runs."""
     patch.setattr(Ledger, "is_full", property(lambda self: False))
@@ -221,41 +194,9 @@ def _answered_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(allocation_requests, "reject", twice)
 
 
-def _not_answered(patch: pytest.MonkeyPatch) -> None:
-    """A refused ask gets no answer."""
-    patch.setattr(allocation_requests, "reject", lambda item, reason, out: None)
-
-
-def _release_not_told(patch: pytest.MonkeyPatch) -> None:
-    """What the RM releases is not acknowledged."""
-    whole = Releases.release
-
-    def silently(self: Releases, *args: Any, **named: Any) -> None:
-        whole(self, *args, **{**named, "tell": False})
-
-    patch.setattr(Releases, "release", silently)
-
-
 def _confirmation_told(patch: pytest.MonkeyPatch) -> None:
     """What the RM confirms is echoed."""
     patch.setattr(allocation_requests, "_RELEASE_DETAILS", {})
-
-
-def _event_lost(patch: pytest.MonkeyPatch) -> None:
-    """The end of an allocation is in no event."""
-    patch.setattr(Releases, "tell_gone", lambda self, allocation, detail, out, now_ns: None)
-
-
-def _group_event_lost(patch: pytest.MonkeyPatch) -> None:
-    """What a group uses no more is in no event."""
-    whole = limits.usage_events
-
-    def only_users(app: Application, change: Change, resource: Any, out: Outcome, now_ns: int) -> None:
-        whole(app, change, resource, out, now_ns)
-        if change is Change.REMOVE and app.user_group:
-            out.events.pop()
-
-    patch.setattr(releases, "usage_events", only_users)
 
 
 def _events_apart(patch: pytest.MonkeyPatch) -> None:
@@ -270,23 +211,6 @@ def _events_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Announcements, "tell_new", turned)
 
 
-def _limit_said_again(patch: pytest.MonkeyPatch) -> None:
-    """Limits are told anew with each configuration, whether they changed or not."""
-    whole = limits.limit_events
-    patch.setattr(reload, "limit_events", lambda before, after, out, now_ns: whole({}, after, out, now_ns))
-
-
-def _people_told_again(patch: pytest.MonkeyPatch) -> None:
-    """It is forgotten what people were told of an ask."""
-    whole = Notifications._tell
-
-    def from_nothing(self: Notifications, ask: Ask, standing: Any, out: Outcome, now_ns: int) -> None:
-        ask.notified = 0
-        whole(self, ask, standing, out, now_ns)
-
-    patch.setattr(Notifications, "_tell", from_nothing)
-
-
 def _reason_wrong(patch: pytest.MonkeyPatch) -> None:
     """The queue that is named is not the one that is full."""
     whole = LimitChecks.limit_reason
@@ -295,18 +219,6 @@ def _reason_wrong(patch: pytest.MonkeyPatch) -> None:
         return replace(whole(self, *over), queue="root")
 
     patch.setattr(LimitChecks, "limit_reason", of_root)
-
-
-def _node_reason_wrong(patch: pytest.MonkeyPatch) -> None:
-    """Whatever finds no room is said to be larger than any node."""
-    whole = figures.NodeFigures.reason
-
-    def larger(self: Any, shape: Shape) -> Reason:
-        found = whole(self, shape)
-        code = cycle.ReasonCode
-        return replace(found, code=code.LARGER_THAN_ANY_NODE) if found.code is code.NO_NODE_HAS_ROOM else found
-
-    patch.setattr(figures.NodeFigures, "reason", larger)
 
 
 def _forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -330,17 +242,6 @@ def _reload_half(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reload, "_drain", lambda partition, kept, out, now_ns: iter(()))
 
 
-def _deadline_missed(patch: pytest.MonkeyPatch) -> None:
-    """Applications do not complete."""
-    whole = Lifecycle.expire
-
-    def not_completing(self: Lifecycle, app: Any, out: Outcome, now_ns: int) -> Steps:
-        if app.state != "Completing":
-            yield from whole(self, app, out, now_ns)
-
-    patch.setattr(Lifecycle, "expire", not_completing)
-
-
 def _placement(patch: pytest.MonkeyPatch) -> None:
     """Access lists let everybody in."""
     patch.setattr("muster_core.config.acl.allows", lambda text, user, groups: True)
@@ -350,46 +251,6 @@ def _budget(patch: pytest.MonkeyPatch) -> None:
     """A cycle goes beyond its budget."""
     whole = SchedulerCore.cycle
     patch.setattr(SchedulerCore, "cycle", lambda self, now_ns, budget, out=None: whole(self, now_ns, budget + 1, out))
-
-
-def _change_not_told(patch: pytest.MonkeyPatch) -> None:
-    """A pending ask that wants another amount is in no event."""
-    whole = Announcements.wants
-
-    def only_new(self: Announcements, before: Ask | None, after: Ask | None, *given: Any) -> None:
-        if before is None or after is None:
-            whole(self, before, after, *given)
-
-    patch.setattr(Announcements, "wants", only_new)
-
-
-def _repeats_not_counted(patch: pytest.MonkeyPatch) -> None:
-    """An ask is added with the size of one of its repeats."""
-    patch.setattr(Shape, "times", lambda self, count: self)
-
-
-def _reported_unasked(patch: pytest.MonkeyPatch) -> None:
-    """What the RM reports is allocated in the events, and was not asked for."""
-    whole = Announcements.tell_new
-
-    def unasked(self: Announcements, allocation: Any, out: Outcome, *given: Any, **named: Any) -> None:
-        before = len(out.events)
-        whole(self, allocation, out, *given, **named)
-        out.events[before:] = [each for each in out.events[before:] if each.detail is not Detail.APP_REQUEST]
-
-    patch.setattr(Announcements, "tell_new", unasked)
-
-
-def _asked_twice(patch: pytest.MonkeyPatch) -> None:
-    """Each request is added twice."""
-    whole = Announcements.ask_event
-
-    def twice(change: Change, *given: Any) -> None:
-        whole(change, *given)
-        if change is Change.ADD:
-            whole(change, *given)
-
-    patch.setattr(Announcements, "ask_event", staticmethod(twice))
 
 
 def _node_keeps_its_capacity(patch: pytest.MonkeyPatch) -> None:
@@ -436,12 +297,6 @@ def _claim_for_a_moment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reservations, "review", lost)
 
 
-def _planned_at_once(patch: pytest.MonkeyPatch) -> None:
-    """An ask whose claim was lost chooses other victims without a pause."""
-    patch.setattr(rights, "preempts_from", lambda ask: ask.created_ns + ask.app.queue.policy.preemption_delay_ns)
-    patch.setattr(long_wait, "preempts_from", rights.preempts_from)
-
-
 def _reservations_stay(patch: pytest.MonkeyPatch) -> None:
     """Reservations by age stay in force when reservations are switched off."""
     patch.setattr(Reservations, "reconfigured", lambda self, out, now_ns: None)
@@ -454,7 +309,6 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "node order": (_node_order, {"node order"}),
     "user limit": (_user_limit, {"user limit"}),
     "priority fence": (_priority_fence, {"queue order"}),
-    "priority offset": (_priority_offset, {"queue order"}),
     "priority behind": (_priority_behind, {"queue order"}),
     "priority unfit": (_priority_unfit, {"queue order"}),
     "queue share": (_queue_share, {"queue order"}),
@@ -464,7 +318,6 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "promise forgotten": (_promise_forgotten, {"promise", "answer"}),
     "promise not told": (_promise_not_told, {"promise"}),
     "longer wait not told": (_longer_wait_not_told, {"promise"}),
-    "guarantee": (_guarantee, {"guarantee"}),
     "max applications": (_max_applications, {"max applications"}),
     "reservation hiding": (_reservation_hiding, {"reserved node"}),
     "reservation age": (_reservation_age, {"reservation"}),
@@ -473,28 +326,15 @@ BROKEN: dict[str, tuple[Break, set[str]]] = {
     "rank without guarantee": (_rank_without_guarantee, {"rank"}),
     "claim for ever": (_claim_for_ever, {"claim", "left pending"}),
     "claim for a moment": (_claim_for_a_moment, {"claim"}),
-    "planned at once": (_planned_at_once, {"preemption"}),
     "reservations stay": (_reservations_stay, {"claim", "event sum", "record", "reservation"}),
     "answered twice": (_answered_twice, {"answer"}),
-    "not answered": (_not_answered, {"answer"}),
-    "release not told": (_release_not_told, {"answer"}),
     "confirmation told": (_confirmation_told, {"answer"}),
-    "event lost": (_event_lost, {"event sum"}),
-    "group event lost": (_group_event_lost, {"event sum"}),
     "events apart": (_events_apart, {"event sum"}),
-    "change not told": (_change_not_told, {"history"}),
-    "repeats not counted": (_repeats_not_counted, {"history"}),
-    "reported unasked": (_reported_unasked, {"history"}),
-    "asked twice": (_asked_twice, {"history"}),
     "node keeps its capacity": (_node_keeps_its_capacity, {"history"}),
-    "limit said again": (_limit_said_again, {"event sum"}),
-    "people told again": (_people_told_again, {"event sum"}),
     "reason wrong": (_reason_wrong, {"reason"}),
-    "node reason wrong": (_node_reason_wrong, {"reason"}),
     "forgotten": (_forgotten, {"left pending", "reason"}),
     "record lost": (_record_lost, {"record"}),
     "reload half": (_reload_half, {"answer", "record", "deadline"}),
-    "deadline missed": (_deadline_missed, {"deadline"}),
     "placement": (_placement, {"answer", "event sum", "record"}),
     "budget": (_budget, {"budget"}),
 }

@@ -22,7 +22,6 @@ from muster_core.model.queue import Ledger
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.nodes.node_index import NodeIndex
 from muster_core.predicates.questions import Questions
-from muster_scheduler.emit import Emitter
 from simulation.life import Life
 from simulation.manager import CALLBACKS
 from simulation.noticing import must_be_noticed
@@ -64,31 +63,6 @@ def _not_counted_in_limits(patch: pytest.MonkeyPatch) -> None:
                 ledger.allocated[number] -= sign * value
 
     patch.setattr(Questions, "_book", on_node_only)
-
-
-def _not_counted_on_nodes(patch: pytest.MonkeyPatch) -> None:
-    """What is proposed does not count on its node."""
-    whole = Questions._book
-
-    def in_limits_only(self: Questions, check: PredicateCheck, sign: int) -> None:
-        node = check.booked
-        assert node is not None
-        for number, value in check.ask.shape.items:
-            node.available[number] += sign * value
-        whole(self, check, sign)
-
-    patch.setattr(Questions, "_book", in_limits_only)
-
-
-def _not_counted_as_running(patch: pytest.MonkeyPatch) -> None:
-    """An application that is asked about takes no place of a running one."""
-    whole = Questions._book
-
-    def not_running(self: Questions, check: PredicateCheck, sign: int) -> None:
-        whole(self, check, sign)
-        check.ask.app.proposed = 0
-
-    patch.setattr(Questions, "_book", not_running)
 
 
 def _nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
@@ -222,30 +196,9 @@ def _replaces_unasked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Questions, "make_candidate", at_once)
 
 
-def _replaced_elsewhere(patch: pytest.MonkeyPatch) -> None:
-    """Who takes a placeholder's place runs where there is room, whatever was agreed to."""
-    whole = Gangs.swap
-
-    def anywhere(self: Gangs, placeholder: Allocation, out: Outcome, now_ns: int, *, elsewhere: bool = True) -> None:
-        placeholder.agreed_node = ""
-        questions = self._questions
-        asked, questions.predicates = questions.predicates, False
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Questions, "refused", lambda self, ask: ())
-            whole(self, placeholder, out, now_ns, elsewhere=elsewhere)
-        questions.predicates = asked
-
-    patch.setattr(Gangs, "swap", anywhere)
-
-
 def _courted_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A placeholder whose ask was refused stays courted."""
     patch.setattr(Gangs, "free_candidate", lambda self, placeholder: None)
-
-
-def _asks_on_for_the_dead(patch: pytest.MonkeyPatch) -> None:
-    """Questions about asks that are gone stay open."""
-    patch.setattr(Questions, "ask_gone", lambda self, ask, out: None)
 
 
 def _kept_refusals_of_dead_nodes(patch: pytest.MonkeyPatch) -> None:
@@ -298,35 +251,10 @@ def _full_all_the_same(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "is_full", property(lambda self: False))
 
 
-def _turns_overlap(patch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a turn."""
-    patch.setattr(Turns, "stops_all", lambda self, ask: False)
-    patch.setattr(Turns, "stops", lambda self, ask, group: False)
-    patch.setattr(Turns, "may_use", lambda self, ask, node: True)
-    patch.setattr(Turns, "but", lambda self, ask, refused: refused)
-    patch.setattr(Turns, "_close", lambda self, turn: None)
-
-
-def _asked_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
-    """Questions do not say behind which response they are to be answered."""
-    whole = Emitter._flush_one
-
-    def unnoted(self: Emitter, *said: Any) -> None:
-        whole(self, *said)
-        self.info.last_allocation_response = 0
-
-    patch.setattr(Emitter, "_flush_one", unnoted)
-
-
 def _turns_never_end(patch: pytest.MonkeyPatch) -> None:
     """Who stands in line where a scope is free again is not let go."""
     patch.setattr(Turns, "_let_go", lambda self, turn: False)
     patch.setattr(Turns, "_free", lambda self, node: setattr(node, "taken", False))
-
-
-def _no_refused_ask_gives_way(patch: pytest.MonkeyPatch) -> None:
-    """A refused ask is the first again, until it was refused everywhere."""
-    patch.setattr(Turns, "give_way", lambda self, ask, refusals: None)
 
 
 def _nobody_in_line_is_called(patch: pytest.MonkeyPatch) -> None:
@@ -338,8 +266,6 @@ BREAKS: dict[Break, Collection[str]] = {
     _a_no_is_a_yes: {"allocation"},
     _silence_is_a_yes: {"allocation"},
     _not_counted_in_limits: {"limit"},
-    _not_counted_on_nodes: {"node"},
-    _not_counted_as_running: {"max applications"},
     _nobody_is_woken: {"left pending"},
     _limits_wake_nobody: {"left pending"},
     _refused_for_ever: {"leak", "settled"},
@@ -352,18 +278,13 @@ BREAKS: dict[Break, Collection[str]] = {
     _preempts_others: {"preemption"},
     _preempts_too_many: {"preemption"},
     _replaces_unasked: {"replacement"},
-    _replaced_elsewhere: {"replaced"},
     _courted_for_ever: {"leak"},
-    _asks_on_for_the_dead: {"leak"},
     _kept_refusals_of_dead_nodes: {"leak"},
     _not_recorded: {"record"},
     _told_unasked: {"state"},
     _more_than_wanted: {"twice", "leak"},
     _full_all_the_same: {"max applications"},
-    _turns_overlap: {"alone"},
-    _asked_before_it_is_told: {"behind"},
     _turns_never_end: {"left pending"},
-    _no_refused_ask_gives_way: {"its turn"},
     _nobody_in_line_is_called: {"left pending"},
 }
 # Lives in which what comes up seldom comes up; then all others are tried.
@@ -371,10 +292,8 @@ HINTS: dict[Break, list[int]] = {
     _forgotten_and_not_tried: [21],
     _kept_refusals_of_dead_nodes: [12],
     _more_than_wanted: [37],
-    _not_counted_as_running: [62],
     _preempts_others: [39, 19],
     _preempts_too_many: [19],
-    _replaced_elsewhere: [7],
     _full_all_the_same: [15],
     _preempts_unasked: [8],
 }

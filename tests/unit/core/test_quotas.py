@@ -270,3 +270,41 @@ def test_nothing_is_ever_over_its_quota(seed: int) -> None:
 def test_bytes_of_texts_are_those_of_utf_8() -> None:
     assert text_bytes({"aä": "€", "": "x"}) == 3 + 3 + 1
     assert text_bytes({"k": "\ud800"}) == 4  # a lone surrogate, from a state of an older version
+
+
+# What mutants of the quotas showed to be untested.
+
+
+def test_what_adds_nothing_is_accepted_also_over_a_quota_that_was_lowered() -> None:
+    cluster = limited().having({"n1": {"vcore": 1}, "n2": {"vcore": 1}})
+    quotas = cluster.core.quotas
+    cluster.do(SetQuotas(QuotaLimits(nodes=1)))
+    assert quotas.problem(QuotaKind.NODES, 0) == ""
+    assert quotas.problem(QuotaKind.NODES, -1) == ""
+    assert refused_of(cluster) == {}
+    assert quotas.problem(QuotaKind.NODES, 1)
+    assert refused_of(cluster) == {QuotaKind.NODES: 1}
+
+
+def test_a_quota_of_one_is_a_quota() -> None:
+    cluster = limited(asks=1, allocations=1, text_bytes=1)
+    quotas = cluster.core.quotas
+    assert quotas.asks_problem(1, 1) == ""
+    assert quotas.asks_problem(2, 0) == "quota asks: 2 with this one, expected at most 1 for this resource manager"
+    assert (
+        quotas.asks_problem(0, 2) == "quota text_bytes: 2 with this one, expected at most 1 for this resource manager"
+    )
+    assert refused_of(cluster) == {QuotaKind.ASKS: 1, QuotaKind.TEXT_BYTES: 1}
+    cluster = limited(allocations=1)
+    assert cluster.core.quotas.asks_problem(2, 0).startswith("quota allocations: 2 with this one")
+
+
+def test_each_refused_configuration_counts() -> None:
+    cluster = limited(queues=2)
+    quotas = cluster.core.quotas
+    assert quotas.queues_problem(2) == ""
+    for wanted in (3, 4):
+        expected = f"quota queues: {wanted} with this configuration, expected at most 2 for this resource manager"
+        assert quotas.queues_problem(wanted) == expected
+    assert refused_of(cluster) == {QuotaKind.QUEUES: 2}
+    assert refused_of(cluster) == {}

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from muster_client.access import PLAIN, Access
-from muster_client.channel import RenewedChannel
+from muster_client.channel import Channel, RenewedChannel
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.stream import Metadata
 
@@ -34,6 +34,7 @@ class GatewayClient:
     :param credentials: of the channel; None: plain text.
     :param metadata: sent with every call.
     :param access: TLS and token; ``credentials`` come first.
+    :param channel: makes the calls, in place of one to ``address``. The client closes it.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class GatewayClient:
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
         access: Access = PLAIN,
+        channel: Channel | None = None,
     ) -> None:
         self._metadata, self._access = metadata, access
         # The gateway's limits count.
@@ -54,7 +56,9 @@ class GatewayClient:
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ]
-        self._channel = RenewedChannel(address, options, access, credentials)
+        self._channel: Channel = (
+            channel if channel is not None else RenewedChannel(address, options, access, credentials)
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ ASKED_S = 10.0
 class Fault:
     """A part that does not work, as the gateway has it.
 
-    :ivar sentence: the beginning of the sentence, up to its first figure.
+    :ivar sentence: the beginning of the sentence, up to the word before its first figure: of several partitions, one
+        may be known to have no scheduler a moment before the others.
     """
 
     part: str
@@ -41,7 +43,35 @@ class Fault:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Fault:
-        return cls(found["part"], found["grade"], re.split(r"\d", found["sentence"])[0].strip(), found["remedy"])
+        return cls(found["part"], found["grade"], re.split(r"\s\S*\s?\d", found["sentence"])[0], found["remedy"])
+
+
+class Times:
+    """How long after a change of a part each reader tells of it: figures for people, which no test judges.
+
+    They go into ``out`` (JSON): change, reader, seconds.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out, self._change, self._began_s = out, "", 0.0
+        self._found: dict[str, dict[str, float]] = {}
+
+    def begin(self, change: str) -> None:
+        """Notes that a part ends or comes back now."""
+        self._change, self._began_s = change, asyncio.get_running_loop().time()
+        self._found[change] = {}
+
+    async def of(self, reader: str, waiting: Awaitable[Any]) -> Any:
+        """Waits, and notes how long after the change the wait ended."""
+        result = await waiting
+        if self._change:
+            self._found[self._change][reader] = round(asyncio.get_running_loop().time() - self._began_s, 1)
+            self._out.parent.mkdir(parents=True, exist_ok=True)
+            self._out.write_text(json.dumps(self._found, indent=1))
+        return result
+
+
+TIMES = Times(Path(__file__).parents[2] / ".artefacts" / "page" / "health-seconds.json")
 
 
 @dataclass

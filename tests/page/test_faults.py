@@ -23,7 +23,7 @@ from muster_client import node
 from muster_client.access import Access
 from page import world
 from page.conftest import Opened
-from page.readers import VIEWS, Fault, Readers
+from page.readers import TIMES, VIEWS, Fault, Readers
 from playwright.async_api import expect
 from up import Up
 from waiting import eventually
@@ -60,7 +60,7 @@ async def every_reader_tells(
         right = right and sentence in state["sentence"]
         return Fault.of(state) if right else None
 
-    fault: Fault = await eventually(found, f"REST tells of {part}", PATIENCE_S, every_s=0.1)
+    fault: Fault = await TIMES.of("REST", eventually(found, f"REST tells of {part}", PATIENCE_S, every_s=0.1))
     assert fault.remedy
     told: dict[str, Callable[[], Awaitable[bool]]] = {
         "/health": lambda: _has(readers.text("/health"), fault.part, fault.sentence, fault.remedy),
@@ -75,14 +75,17 @@ async def every_reader_tells(
         told["an RM's description"] = lambda: _has(readers.text("/ws/v1/resource-managers"), UNSCHEDULED)
     await asyncio.gather(
         _views_tell(readers, fault),
-        *(eventually(ask, f"{name} tells of {fault}", PATIENCE_S, every_s=0.1) for name, ask in told.items()),
+        *(
+            TIMES.of(name, eventually(ask, f"{name} tells of {fault}", PATIENCE_S, every_s=0.1))
+            for name, ask in told.items()
+        ),
     )
     return fault
 
 
 async def _views_tell(readers: Readers, fault: Fault) -> None:
-    for view in VIEWS:
-        await readers.page_tells(fault, view)
+    for number, view in enumerate(VIEWS):
+        await TIMES.of("page" if number == 0 else "page, last view", readers.page_tells(fault, view))
 
 
 async def every_reader_is_green(readers: Readers) -> None:
@@ -95,12 +98,15 @@ async def every_reader_is_green(readers: Readers) -> None:
     async def healthy() -> bool:
         return (await readers.command("health", f"grpc://{readers.gateway}", *readers.flags))[0] == 0
 
-    await eventually(ok, "REST is green", PATIENCE_S, every_s=0.1)
+    await TIMES.of("REST", eventually(ok, "REST is green", PATIENCE_S, every_s=0.1))
     await asyncio.gather(
-        readers.page_is_green("overview"),
-        eventually(served, "/health is green", PATIENCE_S, every_s=0.1),
-        eventually(healthy, "muster health is green", PATIENCE_S, every_s=0.1),
-        eventually(lambda: _has(_top(readers), "Muster ok"), "top is green", PATIENCE_S, every_s=0.1),
+        TIMES.of("page", readers.page_is_green("overview")),
+        TIMES.of("/health", eventually(served, "/health is green", PATIENCE_S, every_s=0.1)),
+        TIMES.of("muster health", eventually(healthy, "muster health is green", PATIENCE_S, every_s=0.1)),
+        TIMES.of(
+            "muster top",
+            eventually(lambda: _has(_top(readers), "Muster ok"), "top is green", PATIENCE_S, every_s=0.1),
+        ),
     )
 
 
@@ -193,10 +199,12 @@ async def test_every_reader_tells_which_service_does_not_work(
     name: str, deployment: Deployment, broker: servers.Server, readers: Readers
 ) -> None:
     broken = BROKEN[name]
+    TIMES.begin(f"{name}: ends")
     broken.end(deployment, broker)
     try:
         await every_reader_tells(readers, broken.part, rm=broken.rm)
     finally:
+        TIMES.begin(f"{name}: is back")
         await asyncio.to_thread(broken.restore, deployment, broker)
     await every_reader_is_green(readers)
 
@@ -227,10 +235,10 @@ async def test_readers_without_a_gateway_say_that_it_is_away(deployment: Deploym
     page = readers.page
     await readers.show("overview")
     await expect(page.locator(".gauge")).to_have_count(1)
+    TIMES.begin("no gateway: ends")
     deployment.processes["gateway"].kill()
     fault = Fault("gateway", "failed", "it does not answer this page", "start it, or repair the connection to it")
-    for view in VIEWS:
-        await readers.page_tells(fault, view)
+    await _views_tell(readers, fault)
     await readers.show("overview")
     await expect(page.locator("#whole")).to_contain_text("The figures below are of")
     await expect(page.locator("main")).to_have_attribute("data-old", "yes")
@@ -238,6 +246,7 @@ async def test_readers_without_a_gateway_say_that_it_is_away(deployment: Deploym
     assert (code, "nothing answers at" in said, "is `muster up` running?" in said) == (1, True, True), said
     code, said = await readers.command("health", f"grpc://{readers.gateway}")
     assert (code, "gateway" in said) == (1, True), said
+    TIMES.begin("no gateway: is back")
     await deployment.restart("gateway")
     await every_reader_is_green(readers)
 
@@ -254,12 +263,14 @@ async def test_every_reader_tells_that_the_disk_is_full(chromium: str, opened: O
             readers = Readers(muster.grpc, muster.http, muster.process.log_file, await opened(muster.http))
             async with world.Rm(muster, "rm", world.LARGE) as rm:
                 await every_reader_is_green(readers)
+                TIMES.begin("full disk: ends")
                 disk.fill()
                 # (The log knows it from its first write. The client sends it again when there is room.)
                 await rm.client.send_nodes([node("n", {"vcore": 1_000})])
                 await every_reader_tells(readers, "disk", rm="disk is full", sentence="the disk of log")
                 await readers.show("overview")
                 await expect(readers.page.get_by_role("heading", name="No node is known")).to_be_visible()
+                TIMES.begin("full disk: is back")
                 disk.free()
                 await every_reader_is_green(readers)
         finally:
@@ -281,8 +292,10 @@ async def test_every_reader_tells_that_a_certificate_ends(chromium: str, opened:
         flags = ("--tls-ca", str(authorities))
         readers = Readers(muster.grpc, muster.http, muster.process.log_file, page, flags, access)
         await every_reader_is_green(readers)
+        TIMES.begin("a certificate near its end: ends")
         near.server().write(certificate, key)
         await every_reader_tells(readers, "certificates", grade="degraded")
+        TIMES.begin("a certificate near its end: is back")
         far.server().write(certificate, key)
         await every_reader_is_green(readers)
     finally:

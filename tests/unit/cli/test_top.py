@@ -291,6 +291,14 @@ def test_without_figures_the_state_is_shown(
     assert "the view is not reachable" in captured.err
 
 
+def test_figures_of_a_view_that_failed_are_not_waited_for(gateway: MetricsGateway) -> None:
+    for state in (_parts(NOBODY, ("view", FAILED, "it has not answered", "start it")), _parts(NOBODY)):
+        gateway.state = state
+        top(gateway, "--once")
+    short_s, usual_s = gateway.patience_s
+    assert short_s <= 2 < usual_s
+
+
 def test_a_gateway_that_goes_away_is_the_part_that_failed(
     gateway: MetricsGateway, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,17 +102,20 @@ class MetricsGateway(MetricsServicer):
     """A server on a free port.
 
     :ivar asked: the requests, and their metadata.
+    :ivar patience_s: for how long each call of Get would have waited.
     :ivar answers: the messages of Watch (Get returns the first), or a status and its details, with which the call ends.
     :ivar state: the state of the whole; None: an older gateway, which does not have it.
     """
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, dict[str, str]]] = []
+        self.patience_s: list[float] = []
         self.answers: list[Answer] = [snapshot()]
         self.state: health_pb2.SystemHealth | tuple[grpc.StatusCode, str] | None = None
         self.address = ""
 
     def Get(self, request: Any, context: Any) -> Any:
+        self.patience_s.append(context.time_remaining())
         return next(self.Watch(request, context))
 
     def Watch(self, request: Any, context: Any) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 from muster_client.access import Access
+from muster_client.admin import DEFAULT_TIMEOUT_S
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.health_client import HealthClient
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot, as_json
@@ -35,6 +36,8 @@ _OTHER_LINES, _QUEUES_MIN = 33, 5
 _OTHER_COLUMNS, _OTHER_COLUMNS_NARROW, _TYPE_COLUMN = 70, 32, 16
 # A narrower screen has percentages without bars, so that GPUs have room.
 _WIDE = 110
+# A view that has failed may answer all the same, but nobody should wait for it to learn that it has failed.
+_FAILED_VIEW_S = 2.0
 _AGAIN_S = 1.0  # between attempts at a gateway that does not answer
 HealthSource = Callable[[], Awaitable[SystemHealthDao | None]]
 
@@ -92,8 +95,9 @@ async def _show(asked: Asked, access: Access) -> None:
 async def _print_once(client: MetricsClient, health: HealthSource, asked: Asked) -> None:
     """Prints the state, and the figures. Raises AdminFailed or AdminRefused after the state if there are no figures."""
     state = await health()
+    view_failed = state is not None and any(each.part == "view" and each.grade == "failed" for each in state.parts)
     try:
-        now = await _get(client, asked)
+        now = await _get(client, asked, _FAILED_VIEW_S if view_failed else DEFAULT_TIMEOUT_S)
     except (AdminFailed, AdminRefused):
         if not asked.as_json:
             _print_health(state)
@@ -222,8 +226,10 @@ def _fitted(
 # ---- asked -----------------------------------------------------------------------------------------------------------
 
 
-async def _get(client: MetricsClient, asked: Asked) -> MetricsSnapshot:
-    return await client.get(asked.rm_id, partition=asked.partition, queue=asked.queue, nodes_max=asked.nodes)
+async def _get(client: MetricsClient, asked: Asked, timeout_s: float) -> MetricsSnapshot:
+    return await client.get(
+        asked.rm_id, partition=asked.partition, queue=asked.queue, nodes_max=asked.nodes, timeout_s=timeout_s
+    )
 
 
 def _watch(client: MetricsClient, asked: Asked) -> AsyncGenerator[MetricsSnapshot, None]:

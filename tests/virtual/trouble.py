@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import grpc
@@ -40,7 +41,8 @@ def plan_of(seed: int, seconds: float, processes: Sequence[str], rms: int) -> tu
         if not deck:
             deck = [kind for kind, count in KINDS.items() for _ in range(count)]
             dice.shuffle(deck)
-        faults.append(_drawn(dice, deck.pop(), round(at_s, 3), processes, rms))
+        fault = _drawn(dice, deck.pop(), round(at_s, 3), processes, rms)
+        faults.append(replace(fault, for_s=round(min(fault.for_s, seconds - 1.0 - fault.at_s), 3)))
         at_s += dice.uniform(*GAP_S)
     return tuple(faults)
 

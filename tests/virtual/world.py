@@ -21,6 +21,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, Record
 from muster_bus.settings import LogSettings
+from muster_bus.worker_settings import WorkerSettings
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.history.sink import FlushPolicy
 from muster_event_publisher.settings import PublisherSettings
@@ -217,13 +218,15 @@ def _gateway(world: World, process: Process, log: Log, clock: SystemClock) -> Ga
 
 
 def _scheduler(world: World, process: Process, log: Log, clock: SystemClock) -> SchedulerService:
-    settings = SchedulerSettings(check_invariants_every_s=world.check_every_s)
+    settings = SchedulerSettings(
+        check_invariants_every_s=world.check_every_s, worker=WorkerSettings(max_output_records=4000, idle_wait_s=5.0)
+    )
     return SchedulerService(settings, log, world.settings.topics(), clock, chance=process.chance())
 
 
 def _view(world: World, process: Process, log: Log, clock: SystemClock) -> ViewService:
     assert process.life is not None
-    settings = ViewSettings(http_address="", publisher_url="", idle_interval_s=1.0)
+    settings = ViewSettings(http_address="", publisher_url="", idle_interval_s=1.0, poll_s=5.0)
     service = ViewService(settings, log, world.settings.topics(), clock, with_others=True)
     site = world.web.sites["view"] = Site(service.asgi, process.life.task)
     process.life.on_death(site.vanish)
@@ -234,7 +237,7 @@ def _publisher(world: World, process: Process, log: Log, clock: SystemClock) -> 
     assert process.life is not None
     sink = _History(world)
     service = PublisherService(
-        PublisherSettings(http_address="", grpc_address="", view_url=""),
+        PublisherSettings(http_address="", grpc_address="", view_url="", poll_s=5.0),
         log,
         world.settings.topics(),
         clock,

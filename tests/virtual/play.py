@@ -27,6 +27,7 @@ from virtual.faults import CALM, STORMY, Rates
 from virtual.http import fetch
 from virtual.incarnations import Incarnation
 from virtual.loop import OWNER, VirtualLoop
+from virtual.operator import Operator
 from virtual.rms import VirtualRm
 from virtual.trouble import Trouble, plan_of
 from virtual.world import PARTITIONS, World
@@ -35,6 +36,7 @@ SLOWER = 8.0  # what an RM does every so often is rarer than in a storm, whose h
 QUIET_S = 20.0
 RMS = 4
 ASKS_PER_HOUR = 6_500  # the RMs go on until there are no faults any more: they ask for more than half as much again
+Detail = si.EventRecord.ChangeDetail
 _SHOWN = 20  # findings that are told
 PROCESSES = ("scheduler-1", "scheduler-2", "view", "event-publisher", "gateway-1", "gateway-2")
 
@@ -171,15 +173,20 @@ async def _play(world: World, plan: Plan, played: Played) -> None:
         await world.until(lambda: all(each.is_up for each in world.processes.values()), "all processes serve")
         rms = [RmProcess(world, plan, number, rm_id, over) for number, rm_id in enumerate(rm_ids(plan.rms))]
         troubling = world.loop.create_task(Trouble(world, rms).run(plan.faults))
-        working = [*(each.working for each in rms)]
+        operator = Operator(world, [each.rm.rm_id for each in rms])
+        operating = operator.life.task(operator.run())
+        working = [*(each.working for each in rms), operating]
         await asyncio.wait([*working, troubling], timeout=plan.seconds, return_when=asyncio.FIRST_EXCEPTION)
         _raise(rms)
         await asyncio.wait([*working, troubling], timeout=30.0, return_when=asyncio.FIRST_EXCEPTION)
         troubling.result()
+        operating.cancel()
+        await asyncio.wait({operating})
         world.rates = CALM
         over.set()
         world.say("the faults are over")
         await world.until(lambda: all(each.is_up for each in world.processes.values()), "all processes serve again")
+        await asyncio.wait({operator.life.task(operator.resume_all())})
         done = asyncio.gather(*(asyncio.shield(each.working) for each in rms))
         await asyncio.wait({done}, timeout=plan.seconds * 3)
         assert done.done(), "the RMs did not ask for all"
@@ -200,6 +207,9 @@ async def _play(world: World, plan: Plan, played: Played) -> None:
     for one in found:
         for law in LAWS:
             played.findings += law(one)
+    for one in found:
+        world.counts.update(f"event: {Detail.Name(each.record.eventChangeDetail)}" for each in one.events)
+        world.counts.update(f"heard: {each.what}" for each in one.heard)
     for each in rms:
         world.counts["streams lost"] += each.rm.client.metrics.streams_lost
         world.counts["allocated"] += sum(heard.what == "new" for heard in each.rm.heard)
@@ -217,6 +227,7 @@ def _digest(world: World) -> str:
 
 
 def _raise(rms: list[RmProcess]) -> None:
+    """Raises what ended an RM."""
     for each in rms:
         if each.working.done():
             each.working.result()
@@ -297,7 +308,8 @@ def _counting(counts: Counter[str]) -> Iterator[None]:
     def count(_: Any, __: str, line: MutableMapping[str, Any]) -> Any:
         owner = OWNER.get()
         if owner is None or not owner.dead:  # (what is dropped says something, too)
-            counts[f"log: {line['event']}"] += 1
+            about = line.get("reason") or str(line.get("status") or "").partition(":")[0]
+            counts[f"log: {line['event']}{about and f' ({about})'}"] += 1
         raise structlog.DropEvent
 
     before = structlog.get_config()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from chaos.storm.workload import StormRm, size_of_node
+from chaos.storm.workload import StormRm, configuration, size_of_node
 from muster_client import Rejection, application, existing_allocation, node
 from muster_client.errors import ReregistrationNeeded
 from muster_proto.muster.v1 import callbacks_pb2 as pb
@@ -52,6 +52,7 @@ class VirtualRm(StormRm):
         while not self._confirm.empty():
             self._confirm.get_nowait()
         await self.client.register()
+        self.config, self._in_doubt = configuration(0), None
         kept = {app for app, _ in self._apps}
         self._removed |= {asked.app for asked in self.asked.values() if asked.app not in kept and asked.app != "nobody"}
         for key, asked in self.asked.items():

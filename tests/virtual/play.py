@@ -22,6 +22,7 @@ from event_books_shown import of_rest
 from muster_bus.topics import Topics
 from muster_proto.si.v1 import si_pb2 as si
 
+from virtual import module_state
 from virtual.calls import Channel, Line
 from virtual.faults import CALM, STORMY, Rates
 from virtual.http import fetch
@@ -98,6 +99,7 @@ def stormy(seed: int, seconds: float, asks: int = 0) -> Plan:
 
 def play(plan: Plan) -> Played:
     """Plays a plan from its begin to the auditor's verdict."""
+    module_state.reset()
     loop = VirtualLoop(plan.seed)
     played = Played(plan)
     with _counting(played.counts), _collected():

@@ -13,10 +13,11 @@ import pytest
 from chaos.storm.auditor import Finding
 from chaos.storm.plan import Fault
 
+from virtual import module_state
 from virtual.faults import CALM, STORMY
 from virtual.incarnations import Incarnation
 from virtual.loop import Stuck, VirtualLoop
-from virtual.play import Plan, Played, stormy
+from virtual.play import Plan, Played, play, stormy
 from virtual.rare import missing
 from virtual.shrink import shrink
 
@@ -208,6 +209,21 @@ def test_others_live_on() -> None:
         return heard
 
     assert Counter(run(1, work())) == {"first": 2, "second": 4}
+
+
+def test_state_of_modules_is_named_and_reset() -> None:
+    play(stormy(1, 30.0))  # imports what is imported late
+    before = module_state.sizes()
+    play(stormy(2, 60.0))
+    after = module_state.sizes()
+    changed = {name for name, size in after.items() if before.get(name) != size}
+    assert changed - set(module_state.NAMED) == set()
+    assert set(module_state.NAMED) <= set(after)
+    module_state.reset()
+    emptied = module_state.sizes()
+    assert [name for name in module_state.NAMED if emptied[name] not in (0, (0, "[]"), (0, "{}"))] == [
+        "muster_gateway.response_reader._FEEDS"
+    ]
 
 
 # ---- plans ----------------------------------------------------------------------------------------------------------

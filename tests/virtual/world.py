@@ -36,6 +36,7 @@ from muster_view import ViewService
 from muster_view.settings import ViewSettings
 from unit.publisher.memory_sink import MemorySink, MemoryTarget
 
+from virtual import module_state
 from virtual.calls import Channel, Network, Server, later
 from virtual.faults import ProcessFaults, Rates
 from virtual.http import Site, Web
@@ -151,6 +152,7 @@ class Process:
             return
         self.service, self.is_up = None, False
         life.die()
+        module_state.reset()
         self.world.say(f"{life.name} is dead")
         self.again(again_s)
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import hashlib
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,11 @@ from chaos.storm.evidence import Evidence, row_of
 from chaos.storm.plan import Fault, under_way
 from chaos.storm.workload import StormRm
 from event_books_shown import of_rest
+from muster_bus.errors import BusError
 from muster_bus.topics import Topics
 from muster_proto.si.v1 import si_pb2 as si
+from prometheus_client import REGISTRY
+from prometheus_client import Counter as Metered
 
 from virtual import module_state
 from virtual.calls import Channel, Line
@@ -100,9 +104,10 @@ def stormy(seed: int, seconds: float, asks: int = 0) -> Plan:
 def play(plan: Plan) -> Played:
     """Plays a plan from its begin to the auditor's verdict."""
     module_state.reset()
+    metered = _metered()
     loop = VirtualLoop(plan.seed)
     played = Played(plan)
-    with _counting(played.counts), _collected():
+    with _counting(played), _collected():
         asyncio.set_event_loop(loop)
         try:
             world = World(plan.seed, loop, plan.rates)
@@ -119,6 +124,7 @@ def play(plan: Plan) -> Played:
             played.turns = loop.turns
             played.counts.update(world.counts)
             played.counts["asks"] = played.asks
+            played.counts.update(_metered() - metered)
             played.digest = _digest(world)
             played.findings += [Finding("process", "all", each) for each in world.failures]
         finally:
@@ -219,6 +225,19 @@ async def _play(world: World, plan: Plan, played: Played) -> None:
         each.life.die()
 
 
+def _metered() -> Counter[str]:
+    """The product's counters of what happened."""
+    counters = {each for each in REGISTRY._names_to_collectors.values() if isinstance(each, Metered)}
+    found: Counter[str] = Counter()
+    for each in counters:
+        for family in each.collect():
+            for sample in family.samples:
+                if sample.name.endswith("_total"):
+                    about = [value for value in sample.labels.values() if not value.startswith("rm-")]
+                    found[" ".join(["metric:", sample.name.removesuffix("_total"), *about])] += round(sample.value)
+    return found
+
+
 def _digest(world: World) -> str:
     found = hashlib.sha256("\n".join(world.lines).encode())
     for (topic, partition), tail in sorted(world.store.tails.items()):
@@ -304,12 +323,17 @@ async def _shown(world: World, evidence: Evidence) -> None:
 
 
 @contextlib.contextmanager
-def _counting(counts: Counter[str]) -> Iterator[None]:
-    """Log lines are counted, not written."""
+def _counting(played: Played) -> Iterator[None]:
+    """Log lines are counted, not written. One with a traceback is a finding: the product did not expect that."""
+    counts = played.counts
 
     def count(_: Any, __: str, line: MutableMapping[str, Any]) -> Any:
         owner = OWNER.get()
         if owner is None or not owner.dead:  # (what is dropped says something, too)
+            if line.get("exc_info"):
+                error = line["exc_info"] if isinstance(line["exc_info"], BaseException) else sys.exc_info()[1]
+                if not isinstance(error, BusError):
+                    played.findings.append(Finding("log", "all", f"{line['event']}: {error!r}"))
             about = line.get("reason") or str(line.get("status") or "").partition(":")[0]
             counts[f"log: {line['event']}{about and f' ({about})'}"] += 1
         raise structlog.DropEvent

@@ -239,7 +239,7 @@ def _publisher(world: World, process: Process, log: Log, clock: SystemClock) -> 
     assert process.life is not None
     sink = _History(world)
     service = PublisherService(
-        PublisherSettings(http_address="", grpc_address="", view_url="", poll_s=5.0),
+        PublisherSettings(http_address="", grpc_address="", view_url="", poll_s=5.0, backfill_records_max=2000),
         log,
         world.settings.topics(),
         clock,

@@ -1,7 +1,7 @@
 """What a run must have met: each kind of fault, and branches of the product that are seldom taken.
 
-A branch is known by what the product says of it: a line of its log, one of its counters, a kind of event. A run of CI in
-which one never happened fails: then either the plan of faults, or a list here, is no longer true.
+A branch is known by what the product says of it: a line of its log, one of its counters, a kind of event. A run of CI
+in which one never happened fails: then either the plan of faults, or a list here, is no longer true.
 """
 
 from __future__ import annotations

@@ -251,6 +251,9 @@ bench-external: install-dev ## what other managers' resources cost: 5,000 nodes 
 bench-view: install-dev ## what readers cost decisions, and how fast they are answered: dumps, 1,000 requests/s; JSON
 	@$(BIN)/python -m bench.view_bench $(BENCH_ARGS)
 
+bench-positions: install-dev ## what a read with the newest position costs under 5,000 asks/s: p50 and p99 with and without; JSON
+	@$(BIN)/python -m bench.positions_bench $(BENCH_ARGS)
+
 bench-failover: install-dev ## how long nothing is decided when a scheduler is killed or stopped, at 100,000 allocations; JSON
 	@$(BIN)/python -m bench.failover_bench $(BENCH_ARGS)
 

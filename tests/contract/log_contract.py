@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 from muster_bus.errors import BadRecord, Fenced, LogClosed, OffsetGone, RecordTooLarge, TopicMismatch
-from muster_bus.log import Log, LogReader, OutRecord, Record
+from muster_bus.log import Log, LogReader, OutRecord, Record, end_of
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 
@@ -370,6 +370,18 @@ class LogContract:
         assert await (await again.writer("test")).append(OutRecord(topics.requests, 0, b"k", b"v")) > last
 
     # ---- life -----------------------------------------------------------------------------------------------------
+
+    async def test_a_log_is_the_same_one_when_it_is_opened_again(self, bench: Bench, bus: Log, topics: Topics) -> None:
+        identity = await bus.identity()
+        assert identity
+        await (await bus.writer("test")).append(OutRecord(topics.requests, 0, b"k", b"v"))
+        assert await bus.identity() == identity
+        await bus.close()
+        with pytest.raises(LogClosed):
+            await bus.identity()
+        again = await bench.open()
+        assert await again.identity() == identity
+        assert await end_of(again, topics.requests, 0) > 0
 
     async def test_another_number_of_partitions_is_refused(self, bench: Bench, bus: Log) -> None:
         await bus.close()

@@ -166,7 +166,7 @@ def test_the_superset_has_nothing_that_is_in_neither_generation() -> None:
         assert ours == known, name
 
 
-def test_musters_own_fields_are_the_response_numbers_only() -> None:
+def test_musters_own_fields_are_the_responses_numbers_and_positions_only() -> None:
     own = {
         (message.name, one.name, one.number)
         for message in all_messages(si.DESCRIPTOR.message_types_by_name.values())
@@ -174,7 +174,9 @@ def test_musters_own_fields_are_the_response_numbers_only() -> None:
         if one.number >= OWN_FIELDS_FROM
     }
     assert own == {
-        (name, "responseSequence", 50_001) for name in ("AllocationResponse", "ApplicationResponse", "NodeResponse")
+        (name, *field)
+        for name in ("AllocationResponse", "ApplicationResponse", "NodeResponse")
+        for field in (("responseSequence", 50_001), ("position", 50_002))
     }
 
 

@@ -25,6 +25,7 @@ from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.si.v1 import si_pb2
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
+from unstamped import STAMP
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
 Code = grpc.StatusCode
@@ -95,6 +96,7 @@ def _essence(kind: str, value: bytes) -> bytes:
         "state_ns",
         "tally",
         "clock",
+        *STAMP,
     ):
         rm.ClearField(counter)
     return rm.SerializeToString(deterministic=True)

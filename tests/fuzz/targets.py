@@ -176,7 +176,8 @@ def _state(data: bytes) -> None:
         with suppress(CodecError):
             read(record)
     event_codec.registered_extra_config(value)
-    event_codec.is_stopped(value)
+    event_codec.recorded_rm(value)
+    event_codec.forgotten_stamp(value)
     event_codec.queue_of_application(value)
     folder = StateFolder()
     for name, content in _lived().state.items():

@@ -45,6 +45,7 @@ from muster_scheduler.machine import SchedulerMachine
 from muster_si.constants import APP_TAG_CREATE_FORCE, FOREIGN, NODE_PARTITION, REQUIRED_NODE_TAG
 from muster_state import source_codec as external_codec
 from muster_state.source_codec import SourceNote
+from unstamped import STAMP, unstamped
 
 RM = "rm"
 SECOND_NS = 1_000_000_000
@@ -398,6 +399,8 @@ class Player:
                 rm = state_pb2.RmObject.FromString(value)
                 rm.ClearField("next_response_sequence")
                 rm.ClearField("last_allocation_response")
+                for name in STAMP:
+                    rm.ClearField(name)
                 for field in ("decisions", "deciding_spread", "wait_spread"):
                     rm.tally.ClearField(field)
                 objects[key] = rm.SerializeToString(deterministic=True)
@@ -411,9 +414,9 @@ class Player:
                 self.answers.append((kind.name, field.name, item.SerializeToString(deterministic=True)))
 
     def _placeless(self, record: OutRecord) -> OutRecord:
-        """Returns an audit entry without its request's place, which depends on the number of messages."""
+        """Returns a record without its request's place, which depends on the number of messages."""
         if record.topic != self.topics.audit:
-            return record
+            return unstamped(record)
         entry = audit_pb2.AuditEntry.FromString(record.value or b"")
         entry.ClearField("id")
         entry.ClearField("request_offset")

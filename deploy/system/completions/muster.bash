@@ -9,7 +9,7 @@ _muster() {
   prev="${COMP_WORDS[COMP_CWORD-1]}"
 
   # Build list of options that take values (to skip their arguments)
-  local options_with_values='--accept --action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
+  local options_with_values='--accept --action --address --after --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
 
   # Build list of all valid command names (to distinguish from positionals)
   local all_commands='admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump end-application event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues repair replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
@@ -104,7 +104,7 @@ _muster() {
           ;;
         "audit")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--gateway" "--data-dir" "--rm" "--identity" "--action" "--result" "--since" "--until" "--last" "--follow" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--settings" "--set" "--help" "-h" "--version")
+            local -a _c=("--gateway" "--data-dir" "--rm" "--identity" "--action" "--result" "--since" "--until" "--last" "--follow" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--settings" "--set" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -159,6 +159,9 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --tls-server)
+                COMPREPLY=()
+                ;;
+              --after)
                 COMPREPLY=()
                 ;;
               --settings)
@@ -417,7 +420,7 @@ _muster() {
           ;;
         "get")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--http" "--rm" "--partition" "--state" "--where" "--sort" "--columns" "--output" "-o" "--watch" "-w" "--interval" "--timeout-s" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--http" "--rm" "--partition" "--state" "--where" "--sort" "--columns" "--output" "-o" "--watch" "-w" "--interval" "--timeout-s" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -487,6 +490,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 case ${positional_count} in
                   0)
@@ -507,7 +513,7 @@ _muster() {
           ;;
         "health")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--address" "--process" "--json" "--timeout-s" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--address" "--process" "--json" "--timeout-s" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -538,6 +544,9 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --tls-server)
+                COMPREPLY=()
+                ;;
+              --after)
                 COMPREPLY=()
                 ;;
               *)
@@ -677,7 +686,7 @@ _muster() {
           ;;
         "replay-trace")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--trace" "--gateway" "--http" "--rm-id" "--chunk" "--asks-per-s" "--timeout-s" "--json" "--keep" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--trace" "--gateway" "--http" "--rm-id" "--chunk" "--asks-per-s" "--timeout-s" "--json" "--keep" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -726,6 +735,9 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --tls-server)
+                COMPREPLY=()
+                ;;
+              --after)
                 COMPREPLY=()
                 ;;
               *)
@@ -874,7 +886,7 @@ _muster() {
           ;;
         "top")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--gateway" "--rm" "--partition" "--queue" "--nodes" "--interval" "--once" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--gateway" "--rm" "--partition" "--queue" "--nodes" "--interval" "--once" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -917,6 +929,9 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --tls-server)
+                COMPREPLY=()
+                ;;
+              --after)
                 COMPREPLY=()
                 ;;
               *)
@@ -1129,7 +1144,7 @@ _muster() {
       case "${cmd_path[@]}" in
         "admin drain")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--node" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--node" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1171,6 +1186,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -1179,7 +1197,7 @@ _muster() {
           ;;
         "admin dump")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--output" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--output" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1218,6 +1236,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -1226,7 +1247,7 @@ _muster() {
           ;;
         "admin end-application")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--application" "--partition" "--reason" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--application" "--partition" "--reason" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1271,6 +1292,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -1279,7 +1303,7 @@ _muster() {
           ;;
         "admin forget")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--resource-manager" "--force" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--resource-manager" "--force" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1318,6 +1342,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -1326,7 +1353,7 @@ _muster() {
           ;;
         "admin pause")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--reason" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--reason" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1365,6 +1392,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -1373,7 +1403,7 @@ _muster() {
           ;;
         "admin resume")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1407,6 +1437,9 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --tls-server)
+                COMPREPLY=()
+                ;;
+              --after)
                 COMPREPLY=()
                 ;;
               *)
@@ -1417,7 +1450,7 @@ _muster() {
           ;;
         "admin rms")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1453,6 +1486,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -1461,7 +1497,7 @@ _muster() {
           ;;
         "admin undrain")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--node" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--node" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1503,6 +1539,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -1511,7 +1550,7 @@ _muster() {
           ;;
         "admin validate")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--file" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--file" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1548,6 +1587,9 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --tls-server)
+                COMPREPLY=()
+                ;;
+              --after)
                 COMPREPLY=()
                 ;;
               *)
@@ -1558,7 +1600,7 @@ _muster() {
           ;;
         "config apply")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--file" "--rm" "--gateway" "--timeout-s" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--file" "--rm" "--gateway" "--timeout-s" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1595,6 +1637,9 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --tls-server)
+                COMPREPLY=()
+                ;;
+              --after)
                 COMPREPLY=()
                 ;;
               *)
@@ -1801,7 +1846,7 @@ _muster() {
           ;;
         "events batch")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--gateway" "--rm" "--app" "--queue" "--object" "--type" "--change" "--detail" "--start" "--since" "--newest" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--count" "--timeout-s" "--help" "-h" "--version")
+            local -a _c=("--gateway" "--rm" "--app" "--queue" "--object" "--type" "--change" "--detail" "--start" "--since" "--newest" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--count" "--timeout-s" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1859,6 +1904,9 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --tls-server)
+                COMPREPLY=()
+                ;;
+              --after)
                 COMPREPLY=()
                 ;;
               --count)
@@ -1875,7 +1923,7 @@ _muster() {
           ;;
         "events watch")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--gateway" "--rm" "--app" "--queue" "--object" "--type" "--change" "--detail" "--start" "--since" "--newest" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--requests" "--requests-only" "--help" "-h" "--version")
+            local -a _c=("--gateway" "--rm" "--app" "--queue" "--object" "--type" "--change" "--detail" "--start" "--since" "--newest" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--requests" "--requests-only" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1935,6 +1983,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -1943,7 +1994,7 @@ _muster() {
           ;;
         "explain application")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--application" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--application" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -1985,6 +2036,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -1993,7 +2047,7 @@ _muster() {
           ;;
         "explain ask")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--application" "--key" "--partition" "--when" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--application" "--key" "--partition" "--when" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2038,6 +2092,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 case ${positional_count} in
                   0)
@@ -2056,7 +2113,7 @@ _muster() {
           ;;
         "explain node")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--node" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--node" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2098,6 +2155,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 COMPREPLY=()
                 ;;
@@ -2106,7 +2166,7 @@ _muster() {
           ;;
         "explain preemption")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--name" "--key" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--name" "--key" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2151,6 +2211,9 @@ _muster() {
               --tls-server)
                 COMPREPLY=()
                 ;;
+              --after)
+                COMPREPLY=()
+                ;;
               *)
                 case ${positional_count} in
                   0)
@@ -2169,7 +2232,7 @@ _muster() {
           ;;
         "explain queue")
           if [[ ${cur} == -* ]]; then
-            local -a _c=("--queue" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--help" "-h" "--version")
+            local -a _c=("--queue" "--partition" "--gateway" "--rm" "--timeout-s" "--json" "--token-file" "--tls" "--tls-ca" "--tls-cert" "--tls-key" "--tls-server" "--after" "--help" "-h" "--version")
             local _q
             COMPREPLY=()
             for _x in "${_c[@]}"; do
@@ -2209,6 +2272,9 @@ _muster() {
                 COMPREPLY=( $(compgen -f -- "${cur}") )
                 ;;
               --tls-server)
+                COMPREPLY=()
+                ;;
+              --after)
                 COMPREPLY=()
                 ;;
               *)

@@ -6,7 +6,7 @@ function __fish_muster_using_command
     set -l cmd (commandline -opc)
     set -l subcommands
     set -l all_paths '|topics|topics create|topics verify|topics grow|topics describe|config|config check|config diff|config apply|config show|context|context list|context set|context use|context delete|admin|admin rms|admin pause|admin resume|admin forget|admin drain|admin undrain|admin end-application|admin dump|admin validate|events|events watch|events batch|explain|explain ask|explain application|explain queue|explain node|explain preemption|history|history app|history usage|history queues|history nodes|simulate|what-if|up|gateway|scheduler|view|event-publisher|derive|replay-trace|demo|health|backup|restore|verify|repair|migrate|top|get|audit|version|completion|'
-    set -l options_with_values '--accept --action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
+    set -l options_with_values '--accept --action --address --after --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
     set -l all_commands 'admin app application apply ask audit backup batch check completion config context create delete demo derive describe diff drain dump end-application event-publisher events explain forget gateway get grow health history list migrate node nodes pause preemption queue queues repair replay-trace restore resume rms scheduler set show simulate top topics undrain up usage use validate verify version view watch what-if'
     set -l skip_next 0
     # Extract command words (only real subcommand names) from command line
@@ -46,7 +46,7 @@ end
 function __fish_muster_positional_index
     set -l cmd (commandline -opc)
     set -l path_len $argv[1]
-    set -l options_with_values '--accept --action --address --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
+    set -l options_with_values '--accept --action --address --after --app --application --as-it-was --asks-per-s --backup-dir --by --change --chunk --columns --config --config-path --count --data-dir --declare --detail --event-handler --file --from --gateway --goal --group --grpc-address --history --html --http --http-address --identity --interval --json --keep --key --last --life --limit --name --new --newest --node --nodes --object --old --output --part --partition --partitions --plot --processes --queue --reason --resource-manager --result --rm --rm-id --rows --save --search --seed --seeds --set --settings --since --sort --speed --start --state --statement --tick-s --timeout-s --tls --tls-ca --tls-cert --tls-key --tls-server --to --to-data-dir --to-set --to-settings --token-file --trace --type --until --until-s --user --users --where --window -o'
     set -l skip_next 0
     set -l consumed_path 0
     set -l count 0
@@ -139,6 +139,7 @@ complete -c muster -n '__fish_muster_using_command admin drain' -l tls-ca -r -F 
 complete -c muster -n '__fish_muster_using_command admin drain' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin drain' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin drain' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command admin drain' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: admin dump
 complete -c muster -n '__fish_muster_using_command admin dump' -l help -d 'Display this message and exit.'
@@ -155,6 +156,7 @@ complete -c muster -n '__fish_muster_using_command admin dump' -l tls-ca -r -F -
 complete -c muster -n '__fish_muster_using_command admin dump' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin dump' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin dump' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command admin dump' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: admin end-application
 complete -c muster -n '__fish_muster_using_command admin end-application' -l help -d 'Display this message and exit.'
@@ -173,6 +175,7 @@ complete -c muster -n '__fish_muster_using_command admin end-application' -l tls
 complete -c muster -n '__fish_muster_using_command admin end-application' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin end-application' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin end-application' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command admin end-application' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: admin forget
 complete -c muster -n '__fish_muster_using_command admin forget' -l help -d 'Display this message and exit.'
@@ -190,6 +193,7 @@ complete -c muster -n '__fish_muster_using_command admin forget' -l tls-ca -r -F
 complete -c muster -n '__fish_muster_using_command admin forget' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin forget' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin forget' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command admin forget' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: admin pause
 complete -c muster -n '__fish_muster_using_command admin pause' -l help -d 'Display this message and exit.'
@@ -206,6 +210,7 @@ complete -c muster -n '__fish_muster_using_command admin pause' -l tls-ca -r -F 
 complete -c muster -n '__fish_muster_using_command admin pause' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin pause' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin pause' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command admin pause' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: admin resume
 complete -c muster -n '__fish_muster_using_command admin resume' -l help -d 'Display this message and exit.'
@@ -221,6 +226,7 @@ complete -c muster -n '__fish_muster_using_command admin resume' -l tls-ca -r -F
 complete -c muster -n '__fish_muster_using_command admin resume' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin resume' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin resume' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command admin resume' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: admin rms
 complete -c muster -n '__fish_muster_using_command admin rms' -l help -d 'Display this message and exit.'
@@ -236,6 +242,7 @@ complete -c muster -n '__fish_muster_using_command admin rms' -l tls-ca -r -F -d
 complete -c muster -n '__fish_muster_using_command admin rms' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin rms' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin rms' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command admin rms' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: admin undrain
 complete -c muster -n '__fish_muster_using_command admin undrain' -l help -d 'Display this message and exit.'
@@ -253,6 +260,7 @@ complete -c muster -n '__fish_muster_using_command admin undrain' -l tls-ca -r -
 complete -c muster -n '__fish_muster_using_command admin undrain' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin undrain' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin undrain' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command admin undrain' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: admin validate
 complete -c muster -n '__fish_muster_using_command admin validate' -l help -d 'Display this message and exit.'
@@ -269,6 +277,7 @@ complete -c muster -n '__fish_muster_using_command admin validate' -l tls-ca -r 
 complete -c muster -n '__fish_muster_using_command admin validate' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command admin validate' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command admin validate' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command admin validate' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: audit
 complete -c muster -n '__fish_muster_using_command audit' -l help -d 'Display this message and exit.'
@@ -292,6 +301,7 @@ complete -c muster -n '__fish_muster_using_command audit' -l tls-ca -r -F -d 'PE
 complete -c muster -n '__fish_muster_using_command audit' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command audit' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command audit' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command audit' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 complete -c muster -n '__fish_muster_using_command audit' -l settings -r -F -d 'TOML file with a table for each section; MUSTER_SETTINGS can name it too.'
 complete -c muster -n '__fish_muster_using_command audit' -l set -r -d 'One setting as section.field=value (muster config show lists all); repeatable.'
 
@@ -335,6 +345,7 @@ complete -c muster -n '__fish_muster_using_command config apply' -l tls-ca -r -F
 complete -c muster -n '__fish_muster_using_command config apply' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command config apply' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command config apply' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command config apply' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: config check
 complete -c muster -n '__fish_muster_using_command config check' -l help -d 'Display this message and exit.'
@@ -459,6 +470,7 @@ complete -c muster -n '__fish_muster_using_command events batch' -l tls-ca -r -F
 complete -c muster -n '__fish_muster_using_command events batch' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command events batch' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command events batch' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command events batch' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 complete -c muster -n '__fish_muster_using_command events batch' -l count -r -d 'maximum number of events.'
 complete -c muster -n '__fish_muster_using_command events batch' -l timeout-s -r -d 'how long to wait for each 1,000 of them.'
 
@@ -484,6 +496,7 @@ complete -c muster -n '__fish_muster_using_command events watch' -l tls-ca -r -F
 complete -c muster -n '__fish_muster_using_command events watch' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command events watch' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command events watch' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command events watch' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 complete -c muster -n '__fish_muster_using_command events watch' -l requests -d 'also print the RM'\''s notifications about asks, which have no id.'
 complete -c muster -n '__fish_muster_using_command events watch' -l requests-only -d 'print only these.'
 
@@ -514,6 +527,7 @@ complete -c muster -n '__fish_muster_using_command explain application' -l tls-c
 complete -c muster -n '__fish_muster_using_command explain application' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command explain application' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command explain application' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command explain application' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: explain ask
 complete -c muster -n '__fish_muster_using_command explain ask' -l help -d 'Display this message and exit.'
@@ -533,6 +547,7 @@ complete -c muster -n '__fish_muster_using_command explain ask' -l tls-ca -r -F 
 complete -c muster -n '__fish_muster_using_command explain ask' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command explain ask' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command explain ask' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command explain ask' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: explain node
 complete -c muster -n '__fish_muster_using_command explain node' -l help -d 'Display this message and exit.'
@@ -550,6 +565,7 @@ complete -c muster -n '__fish_muster_using_command explain node' -l tls-ca -r -F
 complete -c muster -n '__fish_muster_using_command explain node' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command explain node' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command explain node' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command explain node' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: explain preemption
 complete -c muster -n '__fish_muster_using_command explain preemption' -l help -d 'Display this message and exit.'
@@ -568,6 +584,7 @@ complete -c muster -n '__fish_muster_using_command explain preemption' -l tls-ca
 complete -c muster -n '__fish_muster_using_command explain preemption' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command explain preemption' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command explain preemption' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command explain preemption' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: explain queue
 complete -c muster -n '__fish_muster_using_command explain queue' -l help -d 'Display this message and exit.'
@@ -585,6 +602,7 @@ complete -c muster -n '__fish_muster_using_command explain queue' -l tls-ca -r -
 complete -c muster -n '__fish_muster_using_command explain queue' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command explain queue' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command explain queue' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command explain queue' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: gateway
 complete -c muster -n '__fish_muster_using_command gateway' -l help -d 'Display this message and exit.'
@@ -618,6 +636,7 @@ complete -c muster -n '__fish_muster_using_command get' -l tls-ca -r -F -d 'PEM 
 complete -c muster -n '__fish_muster_using_command get' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command get' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command get' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command get' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 # Positionals for: get
 complete -c muster -n '__fish_muster_using_command get; and test (__fish_muster_positional_index 1) = 0' -f -a 'rms nodes queues applications allocations asks users groups'
 
@@ -635,6 +654,7 @@ complete -c muster -n '__fish_muster_using_command health' -l tls-ca -r -F -d 'P
 complete -c muster -n '__fish_muster_using_command health' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command health' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command health' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command health' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Subcommands for: history
 complete -c muster -n '__fish_muster_using_command history; and test (__fish_muster_positional_index 1) = 0' -a 'app' -d 'Draws an application'\''s timeline: its states, asks and allocations as bars, and …'
@@ -763,6 +783,7 @@ complete -c muster -n '__fish_muster_using_command replay-trace' -l tls-ca -r -F
 complete -c muster -n '__fish_muster_using_command replay-trace' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command replay-trace' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command replay-trace' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command replay-trace' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Options for: restore
 complete -c muster -n '__fish_muster_using_command restore' -l help -d 'Display this message and exit.'
@@ -824,6 +845,7 @@ complete -c muster -n '__fish_muster_using_command top' -l tls-ca -r -F -d 'PEM 
 complete -c muster -n '__fish_muster_using_command top' -l tls-cert -r -F -d 'PEM file with your certificate [MUSTER_TLS_CERT].'
 complete -c muster -n '__fish_muster_using_command top' -l tls-key -r -F -d 'PEM file with its key [MUSTER_TLS_KEY].'
 complete -c muster -n '__fish_muster_using_command top' -l tls-server -r -d 'The name in the gateway'\''s certificate, if it is not that of the address [MUSTER…'
+complete -c muster -n '__fish_muster_using_command top' -l after -r -d 'Position that the answer must include [MUSTER_AFTER; a context keeps that of it…'
 
 # Subcommands for: topics
 complete -c muster -n '__fish_muster_using_command topics' -a 'create' -d 'Creates missing topics and checks the others; changes no existing one.'

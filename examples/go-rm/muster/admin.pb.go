@@ -91,7 +91,10 @@ type UpdateConfigurationResponse struct {
 	// Errors and warnings, each with its place in the text.
 	Problems []*ConfigurationProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
 	// What it changed, a line each: queues that come and go, keys of queues, rules, limits. At most 1,000 lines.
-	Changes       []string `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	Changes []string `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Where the log was behind this change: a reader that is given it shows the change (docs/consistency.md). Opaque; "":
+	// nothing was to change. It is in the metadata muster-position, too.
+	Position      string `protobuf:"bytes,50,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -145,6 +148,13 @@ func (x *UpdateConfigurationResponse) GetChanges() []string {
 		return x.Changes
 	}
 	return nil
+}
+
+func (x *UpdateConfigurationResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
 }
 
 type ConfigurationProblem struct {
@@ -746,6 +756,7 @@ type ResourceManagerAnswer struct {
 	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`      // of the RM, as in ResourceManager; so the next
 	SinceNs       int64                  `protobuf:"varint,3,opt,name=since_ns,json=sinceNs,proto3" json:"since_ns,omitempty"`
 	Description   string                 `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"` // what that means, and what to do, for people
+	Position      string                 `protobuf:"bytes,50,opt,name=position,proto3" json:"position,omitempty"`      // as in UpdateConfigurationResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -808,6 +819,13 @@ func (x *ResourceManagerAnswer) GetDescription() string {
 	return ""
 }
 
+func (x *ResourceManagerAnswer) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
 type ForgetResourceManagerRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RmId          string                 `protobuf:"bytes,1,opt,name=rm_id,json=rmId,proto3" json:"rm_id,omitempty"`
@@ -864,6 +882,7 @@ type ForgetResourceManagerResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`         // false: it was forgotten already
 	Allocations   uint32                 `protobuf:"varint,2,opt,name=allocations,proto3" json:"allocations,omitempty"` // that ended
+	Position      string                 `protobuf:"bytes,50,opt,name=position,proto3" json:"position,omitempty"`       // as in UpdateConfigurationResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -910,6 +929,13 @@ func (x *ForgetResourceManagerResponse) GetAllocations() uint32 {
 		return x.Allocations
 	}
 	return 0
+}
+
+func (x *ForgetResourceManagerResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
 }
 
 type DrainNodeRequest struct {
@@ -984,6 +1010,7 @@ type DrainNodeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`         // false: it was so already
 	Allocations   uint32                 `protobuf:"varint,2,opt,name=allocations,proto3" json:"allocations,omitempty"` // that are on it
+	Position      string                 `protobuf:"bytes,50,opt,name=position,proto3" json:"position,omitempty"`       // as in UpdateConfigurationResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1030,6 +1057,13 @@ func (x *DrainNodeResponse) GetAllocations() uint32 {
 		return x.Allocations
 	}
 	return 0
+}
+
+func (x *DrainNodeResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
 }
 
 type EndApplicationRequest struct {
@@ -1105,6 +1139,7 @@ type EndApplicationResponse struct {
 	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`         // false: it was ending already
 	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`              // of the application: Failing, or Failed if nothing was left
 	Allocations   uint32                 `protobuf:"varint,3,opt,name=allocations,proto3" json:"allocations,omitempty"` // that the RM has to end
+	Position      string                 `protobuf:"bytes,50,opt,name=position,proto3" json:"position,omitempty"`       // as in UpdateConfigurationResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1158,6 +1193,13 @@ func (x *EndApplicationResponse) GetAllocations() uint32 {
 		return x.Allocations
 	}
 	return 0
+}
+
+func (x *EndApplicationResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
 }
 
 type DumpStateRequest struct {
@@ -1518,11 +1560,12 @@ var File_muster_v1_admin_proto protoreflect.FileDescriptor
 
 const file_muster_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x15muster/v1/admin.proto\x12\tmuster.v1\x1a\x0esi/v1/si.proto\"\x90\x01\n" +
+	"\x15muster/v1/admin.proto\x12\tmuster.v1\x1a\x0esi/v1/si.proto\"\xac\x01\n" +
 	"\x1bUpdateConfigurationResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12;\n" +
 	"\bproblems\x18\x02 \x03(\v2\x1f.muster.v1.ConfigurationProblemR\bproblems\x12\x18\n" +
-	"\achanges\x18\x03 \x03(\tR\achanges\"\xf0\x01\n" +
+	"\achanges\x18\x03 \x03(\tR\achanges\x12\x1a\n" +
+	"\bposition\x182 \x01(\tR\bposition\"\xf0\x01\n" +
 	"\x14ConfigurationProblem\x12D\n" +
 	"\bseverity\x18\x01 \x01(\x0e2(.muster.v1.ConfigurationProblem.SeverityR\bseverity\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -1585,35 +1628,39 @@ const file_muster_v1_admin_proto_rawDesc = "" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"3\n" +
 	"\x1cResumeResourceManagerRequest\x12\x13\n" +
-	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\"\x84\x01\n" +
+	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\"\xa0\x01\n" +
 	"\x15ResourceManagerAnswer\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x19\n" +
 	"\bsince_ns\x18\x03 \x01(\x03R\asinceNs\x12 \n" +
-	"\vdescription\x18\x04 \x01(\tR\vdescription\"I\n" +
+	"\vdescription\x18\x04 \x01(\tR\vdescription\x12\x1a\n" +
+	"\bposition\x182 \x01(\tR\bposition\"I\n" +
 	"\x1cForgetResourceManagerRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"[\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"w\n" +
 	"\x1dForgetResourceManagerResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12 \n" +
-	"\vallocations\x18\x02 \x01(\rR\vallocations\"\x80\x01\n" +
+	"\vallocations\x18\x02 \x01(\rR\vallocations\x12\x1a\n" +
+	"\bposition\x182 \x01(\tR\bposition\"\x80\x01\n" +
 	"\x10DrainNodeRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12 \n" +
-	"\vschedulable\x18\x04 \x01(\bR\vschedulable\"O\n" +
+	"\vschedulable\x18\x04 \x01(\bR\vschedulable\"k\n" +
 	"\x11DrainNodeResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12 \n" +
-	"\vallocations\x18\x02 \x01(\rR\vallocations\"\x89\x01\n" +
+	"\vallocations\x18\x02 \x01(\rR\vallocations\x12\x1a\n" +
+	"\bposition\x182 \x01(\tR\bposition\"\x89\x01\n" +
 	"\x15EndApplicationRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x12%\n" +
 	"\x0eapplication_id\x18\x03 \x01(\tR\rapplicationId\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"j\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x86\x01\n" +
 	"\x16EndApplicationResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12 \n" +
-	"\vallocations\x18\x03 \x01(\rR\vallocations\"'\n" +
+	"\vallocations\x18\x03 \x01(\rR\vallocations\x12\x1a\n" +
+	"\bposition\x182 \x01(\tR\bposition\"'\n" +
 	"\x10DumpStateRequest\x12\x13\n" +
 	"\x05rm_id\x18\x01 \x01(\tR\x04rmId\"'\n" +
 	"\x11DumpStateResponse\x12\x12\n" +

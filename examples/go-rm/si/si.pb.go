@@ -799,8 +799,11 @@ type AllocationResponse struct {
 	Rejected            []*RejectedAllocationAsk `protobuf:"bytes,4,rep,name=rejected,proto3" json:"rejected,omitempty"`         // [previous]
 	RejectedAllocations []*RejectedAllocation    `protobuf:"bytes,5,rep,name=rejectedAllocations,proto3" json:"rejectedAllocations,omitempty"`
 	ResponseSequence    uint64                   `protobuf:"varint,50001,opt,name=responseSequence,proto3" json:"responseSequence,omitempty"` // place in the RM's order of responses, from 1; 0: an admission answer
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Where the log was behind this response: a reader that is given it shows all that the response tells
+	// (docs/consistency.md). Opaque; "": an admission answer, or one of an older scheduler.
+	Position      string `protobuf:"bytes,50002,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AllocationResponse) Reset() {
@@ -875,12 +878,20 @@ func (x *AllocationResponse) GetResponseSequence() uint64 {
 	return 0
 }
 
+func (x *AllocationResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
 type ApplicationResponse struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Rejected         []*RejectedApplication `protobuf:"bytes,1,rep,name=rejected,proto3" json:"rejected,omitempty"`
 	Accepted         []*AcceptedApplication `protobuf:"bytes,2,rep,name=accepted,proto3" json:"accepted,omitempty"`
 	Updated          []*UpdatedApplication  `protobuf:"bytes,3,rep,name=updated,proto3" json:"updated,omitempty"`
 	ResponseSequence uint64                 `protobuf:"varint,50001,opt,name=responseSequence,proto3" json:"responseSequence,omitempty"` // as in AllocationResponse
+	Position         string                 `protobuf:"bytes,50002,opt,name=position,proto3" json:"position,omitempty"`                  // as in AllocationResponse
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -943,11 +954,19 @@ func (x *ApplicationResponse) GetResponseSequence() uint64 {
 	return 0
 }
 
+func (x *ApplicationResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
 type NodeResponse struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Rejected         []*RejectedNode        `protobuf:"bytes,1,rep,name=rejected,proto3" json:"rejected,omitempty"`
 	Accepted         []*AcceptedNode        `protobuf:"bytes,2,rep,name=accepted,proto3" json:"accepted,omitempty"`
 	ResponseSequence uint64                 `protobuf:"varint,50001,opt,name=responseSequence,proto3" json:"responseSequence,omitempty"` // as in AllocationResponse
+	Position         string                 `protobuf:"bytes,50002,opt,name=position,proto3" json:"position,omitempty"`                  // as in AllocationResponse
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1001,6 +1020,13 @@ func (x *NodeResponse) GetResponseSequence() uint64 {
 		return x.ResponseSequence
 	}
 	return 0
+}
+
+func (x *NodeResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
 }
 
 type UpdatedApplication struct {
@@ -2757,23 +2783,26 @@ const file_si_v1_si_proto_rawDesc = "" +
 	"\x04rmID\x18\x03 \x01(\tR\x04rmID\"H\n" +
 	"\vNodeRequest\x12%\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x0f.si.v1.NodeInfoR\x05nodes\x12\x12\n" +
-	"\x04rmID\x18\x02 \x01(\tR\x04rmID\"\xe5\x02\n" +
+	"\x04rmID\x18\x02 \x01(\tR\x04rmID\"\x83\x03\n" +
 	"\x12AllocationResponse\x12#\n" +
 	"\x03new\x18\x01 \x03(\v2\x11.si.v1.AllocationR\x03new\x124\n" +
 	"\breleased\x18\x02 \x03(\v2\x18.si.v1.AllocationReleaseR\breleased\x12?\n" +
 	"\freleasedAsks\x18\x03 \x03(\v2\x1b.si.v1.AllocationAskReleaseR\freleasedAsks\x128\n" +
 	"\brejected\x18\x04 \x03(\v2\x1c.si.v1.RejectedAllocationAskR\brejected\x12K\n" +
 	"\x13rejectedAllocations\x18\x05 \x03(\v2\x19.si.v1.RejectedAllocationR\x13rejectedAllocations\x12,\n" +
-	"\x10responseSequence\x18ц\x03 \x01(\x04R\x10responseSequence\"\xe8\x01\n" +
+	"\x10responseSequence\x18ц\x03 \x01(\x04R\x10responseSequence\x12\x1c\n" +
+	"\bposition\x18҆\x03 \x01(\tR\bposition\"\x86\x02\n" +
 	"\x13ApplicationResponse\x126\n" +
 	"\brejected\x18\x01 \x03(\v2\x1a.si.v1.RejectedApplicationR\brejected\x126\n" +
 	"\baccepted\x18\x02 \x03(\v2\x1a.si.v1.AcceptedApplicationR\baccepted\x123\n" +
 	"\aupdated\x18\x03 \x03(\v2\x19.si.v1.UpdatedApplicationR\aupdated\x12,\n" +
-	"\x10responseSequence\x18ц\x03 \x01(\x04R\x10responseSequence\"\x9e\x01\n" +
+	"\x10responseSequence\x18ц\x03 \x01(\x04R\x10responseSequence\x12\x1c\n" +
+	"\bposition\x18҆\x03 \x01(\tR\bposition\"\xbc\x01\n" +
 	"\fNodeResponse\x12/\n" +
 	"\brejected\x18\x01 \x03(\v2\x13.si.v1.RejectedNodeR\brejected\x12/\n" +
 	"\baccepted\x18\x02 \x03(\v2\x13.si.v1.AcceptedNodeR\baccepted\x12,\n" +
-	"\x10responseSequence\x18ц\x03 \x01(\x04R\x10responseSequence\"\xa6\x01\n" +
+	"\x10responseSequence\x18ц\x03 \x01(\x04R\x10responseSequence\x12\x1c\n" +
+	"\bposition\x18҆\x03 \x01(\tR\bposition\"\xa6\x01\n" +
 	"\x12UpdatedApplication\x12$\n" +
 	"\rapplicationID\x18\x01 \x01(\tR\rapplicationID\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12:\n" +

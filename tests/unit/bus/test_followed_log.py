@@ -239,3 +239,16 @@ async def test_a_child_that_is_gone_owns_nothing(owned: SqliteLog) -> None:
 def test_an_error_of_an_owner_is_the_same_at_the_other_end(error: Exception) -> None:
     there = error_of(failure_of(error))
     assert (type(there), str(there)) == (type(error), str(error))
+
+
+async def test_both_ends_of_a_log_have_its_identity_and_another_log_has_another(
+    owned: SqliteLog, followed: FollowedLog, tmp_path: Path
+) -> None:
+    assert await followed.identity() == await owned.identity()
+    settings = owned.settings.model_copy(update={"sqlite_path": tmp_path / "another.db"})
+    other = SqliteLog(settings.topics().specs(), settings, SystemClock())
+    await other.start()
+    try:
+        assert await other.identity() != await owned.identity()
+    finally:
+        await other.close()

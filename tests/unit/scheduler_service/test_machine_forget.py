@@ -85,7 +85,7 @@ def test_to_forget_again_changes_nothing_and_an_unknown_rm_is_not_found() -> Non
     assert forget(rig)[0].changed
     for _ in range(2):
         answer, written = forget(rig)
-        assert (answer.code, answer.changed, len(written)) == (Code.OK, False, 2), "the answer and its audit entry"
+        assert (answer.code, answer.changed, len(written)) == (Code.OK, False, 3), "stamp, answer, audit entry"
         rig.rebuild()
     written = rig.send(pb.AdminCommand(forget=pb.AdminCommand.Forget()), rm_id="nobody")
     assert pb.ResponseEnvelope.FromString(written[0].value or b"").admin.code == Code.NOT_FOUND

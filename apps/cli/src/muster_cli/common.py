@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 from muster_client.access import Access, AccessWrong
 
 from muster_cli.errors import UsageError
+from muster_cli.kept_positions import KEPT
 
 # The groups of commands.
 RUN, LOOK = Group("Run", sort_key=1), Group("Look", sort_key=2)
@@ -62,6 +63,8 @@ class AccessFlags:
     """PEM file with its key [MUSTER_TLS_KEY]."""
     tls_server: str = ""
     """The name in the gateway's certificate, if it is not that of the address [MUSTER_TLS_SERVER]."""
+    after: str = ""
+    """Position that the answer must include [MUSTER_AFTER; a context keeps that of its last change]."""
 
     def access(self, environment: Mapping[str, str] | None = None) -> Access:
         """Returns what the flags and the environment say. Raises UsageError, which never shows a token."""
@@ -78,6 +81,7 @@ class AccessFlags:
                 self.tls_cert or said.certificate,
                 self.tls_key or said.key,
                 self.tls_server or said.server_name,
+                self.after or said.after or KEPT.kept(),
             )
             made.bearer()
             made.credentials()

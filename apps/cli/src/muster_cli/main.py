@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from muster_client.access import AccessWrong
+from muster_client.access import AFTER_VARIABLE, AccessWrong
 from muster_runtime import extras, logs
 from muster_runtime.terminal import drop_output, give_up_output, guard_tracebacks, say, write_data
+from muster_si.positions import AFTER_HEADER
 
 from muster_cli import contexts, numbers
 from muster_cli.audit_flags import AuditWanted
@@ -36,6 +37,7 @@ from muster_cli.config_commands import config_app
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
+from muster_cli.kept_positions import KEPT
 from muster_cli.operator_commands import admin_app, explain_app
 from muster_cli.probe import ADDRESS_VARIABLE, DEFAULT_ADDRESS, TIMEOUT_S
 from muster_cli.reach import check_reachable
@@ -570,7 +572,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         if arguments[:1] != ["context"]:  # which mends a file that cannot be read
             contexts.apply(os.environ)
-        result = app(list(arguments), result_action="return_value")
+        result = _called(arguments)
     except CommandError as error:
         say(f"muster: {error}", error=True)
         return error.exit_code
@@ -598,6 +600,17 @@ def run(arguments: Sequence[str]) -> int:
         drop_output()
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _called(arguments: Sequence[str]) -> object:
+    """Runs a command, once more without the position that its context kept if that is of another log."""
+    try:
+        return app(list(arguments), result_action="return_value")
+    except UsageError as error:
+        is_given = "--after" in arguments or AFTER_VARIABLE in os.environ
+        if is_given or f"{AFTER_HEADER}: must" not in str(error) or not KEPT.forget():
+            raise
+        return app(list(arguments), result_action="return_value")
 
 
 def main() -> None:

@@ -197,6 +197,14 @@ class Log(Protocol):
         """Tells whether the log answers now. Bounded in time."""
         ...
 
+    async def identity(self) -> str:
+        """Returns a text that is another one for each log, and the same after a restart, in each process and in a
+        restored backup. Offsets of two logs have nothing to do with each other.
+
+        Raises: LogUnavailable, LogClosed.
+        """
+        ...
+
     async def writer(self, name: str) -> LogWriter:
         """Returns a writer; ``name`` is for logs and metrics."""
         ...
@@ -237,3 +245,12 @@ class LogOnDisk(Protocol):
 
     @property
     def path(self) -> Path: ...
+
+
+async def end_of(bus: Log, topic: str, partition: int) -> int:
+    """Returns where a partition ends now. Raises LogUnavailable, LogClosed."""
+    reader = await bus.reader(topic, partition)
+    try:
+        return await reader.end_offset()
+    finally:
+        await reader.close()

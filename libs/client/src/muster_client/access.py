@@ -1,4 +1,5 @@
-"""How a client reaches a gateway: TLS, its certificate, and its token. For gRPC and HTTP alike.
+"""How a client reaches a gateway: TLS, its certificate, its token, and the position that its reads include. For gRPC
+and HTTP alike.
 
 The environment gives the defaults of programs and of every command:
 
@@ -10,6 +11,7 @@ MUSTER_TLS_CA         PEM file with the authorities of the gateway's certificate
 MUSTER_TLS_CERT       PEM file with this client's certificate; implies TLS
 MUSTER_TLS_KEY        PEM file with its key
 MUSTER_TLS_SERVER     the name in the gateway's certificate, if it is not that of the address
+MUSTER_AFTER          a position that the answers to reads must include (docs/consistency.md)
 ===================== ==============================================================================
 
 Clients read the files of TLS again when they have changed.
@@ -24,11 +26,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from muster_si.positions import AFTER_HEADER
+
 if TYPE_CHECKING:  # health checks load this module, and few of them use TLS
     import grpc
 
 Metadata = tuple[tuple[str, str], ...]
-TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "MUSTER_TOKEN", "MUSTER_TOKEN_FILE"
+TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, AFTER_VARIABLE = "MUSTER_TOKEN", "MUSTER_TOKEN_FILE", "MUSTER_AFTER"
 _TRUE = ("1", "true", "yes")
 
 
@@ -42,6 +46,7 @@ class Access:
 
     :param token: "": none, or that of ``token_file``.
     :param tls: use TLS even if none of the files is given.
+    :param after: a position that the answers to reads must include; "": none.
 
     The constructor raises AccessWrong if certificate and key are not given together.
     """
@@ -53,6 +58,7 @@ class Access:
     certificate: Path | None = None
     key: Path | None = None
     server_name: str = ""
+    after: str = ""
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -74,6 +80,7 @@ class Access:
             file("MUSTER_TLS_CERT"),
             file("MUSTER_TLS_KEY"),
             given.get("MUSTER_TLS_SERVER", ""),
+            given.get(AFTER_VARIABLE, "").strip(),
         )
 
     @property
@@ -102,7 +109,8 @@ class Access:
     def headers(self) -> dict[str, str]:
         """Returns the headers of an HTTP request. Raises AccessWrong."""
         token = self.bearer()
-        return {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return {**headers, AFTER_HEADER: self.after} if self.after else headers
 
     def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Returns another value when a file of TLS has changed."""

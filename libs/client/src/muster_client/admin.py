@@ -418,7 +418,9 @@ class AdminClient(GatewayClient):
             response_deserializer=response,
         )
         try:
-            answer: M = await call(request, timeout=timeout_s, metadata=self._sent())
+            asked = call(request, timeout=timeout_s, metadata=self._sent())
+            answer: M = await asked
+            self._take_position(await asked.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             raise refusal(error) from error
         return answer

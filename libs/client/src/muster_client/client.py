@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ import grpc.aio
 import structlog
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
+from muster_si.positions import newest
 
 from muster_client.access import PLAIN, Access, AccessWrong
 from muster_client.admin import DEFAULT_TIMEOUT_S, ConfigurationAnswer, configuration_answer
@@ -34,6 +36,7 @@ from muster_client.errors import (
     RegistrationRejected,
     ReregistrationNeeded,
 )
+from muster_client.gateway_client import position_in
 from muster_client.metrics import ClientMetrics
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
@@ -132,6 +135,7 @@ class RmClient:
         )
         self._nodes = self._stream("node", "UpdateNode", si.NodeResponse, self._on_node)
         self._streams: tuple[RmStream[Any], ...] = (self._nodes, self._applications, self._allocations)
+        self._positions: dict[str, str] = {}  # the last one of each stream
         self._asked = self._callback_stream() if wants_callbacks(self._callbacks) else None
         if self._asked is not None:
             self._streams += (self._asked,)
@@ -278,7 +282,10 @@ class RmClient:
         request = si.UpdateConfigurationRequest(
             rmID=self.rm_id, policyGroup=policy_group, config=config, extraConfig=extra_config
         )
-        return configuration_answer(await self._asked.update_configuration(request, timeout_s))
+        response = await self._asked.update_configuration(request, timeout_s)
+        if response.position:
+            self._positions[CALLBACK] = response.position
+        return configuration_answer(response)
 
     async def nodes_answered(self) -> None:
         """Returns when every sent node item is accepted or rejected: creations, updates, drains, removals.
@@ -303,6 +310,14 @@ class RmClient:
     def last_sequence(self, stream: Literal["allocation", "application", "node", "callback"]) -> int:
         """Returns the number of the last response processed on a stream."""
         return self._sequences.last(stream)
+
+    @property
+    def position(self) -> str:
+        """The position of all that Muster has told this client, the response of a running callback included; "" before.
+
+        A read of REST (``Muster-After``) or gRPC that is given it shows all of that (docs/consistency.md).
+        """
+        return functools.reduce(newest, self._positions.values(), "")
 
     # ---- responses -----------------------------------------------------------------------------------------------
 
@@ -387,6 +402,8 @@ class RmClient:
             return make_call(metadata=self._sent(metadata))
 
         async def deliver(item: Any) -> None:
+            if item.position:
+                self._positions[name] = item.position
             try:
                 await handler(item)
             except Exception as error:
@@ -489,6 +506,7 @@ class RmClient:
                 await asyncio.sleep(wait_s)
             else:
                 self.metrics.registrations += 1
+                self._positions = {"registration": position_in(trailing)}
                 self.warnings = tuple(_text(value) for key, value in trailing or () if key == WARNING_METADATA)
                 for warning in self.warnings:
                     log.warning("the registration was taken with a warning", rm=self.rm_id, warning=warning)

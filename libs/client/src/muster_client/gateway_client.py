@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 import grpc
 import grpc.aio
+from muster_si.positions import AFTER_METADATA, POSITION_METADATA, newest
 
 from muster_client.access import PLAIN, Access
 from muster_client.channel import Channel, RenewedChannel
@@ -35,6 +37,10 @@ class GatewayClient:
     :param metadata: sent with every call.
     :param access: TLS and token; ``credentials`` come first.
     :param channel: makes the calls, in place of one to ``address``. The client closes it.
+    :ivar after: a position that every later read must include, at first that of ``access``; "": none. A read waits for
+        it, at most until its time-out.
+    :ivar position: of the newest change that an answer told of; "": none yet. Another client, or REST, that is given it
+        shows that change.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class GatewayClient:
         channel: Channel | None = None,
     ) -> None:
         self._metadata, self._access = metadata, access
+        self.after, self.position = access.after, ""
         # The gateway's limits count.
         options: list[tuple[str, int | str]] = [
             *access.options(),
@@ -73,7 +80,17 @@ class GatewayClient:
         await self._channel.close()
 
     def _sent(self) -> grpc.aio.Metadata:
-        return grpc.aio.Metadata(*self._metadata, *self._access.metadata())
+        after = ((AFTER_METADATA, self.after),) if self.after else ()
+        return grpc.aio.Metadata(*self._metadata, *self._access.metadata(), *after)
+
+    def _take_position(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
+        """Takes the position in the trailing metadata of an answer."""
+        self.position = newest(self.position, position_in(metadata))
+
+
+def position_in(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """Returns the position in trailing metadata; "": there is none."""
+    return next((str(value) for name, value in metadata or () if name == POSITION_METADATA), "")
 
 
 def refusal(error: grpc.aio.AioRpcError) -> AdminFailed | AdminRefused:

@@ -33,6 +33,9 @@ class Caller:
     :ivar claims: the rights that the call goes on to use, with the RM; "": any RM.
     :ivar credential: the digest of the token; b"": none.
     :ivar ends_s: when the caller stops waiting, by :func:`muster_runtime.elapsed.elapsed_s`.
+    :ivar position: of the change that the call made (``muster_si.positions``); "": none is known.
+    :ivar after: the position that the answer must include; "": none. ``after_wait``: how long the caller waits for
+        that, as it says.
     """
 
     identity: Identity
@@ -42,6 +45,9 @@ class Caller:
     credential: bytes = b""
     carried: bool = False
     ends_s: float = math.inf
+    position: str = ""
+    after: str = ""
+    after_wait: str = ""
     claims: list[Claim] = field(default_factory=list)
     _on_withdrawn: list[Callable[[], None]] = field(default_factory=list)
 
@@ -52,6 +58,11 @@ class Caller:
     def reach(self, right: Right = Right.READ) -> Reach:
         """Returns what an answer that needs a right may show to the caller."""
         return self.identity.rights.reach(right)
+
+    def tell_position(self, position: str) -> None:
+        """Keeps the position of what the call changed, for its answer. (The gateway itself is no single call.)"""
+        if self is not INTERNAL:
+            self.position = position
 
     def on_withdrawn(self, end: Callable[[], None]) -> None:
         """Registers a function that ends the call when the caller loses a right that the call uses."""

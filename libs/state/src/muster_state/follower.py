@@ -31,9 +31,11 @@ from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_queue_config.queue_yaml import Recorded, checksum, load_recorded
 from muster_runtime import event_settings
+from muster_si.positions import NO_STAMP, Stamp
 
 from muster_state import fold, state_codec, tally
 from muster_state.sent import SentMessages, TakenOf
+from muster_state.stamps import Stamps
 from muster_state.tally import Tally
 
 # Parents first. Sources come before the core that has them.
@@ -110,6 +112,7 @@ class RmInfo:
     :ivar sent: the messages taken of clients that number them; they continue over registrations.
     :ivar awaited: external sources for which this start of the scheduler waits before it decides.
     :ivar awaited_ns: since when it waits for any; 0: it does not wait.
+    :ivar stamp: of the last transaction that wrote the RM's object (``muster_si.positions``).
     :ivar closed: access lists in ``config`` that only earlier versions accepted; not recorded, each reading finds them.
     """
 
@@ -147,6 +150,7 @@ class RmInfo:
     quotas: QuotaLimits = _UNLIMITED
     quotas_reached: dict[str, int] = field(default_factory=dict)
     sent: SentMessages = field(default_factory=SentMessages)
+    stamp: Stamp = NO_STAMP
     closed: tuple[str, ...] = ()
 
     @property
@@ -180,6 +184,8 @@ class Forgotten(NamedTuple):
     instance_uuid: str
     last_decided_ns: int
     callbacks_epoch: int
+    stamp_before: int = 0
+    stamp_step: int = 0
 
     @classmethod
     def of(cls, info: RmInfo, next_submission: int, now_ns: int) -> Forgotten:
@@ -225,8 +231,11 @@ class RmState:
     core: SchedulerCore
 
 
-def encode_rm(info: RmInfo, next_submission: int) -> bytes:
-    """Encodes the value of an RM's record, which changes with each transaction."""
+def encode_rm(info: RmInfo, next_submission: int, records: int = 0) -> bytes:
+    """Encodes the value of an RM's record, which changes with each transaction.
+
+    :param records: number of the state records behind it that have its stamp.
+    """
     return state_pb2.RmObject(
         rm_id=info.rm_id,
         state=envelope_pb2.RmLifecycle.State.Value(info.life),
@@ -253,6 +262,9 @@ def encode_rm(info: RmInfo, next_submission: int) -> bytes:
         clock=state_pb2.ClockAnchor(**info.clock._asdict()) if any(info.clock) else None,
         quotas_reached=info.quotas_reached,
         sent=[state_pb2.SentObject(**each._asdict()) for each in info.sent.all()],
+        stamp_before=info.stamp.before,
+        stamp_step=info.stamp.step,
+        stamp_records=records,
     ).SerializeToString(deterministic=True)
 
 
@@ -322,6 +334,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.quotas_reached = dict(recorded.quotas_reached)
     info.sent = SentMessages.of(TakenOf(each.stream, each.client, each.up_to, each.beyond) for each in recorded.sent)
     info.clock = Anchor(recorded.clock.offset_ns, recorded.clock.boot_id, recorded.clock.booted_ns)
+    info.stamp = Stamp(recorded.stamp_before, recorded.stamp_step)
 
 
 def new_core(
@@ -389,6 +402,7 @@ class StateFolder:
     :ivar forgotten: RMs that an operator forgot, by id.
     :ivar compiled_anew: ids of RMs whose record had no usable ``compiled``; their ``RmInfo`` has it now.
     :ivar external: by RM id, the statements of external sources; also for RMs that have not registered (yet).
+    :ivar stamps: the newest stamp among the records.
     :ivar dispose: without a witness, gets the steps that take a dropped core apart.
     """
 
@@ -397,6 +411,7 @@ class StateFolder:
         self.rms: dict[str, RmState] = {}
         self.forgotten: dict[str, Forgotten] = {}
         self.external: dict[str, ExternalBooks] = {}
+        self.stamps = Stamps()
         self.dispose: Callable[[Steps], None] = finish
         self.settled = False
         self._following = False
@@ -431,6 +446,7 @@ class StateFolder:
 
     def _fold_registration(self, rm_id: str, key: bytes, value: bytes) -> Steps:
         self._following = True
+        self.stamps.fold_record()
         try:
             yield from self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value))
         except CodecError:
@@ -477,6 +493,7 @@ class StateFolder:
             for key, value in self._in_order(kind, by_kind.pop(kind, ())):
                 self._build(kind, key, value, known)
                 yield
+        self.stamps.fold_all()
         if self._witness is not None:
             self._witness.settled(self.rms)
 
@@ -563,6 +580,7 @@ class StateFolder:
         if kind == state_codec.RM:
             self._apply_rm(rm_id, value)
             return
+        self.stamps.fold_record()
         if kind == state_codec.REGISTRATION:
             if value is not None:
                 finish(self._apply_registration(rm_id, state_pb2.RegistrationObject.FromString(value)))
@@ -571,7 +589,8 @@ class StateFolder:
             if value is None:
                 self.forgotten.pop(rm_id, None)
             else:
-                self.forgotten[rm_id] = _decode_forgotten(value)
+                self.forgotten[rm_id] = kept = _decode_forgotten(value)
+                self.stamps.fold(kept.stamp_before, kept.stamp_step)
             return
         if kind in _EXTERNAL:
             self._apply_external(rm_id, kind, parts, value)
@@ -608,6 +627,7 @@ class StateFolder:
             self._drop(rm_id, for_ever=True)
             return
         recorded = state_pb2.RmObject.FromString(value)
+        self.stamps.fold(recorded.stamp_before, recorded.stamp_step, recorded.stamp_records)
         known = self.rms.get(rm_id)
         if known is None or known.info.registrations != recorded.registrations:
             # (The next record has the registration's data. Until then the RM is not shown.)

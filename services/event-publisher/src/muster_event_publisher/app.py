@@ -10,12 +10,13 @@ from typing import Protocol
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.damage import DamagedParts, PassingReaders
-from muster_bus.log import Log
+from muster_bus.log import Log, end_of
 from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
 from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life, together
+from muster_runtime.positions import PositionWaits
 from muster_runtime.waits import in_step_s
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -38,6 +39,7 @@ from muster_event_publisher.rest import EventsRest
 from muster_event_publisher.ring import Rings
 from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
+from muster_event_publisher.shown import ShownEvents
 from muster_event_publisher.source import EventSource
 from muster_event_publisher.streams import EventStreams, StreamLimits
 from muster_event_publisher.watch import EventHub, WatchLimits
@@ -108,6 +110,14 @@ class PublisherService:
             )
             for p in partitions
         ]
+        self.rm_settings.shown = shown = [ShownEvents(feed, self.rings) for feed in self._feeds]
+        self._waits = PositionWaits(
+            "the event publisher",
+            settings.positions,
+            shown,
+            log.identity,
+            lambda partition: end_of(log, topics.requests, partition),
+        )
         self._searches = [LogSearch(readers, topics.events, p, settings.log_search_records_max) for p in partitions]
         limits = StreamLimits(
             settings.max_streams, settings.max_streams_per_host, settings.stream_lag_records_max,
@@ -124,7 +134,7 @@ class PublisherService:
         ended = EndedRest(source, EndedSearch(self.rings, self._readers))
         self._rest = EventsRest(
             source, self._streams, settings, self.service_facts, (*extra_routes, *ended.routes), self._states,
-            self.facts, self._filling,
+            self.facts, self._filling, self._waits,
         )  # fmt: skip
         self.asgi = self._rest.app
         watch_limits = WatchLimits(
@@ -132,7 +142,7 @@ class PublisherService:
             settings.request_push_interval_s,
         )  # fmt: skip
         self._hub = EventHub(source, self.requests, watch_limits, clock, self.rm_settings.app_queues)
-        self.events_service = EventsService(self._hub, settings.trusted_proxies, default_rm, self._filling)
+        self.events_service = EventsService(self._hub, settings.trusted_proxies, default_rm, self._filling, self._waits)
         self._door: EventsDoor | None = None
         plans = sinks if sinks is not None else sinks_of(settings, topics, clock)
         retry = Retry(

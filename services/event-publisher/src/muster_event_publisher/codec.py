@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from google.protobuf.message import DecodeError
 from muster_proto.muster.bus.v1.envelope_pb2 import RmLifecycle
-from muster_proto.muster.bus.v1.state_pb2 import ApplicationObject, RegistrationObject, RmObject
+from muster_proto.muster.bus.v1.state_pb2 import (
+    ApplicationObject,
+    ForgottenObject,
+    RegistrationObject,
+    RmObject,
+)
 from muster_proto.si.v1.si_pb2 import EventRecord, Resource
+from muster_si.positions import NO_STAMP, Stamp
 
 from muster_event_publisher import metrics
 
 __all__ = [
-    "CHANGE_DETAIL_NAMES", "CHANGE_TYPE_NAMES", "TYPE_NAMES", "UNREADABLE_MESSAGE", "EventRecord", "Resource",
-    "decode", "decodes", "enum_name", "is_stopped", "queue_of_application", "registered_extra_config",
+    "CHANGE_DETAIL_NAMES",
+    "CHANGE_TYPE_NAMES",
+    "TYPE_NAMES",
+    "UNREADABLE_MESSAGE",
+    "EventRecord",
+    "RecordedRm",
+    "Resource",
+    "decode",
+    "decodes",
+    "enum_name",
+    "forgotten_stamp",
+    "queue_of_application",
+    "recorded_rm",
+    "registered_extra_config",
 ]  # fmt: skip
 
 # Stands for a record whose bytes do not decode, so that no event is left out silently.
@@ -49,12 +69,36 @@ def registered_extra_config(value: bytes) -> dict[str, str] | None:
         return None
 
 
-def is_stopped(value: bytes) -> bool:
-    """Whether an RM on ``si.state`` is stopped. False when the bytes do not decode."""
+class RecordedRm(NamedTuple):
+    """An RM on ``si.state``.
+
+    :ivar next_event_id: of its instance.
+    :ivar stamp: of the transaction that wrote it.
+    """
+
+    is_stopped: bool
+    instance: str
+    next_event_id: int
+    stamp: Stamp
+
+
+def recorded_rm(value: bytes) -> RecordedRm | None:
+    """The RM's object; None when the bytes do not decode."""
     try:
-        return RmObject.FromString(value).state == RmLifecycle.STOPPED
+        rm = RmObject.FromString(value)
     except DecodeError:
-        return False
+        return None
+    stamp = Stamp(rm.stamp_before, rm.stamp_step)
+    return RecordedRm(rm.state == RmLifecycle.STOPPED, rm.instance_uuid, rm.next_event_id, stamp)
+
+
+def forgotten_stamp(value: bytes) -> Stamp:
+    """The stamp of an RM that an operator forgot; none when the bytes do not decode."""
+    try:
+        rm = ForgottenObject.FromString(value)
+    except DecodeError:
+        return NO_STAMP
+    return Stamp(rm.stamp_before, rm.stamp_step)
 
 
 def queue_of_application(value: bytes) -> str:

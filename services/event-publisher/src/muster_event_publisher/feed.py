@@ -113,6 +113,11 @@ class PartitionFeed:
         self._stop_at = await self._reader.end_offset()
         return self.tail_end >= self._stop_at
 
+    async def has_all(self) -> bool:
+        """Whether all events that are visible now are taken. Raises LogError."""
+        assert self._reader is not None, "start comes first"
+        return self.tail_end >= await self._reader.end_offset()
+
     async def lag(self) -> int:
         """How many visible offsets are not taken yet; 0 when the log does not answer."""
         assert self._reader is not None, "start comes first"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from muster_runtime.go_json import error_body
+from muster_runtime.positions import PositionWaits
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
@@ -54,15 +55,23 @@ class Filling:
 
 
 class Gate:
-    """An application whose requests wait for the rings.
+    """An application whose requests wait for the rings, and for the position that they name.
 
     :param headers: of a refusal.
     :param passing: paths that do not wait.
+    :param waits: of requests that name a position; None: positions are passed over.
     :ivar routes: of the application.
     """
 
-    def __init__(self, app: Starlette, filling: Filling, headers: dict[str, str], passing: frozenset[str]) -> None:
-        self._app, self._filling, self._passing = app, filling, passing
+    def __init__(
+        self,
+        app: Starlette,
+        filling: Filling,
+        headers: dict[str, str],
+        passing: frozenset[str],
+        waits: PositionWaits | None = None,
+    ) -> None:
+        self._app, self._filling, self._passing, self._waits = app, filling, passing, waits
         self.routes = app.routes
         self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
@@ -74,4 +83,7 @@ class Gate:
                 await send({"type": "http.response.start", "status": 503, "headers": self._headers})
                 await send({"type": "http.response.body", "body": error_body(503, str(refused))})
                 return
+        waits = self._waits if scope["type"] == "http" and scope["path"] not in self._passing else None
+        if waits is not None and not await waits.admit_http(scope, receive, send):
+            return
         await self._app(scope, receive, send)

@@ -27,12 +27,13 @@ from muster_runtime.caller import INTERNAL, current
 from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.life import until
+from muster_runtime.positions import PositionWaits, ReadRefused
 from muster_runtime.reach import Reach, reach_in
 from muster_runtime.waits import in_step_s
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import CallRefused
+from muster_event_publisher.errors import BadRequest, CallRefused, NotNow, TooManyReaders
 from muster_event_publisher.filling import Filling
 from muster_event_publisher.grpc_codec import SERVICE, read_batch, read_watch
 from muster_event_publisher.watch import EventHub, EventWatch
@@ -48,6 +49,7 @@ _LAST_WORDS_S = 5.0
 _STOP_GRACE_S = 2.0
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS, _MIN_PING_INTERVAL_MS = 30_000, 10_000, 10_000
 _REQUEST_BYTES_MAX = 1024 * 1024
+_AGAIN = 503  # HTTP's status of what may be answered later
 
 
 class EventsService:
@@ -56,6 +58,7 @@ class EventsService:
     :param trusted_proxies: peers whose metadata x-forwarded-for names the caller.
     :param default_rm: the RM of calls that name none, if there are several; None: the gateway sends it in metadata.
     :param filling: calls wait for it; None: there is nothing to wait for.
+    :param waits: of calls that name a position; None: positions are passed over.
     """
 
     def __init__(
@@ -64,7 +67,9 @@ class EventsService:
         trusted_proxies: tuple[str, ...] = (),
         default_rm: str | None = None,
         filling: Filling | None = None,
+        waits: PositionWaits | None = None,
     ) -> None:
+        self._waits = waits
         self._hub, self._trusted, self._default_rm = hub, trusted_proxies, default_rm
         self._filling = filling if filling is not None else Filling(over=True)
 
@@ -82,7 +87,7 @@ class EventsService:
 
     async def _batch(self, raw: bytes, context: Any) -> bytes:
         try:
-            await self._filling.wait()
+            await self._wait(context)
             answer = await self._hub.batch(read_batch(raw), self._default(context), self._reach(context))
         except asyncio.CancelledError:
             metrics.BATCHES.labels("CANCELLED").inc()
@@ -95,7 +100,7 @@ class EventsService:
     async def _watch(self, raw: bytes, context: Any) -> None:
         watch: EventWatch | None = None
         try:
-            await self._filling.wait()
+            await self._wait(context)
             watch = self._hub.watch(read_watch(raw), self._peer(context), self._default(context), self._reach(context))
             await _serve(watch, context)
         except asyncio.CancelledError:
@@ -109,6 +114,18 @@ class EventsService:
         finally:
             if watch is not None:
                 watch.close()
+
+    async def _wait(self, context: Any) -> None:
+        """Waits for the rings, and for the position that the call names. Raises CallRefused."""
+        await self._filling.wait()
+        if self._waits is None:
+            return
+        try:
+            await self._waits.admit_grpc(context, self._peer(context))
+        except ReadRefused as refused:
+            if refused.is_over_limit:
+                raise TooManyReaders(str(refused)) from None
+            raise (NotNow if refused.status == _AGAIN else BadRequest)(str(refused)) from None
 
     def _default(self, context: Any) -> str:
         if self._default_rm is not None:

@@ -39,6 +39,7 @@ from muster_runtime import whose
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.go_json import error_body
 from muster_runtime.life import until
+from muster_runtime.positions import PositionWaits
 from muster_runtime.reach import reach_of
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -149,6 +150,7 @@ class EventsRest:
     :param states: gives the states of objects; None: the publisher knows no view.
     :param facts: what /health says beside the problems.
     :param filling: requests for events wait for it.
+    :param waits: of reads that name a position; None: positions are passed over.
     :param extra_routes: further routes; :func:`get_endpoint` makes endpoints that answer like those of the events.
     """
 
@@ -162,6 +164,7 @@ class EventsRest:
         states: ObjectStates | None = None,
         facts: Callable[[], dict[str, object]] = dict,
         filling: Filling | None = None,
+        waits: PositionWaits | None = None,
     ) -> None:
         self._source, self._streams, self._settings, self._health_facts = source, streams, settings, health
         self._facts = facts
@@ -179,7 +182,7 @@ class EventsRest:
             exception_handlers={404: _not_found},
         )
         app.router.redirect_slashes = False  # the core's redirects have another status; see _not_found
-        self.app = Gate(app, filling or Filling(over=True), _HEADERS | _TRY_AGAIN, _PASSING)
+        self.app = Gate(app, filling or Filling(over=True), _HEADERS | _TRY_AGAIN, _PASSING, waits)
 
     async def _batch(self, request: Request) -> ASGIApp:
         began_s = elapsed_s()

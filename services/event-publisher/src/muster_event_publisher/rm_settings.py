@@ -8,7 +8,7 @@ applications (``app_queues``), whose objects are on the same topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -22,8 +22,9 @@ from muster_runtime.life import together
 from muster_runtime.waits import in_step_s
 
 from muster_event_publisher.app_queues import APPLICATION, AppQueues
-from muster_event_publisher.codec import is_stopped, registered_extra_config
+from muster_event_publisher.codec import forgotten_stamp, recorded_rm, registered_extra_config
 from muster_event_publisher.settings import PublisherSettings
+from muster_event_publisher.shown import ShownEvents
 
 log = structlog.get_logger(__name__)
 
@@ -40,9 +41,17 @@ class RmSettings:
     """The settings in force, by RM.
 
     :param changed: called with the id of an RM whose settings have changed since :meth:`start`.
+    :ivar shown: by partition, gets the RMs' objects; empty: nobody needs them. Set before :meth:`start`.
     """
 
-    def __init__(self, bus: Readers, topics: Topics, own: PublisherSettings, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        bus: Readers,
+        topics: Topics,
+        own: PublisherSettings,
+        changed: Callable[[str], None],
+    ) -> None:
+        self.shown: Sequence[ShownEvents] = ()
         self._bus, self._topics, self._changed = bus, topics, changed
         self._retry_s = (own.retry_min_s, own.retry_max_s)
         self._poll_s, self._start_s = own.poll_s, own.rm_settings_timeout_s
@@ -130,8 +139,17 @@ class RmSettings:
             pause_s = self._retry_s[0]
             if reader.position >= end or not records:
                 self._late.discard(partition)
-            if records:
-                await asyncio.sleep(0 if partition in self._late else _REST_S)
+            if records and partition in self._late:
+                await asyncio.sleep(0)
+            elif records:
+                await self._rest(partition)
+
+    async def _rest(self, partition: int) -> None:
+        """Pauses until a read waits for what the state says."""
+        if self.shown:
+            await self.shown[partition].wanted.wait(_REST_S)
+        else:
+            await asyncio.sleep(_REST_S)
 
     async def close(self) -> None:
         for reader in self._readers.values():
@@ -171,11 +189,13 @@ class RmSettings:
             if is_rm_state_key(key):
                 lives[key or b""] = record.value  # (each transaction writes one: the last one counts)
             elif is_forgotten_state_key(key):
-                self._take_forgotten(key or b"", record.value)
+                self._take_forgotten(record.partition, key or b"", record.value)
             elif key is not None and (_MARK in key or _APPLICATION_MARK in key):
                 self._take(key, record.value)
         for key, value in lives.items():
-            self._take_life(key, value)
+            self._take_life(records[0].partition, key, value)
+        if records and self.shown:
+            self.shown[records[0].partition].was_read()
         return len(records) or int(reader.position > position)
 
     def _take(self, key: bytes, value: bytes | None) -> None:
@@ -188,15 +208,24 @@ class RmSettings:
         elif kind == APPLICATION and len(parts) == 2:
             self.app_queues.take(rm_id, parts[1], value)
 
-    def _take_life(self, key: bytes, value: bytes | None) -> None:
+    def _take_life(self, partition: int, key: bytes, value: bytes | None) -> None:
         rm_id = parse_state_key(key)[0]
-        if value is not None and is_stopped(value):
+        recorded = recorded_rm(value) if value is not None else None
+        if recorded is not None and recorded.is_stopped:
             self._stopped.add(rm_id)
         else:
             self._stopped.discard(rm_id)
+        if not self.shown:
+            return
+        if recorded is None:
+            self.shown[partition].drop(rm_id)
+        else:
+            self.shown[partition].note(rm_id, recorded.stamp, recorded.instance, recorded.next_event_id)
 
-    def _take_forgotten(self, key: bytes, value: bytes | None) -> None:
+    def _take_forgotten(self, partition: int, key: bytes, value: bytes | None) -> None:
         rm_id = parse_state_key(key)[0]
+        if value is not None and self.shown:
+            self.shown[partition].note_stamp(forgotten_stamp(value))
         if value is None:
             self._forgotten.discard(rm_id)  # it registers again
         else:

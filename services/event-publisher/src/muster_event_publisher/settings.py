@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from muster_runtime.addresses import OptionalListenAddress
+from muster_runtime.positions import PositionSettings
 from muster_runtime.stores import ClientTls, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -147,6 +148,10 @@ class PublisherSettings(BaseModel):
     @classmethod
     def _schema(cls, value: str) -> str:
         return plain_schema(value)
+
+    positions: PositionSettings = Field(
+        default_factory=PositionSettings, description="reads that wait for a position (docs/consistency.md)"
+    )
 
     @model_validator(mode="after")
     def _postgres(self) -> Self:

@@ -47,7 +47,7 @@ from muster_gateway.policy_groups import PolicyGroups
 from muster_gateway.questions import Questions
 from muster_gateway.queue_configs import QueueConfigs
 from muster_gateway.rm_life import RmState
-from muster_gateway.servicer import refuse
+from muster_gateway.servicer import refuse, send_position
 from muster_gateway.sessions.contract import Session, SessionStore
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.state_dump import StateDump
@@ -123,6 +123,7 @@ class AdminServicer:
                 except Exception as error:
                     await refuse(context, error, lambda status: metrics.admin_calls.labels(name, status))
             metrics.admin_calls.labels(name, "OK").inc()
+            send_position(context)
             return answer
 
         return handle
@@ -145,6 +146,7 @@ class AdminServicer:
         finally:
             metrics.configuration_seconds.observe(self._clock.monotonic() - started_s)
         metrics.configurations.labels("OK" if answer.accepted else "REFUSED").inc()
+        send_position(context)
         return encode_configuration_answer(answer)
 
     async def update_configuration(self, raw: bytes) -> ConfigurationAnswer:

@@ -184,23 +184,33 @@ def encode_changed(
     state = RmState(session.state).name
     description = described(session, now_ns, facts, paused=held)
     return pb.ResourceManagerAnswer(
-        changed=answer.changed, state=state, since_ns=session.since_ns, description=description
+        changed=answer.changed,
+        state=state,
+        since_ns=session.since_ns,
+        description=description,
+        position=answer.position,
     ).SerializeToString()
 
 
 def encode_forgotten(answer: CommandAnswer) -> bytes:
     """Encodes a ForgetResourceManagerResponse."""
-    return pb.ForgetResourceManagerResponse(changed=answer.changed, allocations=answer.allocations).SerializeToString()
+    response = pb.ForgetResourceManagerResponse(
+        changed=answer.changed, allocations=answer.allocations, position=answer.position
+    )
+    return response.SerializeToString()
 
 
 def encode_drained(answer: CommandAnswer) -> bytes:
     """Encodes a DrainNodeResponse."""
-    return pb.DrainNodeResponse(changed=answer.changed, allocations=answer.allocations).SerializeToString()
+    response = pb.DrainNodeResponse(changed=answer.changed, allocations=answer.allocations, position=answer.position)
+    return response.SerializeToString()
 
 
 def encode_ended(answer: CommandAnswer) -> bytes:
     """Encodes an EndApplicationResponse."""
-    response = pb.EndApplicationResponse(changed=answer.changed, state=answer.state, allocations=answer.allocations)
+    response = pb.EndApplicationResponse(
+        changed=answer.changed, state=answer.state, allocations=answer.allocations, position=answer.position
+    )
     return response.SerializeToString()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
+import structlog
 from google.protobuf.message import DecodeError
 from muster_bus.errors import CodecError
 from muster_bus.log import OutRecord, Record
@@ -15,10 +16,14 @@ from muster_proto.muster.v1 import admin_pb2
 from muster_queue_config.judge import Judged
 from muster_rest.system_health import OwnerState
 from muster_runtime.caller import current
+from muster_si.positions import NO_STAMP, Positions, Stamp
 
+from muster_gateway import metrics
 from muster_gateway.quotas import RegistrationQuotas, RmLimits
 from muster_gateway.rm_life import RmState
 from muster_gateway.stream_kind import StreamKind
+
+log = structlog.get_logger(__name__)
 
 KIND_RM = "rm"
 # A verdict in the form in which it goes to the log.
@@ -27,6 +32,7 @@ JudgedConfiguration = envelope_pb2.JudgedConfiguration
 # registration, but an update does not start the RM's life afresh. Readers of the answer distinguish the two by this
 # prefix.
 _CONFIGURATION = "configuration-"
+_SHORT_MAX = 127  # bytes of a field whose length is one byte; the position of one partition has at most 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class Registration:
     """The scheduler's answer to a registration.
 
     :param exhausted: refused for a quota.
+    :param position: of the answer, for the client (``muster_si.positions``); "": it has none.
     """
 
     request_id: str
@@ -72,6 +79,7 @@ class Registration:
     problems: tuple[Problem, ...]
     member: GroupMember = NO_GROUP
     exhausted: bool = False
+    position: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,7 @@ class ConfigurationAnswer:
     """The scheduler's answer to a configuration update.
 
     :param changes: the changes, one line each; empty if the update was not accepted.
+    :param position: as of a Registration.
     """
 
     request_id: str
@@ -86,6 +95,7 @@ class ConfigurationAnswer:
     problems: tuple[Problem, ...]
     changes: tuple[str, ...] = ()
     member: GroupMember = NO_GROUP
+    position: str = ""
 
 
 class CommandCode(IntEnum):
@@ -106,6 +116,7 @@ class CommandAnswer:
     :param accepted: for a validation only, as ``problems`` and ``changes``.
     :param json: the RM's own state, for a dump.
     :param state: of the application that the command is about.
+    :param position: as of a Registration; "" for a command that changes nothing.
     """
 
     request_id: str
@@ -119,6 +130,7 @@ class CommandAnswer:
     json: str = ""
     member: GroupMember = NO_GROUP
     state: str = ""
+    position: str = ""
 
 
 Answer = Registration | ConfigurationAnswer | CommandAnswer
@@ -137,11 +149,21 @@ class Response:
     registration: Registration | None
     configuration: ConfigurationAnswer | None = None
     command: CommandAnswer | None = None
+    stamp: Stamp = NO_STAMP
 
     @property
     def answer(self) -> Answer | None:
         """The answer for a waiting call."""
         return self.registration or self.configuration or self.command
+
+    def answer_at(self, positions: Positions) -> Answer:
+        """The answer, with its position. Only where there is one."""
+        assert self.answer is not None, "the caller has checked it"
+        return replace(self.answer, position=positions.text(self.stamp))
+
+    def payload_at(self, positions: Positions | None) -> bytes:
+        """The response for the stream, with its position; None: without."""
+        return self.payload + position_field(positions.text(self.stamp)) if positions is not None else self.payload
 
 
 class DecidedReport(NamedTuple):
@@ -345,11 +367,38 @@ def read_response(record: Record) -> Response:
     except DecodeError as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
     if envelope.HasField("registration"):
-        return _answer_in(envelope, envelope.registration)
-    if envelope.HasField("admin"):
-        return _command_answer_in(envelope, envelope.admin)
-    kind = _KINDS.get(envelope.stream)
-    return Response(envelope.rm_id, envelope.sequence, kind, envelope.response, None)
+        response = _answer_in(envelope, envelope.registration)
+    elif envelope.HasField("admin"):
+        response = _command_answer_in(envelope, envelope.admin)
+    else:
+        kind = _KINDS.get(envelope.stream)
+        response = Response(envelope.rm_id, envelope.sequence, kind, envelope.response, None)
+    response.stamp = Stamp(envelope.stamp_before, envelope.stamp_step)
+    return response
+
+
+def readable_response(record: Record) -> Response | None:
+    """Does the same; None for a record that is no ResponseEnvelope, which is counted and logged."""
+    try:
+        return read_response(record)
+    except CodecError as error:
+        metrics.unreadable.inc()
+        log.error("unreadable response", error=str(error))
+        return None
+
+
+# The tag of the field ``position`` of the three responses of si.v1: 50002, of bytes.
+_POSITION_TAG = b"\x92\xb5\x18"
+
+
+def position_field(position: str) -> bytes:
+    """Returns a position as a field of a si.v1 response, to be appended to the response's bytes; empty for ""."""
+    if not position:
+        return b""
+    text = position.encode()
+    if len(text) > _SHORT_MAX:
+        raise ValueError(f"position: must have at most {_SHORT_MAX} characters, got {len(text)}")
+    return _POSITION_TAG + bytes((len(text),)) + text
 
 
 def encode_judged(found: Judged, bytes_max: int) -> JudgedConfiguration:
@@ -451,7 +500,7 @@ def encode_configuration_answer(answer: ConfigurationAnswer) -> bytes:
         for problem in answer.problems
     ]
     return admin_pb2.UpdateConfigurationResponse(
-        accepted=answer.accepted, problems=problems, changes=answer.changes
+        accepted=answer.accepted, problems=problems, changes=answer.changes, position=answer.position
     ).SerializeToString()
 
 

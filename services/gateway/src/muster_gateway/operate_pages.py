@@ -18,9 +18,11 @@ from urllib.parse import parse_qsl, urlsplit
 import grpc
 import msgspec
 from muster_rest.shapes.operate import ConfiguredDao, OperatedDao, ProblemDao, WhoamiDao
+from muster_runtime.caller import current
 from muster_runtime.go_json import error_body
 from muster_runtime.identity import Identity, Right
 from muster_runtime.secrets import MASK
+from muster_si.positions import POSITION_HEADER
 from starlette.types import Receive, Scope, Send
 
 from muster_gateway import admin_codec
@@ -29,6 +31,7 @@ from muster_gateway.errors import FromAnotherPage, GatewayError, InvalidRequest,
 
 HEADER = b"x-muster-operate"
 _JSON = b"application/json; charset=UTF-8"
+_POSITION = POSITION_HEADER.lower().encode()
 # The part of a record's size that a text leaves to the RM's id and the message around both.
 _AROUND_BYTES = 2_048
 # REST masks secrets. A text that was edited from its answer must not put the mask in a secret's place. (In a comment
@@ -89,10 +92,13 @@ class OperatePages:
         # (No header lets pages of other hosts read the answers, unlike those of YuniKorn's interface.)
         try:
             status, body = 200, await self._operate(scope, receive)
+            position = current().position
         except GatewayError as error:
             status = _STATUSES.get(error.code, 500)
-            body = error_body(status, str(error))
+            body, position = error_body(status, str(error)), ""
         headers = [(b"content-type", _JSON), (b"content-length", str(len(body)).encode())]
+        if position:
+            headers.append((_POSITION, position.encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -146,19 +152,24 @@ class OperatePages:
     async def _schedulable(self, given: dict[str, str], *, schedulable: bool) -> OperatedDao:
         raw = admin_codec.make_drain(given["rm"], given["partition"], given["node"], schedulable=schedulable)
         changed, allocations = admin_codec.decode_drained(await self._admin.drain_node(raw))
-        return OperatedDao(changed=changed, allocations=allocations, description="")
+        return _operated(changed, allocations)
 
     async def _forget(self, given: dict[str, str]) -> OperatedDao:
         changed, allocations = admin_codec.decode_forgotten(
             await self._admin.forget(admin_codec.make_forget(given["rm"]))
         )
-        return OperatedDao(changed=changed, allocations=allocations, description="")
+        return _operated(changed, allocations)
 
     async def _end(self, given: dict[str, str]) -> OperatedDao:
         raw = admin_codec.make_end(given["rm"], given["partition"], given["application"], given["reason"])
         changed, allocations, state = admin_codec.decode_ended(await self._admin.end_application(raw))
         description = f"Application {given['application']} is {state}."
-        return OperatedDao(changed=changed, allocations=allocations, description=description)
+        return _operated(changed, allocations, description)
+
+
+def _operated(changed: bool, allocations: int, description: str = "") -> OperatedDao:
+    position = current().position
+    return OperatedDao(changed=changed, allocations=allocations, description=description, position=position)
 
 
 def _configured(raw: bytes) -> ConfiguredDao:
@@ -167,7 +178,7 @@ def _configured(raw: bytes) -> ConfiguredDao:
         ProblemDao(severity=severity, path=path, line=line, column=column, message=message)
         for severity, path, line, column, message in problems
     ]
-    return ConfiguredDao(accepted=accepted, problems=shown_problems, changes=changes)
+    return ConfiguredDao(accepted=accepted, problems=shown_problems, changes=changes, position=current().position)
 
 
 def whoami(identity: Identity, query: bytes, *, tokens: bool) -> bytes:
@@ -228,4 +239,4 @@ def _query(query: bytes) -> dict[str, str]:
 
 def _changed(raw: bytes) -> OperatedDao:
     changed, description = admin_codec.decode_changed(raw)
-    return OperatedDao(changed=changed, allocations=0, description=description)
+    return _operated(changed, 0, description)

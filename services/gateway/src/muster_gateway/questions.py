@@ -90,6 +90,7 @@ class Questions:
         finally:
             tail.forget(request_id)
         assert isinstance(answer, kind), f"request {request_id} is answered by a {type(answer).__name__}"
+        current().tell_position(answer.position)
         return answer, at
 
 

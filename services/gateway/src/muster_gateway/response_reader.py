@@ -37,9 +37,10 @@ from muster_bus.log import Log, LogReader, PromptReader, Record
 from muster_bus.topics import Topics
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.waits import in_step_s
+from muster_si.positions import Positions, log_digest
 
 from muster_gateway import metrics
-from muster_gateway.codec import Answer, DecidedReport, Registration, Response, read_report, read_response
+from muster_gateway.codec import Answer, DecidedReport, Registration, Response, read_report, readable_response
 from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
 from muster_gateway.scheduler_reports import SchedulerReports
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
@@ -80,6 +81,7 @@ class Feed:
     :param start: cursor of everything already seen.
     :param resume_after: responses up to this number are not sent again.
     :param wake: called when the stream has something to do.
+    :param positions: gives the responses' positions; None: they get none.
     """
 
     def __init__(
@@ -92,7 +94,9 @@ class Feed:
         max_bytes: int,
         wake: Callable[[], None],
         now_s: Callable[[], float],
+        positions: Positions | None = None,
     ) -> None:
+        self._positions = positions if kind is not StreamKind.CALLBACK else None
         self.rm_id, self.kind, self.key = rm_id, kind, rm_id.encode()
         self.attached = False
         self.error: GatewayError | None = None
@@ -152,8 +156,9 @@ class Feed:
         mine = response.kind is self.kind and sequence > last
         self._seen = Cursor(max(sequence, last), offset + 1, sequence if mine else self._seen.last_sent)
         if mine and sequence > self._resume_after:
-            self._queue.append(Due(response.payload, self._seen))
-            self._queued_bytes += len(response.payload)
+            payload = response.payload_at(self._positions)
+            self._queue.append(Due(payload, self._seen))
+            self._queued_bytes += len(payload)
             self._wake()
 
     def pass_to(self, offset: int) -> None:
@@ -250,6 +255,7 @@ class ResponseTail:
 
     :param stirred: called after records were given to feeds: their positions may move now.
     :param owners: gets the schedulers' reports.
+    :param now_s: reads the event loop's time.
     """
 
     def __init__(
@@ -261,10 +267,10 @@ class ResponseTail:
         stirred: Callable[[], None] = lambda: None,
         damage: DamagedParts = _UNSEEN,
         owners: SchedulerReports | None = None,
+        now_s: Callable[[], float] = elapsed_s,
     ) -> None:
-        self._owners = owners
         self._bus, self._topics, self.partition, self._batch = bus, topics, partition, batch
-        self._stirred, self._damage = stirred, damage
+        self._stirred, self._damage, self._owners, self._now_s = stirred, damage, owners, now_s
         self._reader: LogReader | None = None
         self._dispatched = 0
         self._feeds: dict[bytes, dict[StreamKind, Feed]] = {}
@@ -272,9 +278,10 @@ class ResponseTail:
         self._waiting_keys: dict[bytes, int] = {}
         self.answering = True
         self.report = DecidedReport()  # the scheduler's last one
+        self.positions: Positions | None = None  # since the start
         self._reports = asyncio.Event()
-        self.active = Active(elapsed_s())
-        self.held_back = Active(elapsed_s(), _HELD_BACK_S)  # those whose streams wait for decisions
+        self.active = Active(now_s())
+        self.held_back = Active(now_s(), _HELD_BACK_S)  # those whose streams wait for decisions
         # With a reader that calls back, records are dispatched right when they come, while the loop waits.
         self._prompt: PromptReader | None = None
         self._waits = False
@@ -307,6 +314,7 @@ class ResponseTail:
 
     async def start(self) -> None:
         """Opens a reader at the partition's end."""
+        self.positions = Positions(log_digest(await self._bus.identity()), self.partition)
         self._reader = await self._bus.reader(self._topics.responses, self.partition)
         self._dispatched = await self._reader.end_offset()
         self._reader.seek(self._dispatched)
@@ -411,7 +419,7 @@ class ResponseTail:
             del self._waiting_keys[waiting.key]
 
     def _dispatch(self, records: Sequence[Record], position: int) -> None:
-        now_s = elapsed_s()
+        now_s = self._now_s()
         self.active.turn(now_s)
         self.held_back.turn(now_s)
         for record in records:
@@ -422,14 +430,10 @@ class ResponseTail:
             feeds = self._feeds.get(record.key)
             if feeds is None and record.key not in self._waiting_keys:
                 continue
-            try:
-                response = read_response(record)
-            except CodecError as error:
-                metrics.unreadable.inc()
-                log.error("unreadable response", error=str(error))
+            if (response := readable_response(record)) is None:
                 continue
-            if response.answer is not None:
-                self._answer(record.offset, response.sequence, response.answer)
+            if response.answer is not None and self.positions is not None:
+                self._answer(record.offset, response.sequence, response.answer_at(self.positions))
             if feeds is not None:
                 for feed in list(feeds.values()):
                     self._offer(feed, record.offset, response)
@@ -517,7 +521,7 @@ class CatchUp:
             return
         for record in records:
             if record.key == feed.key:
-                response = _readable(record)
+                response = readable_response(record)
                 if not feed.has_room():
                     await room()
                 if response is not None:
@@ -637,7 +641,7 @@ class StartingPoint:
         reader.seek(first)
         while reader.position < end:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
-                response = _readable(record) if record.key == key else None
+                response = readable_response(record) if record.key == key else None
                 if response is not None and response.registration is not None and response.registration.accepted:
                     found = _behind_registration(record.offset, response.sequence)
         return found
@@ -666,7 +670,7 @@ class StartingPoint:
         reader.seek(max(start.offset, await reader.first_offset()))
         while reader.position < end:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
-                response = _readable(record) if record.key == key else None
+                response = readable_response(record) if record.key == key else None
                 # An answer without a number (to a refused registration, for example) is no response.
                 if response is not None and response.sequence and response.sequence > highest.sequence:
                     highest = Cursor(response.sequence, record.offset + 1, response.sequence)
@@ -679,7 +683,7 @@ class StartingPoint:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
                 if record.offset >= top:
                     return None
-                response = _readable(record) if record.key == key else None
+                response = readable_response(record) if record.key == key else None
                 if response is not None and response.sequence:
                     return Cursor(response.sequence, record.offset, response.sequence)
         return None
@@ -688,12 +692,3 @@ class StartingPoint:
 def _behind_registration(offset: int, sequence: int) -> Cursor:
     """A registration's answer may have a number or not (0)."""
     return Cursor(sequence or UNKNOWN, offset + 1, sequence or UNKNOWN)
-
-
-def _readable(record: Record) -> Response | None:
-    try:
-        return read_response(record)
-    except CodecError as error:
-        metrics.unreadable.inc()
-        log.error("unreadable response", error=str(error))
-        return None

@@ -169,7 +169,7 @@ class Gateway:
         self._table = StreamTable()
         stirred = self._table.stirred.set
         self._tails = [
-            ResponseTail(bus, topics, p, settings.read_batch, stirred, self._damage, self._owners)
+            ResponseTail(bus, topics, p, settings.read_batch, stirred, self._damage, self._owners, clock.monotonic)
             for p in range(topics.partitions)
         ]
         self._writer: LogWriter | None = None

@@ -8,13 +8,14 @@ grpc.aio sends a status on a dead call and leaks (github.com/grpc/grpc/issues/43
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 import grpc
 import structlog
 from muster_bus.errors import LogUnavailable
 from muster_runtime.caller import current
+from muster_si.positions import POSITION_METADATA
 
 from muster_gateway import metrics
 from muster_gateway.audit import AuditWriter
@@ -142,9 +143,8 @@ class SchedulerServicer:
         except Exception as error:
             await refuse(context, error, metrics.registrations.labels)
         metrics.registrations.labels("OK").inc()
-        if warnings:
-            texts = [describe(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
-            context.set_trailing_metadata([(WARNING_METADATA, text) for text in texts])
+        texts = [describe(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
+        send_position(context, [(WARNING_METADATA, text) for text in texts])
         return b""
 
     def _stream_handler(self, kind: StreamKind) -> Callable[[Any, Any], Awaitable[None]]:
@@ -152,6 +152,13 @@ class SchedulerServicer:
             await self._calls.serve(RmStream(self._parts, kind, context), context)
 
         return handle
+
+
+def send_position(context: Any, beside: Sequence[tuple[str, str | bytes]] = ()) -> None:
+    """Sets a call's trailing metadata: the position of what the present call changed, if anything, and others."""
+    position = current().position
+    if metadata := [*beside, *([(POSITION_METADATA, position)] if position else [])]:
+        context.set_trailing_metadata(metadata)
 
 
 async def refuse(context: Any, error: Exception, labels: Callable[[str], Any]) -> NoReturn:

@@ -406,6 +406,8 @@ class RmStream:
             self._registered_at = registered_at
         start, skip = await self._find_start(registered_at, taken, resume_after)
         settings = parts.settings
+        self._partition = parts.topics.partition_of(self.rm_id)
+        self._tail = parts.tails[self._partition]
         self._feed = Feed(
             self.rm_id,
             self.kind,
@@ -415,9 +417,8 @@ class RmStream:
             settings.queue_bytes,
             self._wake.set,
             parts.clock.monotonic,
+            self._tail.positions,
         )
-        self._partition = parts.topics.partition_of(self.rm_id)
-        self._tail = parts.tails[self._partition]
         parts.table.stirred.set()
 
     async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:

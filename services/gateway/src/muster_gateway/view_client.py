@@ -17,12 +17,15 @@ from urllib.parse import quote, unquote, urlencode
 
 import structlog
 from muster_runtime import whose
-from muster_runtime.caller import current
+from muster_runtime.caller import Caller, current
+from muster_runtime.elapsed import elapsed_s
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.identity import GATEWAY
+from muster_runtime.positions import ReadRefused, wait_of
 from muster_runtime.reach import Reach
+from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
-from muster_gateway.errors import OverLimit, ViewSilent
+from muster_gateway.errors import InvalidRequest, OverLimit, ViewSilent
 from muster_gateway.http_front import Target
 
 log = structlog.get_logger(__name__)
@@ -34,7 +37,9 @@ PIECE_BYTES = 64 * 1024
 # Number of the view's messages that wait for the reader of a streamed body.
 _AHEAD = 1
 _CANCEL_AGAIN_S = 1.0
-_UNAVAILABLE = 503
+_BAD, _UNAVAILABLE = 400, 503
+# A read that names a position may take so much longer; the view itself ends the wait before.
+_AFTER_S = 65.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +107,9 @@ class ViewClient:
         Raises ViewSilent if no answer comes in time, if it breaks off, or if the view cannot be reached (status 503).
         Raises OverLimit if the answer is over ``max_bytes``.
         """
+        timeout_s = self._timeout_s + (_AFTER_S if current().after else 0)
         try:
-            async with asyncio.timeout(self._timeout_s), self.open(path, rm_id, query, reach, any_status) as answer:
+            async with asyncio.timeout(timeout_s), self.open(path, rm_id, query, reach, any_status) as answer:
                 body = bytearray()
                 async for piece in answer.pieces:
                     body += piece
@@ -111,7 +117,7 @@ class ViewClient:
                         raise OverLimit(f"the view's answer is over {self._max_bytes:,} bytes: ask {path} by HTTP")
                 return ViewAnswer(answer.status, bytes(body))
         except TimeoutError:
-            raise ViewSilent(f"the view did not answer within {self._timeout_s:g} s: try again") from None
+            raise ViewSilent(f"the view did not answer within {timeout_s:g} s: try again") from None
 
     @asynccontextmanager
     async def open(
@@ -133,10 +139,14 @@ class ViewClient:
         Leaving early ends the call. Raises ViewSilent, also while the pieces are read.
         """
         asked = {**({"rm": rm_id} if rm_id else {}), **(query or {})}
-        shown = reach if reach is not None else current().reach()
-        call = _Call(self._view, _scope(path, asked, [*whose.header(self._default_rm), *self._note().header()], shown))
+        caller = current()
+        shown = reach if reach is not None else caller.reach()
+        own = [*whose.header(self._default_rm), *self._note().header(), *_after(caller)]
+        call = _Call(self._view, _scope(path, asked, own, shown))
         try:
-            status = await self._in_time(call.status)
+            status = await self._in_time(call.status, _AFTER_S if caller.after else 0)
+            if caller.after and status in (_BAD, _UNAVAILABLE):
+                await self._refuse(call, status)
             if status == _UNAVAILABLE and not any_status:
                 raise ViewSilent("the view is not reachable: try again")
             async with aclosing(self._pieces(call)) as pieces:
@@ -149,12 +159,33 @@ class ViewClient:
             for start in range(0, len(body), PIECE_BYTES):
                 yield body[start : start + PIECE_BYTES]
 
-    async def _in_time(self, step: Callable[[], Awaitable[T]]) -> T:
+    async def _refuse(self, call: _Call, status: int) -> None:
+        """Raises the error of a read that named a position, with the view's own text."""
+        body = await self._in_time(call.next_body) or b""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            message = str(json.loads(body)["message"])
+        except (ValueError, KeyError, TypeError):
+            return
+        raise InvalidRequest(message) if status == _BAD else ViewSilent(message)
+
+    async def _in_time(self, step: Callable[[], Awaitable[T]], more_s: float = 0) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s + more_s):
                 return await step()
         except TimeoutError:
             raise ViewSilent(f"the view said nothing for {self._timeout_s:g} s: try again") from None
+
+
+def _after(caller: Caller) -> list[tuple[bytes, bytes]]:
+    """Returns the headers of a caller's position, and of how long the view waits for it. Raises InvalidRequest."""
+    if not caller.after:
+        return []
+    try:
+        wait_s = wait_of(caller.after_wait, caller.ends_s - elapsed_s())
+    except ReadRefused as refused:
+        raise InvalidRequest(str(refused)) from None
+    wait = [] if wait_s is None else [(WAIT_METADATA.encode(), f"{wait_s:.3f}".encode())]
+    return [(AFTER_METADATA.encode(), caller.after.encode("ascii", "replace")), *wait]
 
 
 def path_of(*parts: str) -> str:

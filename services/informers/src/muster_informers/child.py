@@ -107,6 +107,9 @@ class PipeLog:
     async def healthy(self) -> bool:
         return True
 
+    async def identity(self) -> str:
+        raise NotImplementedError("informers give no positions")
+
     async def writer(self, name: str) -> LogWriter:
         assert not self._writers, "one writer for all"
         writer = PipeWriter(self._append)

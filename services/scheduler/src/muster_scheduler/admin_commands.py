@@ -37,6 +37,8 @@ DUMPS_WAITING_MAX = 8
 DUMP_WAITS_NS = 60 * 1_000_000_000
 # A record of the log holds 1 MiB.
 DUMP_BYTES_MAX = 512 * 1024
+# Commands that change nothing.
+_READS = frozenset({"validate", "dump_rm_state"})
 NO_CALLBACK = "Resource Manager did not register callback"
 _SHOWN_MAX = 256
 
@@ -92,7 +94,12 @@ class AdminCommands:
             case _:
                 result.code = pb.AdminResult.NOT_POSSIBLE
                 result.message = "this scheduler does not know the command: it is older than the gateway"
-        outputs.append(emitter.admin_result(result))
+        is_change = result.code == pb.AdminResult.OK and command.WhichOneof("command") not in _READS
+        if is_change and out:  # the answer has the stamp of the outcome that follows
+            emitter.expect_outcome()
+        elif is_change:  # readers must know that they have passed a command that changed nothing, too
+            outputs.append(emitter.rm_record(state.core.next_submission))
+        outputs.append(emitter.admin_result(result, is_change=is_change))
 
     def dumps_answered(
         self,

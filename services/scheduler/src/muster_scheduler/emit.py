@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from muster_bus.contention import Work
@@ -48,8 +48,10 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_rest.system_health import OwnerState, SchedulerFacts
 from muster_runtime import event_settings
+from muster_si.positions import NO_STAMP, Stamp
 from muster_state import state_codec
 from muster_state.follower import RmInfo, encode_registration, encode_rm
+from muster_state.stamps import Stamps
 from muster_state.tally import Tally
 
 from muster_scheduler import callback_words
@@ -87,10 +89,13 @@ _out_record: Callable[[tuple[str, int, bytes, bytes | None, Headers]], OutRecord
 
 
 class Emitter:
-    """Turns one RM's outcomes into records of one transaction."""
+    """Turns one RM's outcomes into records of one transaction.
 
-    def __init__(self, topics: Topics, info: RmInfo) -> None:
-        self._topics = topics
+    :param stamps: of the partition.
+    """
+
+    def __init__(self, topics: Topics, info: RmInfo, stamps: Stamps | None = None) -> None:
+        self._topics, self._stamps = topics, stamps if stamps is not None else Stamps()
         self._partition = topics.partition_of(info.rm_id)
         self._key = info.rm_id.encode()
         self._instance = (HEADER_INSTANCE, info.instance_uuid.encode())
@@ -111,9 +116,11 @@ class Emitter:
 
         :param took_us: returns the duration of the outcome so far (µs).
         """
+        self._stamps.begin()
         place = len(records)
         more = counted(out)
         yield from write_states(self._topics, self.info.rm_id, out, records)
+        states = len(records) - place
         waits_us: list[int] = []
         yield from self._responses(out.facts, more, waits_us, records)
         yield from self._events(out.events, records)
@@ -124,7 +131,7 @@ class Emitter:
         waits_us = [each + more.deciding_us for each in waits_us]
         self.info.tally.waited(waits_us)
         self._counters.add(more, waits_us)
-        records.insert(place, self.rm_record(next_submission))
+        records.insert(place, self.rm_record(next_submission, states))
 
     def farewell(self, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
         """Appends the last events of a forgotten RM, and removes the RM from this process's metrics; in steps."""
@@ -137,11 +144,14 @@ class Emitter:
         capacity = (HEADER_STORE_CAPACITY, b"%d" % settings.request_store_capacity)
         self._untracked = (self._rm, self._instance, (HEADER_TRACKING, b"0"), capacity)
 
-    def rm_record(self, next_submission: int) -> OutRecord:
-        """Returns the record of the RM's own object, with the present counters."""
-        rm_id = self.info.rm_id
-        key = rm_state_key(rm_id)
-        return OutRecord(self._topics.state, self._partition, key, encode_rm(self.info, next_submission))
+    def rm_record(self, next_submission: int, states: int = 0) -> OutRecord:
+        """Returns the record of the RM's own object, with the present counters and a stamp of its own.
+
+        :param states: number of the state records that follow it.
+        """
+        key = rm_state_key(self.info.rm_id)
+        self.info.stamp = self._stamps.record()
+        return OutRecord(self._topics.state, self._partition, key, encode_rm(self.info, next_submission, states))
 
     def registration_record(self) -> OutRecord:
         """Returns the record of the RM's registration. It must follow the RM's own object."""
@@ -169,12 +179,20 @@ class Emitter:
             policy_group=policy_group,
             exhausted=exhausted,
         )
-        envelope = pb.ResponseEnvelope(rm_id=self.info.rm_id, registration=result)
+        envelope = self._envelope(registration=result)
         return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
 
-    def admin_result(self, result: pb.AdminResult) -> OutRecord:
-        """Returns the answer to an operator's command. It has no sequence."""
-        return admin_result(self._topics, self.info.rm_id, result)
+    def expect_outcome(self) -> None:
+        """Gives the next answer the stamp of an outcome that is still to be written."""
+        self._stamps.take_step()
+
+    def admin_result(self, result: pb.AdminResult, *, is_change: bool = False) -> OutRecord:
+        """Returns the answer to an operator's command. It has no sequence.
+
+        :param is_change: readers can know that they have passed the command: its transaction has a stamp in the state.
+        """
+        stamp = self._stamps.now if is_change else NO_STAMP
+        return admin_result(self._topics, self.info.rm_id, result, stamp)
 
     def callback(self, message: callbacks_pb2.ToResourceManager) -> OutRecord:
         """Returns a record for the RM's callback stream. Takes the next number of the RM's responses."""
@@ -188,6 +206,10 @@ class Emitter:
             response=message.SerializeToString(deterministic=True),
         )
         return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
+
+    def _envelope(self, **content: Any) -> pb.ResponseEnvelope:
+        before, step = self._stamps.now
+        return pb.ResponseEnvelope(rm_id=self.info.rm_id, stamp_before=before, stamp_step=step, **content)
 
     def tombstone(self, key: bytes) -> OutRecord:
         """Returns the record that an object was removed."""
@@ -313,11 +335,8 @@ class Emitter:
         if stream == _ALLOCATION:
             self.info.last_allocation_response = sequence
         response.responseSequence = sequence
-        envelope = pb.ResponseEnvelope(
-            rm_id=self.info.rm_id,
-            sequence=sequence,
-            stream=stream,
-            response=response.SerializeToString(deterministic=True),
+        envelope = self._envelope(
+            sequence=sequence, stream=stream, response=response.SerializeToString(deterministic=True)
         )
         records.append(OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString()))
         response.Clear()
@@ -378,9 +397,9 @@ def heartbeat(
     return OutRecord(topics.responses, partition, None, pb.ResponseEnvelope(heartbeat=made).SerializeToString())
 
 
-def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult) -> OutRecord:
+def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult, stamp: Stamp = NO_STAMP) -> OutRecord:
     """Returns the answer to an operator's command. The RM may be unknown."""
-    envelope = pb.ResponseEnvelope(rm_id=rm_id, admin=result)
+    envelope = pb.ResponseEnvelope(rm_id=rm_id, admin=result, stamp_before=stamp.before, stamp_step=stamp.step)
     return OutRecord(topics.responses, topics.partition_of(rm_id), rm_id.encode(), envelope.SerializeToString())
 
 

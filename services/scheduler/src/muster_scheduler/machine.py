@@ -189,7 +189,7 @@ class SchedulerMachine:
             if not followed:
                 invariants.check(state.core, merges=False)
             complete(state.info.tally, sum(each.running for each in state.core.partitions.values()))
-            self._emitters[rm_id] = Emitter(self._topics, state.info)
+            self._emitters[rm_id] = Emitter(self._topics, state.info, self._roster.stamps)
             self._unexhausted[rm_id] = None
         self._quotas.folded(now_ns)
         self._unwritten |= self._folder.compiled_anew  # writes these RMs' registrations
@@ -238,6 +238,7 @@ class SchedulerMachine:
         outputs: list[OutRecord] = []
         touched: dict[str, None] = {}
         for record in records:
+            self._roster.stamps.take_request(record.offset)
             try:
                 rm_id = yield from self._take(record, now_ns, outputs)
                 touched[rm_id] = None
@@ -257,6 +258,7 @@ class SchedulerMachine:
         now_ns = self._times.recorded(now_ns)
         if step := self._times.take_step():
             self._tell_step(step, now_ns)
+        self._roster.stamps.take_step()
         undecided = dict.fromkeys(rm_id for rm_id in self._outcomes if rm_id not in self._held)
         due = {**undecided, **dict.fromkeys(self._deadlines.take_due(now_ns)), **self._unexhausted}
         yield from self._check_invariants(now_ns)
@@ -305,7 +307,7 @@ class SchedulerMachine:
             if rm_id in self._unwritten:
                 del self._unwritten[rm_id]
                 emitter = self._emitters[rm_id]
-                outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
+                outputs += (emitter.rm_record(state.core.next_submission, 1), emitter.registration_record())
             out = self._outcomes.pop(rm_id, None)
             if out is None:
                 out = Outcome()
@@ -534,8 +536,8 @@ class SchedulerMachine:
         if notice.records_lost:
             yield from self._emit_pending(state, now_ns, outputs)
             state.info.instance_uuid = self._new_uuid()
-            emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info)
-            outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
+            emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info, self._roster.stamps)
+            outputs += (emitter.rm_record(state.core.next_submission, 1), emitter.registration_record())
         out = self._outcomes.setdefault(state.info.rm_id, Outcome())
         notices.take(notice.message, state.core, now_ns, out, records_lost=notice.records_lost)
 
@@ -606,9 +608,10 @@ class SchedulerMachine:
         all_problems += callback_stream.problems_of(added) + ending.problems_of(added)
         state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         pauses.mark_absence(info, now_ns)
-        outputs += (emitter.rm_record(state.core.next_submission), emitter.registration_record())
+        outputs += (emitter.rm_record(state.core.next_submission, 1), emitter.registration_record())
         if out:
             self._outcomes[info.rm_id] = out
+            emitter.expect_outcome()
         member = self._policy_groups.member(info.config, info.policy_group) if accepted else None
         outputs.append(
             emitter.registration(

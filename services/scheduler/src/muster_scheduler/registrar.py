@@ -138,7 +138,7 @@ class Registrar:
         )
         core.apply(SetQuotas(info.quotas), now_ns)
         info.last_decided_ns, info.clock = now_ns, self._times.anchor
-        emitter = Emitter(self._topics, info)
+        emitter = Emitter(self._topics, info, self._roster.stamps)
         out = Outcome()
         if known is not None:
             yield from known.core.end_in_steps(now_ns, out)
@@ -147,7 +147,7 @@ class Registrar:
         core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
         all_problems += callback_stream.problems_of(info.extra_config) + ending.problems_of(info.extra_config)
         # First the RM's object, then the tombstones of its old objects, then its new objects.
-        outputs += (emitter.rm_record(core.next_submission), emitter.registration_record())
+        outputs += (emitter.rm_record(core.next_submission, 1), emitter.registration_record())
         if forgotten is not None:
             outputs.append(emitter.tombstone(state_key(rm_id, state_codec.FORGOTTEN, "-")))
         kept = yield from _kept_keys(rm_id, core)
@@ -155,12 +155,17 @@ class Registrar:
         # they removed still have records.
         ended = chain(emptied(removed), published(known.core) if known is not None else ())
         yield from _tombstones(emitter, ended, kept, outputs)
-        member = self._policy_groups.member(info.config, info.policy_group)
-        outputs.append(emitter.registration(envelope.request_id, all_problems, accepted=True, policy_group=member))
+        outputs.append(self._accepted(emitter, envelope.request_id, all_problems))
         self._enter(RmState(info, core), emitter, out)
         if known is not None:
             self._dispose(known.core.take_apart())
         log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
+
+    def _accepted(self, emitter: Emitter, request_id: str, problems: list[pb.ConfigProblem]) -> OutRecord:
+        info = emitter.info
+        member = self._policy_groups.member(info.config, info.policy_group)
+        emitter.expect_outcome()  # the queues follow
+        return emitter.registration(request_id, problems, accepted=True, policy_group=member)
 
     def _enter(self, state: RmState, emitter: Emitter, out: Outcome) -> None:
         rm_id = state.info.rm_id
@@ -180,6 +185,10 @@ class Registrar:
         result = pb.AdminResult(request_id=request_id)
         if known is None and rm_id not in self._roster.folder.forgotten:
             never_registered(rm_id, result)
+        if known is None and rm_id in self._roster.folder.forgotten:  # readers must know that they have passed this
+            outputs.append(self._forgotten_record(rm_id, self._roster.folder.forgotten[rm_id]))
+            outputs.append(admin_result(self._topics, rm_id, result, self._roster.stamps.now))
+            return
         if known is None or not may_forget(known.info, now_ns, result, force=force):
             outputs.append(admin_result(self._topics, rm_id, result))
             return
@@ -197,15 +206,20 @@ class Registrar:
         yield from emitter.farewell(out, outputs)
         # 3. the numbers, which the events have advanced
         kept = Forgotten.of(known.info, known.core.next_submission, now_ns)
-        key, value = state_key(rm_id, state_codec.FORGOTTEN, "-"), encode_forgotten(rm_id, kept)
-        outputs.append(OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, value))
+        outputs.append(self._forgotten_record(rm_id, kept))
         result.changed = True
-        outputs.append(admin_result(self._topics, rm_id, result))
+        outputs.append(admin_result(self._topics, rm_id, result, self._roster.stamps.now))
         # 4. the machine's own entries
         self._roster.drop(rm_id, kept)
         self._quotas.forget(rm_id)
         self._dispose(known.core.take_apart())
         log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)
+
+    def _forgotten_record(self, rm_id: str, kept: Forgotten) -> OutRecord:
+        before, step = self._roster.stamps.record()
+        value = encode_forgotten(rm_id, kept._replace(stamp_before=before, stamp_step=step))
+        key = state_key(rm_id, state_codec.FORGOTTEN, "-")
+        return OutRecord(self._topics.state, self._topics.partition_of(rm_id), key, value)
 
 
 def _then_pause(value: T) -> Generator[None, None, T]:

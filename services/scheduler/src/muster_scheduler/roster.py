@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from muster_core.model.outcome import Outcome
 from muster_state.follower import Forgotten, StateFolder
+from muster_state.stamps import Stamps
 
 from muster_scheduler.deadlines import Deadlines
 from muster_scheduler.emit import Emitter
@@ -29,6 +30,11 @@ class Roster:
     unexhausted: dict[str, None] = field(default_factory=dict)
     unwritten: dict[str, None] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
+
+    @property
+    def stamps(self) -> Stamps:
+        """The stamp of the partition."""
+        return self.folder.stamps
 
     def outcome(self, rm_id: str) -> Outcome:
         """Returns the RM's outcome that is not yet written, to add to it."""

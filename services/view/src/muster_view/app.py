@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 from muster_bus.clock import Clock, day_ns
-from muster_bus.log import Log
+from muster_bus.log import Log, end_of
 from muster_bus.topics import Topics
 from muster_core.external.external_books import ExternalBooks
 from muster_rest.shapes.events import EventStreamDao
@@ -16,6 +16,7 @@ from muster_rest.shapes.measures import HealthDao
 from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
+from muster_runtime.positions import PositionWaits
 from muster_state.follower import RmState
 from muster_whatif.when.durations import Learnt
 from starlette.types import ASGIApp
@@ -43,6 +44,7 @@ class ViewService:
     :param bus: started by the caller, who also closes it.
     :param with_others: the view shares its process with other services, and one of them exposes the process's metrics.
     :ivar asgi: the endpoints as an ASGI application, for another service that serves them.
+    :ivar waits: of reads that name a position.
     """
 
     def __init__(
@@ -61,7 +63,14 @@ class ViewService:
             PartitionFollower(bus, topics, partition, settings, clock, self._gate)
             for partition in range(topics.partitions)
         ]
-        self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others)
+        self.waits = PositionWaits(
+            "the view",
+            settings.positions,
+            self._followers,
+            bus.identity,
+            lambda partition: end_of(bus, topics.requests, partition),
+        )
+        self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others, waits=self.waits)
         self._history = History()
         self._streams = OpenStreams(settings.publisher_url) if settings.publisher_url else None
         self._damaged: Callable[[], list[str]] = list

@@ -22,6 +22,7 @@ from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_runtime.disposal import Disposal
 from muster_runtime.waits import in_step_s
+from muster_si.positions import NO_STAMP, Stamp
 from muster_state import state_codec
 from muster_state.follower import RmState, StateFolder
 from muster_whatif.when.durations import Learnt, came_of
@@ -56,6 +57,7 @@ class PartitionFollower:
     :ivar departed: the last states of removed objects.
     :ivar lengths: by RM, the allocations that ended by themselves since this process began to follow.
     :ivar recent: by RM, its allocations of the last minute.
+    :ivar stamp: how far the shown state is, in the order of the partition's decisions.
     :ivar met_damage: whether the next part of the log is damaged: the state before it is shown until a restart.
     :ivar problem: the reason why the follower does not follow now; "": it follows.
     """
@@ -88,6 +90,8 @@ class PartitionFollower:
         self._wanted_s = float("-inf")
         self._flowing = False  # the last read brought records
         self._whole = asyncio.Event()  # no transaction is folded in part
+        self.stamp = NO_STAMP
+        self._stamped = asyncio.Event()  # set at the next change of the stamp, and replaced
         self.met_damage = False
         self._broken = False  # the state in memory cannot be continued
 
@@ -153,6 +157,26 @@ class PartitionFollower:
             await asyncio.sleep(_LOOK_AGAIN_S)  # new records are being read
             await self._fresh.wait()
 
+    def includes(self, stamp: Stamp) -> bool:
+        """Whether everything up to a stamp is shown."""
+        return self.stamp >= stamp
+
+    async def wait_included(self, stamp: Stamp) -> None:
+        """Returns between two folds, when everything up to a stamp is shown. Callers bound the wait."""
+        while self.stamp < stamp:
+            self.want()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.idle_after_s / 2 or None):
+                    await self._stamped.wait()
+
+    def _note_stamp(self) -> None:
+        """Notes how far the folded state is."""
+        assert self._folder is not None, "start comes first"
+        if (stamp := self._folder.stamps.folded) > self.stamp:
+            self.stamp = stamp
+            self._stamped.set()
+            self._stamped = asyncio.Event()
+
     # ---- following -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -160,6 +184,7 @@ class PartitionFollower:
         self._folder = await self._build()
         self.version += 1
         self._whole.set()
+        self._note_stamp()
         self._fresh.set()
 
     async def follow(self) -> None:
@@ -210,6 +235,7 @@ class PartitionFollower:
         self._take_apart()
         # 4. note the position
         self._position = reader.position
+        self._note_stamp()
         await self._look_at_end(reader, behind=full)
         if not full:
             self._fresh.set()
@@ -350,6 +376,7 @@ class PartitionFollower:
         self._folder = folder = await self._build()
         self._broken = False
         self._whole.set()
+        self._note_stamp()
         self.version += 1
         log.info("view.rebuilt", partition=self.partition, rms=len(folder.rms))
 

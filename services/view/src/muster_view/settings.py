@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.addresses import OptionalListenAddress
+from muster_runtime.positions import PositionSettings
 from muster_whatif.when.settings import ForecastSettings
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -65,6 +66,10 @@ class ViewSettings(BaseModel):
 
     forecast: ForecastSettings = Field(
         default_factory=ForecastSettings, description="what an estimate of when an ask will run may cost"
+    )
+
+    positions: PositionSettings = Field(
+        default_factory=PositionSettings, description="reads that wait for a position (docs/consistency.md)"
     )
 
     # Health.

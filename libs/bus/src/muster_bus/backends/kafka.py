@@ -25,6 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from muster_runtime.stores import StoreFileUnusable
 
+from muster_bus.backends.kafka_ends import topic_id_of
 from muster_bus.backends.kafka_group import KafkaMembership
 from muster_bus.backends.kafka_link import KafkaLink, stop
 from muster_bus.backends.kafka_mark import KafkaMarks
@@ -76,6 +77,7 @@ class KafkaLog(KafkaLink):
         super().__init__(specs, settings, clock)
         self._specs = specs
         self._marks = KafkaMarks(self)
+        self._identity = ""
         self.loss = ""
 
     # ---- life -----------------------------------------------------------------------------------------------------
@@ -158,6 +160,18 @@ class KafkaLog(KafkaLink):
     async def mark(self) -> LogMark:
         """See :class:`muster_bus.log_mark.MarkedLog`."""
         return await self._marks.mark()
+
+    async def identity(self) -> str:
+        """See :class:`muster_bus.log.Log`: the cluster, and the topic of the requests as it was created."""
+        self.check_open()
+        if self._identity:
+            return self._identity
+        assert self.admin is not None, "checked above"
+        requests = self.settings.topics().requests
+        cluster = await self.bounded(self.admin.describe_cluster(), "describing the cluster")
+        topic_id = await self.bounded(topic_id_of(self.admin._client, requests), "the id of a topic")
+        self._identity = f"kafka:{cluster.get('cluster_id') or ''}/{requests}/{topic_id}"
+        return self._identity
 
     async def writer(self, name: str) -> KafkaWriter:
         self.check_open()

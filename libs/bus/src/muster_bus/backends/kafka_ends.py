@@ -132,6 +132,18 @@ async def present_ends(client: AIOKafkaClient, places: Sequence[TopicPartition])
         await asyncio.sleep(_RETRY_S)
 
 
+async def topic_id_of(client: AIOKafkaClient, name: str) -> str:
+    """Returns the id of a topic; "": unknown. Retries as :func:`present_ends`."""
+    while True:
+        try:
+            ids, _ = await _topics(client, [name])
+            return ids.get(name, "")
+        except errors.KafkaError as error:
+            if not error.retriable and not error.invalid_metadata:
+                raise
+        await asyncio.sleep(_RETRY_S)
+
+
 async def _ask(client: AIOKafkaClient, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Present]:
     ids, leaders = await _topics(client, sorted({place.topic for place in places}))
     wanted: dict[int, dict[str, list[tuple[int, int]]]] = {}

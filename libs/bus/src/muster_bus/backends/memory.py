@@ -57,12 +57,16 @@ class _Compacted:
 
 @dataclass
 class MemoryStore:
-    """The content of a :class:`MemoryLog`. A new log that gets this store finds everything, as after a restart."""
+    """The content of a :class:`MemoryLog`. A new log that gets this store finds everything, as after a restart.
+
+    :ivar identity: of the log; tests with several logs give each another one.
+    """
 
     specs: dict[str, TopicSpec] = field(default_factory=dict)
     tails: dict[_Place, PartitionTail] = field(default_factory=dict)
     claims: dict[tuple[str, str, int], _Claim] = field(default_factory=dict)
     compacted: dict[_Place, _Compacted] = field(default_factory=dict)
+    identity: str = "memory"
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         """Deletes the records before ``offset`` at once, as retention would."""
@@ -143,6 +147,10 @@ class MemoryLog:
         except (LogClosed, LogUnavailable):
             return False
         return True
+
+    async def identity(self) -> str:
+        self.check_open()
+        return self.store.identity
 
     async def writer(self, name: str) -> MemoryWriter:
         self.check_open()

@@ -210,6 +210,10 @@ class SqliteLog:
         self.check_open()
         return self._keeper.mark()
 
+    async def identity(self) -> str:
+        self.check_open()
+        return self._log_id
+
     async def writer(self, name: str) -> SqliteWriter:
         self.check_open()
         return SqliteWriter(self, name)

@@ -95,6 +95,14 @@ class LogFile:
             raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
         return found
 
+    def identity(self) -> str:
+        """Returns the log's identity; "": it has none. Raises LogUnavailable."""
+        try:
+            row = self._connection.execute("SELECT id FROM identity").fetchone()
+        except (sqlite3.Error, ValueError) as error:
+            raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
+        return str(row[0]) if row is not None else ""
+
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Returns the lowest existing offset and one past the highest one."""
         place = self._place(topic, partition)

@@ -186,6 +186,12 @@ class FollowedLog:
             self._healthy_until_s = loop.time() + _HEALTHY_FOR_S
         return self._healthy
 
+    async def identity(self) -> str:
+        self.check_open()
+        file = self._file
+        assert file is not None, "it is open"
+        return await self._in_thread(file.identity)
+
     async def writer(self, name: str) -> LogWriter:
         self.check_open()
         return _Writer(self, self._writer, name)

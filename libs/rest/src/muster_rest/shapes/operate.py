@@ -36,20 +36,23 @@ class ProblemDao(Whole, kw_only=True):
 
 class ConfiguredDao(Whole, kw_only=True):
     """The scheduler's verdict on a queue configuration, as ``muster.v1.UpdateConfigurationResponse``. ``accepted``: it
-    is in force, or would be. ``changes``: what it changes, a line each, at most 1,000.
+    is in force, or would be. ``changes``: what it changes, a line each, at most 1,000. ``position``: of the change, for
+    ``Muster-After`` (docs/consistency.md); "": nothing was to change.
     """
 
     accepted: bool
     problems: list[ProblemDao]
     changes: list[str]
+    position: str
 
 
 class OperatedDao(Whole, kw_only=True):
     """The result of an action. ``changed`` is false if it was so already. ``allocations``: those on the node, those
     that the forgotten RM had, or those that the RM has to end. ``description``: the RM's or the application's state in
-    words; "" for actions that do not answer with it.
+    words; "" for actions that do not answer with it. ``position``: as in ConfiguredDao.
     """
 
     changed: bool
     allocations: Count
     description: str
+    position: str

@@ -37,9 +37,14 @@ class UpdateConfigurationResponse(_message.Message):
     ACCEPTED_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     accepted: _builtins.bool
     """False: the configuration in force is the old one, and at least one problem is an error.
     (extraConfig is taken in either case, as by YuniKorn's core.)
+    """
+    position: _builtins.str
+    """Where the log was behind this change: a reader that is given it shows the change (docs/consistency.md). Opaque; "":
+    nothing was to change. It is in the metadata muster-position, too.
     """
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigurationProblem]:
@@ -55,10 +60,11 @@ class UpdateConfigurationResponse(_message.Message):
         accepted: _builtins.bool = ...,
         problems: _abc.Iterable[Global___ConfigurationProblem] | None = ...,
         changes: _abc.Iterable[_builtins.str] | None = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "changes", b"changes", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "changes", b"changes", "position", b"position", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -406,6 +412,7 @@ class ResourceManagerAnswer(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     SINCE_NS_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     changed: _builtins.bool
     """false: it was so already"""
     state: _builtins.str
@@ -413,6 +420,8 @@ class ResourceManagerAnswer(_message.Message):
     since_ns: _builtins.int
     description: _builtins.str
     """what that means, and what to do, for people"""
+    position: _builtins.str
+    """as in UpdateConfigurationResponse"""
     def __init__(
         self,
         *,
@@ -420,10 +429,11 @@ class ResourceManagerAnswer(_message.Message):
         state: _builtins.str = ...,
         since_ns: _builtins.int = ...,
         description: _builtins.str = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "description", b"description", "since_ns", b"since_ns", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "description", b"description", "position", b"position", "since_ns", b"since_ns", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -458,19 +468,23 @@ class ForgetResourceManagerResponse(_message.Message):
 
     CHANGED_FIELD_NUMBER: _builtins.int
     ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     changed: _builtins.bool
     """false: it was forgotten already"""
     allocations: _builtins.int
     """that ended"""
+    position: _builtins.str
+    """as in UpdateConfigurationResponse"""
     def __init__(
         self,
         *,
         changed: _builtins.bool = ...,
         allocations: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "changed", b"changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "changed", b"changed", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -512,19 +526,23 @@ class DrainNodeResponse(_message.Message):
 
     CHANGED_FIELD_NUMBER: _builtins.int
     ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     changed: _builtins.bool
     """false: it was so already"""
     allocations: _builtins.int
     """that are on it"""
+    position: _builtins.str
+    """as in UpdateConfigurationResponse"""
     def __init__(
         self,
         *,
         changed: _builtins.bool = ...,
         allocations: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "changed", b"changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "changed", b"changed", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -567,22 +585,26 @@ class EndApplicationResponse(_message.Message):
     CHANGED_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     ALLOCATIONS_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     changed: _builtins.bool
     """false: it was ending already"""
     state: _builtins.str
     """of the application: Failing, or Failed if nothing was left"""
     allocations: _builtins.int
     """that the RM has to end"""
+    position: _builtins.str
+    """as in UpdateConfigurationResponse"""
     def __init__(
         self,
         *,
         changed: _builtins.bool = ...,
         state: _builtins.str = ...,
         allocations: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "changed", b"changed", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocations", b"allocations", "changed", b"changed", "position", b"position", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

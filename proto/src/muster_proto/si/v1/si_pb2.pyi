@@ -258,8 +258,13 @@ class AllocationResponse(_message.Message):
     REJECTED_FIELD_NUMBER: _builtins.int
     REJECTEDALLOCATIONS_FIELD_NUMBER: _builtins.int
     RESPONSESEQUENCE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     responseSequence: _builtins.int
     """place in the RM's order of responses, from 1; 0: an admission answer"""
+    position: _builtins.str
+    """Where the log was behind this response: a reader that is given it shows all that the response tells
+    (docs/consistency.md). Opaque; "": an admission answer, or one of an older scheduler.
+    """
     @_builtins.property
     def new(self) -> _containers.RepeatedCompositeFieldContainer[Global___Allocation]: ...
     @_builtins.property
@@ -285,10 +290,11 @@ class AllocationResponse(_message.Message):
         rejected: _abc.Iterable[Global___RejectedAllocationAsk] | None = ...,
         rejectedAllocations: _abc.Iterable[Global___RejectedAllocation] | None = ...,
         responseSequence: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["new", b"new", "rejected", b"rejected", "rejectedAllocations", b"rejectedAllocations", "released", b"released", "releasedAsks", b"releasedAsks", "responseSequence", b"responseSequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new", b"new", "position", b"position", "rejected", b"rejected", "rejectedAllocations", b"rejectedAllocations", "released", b"released", "releasedAsks", b"releasedAsks", "responseSequence", b"responseSequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -302,7 +308,10 @@ class ApplicationResponse(_message.Message):
     ACCEPTED_FIELD_NUMBER: _builtins.int
     UPDATED_FIELD_NUMBER: _builtins.int
     RESPONSESEQUENCE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     responseSequence: _builtins.int
+    """as in AllocationResponse"""
+    position: _builtins.str
     """as in AllocationResponse"""
     @_builtins.property
     def rejected(self) -> _containers.RepeatedCompositeFieldContainer[Global___RejectedApplication]: ...
@@ -317,10 +326,11 @@ class ApplicationResponse(_message.Message):
         accepted: _abc.Iterable[Global___AcceptedApplication] | None = ...,
         updated: _abc.Iterable[Global___UpdatedApplication] | None = ...,
         responseSequence: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "rejected", b"rejected", "responseSequence", b"responseSequence", "updated", b"updated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "position", b"position", "rejected", b"rejected", "responseSequence", b"responseSequence", "updated", b"updated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -333,7 +343,10 @@ class NodeResponse(_message.Message):
     REJECTED_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
     RESPONSESEQUENCE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     responseSequence: _builtins.int
+    """as in AllocationResponse"""
+    position: _builtins.str
     """as in AllocationResponse"""
     @_builtins.property
     def rejected(self) -> _containers.RepeatedCompositeFieldContainer[Global___RejectedNode]: ...
@@ -345,10 +358,11 @@ class NodeResponse(_message.Message):
         rejected: _abc.Iterable[Global___RejectedNode] | None = ...,
         accepted: _abc.Iterable[Global___AcceptedNode] | None = ...,
         responseSequence: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "rejected", b"rejected", "responseSequence", b"responseSequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "position", b"position", "rejected", b"rejected", "responseSequence", b"responseSequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

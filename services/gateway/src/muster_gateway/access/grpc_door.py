@@ -27,6 +27,7 @@ from muster_runtime.elapsed import elapsed_s
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.identity import Proof, Right
 from muster_runtime.life import until
+from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
 from muster_gateway import metrics
 from muster_gateway.access.calls import Calls
@@ -221,6 +222,11 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             caller.claims.append((method.right, rm_id))
         if (left_s := context.time_remaining()) is not None:
             caller.ends_s = elapsed_s() + left_s
+        for name, value in context.invocation_metadata() or ():
+            if name == AFTER_METADATA and isinstance(value, str):
+                caller.after = value
+            elif name == WAIT_METADATA and isinstance(value, str):
+                caller.after_wait = value
         return caller
 
 

@@ -15,6 +15,7 @@ from muster_rest.route import Route
 from muster_runtime import rm_words, whose
 from muster_runtime.gateway_note import note_of
 from muster_runtime.go_json import error_body
+from muster_runtime.positions import PositionWaits
 from muster_runtime.reach import reach_of
 from starlette.types import Receive, Scope, Send
 
@@ -65,7 +66,9 @@ class Engine:
         settings: ViewSettings,
         clock: Clock,
         gate: FoldGate,
+        waits: PositionWaits | None = None,
     ) -> None:
+        self._waits = waits
         bound = list(routes)
         self.routes = [route for route, _ in bound]
         self._routes: Routes[Action] = Routes((route.path, Action(route, endpoint)) for route, endpoint in bound)
@@ -74,6 +77,8 @@ class Engine:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            return
+        if self._waits is not None and not await self._waits.admit_http(scope, receive, send):
             return
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         started_s = self._clock.monotonic()

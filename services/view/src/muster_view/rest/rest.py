@@ -13,6 +13,7 @@ from muster_bus.clock import Clock
 from muster_queue_config.judge import Judge
 from muster_rest.route import Route
 from muster_rest.view import VIEW
+from muster_runtime.positions import PositionWaits
 
 from muster_view.rest.call import Endpoint
 from muster_view.rest.endpoints.applications import Applications
@@ -40,6 +41,7 @@ class ViewRest(Engine):
     :param process_metrics: True: the process's metrics come with the core's; False: another service exposes them.
     :param routes: the routes that it answers.
     :param more: endpoints beside the view's own, by the handler that a route names.
+    :param waits: of reads that name a position; None: positions are passed over.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class ViewRest(Engine):
         process_metrics: bool = True,
         routes: Iterable[Route] = VIEW,
         more: Mapping[str, Endpoint] | None = None,
+        waits: PositionWaits | None = None,
     ) -> None:
         lookup, yaml = Lookup(source), YamlReading()
         self._judge = Judge(settings.queue_config)
@@ -79,7 +82,7 @@ class ViewRest(Engine):
             found: Endpoint = getattr(subjects[subject], name)
             return found
 
-        super().__init__([(each, endpoint(each)) for each in routes], source, settings, clock, gate)
+        super().__init__([(each, endpoint(each)) for each in routes], source, settings, clock, gate, waits)
 
     async def close(self) -> None:
         """Ends the processes that read configurations and make forecasts."""

@@ -1055,6 +1055,8 @@ class ResponseEnvelope(_message.Message):
     WORK_BYTES_FIELD_NUMBER: _builtins.int
     COMMIT_US_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    STAMP_BEFORE_FIELD_NUMBER: _builtins.int
+    STAMP_STEP_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     sequence: _builtins.int
     """Place in the RM's one order of responses, from 1, without gaps. It goes on over restarts and registrations.
@@ -1073,6 +1075,9 @@ class ResponseEnvelope(_message.Message):
     """
     work_bytes: _builtins.int
     commit_us: _builtins.int
+    stamp_before: _builtins.int
+    """With what a client is told: the stamp of the RmObject, or the ForgottenObject, in the same transaction."""
+    stamp_step: _builtins.int
     @_builtins.property
     def registration(self) -> Global___RegistrationResult:
         """Set instead of stream and response: the answer to a registration."""
@@ -1099,10 +1104,12 @@ class ResponseEnvelope(_message.Message):
         work_bytes: _builtins.int = ...,
         commit_us: _builtins.int = ...,
         heartbeat: Global___SchedulerHeartbeat | None = ...,
+        stamp_before: _builtins.int = ...,
+        stamp_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "heartbeat", b"heartbeat", "registration", b"registration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "commit_us", b"commit_us", "decided", b"decided", "heartbeat", b"heartbeat", "registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stream", b"stream", "work_bytes", b"work_bytes", "work_us", b"work_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "commit_us", b"commit_us", "decided", b"decided", "heartbeat", b"heartbeat", "registration", b"registration", "response", b"response", "rm_id", b"rm_id", "sequence", b"sequence", "stamp_before", b"stamp_before", "stamp_step", b"stamp_step", "stream", b"stream", "work_bytes", b"work_bytes", "work_us", b"work_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

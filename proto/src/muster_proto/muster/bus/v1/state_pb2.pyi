@@ -130,6 +130,9 @@ class RmObject(_message.Message):
     QUOTAS_REACHED_FIELD_NUMBER: _builtins.int
     LAST_ALLOCATION_RESPONSE_FIELD_NUMBER: _builtins.int
     SENT_FIELD_NUMBER: _builtins.int
+    STAMP_BEFORE_FIELD_NUMBER: _builtins.int
+    STAMP_STEP_FIELD_NUMBER: _builtins.int
+    STAMP_RECORDS_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     state: _envelope_pb2.RmLifecycle.State.ValueType
     registered_ns: _builtins.int
@@ -164,6 +167,13 @@ class RmObject(_message.Message):
     """since when any source is awaited; 0: none is"""
     last_allocation_response: _builtins.int
     """number of the last AllocationResponse since the RM registered"""
+    stamp_before: _builtins.int
+    """A place in the order of the log partition's decisions: all requests before this offset are decided, and so many
+    times since then the scheduler wrote outcomes. It never goes back. The last one is the number of records behind this
+    one that belong to it.
+    """
+    stamp_step: _builtins.int
+    stamp_records: _builtins.int
     @_builtins.property
     def callbacks(self) -> _envelope_pb2.CallbackStream:
         """the RM's callback stream, as last heard of"""
@@ -214,10 +224,13 @@ class RmObject(_message.Message):
         quotas_reached: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         last_allocation_response: _builtins.int = ...,
         sent: _abc.Iterable[Global___SentObject] | None = ...,
+        stamp_before: _builtins.int = ...,
+        stamp_step: _builtins.int = ...,
+        stamp_records: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "clock", b"clock", "tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_ns", b"absent_ns", "awaited", b"awaited", "awaited_ns", b"awaited_ns", "callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "clock", b"clock", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_allocation_response", b"last_allocation_response", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "quotas_reached", b"quotas_reached", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "sent", b"sent", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_ns", b"absent_ns", "awaited", b"awaited", "awaited_ns", b"awaited_ns", "callbacks", b"callbacks", "callbacks_since_ns", b"callbacks_since_ns", "clock", b"clock", "generation", b"generation", "generation_by", b"generation_by", "held", b"held", "held_ns", b"held_ns", "held_reason", b"held_reason", "instance_uuid", b"instance_uuid", "last_allocation_response", b"last_allocation_response", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "quotas_reached", b"quotas_reached", "registered_ns", b"registered_ns", "registrations", b"registrations", "rm_id", b"rm_id", "sent", b"sent", "stamp_before", b"stamp_before", "stamp_records", b"stamp_records", "stamp_step", b"stamp_step", "state", b"state", "state_ns", b"state_ns", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -303,6 +316,8 @@ class ForgottenObject(_message.Message):
     INSTANCE_UUID_FIELD_NUMBER: _builtins.int
     LAST_DECIDED_NS_FIELD_NUMBER: _builtins.int
     CALLBACKS_EPOCH_FIELD_NUMBER: _builtins.int
+    STAMP_BEFORE_FIELD_NUMBER: _builtins.int
+    STAMP_STEP_FIELD_NUMBER: _builtins.int
     rm_id: _builtins.str
     forgotten_ns: _builtins.int
     """when the RM was forgotten"""
@@ -315,6 +330,9 @@ class ForgottenObject(_message.Message):
     last_decided_ns: _builtins.int
     callbacks_epoch: _builtins.int
     """of its last callback stream"""
+    stamp_before: _builtins.int
+    """as in RmObject"""
+    stamp_step: _builtins.int
     def __init__(
         self,
         *,
@@ -327,10 +345,12 @@ class ForgottenObject(_message.Message):
         instance_uuid: _builtins.str = ...,
         last_decided_ns: _builtins.int = ...,
         callbacks_epoch: _builtins.int = ...,
+        stamp_before: _builtins.int = ...,
+        stamp_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks_epoch", b"callbacks_epoch", "forgotten_ns", b"forgotten_ns", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registrations", b"registrations", "rm_id", b"rm_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks_epoch", b"callbacks_epoch", "forgotten_ns", b"forgotten_ns", "instance_uuid", b"instance_uuid", "last_decided_ns", b"last_decided_ns", "next_event_id", b"next_event_id", "next_response_sequence", b"next_response_sequence", "next_submission", b"next_submission", "registrations", b"registrations", "rm_id", b"rm_id", "stamp_before", b"stamp_before", "stamp_step", b"stamp_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

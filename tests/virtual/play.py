@@ -181,7 +181,7 @@ async def _play(world: World, plan: Plan, played: Played) -> None:
         await world.until(lambda: all(each.is_up for each in world.processes.values()), "all processes serve")
         rms = [RmProcess(world, plan, number, rm_id, over) for number, rm_id in enumerate(rm_ids(plan.rms))]
         troubling = world.loop.create_task(Trouble(world, rms).run(plan.faults))
-        operator = Operator(world, [each.rm.rm_id for each in rms])
+        operator = Operator(world, [each.rm for each in rms])
         operating = operator.life.task(operator.run())
         working = [*(each.working for each in rms), operating]
         await asyncio.wait([*working, troubling], timeout=plan.seconds, return_when=asyncio.FIRST_EXCEPTION)

@@ -55,11 +55,11 @@ class VirtualRm(StormRm):
         self.config, self._in_doubt = configuration(0), None
         kept = {app for app, _ in self._apps}
         self._removed |= {asked.app for asked in self.asked.values() if asked.app not in kept and asked.app != "nobody"}
+        for key in [key for key, (app, on) in self.running.items() if app not in kept or on not in self.nodes]:
+            del self.running[key]
         for key, asked in self.asked.items():
             if key not in self.running:
                 asked.released = asked.dropped = True
-        for key in [key for key, (app, on) in self.running.items() if app not in kept or on not in self.nodes]:
-            del self.running[key]
         self._ending &= set(self.running)
         self._accepted.clear()
         await self.client.send_nodes([node(name, size_of_node(cores)) for name, cores in self.nodes.items()])

@@ -120,7 +120,7 @@ def each_ask_has_one_answer(evidence: Evidence) -> Iterator[Finding]:
             yield _about(evidence, "one answer", key, f"{key} of {asked.app} is pending, and the view does not show it")
         if made and not ended and name not in allocated:
             removed = asked.app in evidence.removed
-            if not removed:
+            if not removed and not asked.dropped:
                 yield _about(evidence, "one answer", key, f"{key} of {asked.app} runs for the RM, and has no record")
         if made + refused == 0 and not pending and not ended and not asked.dropped:
             if not events[name]:

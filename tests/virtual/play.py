@@ -110,7 +110,7 @@ def play(plan: Plan) -> Played:
     with _counting(played), _collected():
         asyncio.set_event_loop(loop)
         try:
-            world = World(plan.seed, loop, plan.rates)
+            world = World(plan.seed, loop, plan.rates, rm_of_source=rm_ids(plan.rms)[-1])
             loop.set_exception_handler(world.unhandled)
             try:
                 loop.run_until_complete(_play(world, plan, played))
@@ -150,6 +150,7 @@ class RmProcess:
                 is_asked=number == 1,
                 slower=plan.slower,
                 is_previous=number >= 2,
+                source=world.inventory if rm_id == world.rm_of_source else None,
                 now_s=world.loop.time,
                 channel=lambda: world.channel(number, number + 1),
             )
@@ -216,6 +217,7 @@ async def _play(world: World, plan: Plan, played: Played) -> None:
         for law in LAWS:
             played.findings += law(one)
     for one in found:
+        world.counts["VMs at the end"] += len(one.vms or ())
         world.counts.update(f"event: {Detail.Name(each.record.eventChangeDetail)}" for each in one.events)
         world.counts.update(f"heard: {each.what}" for each in one.heard)
     for each in rms:
@@ -282,7 +284,7 @@ def _evidence(world: World, rm: StormRm) -> Evidence:
         removed=rm.removed_applications,
         nodes=rm.nodes,
         drained=rm.drained,
-        vms=None,
+        vms=rm.vms if rm.source is not None else None,
         config=rm.configuration_in_force,
         is_asked=rm.is_asked,
     )

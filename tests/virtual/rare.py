@@ -20,6 +20,8 @@ CALLS = (
 )  # fmt: skip
 # Kinds of events, of what RMs hear and of answers; lines of the product's log; its own counters.
 BRANCHES: tuple[str, ...] = (
+    "read after a position: 200",
+    "read after a position: 503",
     "REST: 200",
     "REST: 404",
     "REST: 503",

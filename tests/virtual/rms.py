@@ -12,6 +12,8 @@ from muster_client.errors import ReregistrationNeeded
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 
+from virtual.inventory import Inventory
+
 
 class VirtualRm(StormRm):
     """See the module's docstring.
@@ -95,6 +97,10 @@ class VirtualRm(StormRm):
                 self.running.pop(each.allocation_key, None)
             else:
                 super()._on_rejected([each])
+
+    def _publish(self, documents: Sequence[dict[str, object]]) -> None:
+        assert isinstance(self.source, Inventory)
+        self.source.set(documents)
 
     async def _predicate(self, question: pb.PredicatesQuestion) -> bool | str:
         if self.late_s:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # How often each kind is in the deck.
 KINDS = {
     "kill": 5, "restart": 1, "snap": 5, "stop": 2, "slow": 1, "half-close": 1, "away": 2, "silence": 1,
-    "sessions": 1, "flush": 1, "full": 1, "step": 1, "sink": 1, "again": 1, "unconfirmed": 1, "late": 1,
+    "sessions": 1, "flush": 1, "full": 1, "step": 1, "sink": 1, "source": 1, "again": 1, "unconfirmed": 1, "late": 1,
 }  # fmt: skip
 BEGIN_S = 10.0
 GAP_S = (2.5, 7.0)
@@ -59,7 +59,7 @@ def _drawn(dice: random.Random, kind: str, at_s: float, processes: Sequence[str]
         target = dice.choice(gateways)
     elif kind == "silence":
         target = dice.choice(schedulers)
-    elif kind in ("flush", "sink", "full"):
+    elif kind in ("flush", "sink", "full", "source"):
         target = "stores"
     else:
         target = dice.choice(list(processes))
@@ -129,6 +129,11 @@ class Trouble:
             await asyncio.sleep(min(for_s, 4.0))
             for each in world.processes.values():
                 each.faults.is_full = False
+        elif fault.kind == "source":
+            world.inventory.is_away = True
+            world.inventory.wake()
+            await asyncio.sleep(for_s)
+            world.inventory.is_away = False
         elif fault.kind == "sink":
             world.is_history_down = True
             await asyncio.sleep(for_s)

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from chaos.storm.workload import SOURCE
 from muster_bus.backends.memory import MemoryStore
 from muster_bus.backends.memory_group import MemoryGroups, SharedMemoryLog
 from muster_bus.clock import SystemClock
@@ -29,6 +30,7 @@ from muster_gateway.doors import GrpcOffer
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
+from muster_informers.settings import ExternalSettings, InformerTable
 from muster_queue_config.judge import Judge
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
@@ -41,6 +43,7 @@ from virtual.calls import Channel, Network, Server, later
 from virtual.faults import ProcessFaults, Rates
 from virtual.http import Site, Web
 from virtual.incarnations import Incarnation
+from virtual.inventory import KIND, Inventory, register
 from virtual.loop import VirtualLoop
 from virtual.sandbox import InlineReading
 from virtual.sessions import SessionsOfProcess
@@ -221,7 +224,9 @@ def _gateway(world: World, process: Process, log: Log, clock: SystemClock) -> Ga
 
 def _scheduler(world: World, process: Process, log: Log, clock: SystemClock) -> SchedulerService:
     settings = SchedulerSettings(
-        check_invariants_every_s=world.check_every_s, worker=WorkerSettings(max_output_records=4000, idle_wait_s=5.0)
+        check_invariants_every_s=world.check_every_s,
+        worker=WorkerSettings(max_output_records=4000, idle_wait_s=5.0),
+        external=world.external,
     )
     return SchedulerService(settings, log, world.settings.topics(), clock, chance=process.chance())
 
@@ -279,11 +284,14 @@ class World:
     """See the module's docstring.
 
     :param seed: of all draws.
+    :param rm_of_source: the RM that has an external source.
     :ivar counts: what happened, by kind.
     :ivar lines: the log of the run: what happened, with its virtual time.
     """
 
-    def __init__(self, seed: int, loop: VirtualLoop, rates: Rates, *, gateways: int = 2, schedulers: int = 2) -> None:
+    def __init__(
+        self, seed: int, loop: VirtualLoop, rates: Rates, *, rm_of_source: str, gateways: int = 2, schedulers: int = 2
+    ) -> None:
         self.seed, self.loop, self.rates = seed, loop, rates
         self.dice = random.Random(f"{seed}/world")
         self.counts: Counter[str] = Counter()
@@ -297,6 +305,10 @@ class World:
         self.sessions = MemorySessions(HostClock(loop, self.host))
         self.history = MemoryTarget()
         self.is_history_down = False
+        self.rm_of_source, self.inventory = rm_of_source, Inventory()
+        register()
+        table = InformerTable(kind=KIND, rm=rm_of_source, inventory=self.inventory)  # type: ignore[call-arg]
+        self.external = ExternalSettings(own_process=False, informers={SOURCE: table})
         self.network = Network(lambda: self.dice.uniform(0.0, 0.02))
         self.web = Web()
         self.began_s = loop.now_s

@@ -114,7 +114,7 @@ class StormRm:
     :param over: set when there are no faults any more: until then it works, even if it has asked for all.
     :param longest_s: it stops after so long, also before its goal: a busy machine takes fewer asks.
     :param is_asked: it answers predicates.
-    :param source: the file of an external source with its hosts and VMs; None: it has no source.
+    :param source: an external source with its hosts and VMs: a file; None: it has no source.
     :param slower: all that it does every so often takes so many times as long.
     :param is_previous: it sends asks, and what ends them, in the previous generation.
     :param now_s: its clock.
@@ -136,7 +136,7 @@ class StormRm:
         longest_s: float,
         *,
         is_asked: bool = False,
-        source: Path | None = None,
+        source: object = None,
         slower: float = 1.0,
         is_previous: bool = False,
         now_s: Callable[[], float] = time.monotonic,
@@ -464,6 +464,10 @@ class StormRm:
                 self.vms[self._next("vm")] = on
         documents = [*(host(f"host-{number}", 8) for number in range(HOSTS))]
         documents += [vm(name, on, 1) for name, on in self.vms.items()]
+        self._publish(documents)
+
+    def _publish(self, documents: Sequence[dict[str, object]]) -> None:
+        assert isinstance(self.source, Path)
         write(self.source, json.dumps(documents))
 
     # ---- what it hears ---------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ NAMED = {
     "muster_scheduler.event_wire._reference": "encoded parts of events",
     "muster_state.wire.kept_number": "encoded parts of the state",
     "muster_state.wire.kept_text": "encoded parts of the state",
+    "muster_state.encoding._external_head": "encoded parts of the state",
     "muster_state.wire._amount": "encoded parts of the state",
     "muster_state.wire._amounts": "encoded parts of the state",
     "muster_view.rest.configured._shown": "configurations as REST shows them",

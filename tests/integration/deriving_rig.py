@@ -39,7 +39,7 @@ def derive_until_killed(settings: LogSettings, derive: DeriveSettings) -> None:
     async def run() -> None:
         log = make_log(settings, SystemClock())
         await log.start()
-        service = FaustDerive(derive, settings, log, SystemClock())
+        service = FaustDerive(derive, settings, log)
         await service.start()
         await service.wait()
 

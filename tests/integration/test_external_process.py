@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hanging import can_hang, hang
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogUnavailable
@@ -70,12 +71,12 @@ class Rig:
         self.log = Log(TOPICS.specs(), SystemClock())
 
     @asynccontextmanager
-    async def running(self, *, silent_max_s: int = 15) -> AsyncIterator[ExternalProcess]:
+    async def running(self, *, chance_s: float = 15.0) -> AsyncIterator[ExternalProcess]:
         await self.log.start()
         clock = SystemClock()
         judged = ExternalService(self.settings, self.log, TOPICS, clock, (0,), "life")
         process = ExternalProcess(
-            judged, self.settings, self.log, TOPICS, clock, (0,), "life", wait_min_s=0.05, silent_max_s=silent_max_s
+            judged, self.settings, self.log, TOPICS, clock, (0,), "life", wait_min_s=0.05, chance_s=chance_s
         )
         await process.start()
         try:
@@ -205,13 +206,13 @@ async def test_killed_while_its_source_is_away_it_ends_nothing_else(tmp_path: Pa
     await ended
 
 
-async def test_one_that_says_nothing_is_ended(tmp_path: Path) -> None:
+async def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    can_hang(monkeypatch)
     rig = Rig(tmp_path, {"vms": file_table()})
-    # (A living one says something each second. On a busy machine its next start must not count as silent, too.)
-    async with rig.running(silent_max_s=6) as process:
+    async with rig.running(chance_s=6.0) as process:
         await eventually(lambda: process.synced, within_s=WITHIN_S)
         await eventually(lambda: sample("muster_external_state", source="vms") == 1)
-        os.kill(process.pid, signal.SIGSTOP)
+        hang(process.pid)
         await rig.hears(("life", "vms", "STALE"), *listed("life#2"))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hanging import can_hang, hang
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
@@ -56,11 +55,11 @@ class Rig:
         directory.mkdir(exist_ok=True)
 
     @asynccontextmanager
-    async def running(self, *, silent_max_s: int = 20) -> AsyncIterator[FollowersProcess]:
+    async def running(self, *, chance_s: float = 20.0) -> AsyncIterator[FollowersProcess]:
         log = make_log(self.settings.log, SystemClock())
         assert isinstance(log, SqliteLog)
         self.log = log
-        process = FollowersProcess(self.settings, log, SystemClock(), PARTS, silent_max_s=silent_max_s, wait_min_s=0.05)
+        process = FollowersProcess(self.settings, log, SystemClock(), PARTS, chance_s=chance_s, wait_min_s=0.05)
         await log.start()
         try:
             await process.open()
@@ -93,7 +92,9 @@ async def asked(process: FollowersProcess, path: str) -> int:
     return found[0]
 
 
-async def test_a_hung_followers_process_is_replaced_without_delaying_requests(tmp_path: Path) -> None:
+async def test_a_hung_followers_process_is_replaced_without_delaying_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = Rig(
         tmp_path / "data",
         **{
@@ -101,15 +102,16 @@ async def test_a_hung_followers_process_is_replaced_without_delaying_requests(tm
             "publisher.stop_timeout_s": 0,  # there is no such server, so waiting for it is useless
         },
     )
-    # (It counts as hung after 5 s. A busy test must look at it between that moment and its end.)
-    async with rig.running(silent_max_s=12) as process:
+    # (It gets no requests after 5 s of silence. A busy test must look at it between that moment and its end.)
+    can_hang(monkeypatch)
+    async with rig.running(chance_s=12.0) as process:
         assert await process.healthy()
         assert await asked(process, "/ws/v1/partitions") == 200
         first = process.pid
         for place in ("cmdline", "environ"):
             assert SECRET.encode() not in Path(f"/proc/{first}/{place}").read_bytes()  # noqa: ASYNC240
         assert socket_directory(rig.settings.log.sqlite_path).stat().st_mode & 0o777 == 0o700
-        os.kill(first, signal.SIGSTOP)
+        hang(first)
         # 1. meanwhile much more is written than a pipe buffers
         feeder = Feeder(rig.log, rig.settings.log.topics())
         waits = asyncio.create_task(asked(process, "/ws/v1/partitions"))

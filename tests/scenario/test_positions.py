@@ -10,7 +10,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from muster_client.access import Access
 from muster_client.admin import AdminClient
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import EventsClient
+from muster_client.metrics_client import MetricsClient
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.service import Gateway
@@ -283,13 +284,20 @@ async def test_grpc_reads_take_a_position(world: World) -> None:
         await client.send_applications([application("x", "root.a")])
         await eventually(lambda: "x" in rm.accepted)
         await rm.asks("x", "k1", "k2")
-        await eventually(lambda: "k1" in rm.allocated)
+        await eventually(lambda: len(rm.allocated) == 2)
         world.admin.after = rm.allocated["k1"]
         explained = await world.admin.explain_application(RM, "x")
         assert explained.value["applicationID"] == "x"
         async with EventsClient(address, access=Access(after=rm.allocated["k1"])) as events:
             batch = await events.batch(RM)
             assert "k1" in str(batch)
+        async with MetricsClient(address, access=Access(after=rm.allocated["k2"])) as metrics:
+            assert (await metrics.get(RM)).scheduler.allocations == 2
+            async with aclosing(metrics.watch(RM)) as snapshots:
+                async for snapshot in snapshots:
+                    assert snapshot.scheduler.allocations == 2
+                    break
+        assert "k1" in b"".join([piece async for piece in world.admin.dump_state(RM)]).decode()
         # wrong positions, and one that is not reached in time
         world.admin.after = "nonsense"
         with pytest.raises(AdminRefused, match="Muster-After: must be a position that Muster gave") as refused:

@@ -22,6 +22,7 @@ from muster_informers.documents import as_document
 from muster_informers.handlers.default import DefaultEventHandler
 from muster_informers.informer import SharedIndexInformer
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
+from muster_runtime.watchdog import Usage
 from muster_state import source_codec as codec
 from simulation import external_wire as wire
 from simulation.external_informer import PARTITION, UNREADABLE, Manners, Words
@@ -203,6 +204,7 @@ class Chain:
             stale_after_s=STALE_AFTER_S,
             on_state=tell,
             sleep=self._time.sleep,
+            usage=Usage,
         )
         informer.add_event_handler(
             DefaultEventHandler(cache), distrust=cache.distrust, ready=cache.ready, forget=cache.delete

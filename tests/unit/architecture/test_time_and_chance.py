@@ -88,7 +88,6 @@ EXEMPT: Mapping[str, Exempt] = {
     f"{_BUS}/backends/sqlite_maintenance.py": _exempt("the thread of maintenance", "time.monotonic"),
     f"{_BUS}/backends/sqlite_format.py": _exempt("the id of a log's file, made once", "secrets.token_hex"),
     f"{_BUS}/backends/kafka_reader.py": _exempt("compares what Kafka's client stamped with this", "time.time"),
-    f"{_RUNTIME}/liveness.py": _exempt("a thread that judges an event loop", "time.monotonic"),
     f"{_RUNTIME}/tcp_sockets.py": _exempt("runs in the thread of connection_guard.py", "time.sleep"),
     f"{_GATEWAY}/connection_guard.py": _exempt("a thread", "time.monotonic", "time.thread_time"),
     f"{_PUBLISHER}/history/slices.py": _exempt("a thread lets the event loop have the interpreter", "time.sleep"),

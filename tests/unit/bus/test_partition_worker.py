@@ -22,6 +22,7 @@ from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from muster_bus.worker_progress import WorkerState
 from muster_bus.worker_settings import WorkerSettings
+from muster_runtime.watchdog import Usage
 from unit.bus.toy import CountingMachine, FaultyLog, expected_responses, read_all, write_inputs
 from waiting import eventually
 
@@ -498,8 +499,14 @@ async def test_a_stop_ends_a_long_wait_for_input(bus: Log, topics: Topics) -> No
 
 
 async def test_serves_only_after_folding_and_not_when_it_stalls(bus: Log, topics: Topics) -> None:
-    clock = ManualClock()
     gate = asyncio.Event()
+    has_processor = False
+    waited_s = 0.0
+
+    def usage() -> Usage:
+        nonlocal waited_s
+        waited_s += 0.0 if has_processor else 100.0  # more than passes
+        return Usage(0.0, waited_s)
 
     class Stuck(FaultyLog):
         async def take_over(self, *arguments: object) -> object:
@@ -515,22 +522,52 @@ async def test_serves_only_after_folding_and_not_when_it_stalls(bus: Log, topics
             owner.commit, owner.commit_at_once = stuck, None
             return owner
 
-    worker = PartitionWorker(Stuck(bus, lambda: ""), topics, "test", 0, lambda: CountingMachine(topics), clock, FAST)
+    settings = FAST.model_copy(update={"stall_after_s": 0.2})
+    worker = PartitionWorker(
+        Stuck(bus, lambda: ""), topics, "test", 0, lambda: CountingMachine(topics), SystemClock(), settings, usage=usage
+    )
     assert not worker.progress().serving
     running = asyncio.create_task(worker.run())
     await eventually(lambda: worker.progress().serving)
-    clock.advance(60)
-    await eventually(lambda: worker.progress().idle_s == 0)  # no input: no stall, however long
+    await asyncio.sleep(0.5)
+    assert worker.progress().serving, "no input: no stall, however long"
     await write_inputs(await bus.writer("test"), topics, _inputs(5))
     await eventually(lambda: worker.progress().position > 0)
-    assert worker.progress().serving
-    clock.advance(60)
-    assert not worker.progress().serving
+    await asyncio.sleep(0.5)
+    assert worker.progress().serving, "it gets no processor"
+    has_processor = True
+    await eventually(lambda: not worker.progress().serving)
     assert worker.progress().lag > 0
+    assert worker.progress().idle_s >= 0.2
     gate.set()
     await eventually(lambda: worker.progress().serving)
     worker.stop()
     await asyncio.wait_for(running, 60)
+
+
+@pytest.mark.parametrize("first", ["the fence", "the standby"])
+async def test_a_standby_that_fails_does_not_hide_what_ended_the_worker(bus: Log, topics: Topics, first: str) -> None:
+    fenced, given_up = asyncio.Event(), Fenced("another owner")
+
+    class Taken(FaultyLog):
+        async def take_over(self, *arguments: object) -> object:
+            fenced.set()
+            if first == "the fence":
+                raise given_up
+            return await super().take_over(*arguments)
+
+    class FailingStandby:
+        async def take(self) -> None:
+            await fenced.wait()
+            raise KeyError("a defect of the standby")
+
+    worker = PartitionWorker(
+        Taken(bus, lambda: ""), topics, "test", 0, lambda: CountingMachine(topics), SystemClock(), FAST,
+        standby=FailingStandby(),
+    )  # fmt: skip
+    with pytest.raises(Fenced if first == "the fence" else KeyError):
+        await asyncio.wait_for(worker.run(), 60)
+    assert worker.progress().state is WorkerState.FAILED
 
 
 def test_the_backend_for_kafka_is_not_imported_by_the_worker() -> None:

@@ -122,6 +122,85 @@ async def test_a_health_check_that_raises_ends_the_process() -> None:
     assert diary[-1] == "close log"
 
 
+# ---- two causes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_of_two_parts_that_end_in_one_turn_the_first_is_told(order: tuple[int, int]) -> None:
+    diary: list[str] = []
+    parts = [Fake("a", diary), Fake("b", diary)]
+
+    def die() -> None:
+        for number in order:
+            parts[number].ended.set_exception(RuntimeError(f"{number}"))
+
+    asyncio.get_running_loop().call_later(0.02, die)
+    with pytest.raises(ServiceDied, match=f"{'ab'[order[0]]} died"):
+        await _run(parts, diary, asyncio.Event())
+    assert diary[-3:] == ["stop b", "stop a", "close log"]
+
+
+async def test_a_stop_does_not_hide_that_a_part_has_died() -> None:
+    diary: list[str] = []
+    stop = asyncio.Event()
+    part = Fake("a", diary)
+
+    async def dies() -> None:
+        await part.ended
+        asyncio.get_running_loop().call_soon(stop.set)
+
+    part.wait = dies  # type: ignore[method-assign]
+    asyncio.get_running_loop().call_later(0.02, part.ended.set_result, None)
+    with pytest.raises(ServiceDied, match="a died"):
+        await _run([part], diary, stop)
+
+
+async def test_a_part_that_dies_of_a_stop_is_no_failure() -> None:
+    diary: list[str] = []
+    stop = asyncio.Event()
+    part = Fake("a", diary)
+
+    def stops() -> None:
+        stop.set()
+        part.ended.set_exception(RuntimeError("the log is closed"))
+
+    asyncio.get_running_loop().call_later(0.02, stops)
+    await _run([part], diary, stop)
+    assert diary[-2:] == ["stop a", "close log"]
+
+
+@pytest.mark.parametrize("fails", ["", "start"])
+async def test_a_part_that_dies_while_others_start_is_the_cause(fails: str) -> None:
+    diary: list[str] = []
+    first, second = Fake("a", diary), Fake("b", diary)
+
+    async def start() -> None:
+        first.ended.set_exception(RuntimeError("no disk"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        if fails:
+            raise OSError("a does not answer")
+        await asyncio.Event().wait()
+
+    second.start = start  # type: ignore[method-assign]
+    with pytest.raises(ServiceDied, match="a died: RuntimeError: no disk"):
+        await _run([first, second], diary, asyncio.Event())
+    assert diary == ["open log", "start a", "stop b", "stop a", "close log"]
+
+
+async def test_a_start_that_fails_is_the_cause_although_another_part_dies_of_it() -> None:
+    diary: list[str] = []
+    first, second = Fake("a", diary), Fake("b", diary)
+
+    async def start() -> None:
+        asyncio.get_running_loop().call_soon(first.ended.set_exception, RuntimeError("b has not started"))
+        raise OSError("no server")
+
+    second.start = start  # type: ignore[method-assign]
+    with pytest.raises(StartFailed, match="b could not start: OSError: no server"):
+        await _run([first, second], diary, asyncio.Event())
+
+
 async def test_a_repeated_sigterm_changes_nothing() -> None:
     stop = asyncio.Event()
     with signals(stop):

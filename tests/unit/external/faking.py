@@ -13,6 +13,7 @@ from muster_core.external.external import ExternalAllocation, ExternalKind, Exte
 from muster_informers.contract import ChangeType, Delta, Document, Listing
 from muster_informers.informer import SharedIndexInformer
 from muster_informers.store import Key, key_of
+from muster_runtime.watchdog import Usage
 
 
 async def settled() -> None:
@@ -219,6 +220,7 @@ class Running:
             self.manager,
             self.time.clock,
             sleep=self.time.sleep,
+            usage=arguments.pop("usage", Usage),
             on_state=lambda state, reason: self.states.append((state, reason)),
             **arguments,
         )

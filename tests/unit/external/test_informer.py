@@ -12,6 +12,7 @@ from muster_informers.contract import ChangeType, Delta
 from muster_informers.informer import NOT_WHOLE, SLICE, SharedIndexInformer
 from muster_informers.problems import LINES_MAX, PROBLEMS_MAX
 from muster_informers.store import Key
+from muster_runtime.watchdog import Usage
 from structlog.testing import capture_logs
 from unit.external.faking import Manager, ManualTime, Recorder, Running, node, settled
 
@@ -195,7 +196,7 @@ async def test_a_silent_watch_is_cut_off() -> None:
             await settled()
         assert running.manager.watches == 1
         assert running.informer.state is SourceState.LIVE
-        await running.time.advance(21)
+        await running.time.advance(23)  # (it looks each second)
         assert running.manager.watches == 2
         assert running.states[-2][0] is SourceState.STALE
         assert running.states[-2][1].startswith("not heard for 20 s: silent for 20 s")
@@ -637,3 +638,23 @@ async def test_a_nonsensical_answer() -> None:
         await settled()
         assert running.ids == ["h1"]
         assert "AttributeError" in running.informer.last_error
+
+
+# ---- no processor ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_source_is_not_lost_while_this_process_gets_no_processor() -> None:
+    waited_s, has_processor = 0.0, False
+
+    def usage() -> Usage:
+        nonlocal waited_s
+        waited_s += 0.0 if has_processor else 100.0  # more than passes
+        return Usage(0.0, waited_s)
+
+    async with Running(stale_after_s=20, usage=usage) as running:
+        await running.start()
+        await running.time.advance(100)
+        assert (running.manager.watches, running.informer.state) == (1, SourceState.LIVE)
+        has_processor = True
+        await running.time.advance(23)
+        assert (running.manager.watches, running.states[-2][0]) == (2, SourceState.STALE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
@@ -69,3 +70,28 @@ async def test_the_scheduler_writes_the_entry_of_what_it_gets(
     with calling(caller), pytest.raises(error):
         await questions.ask(CommandAnswer, "rm", "request", RECORD)
     assert caller.carried is carried
+
+
+@pytest.mark.parametrize("first", ["the answer", "the time-out"])
+async def test_of_an_answer_and_the_time_out_in_one_turn_the_first_counts(first: str) -> None:
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[Any] = loop.create_future()
+    answer = CommandAnswer.__new__(CommandAnswer)
+
+    def comes() -> None:
+        if not answered.done():
+            answered.set_result((answer, 7))
+
+    there = SimpleNamespace(partition=0, expect=lambda *_: answered, forget=lambda _: None)
+    settings = GatewaySettings.model_construct(max_registrations_waiting=1, registration_timeout_s=0.05)
+    questions = Questions(settings, TOPICS, Writer(), [there])  # type: ignore[arg-type]
+    with calling(Caller(NOBODY, "peer", "grpc", "method")):
+        asking = asyncio.create_task(questions.ask(CommandAnswer, "rm", "request", RECORD))
+        await asyncio.sleep(0)
+        loop.call_later(0.02 if first == "the answer" else 0.08, comes)
+        time.sleep(0.2)  # noqa: ASYNC251 - both are due in the same turn
+        if first == "the answer":
+            assert await asking == (answer, 7)
+        else:
+            with pytest.raises(SchedulerSilent):
+                await asking

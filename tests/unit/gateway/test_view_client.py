@@ -8,11 +8,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from muster_gateway.errors import OverLimit, ViewSilent
+from muster_gateway.errors import InvalidRequest, OverLimit, ViewSilent
 from muster_gateway.http_front import Target
 from muster_gateway.http_target import HttpTarget
 from muster_gateway.view_client import PIECE_BYTES, ViewAnswer, ViewClient, path_of
+from muster_runtime.caller import Caller, calling
+from muster_runtime.elapsed import elapsed_s
+from muster_runtime.go_json import error_body
 from muster_runtime.http_server import HttpServer
+from muster_runtime.identity import LOOPBACK
 from starlette.types import Receive, Scope, Send
 
 MAX_BYTES = 300_000
@@ -190,3 +194,60 @@ async def test_an_unreachable_view_is_an_error() -> None:
     with pytest.raises(ViewSilent, match="not reachable"):
         await ViewClient(target, 5.0, MAX_BYTES).get(path_of("clusters"))
     await target.close()
+
+
+# ---- positions -----------------------------------------------------------------------------------------------------
+
+
+class LateView:
+    """Refuses each read as a view does that is behind a position, or that cannot read one."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        self.headers: list[dict[bytes, bytes]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.headers.append(dict(scope["headers"]))
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
+        body = error_body(self.status, "the view says why")
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _caller(**fields: Any) -> Caller:
+    return Caller(LOOPBACK, "10.0.0.9", "grpc", "/a/b", **fields)
+
+
+@pytest.mark.parametrize(("status", "error"), [(503, ViewSilent), (400, InvalidRequest)])
+async def test_a_callers_position_goes_to_the_view_and_its_refusal_comes_back(
+    status: int, error: type[Exception]
+) -> None:
+    late = LateView(status)
+    view = ViewClient(late, 10, MAX_BYTES)
+    with calling(_caller(after="abc", after_wait="2.5")):
+        with pytest.raises(error, match="the view says why"):
+            await view.get(path_of("nodes"))
+        with pytest.raises(error, match="the view says why"):
+            await view.wait_for_position()
+    for headers in late.headers:
+        assert headers[b"muster-after"] == b"abc"
+        assert headers[b"muster-wait"] == b"2.500"
+        assert headers[b"x-forwarded-for"] == b"10.0.0.9"
+
+
+async def test_a_call_with_a_deadline_waits_until_shortly_before_it() -> None:
+    late = LateView(503)
+    with calling(_caller(after="abc", ends_s=elapsed_s() + 100)), pytest.raises(ViewSilent):
+        await ViewClient(late, 10, MAX_BYTES).get(path_of("nodes"))
+    assert 0 < float(late.headers[0][b"muster-wait"]) < 100
+    with calling(_caller(after="abc", after_wait="soon")), pytest.raises(InvalidRequest, match="Muster-Wait: must be"):
+        await ViewClient(late, 10, MAX_BYTES).get(path_of("nodes"))
+
+
+async def test_without_a_position_nothing_is_added_and_nothing_is_waited_for() -> None:
+    view = FakeView()
+    with calling(_caller()):
+        await ViewClient(view, 10, MAX_BYTES).wait_for_position()
+        assert view.asked == []
+        late = LateView(400)
+        assert (await ViewClient(late, 10, MAX_BYTES).get(path_of("nodes"))).status == 400
+    assert not {b"muster-after", b"muster-wait", b"x-forwarded-for"} & late.headers[0].keys()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -16,7 +18,6 @@ from faust.transport.consumer import Consumer as BaseConsumer
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.transport.drivers.aiokafka import Consumer as KafkaConsumer
 from faust.types import TP
-from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogUnavailable
@@ -31,6 +32,7 @@ from muster_event_publisher.derive.steady import (
     SteadyTable,
     SteadyTransport,
 )
+from muster_runtime.watchdog import Usage
 from unit.publisher.feeding import Feeder
 from waiting import eventually
 
@@ -73,22 +75,37 @@ class Stalled(Exception):
 
 
 class Watched(FaustDerive):
-    looked, lag = 0, -1
+    looked = seen_waiting = 0
 
     async def _measure(self, *arguments: Any) -> int:
-        self.lag = await super()._measure(*arguments)
+        lag = await super()._measure(*arguments)
         self.looked += 1
-        return self.lag
+        self.seen_waiting += lag > 0
+        return lag
 
     def _fail(self, error: BaseException) -> None:
         raise Stalled(str(error))
 
 
-async def watched(log: MemoryLog, position: int, clock: Any) -> Watched:
-    derive = Watched(DeriveSettings(stall_s=0.05), LOG_SETTINGS, log, clock)
+async def watched(log: MemoryLog, position: int, usage: Callable[[], Usage] = Usage) -> Watched:
+    derive = Watched(DeriveSettings(stall_s=0.05), LOG_SETTINGS, log, usage)
     derive._recovered = True
     derive.positions[0] = position
     return derive
+
+
+async def watch(derive: Watched) -> None:
+    """Looks at the lag and at the watchdog until one of them fails."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(derive._look())
+        group.create_task(derive._watch())
+
+
+@contextlib.contextmanager
+def stalls(match: str) -> Iterator[None]:
+    with pytest.raises(ExceptionGroup) as failed:
+        yield
+    assert failed.group_contains(Stalled, match=match)
 
 
 @pytest.fixture
@@ -101,48 +118,41 @@ async def log() -> MemoryLog:
 
 
 async def test_a_process_that_takes_no_waiting_events_ends(log: MemoryLog) -> None:
-    derive = await watched(log, 2, SystemClock())
-    with pytest.raises(Stalled, match="nothing was taken of partition 0 from 2 on"):
-        await asyncio.wait_for(derive._look(), 30)
+    derive = await watched(log, 2)
+    with stalls("nothing was taken of partition 0 from 2 on"):
+        await asyncio.wait_for(watch(derive), 30)
 
 
 async def test_a_process_that_has_taken_all_events_continues(log: MemoryLog) -> None:
-    derive = await watched(log, 3, SystemClock())
+    derive = await watched(log, 3)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(derive._look(), 0.5)
+        await asyncio.wait_for(watch(derive), 0.5)
+
+
+async def test_a_process_that_gets_no_processor_continues(log: MemoryLog) -> None:
+    waits = itertools.count()  # (seconds: more than passes)
+    derive = await watched(log, 2, lambda: Usage(0.0, next(waits)))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(watch(derive), 0.5)
 
 
 async def test_an_idle_process_has_time_for_the_events_that_come(log: MemoryLog) -> None:
     """It was idle for longer than a stall may last, and looks just when events have come."""
-    clock = ManualClock()
-    derive = await watched(log, 3, clock)
-    look = asyncio.create_task(derive._look())
-    await measured(derive)
-    clock.advance(10)
+    derive = await watched(log, 3)
+    watching = asyncio.create_task(watch(derive))
+    looks = 20
+    await eventually(lambda: derive.looked > looks, within_s=30)
     await Feeder(log, LOG_SETTINGS.topics()).events("rm", range(3, 5))
-    await measured(derive, 2)
-    await measured(derive, 2)
-    assert not look.done()
-    clock.advance(10)
-    with pytest.raises(Stalled, match="nothing was taken of partition 0 from 3 on"):
-        await asyncio.wait_for(look, 30)
-
-
-async def measured(derive: Watched, lag: int = 0) -> None:
-    """Waits until it has looked once more, and has measured this lag."""
-    looked = derive.looked
-    await eventually(lambda: derive.looked > looked and derive.lag == lag, "it has looked", within_s=30)
+    with stalls("nothing was taken of partition 0 from 3 on"):
+        await asyncio.wait_for(watching, 30)
+    assert derive.seen_waiting >= 2
 
 
 async def test_states_that_are_never_read_back_end_it(log: MemoryLog) -> None:
-    clock = ManualClock()
-    derive = await watched(log, 0, clock)
+    derive = await watched(log, 0)
     derive._recovered = False
-    look = asyncio.create_task(derive._look())
-    await asyncio.sleep(0)
-    clock.advance(10)
-    with pytest.raises(Stalled, match="not read back in 10 s"):
-        await asyncio.wait_for(look, 30)
+    with stalls(r"not read back in 0\.2"):
+        await asyncio.wait_for(watch(derive), 30)
 
 
 class Sent:
@@ -182,7 +192,7 @@ async def got(log: MemoryLog, said: list[str]) -> list[Got]:
 
 async def test_a_batch_is_acknowledged_when_its_records_and_then_its_states_are_written(log: MemoryLog) -> None:
     sent = Sent()
-    derive = FaustDerive(DeriveSettings(), LOG_SETTINGS, log, SystemClock())
+    derive = FaustDerive(DeriveSettings(), LOG_SETTINGS, log)
     derive._app = derive._states = sent  # type: ignore[assignment]
     await derive._batch(await got(log, sent.said))
     assert sent.said == ["events"] * 3 + ["usage"] * 4 + ["states"] + ["ack"] * 3
@@ -201,7 +211,7 @@ async def test_unwritten_events_are_not_acknowledged(log: MemoryLog) -> None:
             raise LogUnavailable("nobody there")
 
     sent = Refusing()
-    derive = FaustDerive(DeriveSettings(), LOG_SETTINGS, log, SystemClock())
+    derive = FaustDerive(DeriveSettings(), LOG_SETTINGS, log)
     derive._app = derive._states = sent  # type: ignore[assignment]
     with pytest.raises(LogUnavailable):
         await derive._batch(await got(log, sent.said))

@@ -18,12 +18,14 @@ from manual_clock import ManualClock
 from muster_bus.log import OutRecord
 from muster_bus.topics import state_key
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import RequestRefused
+from muster_event_publisher.errors import CallRefused, RequestRefused, WatchEnded
+from muster_event_publisher.grpc_events import _serve
 from muster_event_publisher.render import event_json
 from muster_event_publisher.ring import Rings
 from muster_event_publisher.source import EventSource
 from muster_event_publisher.streams import EventStream, EventStreams, StreamLimits
 from muster_proto.muster.bus.v1.state_pb2 import ForgottenObject
+from muster_runtime.ending import Ending
 from muster_runtime.event_settings import EventSettings
 from unit.publisher.feeding import INSTANCE, event, headers
 from unit.publisher.running import TOPICS, Running, running, until_next
@@ -601,3 +603,96 @@ async def test_the_past_that_a_client_asked_for_counts_until_it_has_caught_up() 
     client.reads.set()
     await asyncio.wait({task}, timeout=60)
     assert b"events behind, allowed are 5" in client.body
+
+
+# ---- two causes -----------------------------------------------------------------------------------------------------
+
+
+async def behind() -> tuple[Collector, EventStream, asyncio.Task[None]]:
+    """A stream whose client reads nothing and is too far behind."""
+    rings = Rings(100)
+    ring = rings.ring_for("rm", INSTANCE)
+    ring.extend(0, [event(0)])
+    streams = EventStreams(StreamLimits(10, 10, 5, 3600.0, 0), ManualClock())
+    client = Collector(stalled=True)
+    stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
+    task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
+    await turns()
+    ring.extend(1, [event(n) for n in range(1, 20)])
+    return client, stream, task
+
+
+async def test_a_client_that_leaves_after_it_was_dropped_counts_as_dropped() -> None:
+    client, stream, task = await behind()
+    before = dropped("lag")
+    stream.check()
+    client.left.set()
+    await asyncio.wait({task}, timeout=60)
+    assert task.exception() is None
+    assert stream._ending.cause is not None
+    assert (stream._ending.cause.reason, dropped("lag")) == ("lag", before + 1)
+
+
+async def test_a_client_that_has_left_is_not_dropped() -> None:
+    client, stream, task = await behind()
+    before = dropped("lag")
+    client.left.set()
+    while not stream._gone:  # noqa: ASYNC110 - right after it
+        await asyncio.sleep(0)
+    stream.check()
+    await asyncio.wait({task}, timeout=60)
+    assert task.exception() is None
+    assert stream._ending.cause is not None
+    assert (stream._ending.cause.reason, dropped("lag")) == ("left", before)
+
+
+@pytest.mark.parametrize("first", ["lag", "log"])
+async def test_a_client_is_told_what_ended_its_stream_first(first: str) -> None:
+    client, stream, task = await behind()
+    if first == "log":
+        stream._finish("log", "the events are away")
+    stream.check()
+    stream._finish("log", "the events are away")
+    client.reads.set()
+    assert stream._task is not None
+    stream._task.cancel()
+    await asyncio.wait({task}, timeout=60)
+    assert (b"the events are away" in client.body, b"events behind" in client.body) == (first == "log", first == "lag")
+
+
+class Watch:
+    """A call of Watch that fails."""
+
+    def __init__(self, fails: Exception, ends: CallRefused | None) -> None:
+        self.ending: Ending[CallRefused] = Ending()
+        self._fails, self._ends = fails, ends
+
+    def end(self, error: CallRefused) -> None:
+        self.ending.by(error)
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        if self._ends is not None:
+            self.end(self._ends)
+        yield b""
+
+    def sending(self, now: bool) -> None:
+        if not now:
+            raise self._fails
+
+
+class Call:
+    async def send_initial_metadata(self, _: object) -> None: ...
+
+    async def write(self, _: bytes) -> None: ...
+
+
+@pytest.mark.parametrize("fails", [WatchEnded("the events are away"), KeyError("a defect")])
+@pytest.mark.parametrize("ends", [WatchEnded("the caller is 7 events behind"), None])
+async def test_a_call_of_watch_is_told_what_ended_it_first(fails: Exception, ends: CallRefused | None) -> None:
+    watch = Watch(fails, ends)
+    with pytest.raises(type(ends or fails)) as raised:
+        await _serve(watch, Call())  # type: ignore[arg-type]
+    assert raised.value is (ends or fails)
+    if isinstance(raised.value, WatchEnded):
+        watch.end(WatchEnded("the event publisher is stopping"))
+        assert watch.ending.cause is raised.value

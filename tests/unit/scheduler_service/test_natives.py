@@ -36,6 +36,7 @@ from muster_informers.registry import Registry
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
 from muster_proto.si.v1 import si_pb2 as si
+from muster_runtime.watchdog import Usage
 from muster_scheduler.natives import Natives, NativeSource
 from muster_scheduler.outside import natives_of
 from simulation.messages import CONFIG as MESSAGES_CONFIG
@@ -521,6 +522,8 @@ class Silent:
     def __init__(self, service: ExternalService) -> None:
         self._service = service
         self.is_silent = False
+        self.has_processor, self.waited_s = True, 0.0
+        self.answers_after_s = 0.0
         self.gone = 0
         self.life = 1
         self.given_up: list[int] = []
@@ -533,11 +536,16 @@ class Silent:
         self.asked += 1
         if self.is_silent:
             await asyncio.Event().wait()
+        await asyncio.sleep(self.answers_after_s)
         if self.gone:
             self.gone -= 1
             self.life += 1
             raise HandlerGone
         return await self._service.judge(name, life, begins, calls)
+
+    def usage(self) -> Usage:
+        self.waited_s += 0.0 if self.has_processor else 100.0  # more than passes
+        return Usage(0.0, self.waited_s)
 
     def give_up(self, life: int, why: str) -> None:
         self.given_up.append(life)
@@ -567,6 +575,15 @@ def test_a_handler_that_hangs_costs_one_time_out_and_is_left_alone_for_a_while()
     assert it.natives.problems() == []
     assert it.send(node("n2", vcore=8)) == ["initial add_node n1", "add_node n2"]
     assert sorted(it.rig.core.partitions["default"].nodes) == ["n1", "n2"]
+
+
+def test_a_handler_whose_process_gets_no_processor_is_waited_for() -> None:
+    it = Handled()
+    silent = behind(it, ManualClock())
+    it.send(registration(), node("n1", vcore=8))
+    silent.has_processor, silent.answers_after_s = False, 0.5  # ten times what it may use
+    assert it.send(node("n2", vcore=8)) == ["add_node n2"]
+    assert silent.given_up == []
 
 
 def test_a_handler_whose_process_ends_is_asked_again_when_it_is_back() -> None:

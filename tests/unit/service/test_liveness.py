@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -62,6 +66,35 @@ async def test_a_stopped_loop_is_told_by_the_thread_and_a_turning_one_lives_agai
         while (await asyncio.to_thread(ask, liveness.port))[0] != 200:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     thread.join()
+
+
+PROGRAM = """
+import asyncio, sys
+from muster_runtime.liveness import Liveness
+
+async def main():
+    liveness = Liveness("127.0.0.1:0", float(sys.argv[1]))
+    await liveness.start()
+    print(liveness.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_was_stopped_for_a_while_lives() -> None:
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(STALL_S)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        assert ask(port)[0] == 200
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(3 * STALL_S)
+        os.kill(process.pid, signal.SIGCONT)
+        assert {ask(port)[0] for _ in range(200)} == {200}
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def test_a_silent_client_holds_nobody(liveness: Liveness) -> None:

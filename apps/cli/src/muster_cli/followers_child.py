@@ -16,7 +16,7 @@ import contextlib
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import structlog
 from muster_bus.clock import Clock, SystemClock
@@ -30,6 +30,7 @@ from muster_runtime import logs
 from muster_runtime.addresses import listen_at
 from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
+from muster_runtime.ending import Ending
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_runtime.waits import in_step_s
@@ -225,10 +226,12 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         ),
         name="followers",
     )
+    first: Ending[asyncio.Future[Any]] = Ending()
+    for task in (listening, running):
+        first.watch(task, lambda task: task)
     try:
         # 3. stop: keep reading the pipe, for records that are on the way to the log
-        await asyncio.wait({listening, running}, return_when=asyncio.FIRST_COMPLETED)
-        if listening.done():
+        if await first.wait() is listening:
             listening.result()
         await running
     except (StartFailed, ServiceDied) as error:

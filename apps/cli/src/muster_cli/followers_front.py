@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import structlog
@@ -24,6 +25,7 @@ from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import unreachable
 from muster_runtime.caller import INTERNAL, Caller, current
 from muster_runtime.channel import Channel
+from muster_runtime.ending import Ending
 from muster_runtime.life import Life
 from muster_runtime.waits import in_step_s
 from starlette.types import Receive, Scope, Send
@@ -262,14 +264,18 @@ class FollowersFront:
     async def _serve(self, front: FrontEnd) -> None:
         """Serves until the gateway stops. Raises the error that ended the front end."""
         ended, closing = asyncio.create_task(front.wait()), asyncio.create_task(self._closing.wait())
+        first: Ending[asyncio.Future[Any]] = Ending()
+        for task in (ended, closing):
+            first.watch(task, lambda task: task)
         try:
-            await asyncio.wait({ended, closing}, return_when=asyncio.FIRST_COMPLETED)
+            await first.wait()
         finally:
             closing.cancel()
             await front.stop()
             self._is(FrontState.CLOSED)
             await asyncio.gather(ended, closing, return_exceptions=True)
-        ended.result()
+        if first.cause is ended:
+            ended.result()
 
     def _is(self, state: FrontState) -> None:
         if self.state is not state:

@@ -10,7 +10,7 @@ state     becomes                                   then
 spawned   begun: the log is open                    the child reads the log
 begun     ready: the child reports that it answers  it accepts HTTP connections, and gets gRPC's questions
 begun     refused, or a follower cannot start       at the first start: the start fails, as if it were this process's
-ready     gone: it ended, or was silent and killed  requests get 503 and Retry-After; nothing else is affected
+ready     gone: it ended, or was stuck and killed   requests get 503 and Retry-After; nothing else is affected
 gone      begun                                     after a wait that grows
 ========  ========================================  ==================================================================
 
@@ -73,8 +73,9 @@ STARTS = Counter(
     "muster_followers_process_starts", "Starts of the followers' own process; more than one: it has failed."
 )
 
-# A living child reports once a second. A pause of the garbage collector on a large cluster takes a second or two.
-SILENT_MAX_S = 20
+# A living child reports once a second. A pause of the garbage collector on a large cluster takes a second or two of
+# processor time.
+CHANCE_S = 20.0
 # After so long a silence the child gets no requests, because they would wait for its end.
 _HEARD_S = 5.0
 _SOON_S = 0.1
@@ -118,11 +119,11 @@ class FollowersProcess:
         *,
         first: ChildProcess[FromFollowers] | None = None,
         listener: socket.socket | None = None,
-        silent_max_s: int = SILENT_MAX_S,
+        chance_s: float = CHANCE_S,
         wait_min_s: float = WAIT_MIN_S,
     ) -> None:
         self._settings, self._log, self._clock, self._parts = settings, bus, clock, tuple(parts)
-        self._silent_max_s, self._wait_min_s = silent_max_s, wait_min_s
+        self._chance_s, self._wait_min_s = chance_s, wait_min_s
         self._listener = listener
         self._spawned: ChildProcess[FromFollowers] | None = first or self._spawn()
         self.front = FrontHandover(lambda: self.is_heard, settings.gateway.stop_grace_s)
@@ -330,7 +331,7 @@ class FollowersProcess:
             self.front.child_began(channel)
             if self._stopping.is_set():
                 channel.send(Stop())
-            return await child.listen(partial(self._take, served), self._silent_max_s, served.settled)
+            return await child.listen(partial(self._take, served), self._chance_s, served.settled)
         finally:
             self._child = self._channel = self._served = self._told = None
             self.front.child_ended()

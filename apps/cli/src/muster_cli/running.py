@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import structlog
+from muster_runtime.ending import Ending, error_of
 from muster_runtime.supervisor import STOPPING, notify
 
 from muster_cli.errors import ServiceDied, StartFailed
@@ -53,6 +55,10 @@ class Opened(NamedTuple):
     stop: Callable[[], Awaitable[None]]
 
 
+class _Asked(Exception):
+    """The process is asked to stop."""
+
+
 async def run(
     opened: Sequence[Opened],
     parts: Sequence[Part],
@@ -62,74 +68,101 @@ async def run(
     checks: Sequence[Callable[[], Awaitable[bool]]] = (),
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Runs everything until ``stop`` is set.
+    """Runs everything until ``stop`` is set. What ends it first is what it raises: one part's end mostly ends others.
 
     :param stop_timeout_s: for each part; a part that takes longer is logged and abandoned.
     :param checks: all must be true for the process to be ready.
     :param on_ready: called once, when all checks are true.
     :raises StartFailed: a part could not start.
-    :raises ServiceDied: a part ended by itself.
+    :raises ServiceDied: a part ended by itself, perhaps while others were starting.
     """
     stops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
     try:
-        # 1. start in order; started parts are stopped even if the next one cannot start
-        for name, start_it, stop_it in opened:
-            stops.append((name, stop_it))
-            if not await _start(start_it, stop):
-                return
-        for name, service in parts:
-            stops.append((name, service.stop))
-            try:
-                if not await _start(service.start, stop):
-                    return
-            except Exception as error:
-                raise StartFailed(name, error) from error
-            log.info("started", service=name)
-        # 2. run until stopped, or until a part ends
-        await _stay(parts, stop, checks, on_ready)
+        # 1, 2
+        cause = await _until_ended(opened, parts, stop, checks, on_ready, stops)
+        if not isinstance(cause, _Asked):
+            raise cause
     finally:
-        # 3. stop in the reverse order
+        # 3. stop in the reverse order; started parts are stopped even if the next one could not start
         for name, stop_it in reversed(stops):
             await _stop(name, stop_it, stop_timeout_s)
 
 
-async def _start(start_it: Callable[[], Awaitable[None]], stop: asyncio.Event) -> bool:
-    """Starts one part. Returns False if ``stop`` was set first: a start that waits for a server can take long."""
-    asked = asyncio.create_task(stop.wait(), name="stop")
-    started = asyncio.ensure_future(start_it())
-    try:
-        await asyncio.wait({asked, started}, return_when=asyncio.FIRST_COMPLETED)
-        if started.done():
-            started.result()
-        return started.done()
-    finally:
-        for task in (asked, started):
-            task.cancel()
-        await asyncio.gather(asked, started, return_exceptions=True)
-
-
-async def _stay(
+async def _until_ended(
+    opened: Sequence[Opened],
     parts: Sequence[Part],
     stop: asyncio.Event,
     checks: Sequence[Callable[[], Awaitable[bool]]],
     on_ready: Callable[[], None],
-) -> None:
-    asked = asyncio.create_task(stop.wait(), name="stop")
-    lives = {asyncio.create_task(part.service.wait(), name=part.name): part.name for part in parts}
-    ready = asyncio.create_task(_announce(checks, on_ready), name="ready")
+    stops: list[tuple[str, Callable[[], Awaitable[None]]]],
+) -> BaseException:
+    """Returns what ended it.
+
+    :param stops: gets what must be stopped.
+    """
+    ending: Ending[BaseException] = Ending("the process")
+    watched: list[asyncio.Future[Any]] = []
+
+    def watch(work: Awaitable[Any], name: str, cause_of: Callable[[asyncio.Future[Any]], BaseException | None]) -> None:
+        task = asyncio.ensure_future(work)
+        if isinstance(task, asyncio.Task):
+            task.set_name(name)
+        ending.watch(task, cause_of)
+        watched.append(task)
+
     try:
-        pending: set[asyncio.Task[Any]] = {asked, ready, *lives}
-        while not stop.is_set():
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            if ready in done:
-                ready.result()
-            for life, name in lives.items():
-                if life in done and not stop.is_set():
-                    raise ServiceDied(name, life.exception()) from life.exception()
+        watch(stop.wait(), "stop", lambda _: _Asked())
+        # 1. start in order; a start that waits for a server can take long, and ends with the process
+        for name, start_it, stop_it in opened:
+            if ending.cause is None:
+                stops.append((name, stop_it))
+                await _start(start_it, ending, error_of)
+        for name, service in parts:
+            if ending.cause is None:
+                stops.append((name, service.stop))
+                await _start(service.start, ending, partial(_start_failed, name))
+                if ending.cause is None:
+                    log.info("started", service=name)
+                    watch(service.wait(), name, partial(_died, name))
+        # 2. run until stopped, or until a part ends
+        if ending.cause is None:
+            watch(_announce(checks, on_ready), "ready", error_of)
+        return await ending.wait()
     finally:
-        for task in (asked, ready, *lives):
+        for task in watched:
             task.cancel()
-        await asyncio.gather(asked, ready, *lives, return_exceptions=True)
+        await asyncio.gather(*watched, return_exceptions=True)
+
+
+async def _start(
+    start_it: Callable[[], Awaitable[None]],
+    ending: Ending[BaseException],
+    cause_of: Callable[[asyncio.Future[Any]], BaseException | None],
+) -> None:
+    """Starts one part. Returns when it has started, or when there is a cause to end."""
+    started, ended = asyncio.ensure_future(start_it()), asyncio.create_task(ending.wait())
+    ending.watch(started, cause_of)
+    try:
+        await asyncio.wait({started, ended}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (started, ended):
+            task.cancel()
+        await asyncio.gather(started, ended, return_exceptions=True)
+
+
+def _start_failed(name: str, task: asyncio.Future[Any]) -> BaseException | None:
+    return _because(StartFailed(name, error), error) if (error := error_of(task)) is not None else None
+
+
+def _died(name: str, task: asyncio.Future[Any]) -> BaseException | None:
+    if task.cancelled():
+        return None
+    return _because(ServiceDied(name, task.exception()), task.exception())
+
+
+def _because(error: BaseException, cause: BaseException | None) -> BaseException:
+    error.__cause__ = cause
+    return error
 
 
 async def _announce(checks: Sequence[Callable[[], Awaitable[bool]]], on_ready: Callable[[], None]) -> None:

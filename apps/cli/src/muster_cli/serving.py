@@ -268,7 +268,7 @@ def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
     if not settings.log.derived_topics:
         raise UsageError("log.derived_topics is false: muster derive has no topics to write to")
-    service = FaustDerive(settings.derive, settings.log, bus, clock)
+    service = FaustDerive(settings.derive, settings.log, bus)
     opened = _operations("derive", settings.derive.http_address, service.problems, service.healthy)
     return Plan(opened, [Part("derive", service)], [service.healthy])
 

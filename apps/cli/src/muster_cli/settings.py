@@ -64,7 +64,7 @@ class ProcessSettings(BaseModel):
     stall_s: float = Field(
         30.0,
         gt=0,
-        description="The process does not live if its event loop has not turned for so long.",
+        description="The process does not live if its event loop has not turned in so much time that it could use.",
     )
     stop_timeout_s: float = Field(
         15.0, gt=0, description="Time for each service to stop; longer than its own time-outs."

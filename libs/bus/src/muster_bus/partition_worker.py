@@ -24,7 +24,9 @@ from typing import Any, TypeVar
 
 import structlog
 from muster_runtime.disposal import Disposal
+from muster_runtime.processor_time import own_usage
 from muster_runtime.waits import in_step_s
+from muster_runtime.watchdog import Reading, Usage, Watchdog, look_every_s
 from muster_runtime.young_garbage import YoungGarbage
 
 from muster_bus import metrics
@@ -80,6 +82,7 @@ class PartitionWorker:
     :param report: makes a record that says that all input before an offset is answered, and what work that was. It is
         in the transaction that answers it, for writers of the input that wait for that.
     :param standby: has followed the partition's state; the first life takes its machine, if it has one.
+    :param usage: this process's, for the watchdog.
     :param contention: shared by all workers of a process, which share its loop; None: the worker is alone.
     """
 
@@ -97,6 +100,7 @@ class PartitionWorker:
         report: Callable[[int, Work], OutRecord] | None = None,
         standby: Standby | None = None,
         contention: Contention | None = None,
+        usage: Callable[[], Usage] = own_usage,
     ) -> None:
         self._standby = standby
         self.contention = contention if contention is not None else Contention()
@@ -113,7 +117,9 @@ class PartitionWorker:
         self.end_offset = 0
         self._machine_factory = machine_factory
         self._state = WorkerState.STARTING
-        self._moved_s = self._committed_s = clock.monotonic()
+        self._moves = 0
+        self._watchdog, self._usage = Watchdog(), usage
+        self._committed_s = clock.monotonic()
         self._last_error = ""
         self._failures = 0  # since the last commit
         self._blameless_failures = 0  # those of the machine that no input record caused
@@ -127,6 +133,7 @@ class PartitionWorker:
         """
         if self._standby is not None:
             self._taking = asyncio.create_task(self._standby.take())
+        watching = asyncio.create_task(self._watch(), name=f"watchdog of partition {self.partition}")
         try:
             while not self.stopping.is_set():
                 try:
@@ -153,9 +160,12 @@ class PartitionWorker:
                 log.error("worker.failed", partition=self.partition, group=self.group, error=self._last_error)
             raise
         finally:
+            watching.cancel()
             metrics.lag_records.labels(self.label).set(0)
-            if self._taking is not None and (folded := await self._taking) is not None:
-                await close_reader(folded.reader)
+            if self._taking is not None:
+                (folded,) = await asyncio.gather(self._taking, return_exceptions=True)  # its error would hide the first
+                if isinstance(folded, Folded):
+                    await close_reader(folded.reader)
         self._state = WorkerState.STOPPED
 
     def stop(self) -> None:
@@ -164,7 +174,7 @@ class PartitionWorker:
 
     def progress(self) -> Progress:
         """Returns the worker's progress. Cheap; for health checks and metrics."""
-        idle_s = self.clock.monotonic() - self._moved_s
+        idle_s = self._chance_s()
         stalled = self.end_offset > self.committed and idle_s > self.settings.stall_after_s
         return Progress(
             partition=self.partition,
@@ -235,7 +245,7 @@ class PartitionWorker:
                 records = await reader.read(self.settings.max_records_fold, _FOLD_READ_S)
                 if reader.position > before:
                     self.moved()
-                elif self.clock.monotonic() - self._moved_s > self.settings.fold_stall_s:
+                elif self._chance_s() > self.settings.fold_stall_s:
                     state = f"{self.topics.state}[{self.partition}]"
                     raise LogUnavailable(f"{state}: no records from offset {before} on; its end is {end}")
                 guard(fold_all, machine, live, records)
@@ -278,7 +288,21 @@ class PartitionWorker:
 
     def moved(self) -> None:
         """Records that there was progress, or nothing to do."""
-        self._moved_s = self.clock.monotonic()
+        self._moves += 1
+
+    def _chance_s(self) -> float:
+        """Returns the worker's chance since it moved."""
+        return 0.0 if self._watchdog.moves(self._moves) else self._watchdog.chance_s
+
+    async def _watch(self) -> None:
+        """Counts the worker's chance while it does not move; never returns."""
+        loop, allowed_s = asyncio.get_running_loop(), min(self.settings.stall_after_s, self.settings.fold_stall_s)
+        while True:
+            due_s = loop.time() + in_step_s(look_every_s(allowed_s))
+            await asyncio.sleep(due_s - loop.time())
+            if not self._watchdog.moves(self._moves):
+                now_s = loop.time()
+                self._watchdog.look(Reading(now_s, now_s - due_s, self._usage()), allowed_s)
 
     def is_recommit_due(self) -> bool:
         """Tells whether the last commit of the position is too long ago."""

@@ -49,7 +49,11 @@ class WorkerSettings(BaseModel):
         default=0.005, gt=0, description="Pause after a tick without output whose deadline has still passed."
     )
     max_records_fold: int = Field(default=2000, ge=1, description="State records per read while folding.")
-    fold_stall_s: float = Field(default=30.0, gt=0, description="A fold that reads nothing for this long has failed.")
+    fold_stall_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="A fold that reads nothing in so much time that the process could use has failed.",
+    )
     backoff_first_s: float = Field(
         default=0.1, ge=0, description="Wait before the first rebuild; doubles with each failure."
     )
@@ -65,5 +69,8 @@ class WorkerSettings(BaseModel):
         description="The worker ends after this many failures in a row that no input record caused.",
     )
     stall_after_s: float = Field(
-        default=15.0, gt=0, description="The worker is not serving after this long without progress while input waits."
+        default=15.0,
+        gt=0,
+        description="The worker is not serving after so much time that the process could use without progress, while "
+        "input waits.",
     )

@@ -547,12 +547,15 @@ class RmClient:
     async def _supervise(self) -> None:
         tasks = [asyncio.create_task(stream.run(), name=f"muster {stream.name} stream") for stream in self._streams]
         self._stream_tasks = tasks
+        ended: list[asyncio.Task[None]] = []  # in this order: what fails first is the cause
+        for task in tasks:
+            task.add_done_callback(ended.append)
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             for task in tasks:
                 await _cancel(task)
-        failure = next((task.exception() for task in tasks if task in done and task.exception()), None)
+        failure = next((task.exception() for task in ended if not task.cancelled() and task.exception()), None)
         if isinstance(failure, ReregistrationNeeded) and not self._closed:
             self._unknown = str(failure)
             log.warning("the gateway does not know the RM", rm=self.rm_id, details=self._unknown)

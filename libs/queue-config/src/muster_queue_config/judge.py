@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
-from muster_runtime.child_process import ChildProcess
+from muster_runtime.child_process import BEGIN_CHANCE_S, ChildProcess
 
 from muster_queue_config import compiled, judge_messages
 from muster_queue_config.errors import JudgeBusy, JudgeClosed
@@ -30,8 +30,9 @@ log = structlog.get_logger(__name__)
 _CHILD = "muster_queue_config.judge_child"
 # Decisions have priority for the processor.
 _NICE = 5
-# Limit of the wait for a child that gets no processor time, or that hangs. Its own limit counts processor time.
-_SILENT_S = 60.0
+# Chance (``muster_runtime.watchdog``) of a child that does not use the processor, beyond what it may use for one text.
+# Its own limit ends one that uses too much.
+_BEYOND_S = 20.0
 # A child that something else ended (a person, the kernel) gets the text once more.
 _TRIES = 2
 _KEPT_BYTES = 8 << 20
@@ -61,10 +62,6 @@ class Pipe(Protocol):
 
     def send(self, message: Limits | Text) -> None: ...
 
-    async def receive(self) -> Any:
-        """Returns the next message; None: the process has ended. Raises OSError, ValueError."""
-        ...
-
 
 class Reading(Protocol):
     """The used part of the reading process (``ChildProcess``)."""
@@ -73,6 +70,10 @@ class Reading(Protocol):
     def pid(self) -> int: ...
 
     async def connect(self) -> Pipe: ...
+
+    async def answer(self, chance_s: float) -> Any:
+        """Returns the next message; None: the process has ended. Raises ValueError, and TimeoutError if it is stuck."""
+        ...
 
     def kill(self, why: str) -> None: ...
 
@@ -204,8 +205,8 @@ class Judge:
             try:
                 channel = await self._ready_channel()
                 channel.send(Text(text, self._settings.max_bytes, self._settings.max_queues))
-                async with asyncio.timeout(_SILENT_S):
-                    answer = await channel.receive()
+                assert self._child is not None
+                answer = await self._child.answer(self._settings.cpu_s + _BEYOND_S)
             except (OSError, TimeoutError, ValueError) as error:
                 log.warning("configuration reader does not answer", error=error)
                 await self._end_child()
@@ -231,9 +232,8 @@ class Judge:
         self._child = self._start()
         channel = await self._child.connect()
         channel.send(Limits(settings.cpu_s, settings.memory_bytes, _NICE))
-        async with asyncio.timeout(_SILENT_S):
-            if not isinstance(await channel.receive(), Ready):
-                raise OSError("the process that reads configurations did not start")
+        if not isinstance(await self._child.answer(BEGIN_CHANCE_S), Ready):
+            raise OSError("the process that reads configurations did not start")
         self._channel = channel
         return channel
 

@@ -29,7 +29,9 @@ def become_child(of_whom: str) -> socket.socket:
     if len(sys.argv) != 2 or not sys.argv[1].isdigit():
         raise SystemExit(f"{of_whom} must start this process")
     _belong()
-    return socket.socket(fileno=int(sys.argv[1]))
+    end = socket.socket(fileno=int(sys.argv[1]))
+    end.set_inheritable(False)  # a program that it starts does not keep it open
+    return end
 
 
 def become_copy(parent: int, hidden: str) -> None:

@@ -25,16 +25,22 @@ import msgspec
 
 from muster_runtime.as_child import become_copy
 from muster_runtime.channel import Channel
-from muster_runtime.waits import growing_s, in_step_s
+from muster_runtime.ending import Ending
+from muster_runtime.processor_time import usage_of
+from muster_runtime.waits import growing_s
+from muster_runtime.watchdog import Usage, patiently, until_stuck
 
-# Limit of the time until a child's first message. The child must load its modules, perhaps on a busy machine.
-BEGIN_TIMEOUT_S = 60.0
+# Processor time that a child may have before its first message. It loads its modules meanwhile, which takes 2 s of it.
+BEGIN_CHANCE_S = 50.0
 _LAST_WORDS_S = 5.0
 WAIT_MIN_S, _WAIT_MAX_S = 0.5, 30.0
 # After so long a run, the next failure counts as the first one.
 _SETTLED_S = 60.0
 # The child does not inherit these settings; it gets what it needs over the pipe.
 _HIDDEN_VARIABLES = "MUSTER_"
+
+# It closed its end of the pipe before anybody killed it.
+_ITSELF = "ended by itself"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -82,7 +88,7 @@ class ChildProcess(Generic[T]):
     def __init__(self, process: subprocess.Popen[bytes] | Copy, end: socket.socket, messages: Any) -> None:
         self._process, self._end, self._messages = process, end, messages
         self._channel: Channel[T] | None = None
-        self._why = ""
+        self._ending: Ending[str] = Ending()
         self._heard = 0
 
     @classmethod
@@ -160,26 +166,27 @@ class ChildProcess(Generic[T]):
     def kill(self, why: str) -> None:
         """Kills the child.
 
-        :param why: the reason that :meth:`listen` returns.
+        :param why: the reason that :meth:`listen` returns, if it is the first one.
         """
-        self._why = self._why or why
+        self._ending.by(why)
         self._process.kill()
 
     async def listen(
         self,
         take: Callable[[T], None],
-        silent_max_s: int,
+        chance_s: float,
         left_behind: Callable[[], Awaitable[None]],
-        begin_timeout_s: float = BEGIN_TIMEOUT_S,
+        begin_chance_s: float = BEGIN_CHANCE_S,
     ) -> str:
         """Takes the child's messages until the child is gone and ``left_behind`` has returned. Returns how the child
         ended.
 
         :param take: raises ValueError for an invalid message.
-        :param silent_max_s: a child that has begun and then sends nothing for so long is killed.
+        :param chance_s: a child that sends nothing while it has so much chance (``watchdog.py``) is killed.
+        :param begin_chance_s: the same for its first message.
         """
         assert self._channel is not None, "connect comes first"
-        watch = asyncio.create_task(self._watch(silent_max_s, begin_timeout_s), name="child-watch")
+        watch = asyncio.create_task(self._watch(chance_s, begin_chance_s), name="child-watch")
         try:
             # 1. while the child lives
             while (message := await self._channel.receive()) is not None:
@@ -189,6 +196,7 @@ class ChildProcess(Generic[T]):
             self.kill(f"sent an unreadable message: {error}")
         finally:
             watch.cancel()
+        why = self._ending.by(_ITSELF)
         # 2. work that the child left behind
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
@@ -198,9 +206,23 @@ class ChildProcess(Generic[T]):
             async with asyncio.timeout(1.0):
                 code = await asyncio.to_thread(self._process.wait)
         except TimeoutError:
-            self.kill("closed its pipe")
+            why = "closed its pipe" if why is _ITSELF else why
+            self._process.kill()
             code = await asyncio.to_thread(self._process.wait)
-        return self._why or _ended(code)
+        return _ended(code) if why is _ITSELF else why
+
+    async def answer(self, chance_s: float) -> T | None:
+        """Returns the child's next message, for a caller that does not :meth:`listen`; None: the child is gone.
+
+        Raises ValueError for a message that cannot be read, and TimeoutError when the child is stuck: it has so much
+        chance (``watchdog.py``) without an answer.
+        """
+        assert self._channel is not None, "connect comes first"
+        return await patiently(self._channel.receive(), until_stuck(lambda: 0, self.usage, lambda: chance_s))
+
+    def usage(self) -> Usage:
+        """Returns what the child had of the processor."""
+        return usage_of(self.pid)
 
     async def ended(self, timeout_s: float) -> int:
         """Returns the exit code of a child that ends by itself, for a caller that does not :meth:`listen`. Raises
@@ -220,16 +242,16 @@ class ChildProcess(Generic[T]):
             self._end.close()
         await asyncio.to_thread(self._process.wait)
 
-    async def _watch(self, silent_max_s: int, begin_timeout_s: float) -> None:
-        """Kills a silent child, because its work is not being done."""
-        heard, silent_s, allowed_s = 0, 0, begin_timeout_s
-        while silent_s < allowed_s:
-            # Counts seconds instead of measuring time: when the machine sleeps, so does the child.
-            await asyncio.sleep(in_step_s(1.0))
-            if self._heard != heard:
-                heard, silent_s, allowed_s = self._heard, 0, silent_max_s
-            silent_s += 1
-        self.kill(f"said nothing for {silent_s} s")
+    async def _watch(self, chance_s: float, begin_chance_s: float) -> None:
+        """Kills a stuck child, because its work is not being done."""
+        assert self._channel is not None
+        self.kill(
+            await until_stuck(lambda: self._heard, self.usage, lambda: chance_s if self._heard else begin_chance_s)
+        )
+        # A process that it was about to start may keep its end of the pipe open.
+        await asyncio.to_thread(self._process.wait)
+        await asyncio.sleep(_LAST_WORDS_S)
+        self._channel.close()
 
 
 async def keep_running(

@@ -8,6 +8,8 @@ from typing import Any
 
 import structlog
 
+from muster_runtime.ending import Ending
+
 log = structlog.get_logger(__name__)
 
 # A task normally ends within milliseconds.
@@ -15,28 +17,36 @@ _CANCEL_AGAIN_S = 1.0
 
 
 async def together(work: Iterable[Awaitable[None]]) -> None:
-    """Awaits all of it at once. Raises the first error, but only when all of it has ended.
+    """Awaits all of it at once. Raises the error that came first, but only when all of it has ended.
 
     (``asyncio.gather`` would raise while others still run, and the caller would free what they use.)
     """
-    for ended in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(ended, BaseException):
-            raise ended
+    ending: Ending[BaseException] = Ending("work in parts")
+    doing = [asyncio.ensure_future(each) for each in work]
+    for each in doing:
+        ending.watch(each, lambda task: asyncio.CancelledError() if task.cancelled() else task.exception())
+    await asyncio.gather(*doing, return_exceptions=True)
+    if ending.cause is not None:
+        raise ending.cause
 
 
 async def until(work: Coroutine[Any, Any, None], over: Coroutine[Any, Any, object]) -> bool:
-    """Runs ``work`` until ``over`` returns, which cancels it. Returns whether ``work`` finished; raises its error.
+    """Runs ``work`` until ``over`` returns, which cancels it. Returns whether ``work`` ended first; raises its error
+    then.
 
     Both have ended when this returns or raises.
     """
     doing, waiting = asyncio.create_task(work), asyncio.create_task(over)
+    ending: Ending[asyncio.Future[Any]] = Ending()
+    for task in (doing, waiting):
+        ending.watch(task, lambda task: task)
     try:
-        await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await ending.wait()
     finally:
         for task in (doing, waiting):
             task.cancel()
         await asyncio.gather(doing, waiting, return_exceptions=True)
-    if doing.cancelled():
+    if ending.cause is not doing:
         return False
     doing.result()
     return True
@@ -53,6 +63,7 @@ class Life:
     def __init__(self, service: str) -> None:
         self._service = service
         self._over: asyncio.Future[None] | None = None
+        self._ending: Ending[BaseException] = Ending(service)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
@@ -106,9 +117,11 @@ class Life:
             self._over.set_result(None)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or self._stopping or self._over is None or self._over.done():
+        if task.cancelled() or self._stopping or self._over is None:
             return
         error = task.exception() or RuntimeError(f"{task.get_name()} ended")
+        if self._ending.by(error) is not error:
+            return
         log.error("service died", service=self._service, task=task.get_name(), exc_info=error)
         self._over.set_exception(error)
         self._over.exception()  # marks the error as retrieved: perhaps no task waits

@@ -1,7 +1,8 @@
 """Answers liveness probes from a thread of its own, which a busy event loop cannot stop.
 
 A probe that the event loop answered itself would fail while the loop works on something long, and a supervisor would
-end a process that lives. The thread answers at once: 200 while the loop turns, 503 when it has not turned for too long.
+end a process that lives. The thread answers at once: 200 while the loop turns, 503 when it has not turned although it
+had much chance (``watchdog.py``). A process that gets no processor, or was stopped for a while, lives.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
 
 import structlog
 
 from muster_runtime.addresses import listen
+from muster_runtime.processor_time import own_usage
+from muster_runtime.waits import in_step_s
+from muster_runtime.watchdog import Reading, Watchdog, look_every_s
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +35,7 @@ class Liveness:
     """The thread. The constructor binds the address.
 
     :param address: host:port; port 0: any free one.
-    :param stall_s: the watched loop has stalled if it has not turned for so long.
+    :param stall_s: the watched loop has stalled if it has had so much chance since it turned.
     :param field: name of the setting with the address, for errors.
     :ivar port: the port that it listens on.
 
@@ -43,7 +46,9 @@ class Liveness:
         self._socket = listen(field, address)
         self.port: int = self._socket.getsockname()[1]
         self._stall_s = stall_s
-        self._turned_s = time.monotonic()
+        self._turns = 0
+        self._watchdog = Watchdog()
+        self._is_stalled = False
         self._turning: asyncio.TimerHandle | None = None
         self._watched: asyncio.AbstractEventLoop | None = None
         self._answering = asyncio.new_event_loop()
@@ -67,13 +72,9 @@ class Liveness:
         self._answering.call_soon_threadsafe(self._answering.stop)
         await asyncio.to_thread(self._thread.join, _STOP_S)
 
-    def stalled_s(self) -> float:
-        """Returns how long the watched loop has not turned, in seconds."""
-        return max(0.0, time.monotonic() - self._turned_s)
-
     def _note(self) -> None:
         assert self._watched is not None
-        self._turned_s = time.monotonic()
+        self._turns += 1
         self._turning = self._watched.call_later(_NOTE_S, self._note)
 
     # ---- in the thread ---------------------------------------------------------------------------------------------
@@ -81,12 +82,15 @@ class Liveness:
     def _run(self) -> None:
         loop = self._answering
         asyncio.set_event_loop(loop)
+        watching = loop.create_task(self._watch())
         try:
             server = loop.run_until_complete(
                 asyncio.start_server(self._serve, sock=self._socket, limit=_HEAD_BYTES_MAX)
             )
             loop.run_forever()
             server.close()
+            if watching.done():
+                watching.result()
             for task in asyncio.all_tasks(loop):
                 task.cancel()
             loop.run_until_complete(asyncio.sleep(0))
@@ -95,6 +99,18 @@ class Liveness:
         finally:
             self._socket.close()
             loop.close()
+
+    async def _watch(self) -> None:
+        loop = self._answering
+        while True:
+            due_s = loop.time() + in_step_s(look_every_s(self._stall_s))
+            await asyncio.sleep(due_s - loop.time())
+            if self._watchdog.moves(self._turns):
+                self._is_stalled = False
+                continue
+            now_s = loop.time()
+            if self._watchdog.look(Reading(now_s, now_s - due_s, own_usage()), self._stall_s):
+                self._is_stalled = True
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
@@ -119,10 +135,11 @@ class Liveness:
             return _response("404 Not Found", {"status": "unknown path"}, method)
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", {"status": "expected GET or HEAD"}, method)
-        stalled_s = self.stalled_s()
-        if stalled_s < self._stall_s:
+        if not self._is_stalled or self._watchdog.moves(self._turns):
+            self._is_stalled = False
             return _response("200 OK", {"status": "live"}, method)
-        return _response("503 Service Unavailable", {"status": "stalled", "stalled_s": round(stalled_s, 1)}, method)
+        stalled = {"status": "stalled", "stalled_s": round(self._watchdog.chance_s, 1)}
+        return _response("503 Service Unavailable", stalled, method)
 
 
 def _response(status: str, content: dict[str, object], method: bytes) -> bytes:

@@ -104,7 +104,8 @@ class EventsService:
             watch = self._hub.watch(read_watch(raw), self._peer(context), self._default(context), self._reach(context))
             await _serve(watch, context)
         except asyncio.CancelledError:
-            metrics.WATCHES_ENDED.labels("CANCELLED").inc()
+            cause = watch.ending.cause if watch is not None else None
+            metrics.WATCHES_ENDED.labels("CANCELLED" if cause is None else cause.code.name).inc()
             raise
         except Exception as error:
             places = watch.places if watch is not None else ()
@@ -153,11 +154,17 @@ class EventsService:
 
 
 async def _serve(watch: EventWatch, context: Any) -> None:
-    """Writes until the caller leaves or the call must end. Raises CallRefused."""
-    await send_headers(context)
-    await until(_write(watch, context), watch.ended.wait())
-    if watch.error is not None:
-        raise watch.error
+    """Writes until the caller leaves or the call must end. Raises CallRefused: the first reason for the end."""
+    try:
+        await send_headers(context)
+        await until(_write(watch, context), watch.ending.wait())
+    except CallRefused as error:
+        watch.end(error)
+    except Exception:
+        if watch.ending.cause is None:
+            raise
+    if watch.ending.cause is not None:
+        raise watch.ending.cause
 
 
 async def _write(watch: EventWatch, context: Any) -> None:

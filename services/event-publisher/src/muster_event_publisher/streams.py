@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 from muster_bus.clock import Clock, day_ns
+from muster_runtime.ending import Ending
 from muster_runtime.go_json import error_body
 from muster_runtime.http_server import cut
 from muster_runtime.waits import in_step_s
@@ -50,6 +52,20 @@ class StreamLimits:
     lag_records: int
     stall_s: float
     keepalive_s: float
+
+
+class _End(NamedTuple):
+    """Why a stream ends.
+
+    :param reason: for the metric.
+    :param message: for the client.
+    """
+
+    reason: str
+    message: str
+
+
+_LEFT = _End("left", "the client has left")
 
 
 class EventStreams:
@@ -116,7 +132,7 @@ class EventStream:
         behind = ring.next_id - cursor if ring is not None else 0
         self._patience = Patience(self._limits.lag_records, self._limits.stall_s, streams.clock, behind)
         self._task: asyncio.Task[None] | None = None
-        self._end: str | None = None
+        self._ending: Ending[_End] = Ending("an event stream")
         self._gone = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +144,7 @@ class EventStream:
             try:
                 await self._run(send)
             except asyncio.CancelledError:
-                if not self._gone and self._end is None:
+                if self._ending.cause is None:
                     raise
                 assert self._task is not None, "set above"
                 self._task.uncancel()
@@ -143,7 +159,7 @@ class EventStream:
 
     def check(self) -> None:
         """Ends the stream when its client is too far behind, or has read nothing for too long."""
-        if self._ring is None or self._end is not None:
+        if self._ring is None or self._ending.cause is not None:
             return
         over = self._patience.over(self._ring.next_id - self.cursor)
         if over is not None:
@@ -165,7 +181,7 @@ class EventStream:
                 self.cursor = self._ring.lowest
         ring, lines = self._ring, self._source.lines(self._ring)
         await self._put(send, render.instance_line(ring.instance))
-        while self._end is None:
+        while self._ending.cause is None:
             if not self._source.settings.tracks(ring.rm_id):
                 self._finish("disabled", "event tracking is disabled")
             # 2. events older than the ring come from the log
@@ -226,7 +242,8 @@ class EventStream:
 
     async def _last_line(self, send: Send) -> bool:
         """Sends the reason of the end; False: the client did not read it in time."""
-        body = error_body(503, f"{self._end}; go on with ?start={self.cursor}")
+        assert self._ending.cause is not None, "what has ended has a cause"
+        body = error_body(503, f"{self._ending.cause.message}; go on with ?start={self.cursor}")
         wait_s = _LAST_LINE_S
         stalled_s = self._patience.stalled_s
         if stalled_s is not None and not self._streams.stopping:
@@ -241,14 +258,16 @@ class EventStream:
         return True
 
     def _finish(self, reason: str, message: str) -> None:
-        self._end = message
-        metrics.STREAMS_DROPPED.labels(reason).inc()
-        log.info("event stream ended", host=self.host, reason=message, cursor=self.cursor)
+        end = _End(reason, message)
+        if self._ending.by(end) is end:
+            metrics.STREAMS_DROPPED.labels(reason).inc()
+            log.info("event stream ended", host=self.host, reason=message, cursor=self.cursor)
 
     async def _until_gone(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._gone = True
+        self._ending.by(_LEFT)
         if self._task is not None:
             self._task.cancel()
 

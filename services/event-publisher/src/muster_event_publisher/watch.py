@@ -17,6 +17,7 @@ from typing import NamedTuple
 import structlog
 from muster_bus.clock import Clock
 from muster_runtime import whose
+from muster_runtime.ending import Ending
 from muster_runtime.reach import EVERYTHING, Reach
 from muster_runtime.request_store import RequestReader
 from muster_runtime.waits import in_step_s
@@ -390,13 +391,12 @@ class EventHub:
 class EventWatch:
     """One call of Watch: made by :meth:`EventHub.watch`, closed by its caller.
 
-    ``ended`` is set when the publisher must end it; ``error`` has the reason.
+    :ivar ending: has a cause when the publisher must end it.
     """
 
     def __init__(self, hub: EventHub, query: Query, host: str, rm_id: str, ring: EventRing | None) -> None:
         self.host, self.query, self.rm_id = host, query, rm_id
-        self.ended = asyncio.Event()
-        self.error: CallRefused | None = None
+        self.ending: Ending[CallRefused] = Ending("a call of Watch")
         self._hub, self._ring = hub, ring
         self._walk: Walk | None = None
         self._reader: RequestReader | None = None
@@ -423,12 +423,12 @@ class EventWatch:
 
     def end(self, error: CallRefused) -> None:
         """Ends the call; the first reason counts."""
-        if self.error is None:
-            self.error = error
-        self.ended.set()
+        self.ending.by(error)
 
     def check(self) -> None:
         """Ends the call when its caller is too far behind, or has read nothing for too long."""
+        if self.ending.cause is not None:
+            return
         walk = self._walk
         over = self._patience.over(walk.ring.next_id - walk.cursor if walk is not None else 0)
         if over is not None:
@@ -445,8 +445,8 @@ class EventWatch:
         self._open_store()
         yield await self._first()
         while True:
-            if self.error is not None:
-                raise self.error
+            if self.ending.cause is not None:
+                raise self.ending.cause
             hub.check_open()
             if not self.query.requests:
                 hub.check_tracked(self.rm_id)

@@ -333,6 +333,7 @@ class AdminServicer:
         name = "DumpState"
         try:
             self._check_open()
+            await self._view.wait_for_position()
             with metrics.admin_seconds.labels(name).time(), self._place():
                 async for piece in self.dump_state(raw):
                     await context.write(admin_codec.encode_piece(piece))

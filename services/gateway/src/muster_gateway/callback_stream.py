@@ -166,7 +166,7 @@ class CallbackStream(RmStream):
 
     async def _keep_requests_place(self) -> None:
         # Also checks the stream: a library of the store may swallow the cancellation that ends this task.
-        while self._error is None:
+        while self.reason is None:
             await self._requests_written.wait()
             self._requests_written.clear()
             await self._store_requests_place()
@@ -250,7 +250,7 @@ class CallbackStream(RmStream):
             events is not None
             and self._feed is not None
             and self._feed.attached
-            and self._error is None
+            and self.reason is None
             and (batch := events.next_batch()) is not None
         ):
             await self._context.write(batch)

@@ -99,6 +99,9 @@ class MetricsServicer:
         try:
             self._check_open()
             query, interval_s = decode_watch(raw, self._settings.limits)
+            # (Watchers share snapshots: no watcher waits for another one's position.)
+            await self._view.wait_for_position()
+            current().after = ""
             with self._place():
                 query = replace(query, reach=current().reach())
                 async for made in self._snapshots(query, interval_s):

@@ -81,6 +81,8 @@ class Questions:
                 await appended
                 answer, at = await answered
         except TimeoutError:
+            if answered.done() and not answered.cancelled():  # it came first
+                return self._checked(kind, request_id, answered.result())
             current().carried = queued
             fault = self._fault(tail.partition) or f"the scheduler did not answer within {timeout_s:g} s"
             raise SchedulerSilent(f"{fault}: {again}") from None
@@ -89,6 +91,11 @@ class Questions:
             raise LogDown(f"the log does not take the {what} ({why_not(error)}): {again}") from error
         finally:
             tail.forget(request_id)
+        return self._checked(kind, request_id, (answer, at))
+
+    @staticmethod
+    def _checked(kind: type[A], request_id: str, found: tuple[object, Cursor]) -> tuple[A, Cursor]:
+        answer, at = found
         assert isinstance(answer, kind), f"request {request_id} is answered by a {type(answer).__name__}"
         current().tell_position(answer.position)
         return answer, at

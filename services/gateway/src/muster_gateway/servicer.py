@@ -60,7 +60,7 @@ class StreamCalls:
         return len(self._calls)
 
     async def serve(self, stream: RmStream, context: Any) -> None:
-        """Runs a stream to its end, and sets the call's status."""
+        """Runs a stream to its end, and sets the call's status: the first reason for the end."""
         name = stream.kind.name.lower()
         self._calls[stream] = None
         metrics.streams_open.labels(name).inc()
@@ -68,24 +68,26 @@ class StreamCalls:
             self._limits.add_silent(stream, caller_of(context))
         try:
             self._check_place()
-            ending = await stream.run()
+            stream.end(await stream.run())
         except asyncio.CancelledError:
-            metrics.streams_ended.labels(name, "CANCELLED").inc()
+            metrics.streams_ended.labels(name, "CANCELLED" if stream.reason is None else stream.reason.code.name).inc()
             raise
         except GatewayError as error:
-            ending = error
+            stream.end(error)
             if self._audit is not None and isinstance(error, NotPermitted):
                 self._audit.refused(current(), str(error.needed), stream.rm_id, error)
         except LogUnavailable as error:
             log.warning("stream ends, the log is unavailable", stream=name, rm_id=stream.rm_id, error=str(error))
-            ending = LogDown("the log does not answer: try again")
+            stream.end(LogDown("the log does not answer: try again"))
         except Exception as error:
-            ending = unexpected(error)
+            stream.end(unexpected(error))
         finally:
             metrics.streams_open.labels(name).dec()
             if self._limits is not None:
                 self._limits.remove_silent(stream, caller_of(context))
             self._finish(stream)
+        ending = stream.reason
+        assert ending is not None, "it has ended"
         metrics.streams_ended.labels(name, ending.code.name).inc()
         if self._limits is not None and isinstance(ending, OverLimit):
             await self._limits.refuse_late(caller_of(context), placed=True)

@@ -30,6 +30,7 @@ from muster_bus.topics import Topics
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import current
 from muster_runtime.chance import SYSTEM, new_id
+from muster_runtime.ending import Ending
 from muster_runtime.identity import Identity, Right
 
 from muster_gateway import metrics
@@ -194,11 +195,10 @@ class RmStream:
         self._last_cursor: Cursor | None = None
         self._tail: ResponseTail | None = None
         self._said_open = False
-        self._error: GatewayError | None = None
+        self._ending: Ending[GatewayError] = Ending(f"a stream of kind {kind.name}")
         self._cut_off = False  # a write found that the call had ended
         # Set when the RM is about to leave: the reason for the end, whichever task notices first that the seat is lost.
         self._leaving: GatewayError | None = None
-        self._ended = asyncio.Event()
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
         self._room = asyncio.Event()
@@ -229,18 +229,20 @@ class RmStream:
         # 3. both directions
         self._reading = asyncio.create_task(self._read_requests(first), name=f"read {self.kind.name}")
         self._writing = asyncio.create_task(self._write_responses(), name=f"write {self.kind.name}")
-        await self._ended.wait()
+        ending = await self._ending.wait()
         await asyncio.wait({self._writing}, timeout=_LAST_WRITES_S)
-        assert self._error is not None, "an ended stream has a reason"
-        return self._error
+        return ending
 
     def end(self, error: GatewayError) -> None:
         """Ends the stream. The first reason counts."""
-        if self._error is None:
-            self._error = self._leaving or error
-        self._ended.set()
+        self._ending.by(self._leaving or error)
         self._wake.set()
         self._room.set()
+
+    @property
+    def reason(self) -> GatewayError | None:
+        """The reason to end; None: the stream goes on."""
+        return self._ending.cause
 
     @property
     def identity(self) -> Identity:
@@ -254,12 +256,13 @@ class RmStream:
     @property
     def has_ended(self) -> bool:
         """Whether the stream has a reason to end. It may still have its seat."""
-        return self._ended.is_set()
+        return self.reason is not None
 
     async def finish(self) -> None:
         """Stores the last position and leaves the seat. Never raises: a sweep repairs failures here."""
-        broke_off = self._error is None or self._cut_off
-        self.end(StreamEnded("the call is over"))
+        broke_off = self.reason is None or self._cut_off
+        if self.reason is None:
+            self.end(StreamEnded("the call is over"))
         try:
             await self._stop_beside()
             await self._stop_writing()
@@ -276,8 +279,8 @@ class RmStream:
             self._finished.set()
             # Freed with its last user, without a collection of garbage: where an error was raised, it is a variable.
             self._reading = self._writing = None
-            assert self._error is not None
-            self._error.__traceback__ = self._error.__context__ = self._error.__cause__ = None
+            assert self.reason is not None
+            self.reason.__traceback__ = self.reason.__context__ = self.reason.__cause__ = None
 
     async def wait_finished(self, timeout_s: float) -> None:
         """Returns when the stream has left its seat, or after ``timeout_s``."""
@@ -318,7 +321,7 @@ class RmStream:
         if move is not None:
             await self._parts.sessions.advance([move])
         # If superseded, another stream has the seat or is about to take it; the RM was never away.
-        if not isinstance(self._error, Superseded):
+        if not isinstance(self.reason, Superseded):
             await self._parts.life.leave_seat(self.rm_id, self.kind, self.epoch)
 
     # ---- taking the seat ------------------------------------------------------------------------------------------
@@ -358,14 +361,14 @@ class RmStream:
         all its streams at its start, and has nothing to say on some of them while its cluster is idle.
         """
         reading = asyncio.ensure_future(self._context.read())
-        ending = asyncio.ensure_future(self._ended.wait())
+        ending = asyncio.ensure_future(self._ending.wait())
         try:
             waiting = partial(asyncio.wait, {reading, ending}, timeout=timeout_s)
             while not (await waiting(return_when=asyncio.FIRST_COMPLETED))[0]:
                 if not self._parts.table.has_connection(self._context.peer()):
                     raise TimeoutError
-            if self._error is not None:
-                raise self._error
+            if self.reason is not None:
+                raise self.reason
             return await reading
         finally:
             for task in (reading, ending):
@@ -454,7 +457,7 @@ class RmStream:
         try:
             with self._parts.accounts.stream(self._context.peer()) as account:
                 raw = first if first is not None else await self._context.read()
-                while raw is not grpc.aio.EOF and self._error is None:
+                while raw is not grpc.aio.EOF and self.reason is None:
                     account.message(len(raw))
                     if (wait_s := pace.take(len(raw))) > 0:
                         await self._rest(wait_s)
@@ -465,14 +468,14 @@ class RmStream:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # any error ends this stream alone
-            if self._error is None:  # after the end, a read may fail in any way
+            if self.reason is None:  # after the end, a read may fail in any way
                 self.end(unexpected(error))
 
     async def _rest(self, wait_s: float) -> None:
         """Returns after so long, or when the stream has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                await self._ended.wait()
+                await self._ending.wait()
 
     async def _take(self, raw: bytes) -> None:
         parts, kind = self._parts, self.kind
@@ -533,13 +536,13 @@ class RmStream:
         assert tail is not None
         assert feed is not None
         tail.active.note(feed.key)
-        while self._error is None and self._undecided.is_full(tail.report, *self._neighbours()):
+        while self.reason is None and self._undecided.is_full(tail.report, *self._neighbours()):
             tail.held_back.note(feed.key)
             if not await tail.decides_more():
                 self._undecided.forget()
                 break
-        if self._error is not None:
-            raise self._error
+        if self.reason is not None:
+            raise self.reason
 
     def _record_limits(self) -> AdmissionLimits:
         """Returns the limits of the next message, with the present size of records."""
@@ -555,11 +558,11 @@ class RmStream:
         return tail.active.others(feed.key), 1 + tail.held_back.others(feed.key)
 
     async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
-        while not has_room() and self._error is None:
+        while not has_room() and self.reason is None:
             self._room.clear()
             await self._room.wait()
-        if self._error is not None:
-            raise self._error
+        if self.reason is not None:
+            raise self.reason
 
     # ---- responses ------------------------------------------------------------------------------------------------
 
@@ -571,7 +574,7 @@ class RmStream:
                 # 1. queued responses
                 self._wake.clear()
                 await self._write_due()
-                if self._error is not None:
+                if self.reason is not None:
                     return
                 if self._feed.error is not None:
                     raise self._feed.error
@@ -582,18 +585,18 @@ class RmStream:
                 elif not self._feed.has_due and not self._answers:
                     await self._wake.wait()
         except GatewayError as error:
+            self.end(error)  # what happens while the rest is written comes later
             with contextlib.suppress(grpc.aio.InternalError):
                 await self._write_answers()
-            self.end(error)
         except LogError as error:
             self.end(LogDown(f"the response log does not answer: {type(error).__name__}"))
         except grpc.aio.InternalError:  # the RM broke off during a write; the handler notices that, too
-            self._cut_off = self._error is None
+            self._cut_off = self.reason is None
             self.end(StreamEnded("the call is over"))
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            if self._error is None:
+            if self.reason is None:
                 self.end(unexpected(error))
 
     async def _write_due(self) -> None:
@@ -602,7 +605,7 @@ class RmStream:
         assert feed is not None
         write, written = self._context.write, 0
         await self._write_answers()
-        while self._error is None and (due := feed.next_due()) is not None:
+        while self.reason is None and (due := feed.next_due()) is not None:
             await write(due.payload)
             feed.written(due)
             written += 1

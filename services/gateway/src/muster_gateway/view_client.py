@@ -38,6 +38,8 @@ PIECE_BYTES = 64 * 1024
 _AHEAD = 1
 _CANCEL_AGAIN_S = 1.0
 _BAD, _UNAVAILABLE = 400, 503
+# A read with a small answer.
+_SMALL = "/ws/v1/resource-managers"
 # A read that names a position may take so much longer; the view itself ends the wait before.
 _AFTER_S = 65.0
 
@@ -119,6 +121,15 @@ class ViewClient:
         except TimeoutError:
             raise ViewSilent(f"the view did not answer within {timeout_s:g} s: try again") from None
 
+    async def wait_for_position(self) -> None:
+        """Returns when the view shows the position that the present caller named, if it named one. Callers that take a
+        place for their reads wait here before.
+
+        Raises InvalidRequest, ViewSilent.
+        """
+        if current().after:
+            await self.get(_SMALL)
+
     @asynccontextmanager
     async def open(
         self,
@@ -185,7 +196,9 @@ def _after(caller: Caller) -> list[tuple[bytes, bytes]]:
     except ReadRefused as refused:
         raise InvalidRequest(str(refused)) from None
     wait = [] if wait_s is None else [(WAIT_METADATA.encode(), f"{wait_s:.3f}".encode())]
-    return [(AFTER_METADATA.encode(), caller.after.encode("ascii", "replace")), *wait]
+    # (The view counts the waiting reads of each caller; to it all of these are the gateway's.)
+    client = [(b"x-forwarded-for", caller.peer.encode("ascii", "replace"))] if caller.peer else []
+    return [(AFTER_METADATA.encode(), caller.after.encode("ascii", "replace")), *wait, *client]
 
 
 def path_of(*parts: str) -> str:

@@ -14,7 +14,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogError
@@ -26,6 +26,7 @@ from muster_core.external.errors import NotSynced, SettingsWrong
 from muster_runtime import logs
 from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
+from muster_runtime.ending import Ending
 
 from muster_informers import samples
 from muster_informers.pipe import (
@@ -212,11 +213,11 @@ async def serve(channel: Channel[Message], clock: Clock) -> None:
         asyncio.create_task(teller.run(), name="teller"),
         asyncio.create_task(_tell_end(service, channel), name="sync"),
     ]
+    first: Ending[asyncio.Future[Any]] = Ending()
+    for task in (received, *beside):
+        first.watch(task, lambda task: task)
     try:
-        done, _ = await asyncio.wait({received, *beside}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (received, *beside):
-            if task in done:
-                task.result()
+        (await first.wait()).result()
         # 3. stop: the pipe is still read for answers about records on their way to the log
         received = asyncio.create_task(_stopped(channel, bus, service), name="pipe")
         await service.stop()

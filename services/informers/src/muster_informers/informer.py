@@ -24,7 +24,8 @@ STALE     LIVE                              it was heard again (and a listing wa
 heard
     A source is *heard* when it answers a listing, and with each item of a watch, even an empty one. A watch must give
     an item at least every :data:`HEARTBEAT_S`; otherwise a quiet source and a lost one would look the same. The
-    informer cuts off a watch that was silent for ``stale_after_s`` (and three heartbeats), and starts it again.
+    informer cuts off a watch that was silent for ``stale_after_s`` (and three heartbeats), and starts it again. Only
+    time counts in which this process could listen (``muster_runtime.watchdog``).
 
 late or repeated
     A version that is not newer than the known one is dropped; so is a known content. The informer remembers the
@@ -66,8 +67,10 @@ from muster_core.external.errors import (
     SourceUnavailable,
 )
 from muster_core.external.external import ExternalAllocation, ExternalKind, ExternalObject, SourceState
+from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
 from muster_runtime.waits import growing_s
+from muster_runtime.watchdog import LOOK_S, Reading, Usage, Watchdog, look_every_s
 
 from muster_informers import metrics
 from muster_informers.contract import ChangeType, Delta, Document, EventHandler, Listing, ListWatch
@@ -112,6 +115,7 @@ class SharedIndexInformer:
     :param wait_min_s: wait after the first failure of a series; doubled with each failure, up to ``wait_max_s``.
     :param list_timeout_s: a listing that takes longer is abandoned and started again.
     :param sleep: waits for a time; tests give a manual clock's.
+    :param usage: this process's, for watchdogs: all times without an answer are chance (``muster_runtime.watchdog``).
     :param log_context: for structlog.
     """
 
@@ -129,6 +133,7 @@ class SharedIndexInformer:
         wait_max_s: float = 10.0,
         list_timeout_s: float = 120.0,
         sleep: Sleep = asyncio.sleep,
+        usage: Callable[[], Usage] = own_usage,
         log_context: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
@@ -138,7 +143,7 @@ class SharedIndexInformer:
         self.last_error = ""
         self._source = source
         self._clock = clock
-        self._sleep = sleep
+        self._sleep, self._usage = sleep, usage
         self._stale_after_s = stale_after_s
         self._silent_after_s = max(stale_after_s, 3 * HEARTBEAT_S)
         self._list_timeout_s = list_timeout_s
@@ -353,15 +358,22 @@ class SharedIndexInformer:
 
     async def _watch_over(self) -> None:
         """Watches over a source that is silent."""
-        step_s = min(1.0, self._stale_after_s / 4) if self._stale_after_s else 1.0
+        step_s = look_every_s(self._stale_after_s) if self._stale_after_s else LOOK_S
+        heard, listing = Watchdog(), Watchdog()
         while True:
+            due_s = self._clock.monotonic() + step_s
             await self._sleep(step_s)
-            now = self._clock.monotonic()
-            is_listing, silent_s = self._listing_since is not None, now - self._heard_at
+            now_s = self._clock.monotonic()
+            is_listing = self._listing_since is not None
+            # (While this process gets no processor, no source is heard.)
+            for watchdog, mark in ((heard, self._heard_at), (listing, self._listing_since)):
+                if not watchdog.moves(mark):
+                    watchdog.look(Reading(now_s, now_s - due_s, self._usage()), self._silent_after_s)
+            silent_s = heard.chance_s
             metrics.silent_seconds.labels(self.name).set(silent_s if is_listing or self._watching else 0)
             # 1. cut off a listing or a watch that does not end
             if self._attempt is not None and not self._cut:
-                if self._listing_since is not None and now - self._listing_since >= self._list_timeout_s:
+                if is_listing and listing.chance_s >= self._list_timeout_s:
                     self._cut = f"no listing within {self._list_timeout_s:g} s"
                 elif self._watching and self._stale_after_s and silent_s >= self._silent_after_s:
                     self._cut = f"silent for {silent_s:.0f} s"

@@ -8,7 +8,7 @@ come over the pipe (``pipe.py``), in order.
 state     becomes                                   then
 ========  ========================================  ==================================================================
 begun     heard                                     the child reports the informers' state
-heard     gone: it ended, or was silent and killed  records that it had sent still go to the log; then each source that
+heard     gone: it ended, or was stuck and killed   records that it had sent still go to the log; then each source that
                                                     had synced once, or is not required, is noted STALE with the reason
 gone      begun                                     after a wait that grows: in another life of this start (``gate.py``)
 ========  ========================================  ==================================================================
@@ -37,8 +37,9 @@ from muster_core.external.errors import HandlerGone, NotSynced, SettingsWrong
 from muster_core.external.external import ExternalKind, SourceState
 from muster_runtime import logs
 from muster_runtime.channel import Channel
-from muster_runtime.child_process import BEGIN_TIMEOUT_S, WAIT_MIN_S, ChildProcess, keep_running
+from muster_runtime.child_process import BEGIN_CHANCE_S, WAIT_MIN_S, ChildProcess, keep_running
 from muster_runtime.waits import growing_s
+from muster_runtime.watchdog import Usage, until_stuck
 from muster_state.source_codec import SourceNote, encode
 
 from muster_informers import metrics
@@ -54,8 +55,8 @@ log = structlog.get_logger(__name__)
 
 # Longer than the child's own time-outs (tasks, writer), shorter than the process's limit for a service.
 STOP_TIMEOUT_S = 8.0
-# A living child sends a message every second.
-SILENT_MAX_S = 30
+# Of a child that sends nothing. A living one sends a message every second.
+CHANCE_S = 30.0
 
 _AGAIN = "it is started again"
 
@@ -78,7 +79,7 @@ class ExternalProcess:
         life: str,
         *,
         wait_min_s: float = WAIT_MIN_S,
-        silent_max_s: int = SILENT_MAX_S,
+        chance_s: float = CHANCE_S,
     ) -> None:
         self._gate = judged.gate
         self._tables: dict[str, InformerTable] = judged.tables
@@ -90,7 +91,7 @@ class ExternalProcess:
         self._partitions = tuple(partitions)
         self._life = life
         self._wait_min_s = wait_min_s
-        self._silent_max_s = silent_max_s
+        self._chance_s = chance_s
         self._samples = ChildSamples()
         self._writer: LogWriter | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -194,6 +195,10 @@ class ExternalProcess:
         finally:
             self._answers.pop(number, None)
 
+    def usage(self) -> Usage:
+        """Returns what the handlers' process had of the processor. (None runs: it counts as asleep.)"""
+        return self._child.usage() if self._child is not None else Usage()
+
     def give_up(self, life: int, why: str) -> None:
         """Ends a child that does not answer; the next one is started."""
         if self._child is not None and life == self._number:
@@ -250,7 +255,7 @@ class ExternalProcess:
             self._runs.set()
             if self._stopping.is_set():
                 child.tell_to_stop()
-            return await child.listen(self._take, self._silent_max_s)
+            return await child.listen(self._take, self._chance_s)
         finally:
             self._child = None
             if not self._stopping.is_set():
@@ -310,7 +315,8 @@ class ExternalProcess:
     async def _watch_start(self) -> None:
         """Fails the start when the child does not even report that it is late."""
         assert self._first is not None
-        await asyncio.sleep(self._settings.sync_timeout_s + BEGIN_TIMEOUT_S)
+        allowed_s = self._settings.sync_timeout_s + BEGIN_CHANCE_S
+        await until_stuck(lambda: self._told is not None, self.usage, lambda: allowed_s)
         while not self._synced and not self._first.done():
             late = {
                 name: self._gone or "their process is silent"
@@ -367,6 +373,9 @@ class _Informers:
     def pid(self) -> int:
         return self._child.pid
 
+    def usage(self) -> Usage:
+        return self._child.usage()
+
     def begin(self, begin: Begin) -> None:
         log.info("the informers' process was started", pid=self.pid, life=begin.life)
         self._channel.send(begin)
@@ -384,7 +393,7 @@ class _Informers:
         """
         self._child.kill(why)
 
-    async def listen(self, take: Callable[[Answered | Told | Sampled | Ended], None], silent_max_s: int) -> str:
+    async def listen(self, take: Callable[[Answered | Told | Sampled | Ended], None], chance_s: float) -> str:
         """Serves the child until it is gone and all its records are on the log. Returns the reason of its end."""
 
         def heard(message: Message) -> None:
@@ -396,7 +405,7 @@ class _Informers:
                 case _:
                     raise ValueError(f"a {type(message).__name__}")
 
-        return await self._child.listen(heard, silent_max_s, self._log_end.settled, BEGIN_TIMEOUT_S)
+        return await self._child.listen(heard, chance_s, self._log_end.settled)
 
     async def end(self) -> None:
         """Ends the child and closes the pipe."""

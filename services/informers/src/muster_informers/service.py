@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -31,7 +31,9 @@ from muster_bus.topics import Topics
 from muster_core.external.checks import plain
 from muster_core.external.errors import InformerSettingsWrong, NotSynced, SettingsWrong
 from muster_core.external.external import SourceState
+from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
+from muster_runtime.watchdog import Usage
 from muster_state.source_codec import SourceNote, encode
 
 from muster_informers import registry
@@ -125,6 +127,7 @@ class ExternalService:
 
     :param partitions: the partitions of the requests topic that this instance owns.
     :param life: the id of this start, for all informers of this process.
+    :param usage: this process's, for watchdogs.
     :raises SettingsWrong: with all problems; nothing was opened.
     """
 
@@ -139,12 +142,14 @@ class ExternalService:
         *,
         informers: Registry = registry.informers,
         event_handlers: Registry = registry.event_handlers,
+        usage: Callable[[], Usage] = own_usage,
     ) -> None:
         self._settings = settings
         self._log = bus
         self._topics = topics
         self._clock = clock
         self._life = life
+        self.usage = usage
         self._informers, self._event_handlers = informers, event_handlers
         self._writer = _LateWriter()
         self._bringing: list[_Bringing] = []
@@ -206,6 +211,7 @@ class ExternalService:
             self._clock,
             stale_after_s=table.stale_after_s,
             resync_s=table.resync_s,
+            usage=self.usage,
             on_state=lambda state, reason: self._heard(bringing, state, reason),
             log_context=place,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -28,6 +29,7 @@ from muster_queue_config.queue_yaml import load_queue_config
 from muster_rest.system_health import TAKE_OVER_S, SchedulerFacts
 from muster_runtime.chance import SYSTEM, new_id, new_uuid
 from muster_runtime.disposal import Disposal
+from muster_runtime.ending import Ending, error_of
 
 from muster_scheduler import metrics
 from muster_scheduler.dead_letters import without_secrets
@@ -101,6 +103,7 @@ class SchedulerService:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._standbys: dict[int, Standby] = {}
         self._news = asyncio.Event()  # a share, an ended worker
+        self._ends: deque[int | None] = deque()  # partitions whose workers ended, in this order; None: no more shares
         self._tasks: list[asyncio.Task[None]] = []  # of the service; each runs until the end
         self._closing: list[asyncio.Task[None]] = []  # dropped standbys
 
@@ -142,10 +145,12 @@ class SchedulerService:
         """Returns when stopped. Raises the error that ended a worker (the process must then end: crash-only), and
         NotSynced.
         """
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        ending: Ending[BaseException] = Ending("the scheduler")
         for task in self._tasks:
-            if task in done and not task.cancelled():
-                task.result()
+            ending.watch(task, error_of)
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        if ending.cause is not None:
+            raise ending.cause
 
     async def stop(self) -> None:
         """Gives the partitions to others of the group, commits all decisions, then ends."""
@@ -197,15 +202,16 @@ class SchedulerService:
     async def _steer(self) -> None:
         """Follows the group and the workers. Raises the error that ended a worker, and NotSynced."""
         listening = asyncio.create_task(self._listen(), name="scheduler-shares")
-        listening.add_done_callback(lambda _: self._news.set())
+        listening.add_done_callback(lambda _: self._note_end(None))
         try:
             while True:
                 self._news.clear()
-                if listening.done():
-                    listening.result()
-                for partition, task in list(self._running.items()):
-                    if task.done():
-                        await self._take_end(partition, task)
+                while self._ends:
+                    partition = self._ends.popleft()
+                    if partition is None:
+                        listening.result()
+                    else:
+                        await self._take_end(partition, self._running[partition])
                 self._do(self._ownership.due(self._clock.monotonic()))
                 due_s = self._ownership.next_due_s()
                 wait_s = None if due_s is None else max(0.0, due_s - self._clock.monotonic())
@@ -239,6 +245,10 @@ class SchedulerService:
             await outside.stop()
         log.info("scheduler.gave_up", partition=partition, fenced=error is not None)
         self._do(self._ownership.ended(partition, self._clock.monotonic(), fenced=error is not None))
+
+    def _note_end(self, partition: int | None) -> None:
+        self._ends.append(partition)
+        self._news.set()
 
     def _do(self, actions: list[Action]) -> None:
         for action, of in actions:
@@ -276,7 +286,7 @@ class SchedulerService:
         )
         self._workers[partition] = worker
         task = asyncio.create_task(self._run(worker, outside), name=f"scheduler-{partition}")
-        task.add_done_callback(lambda _: self._news.set())
+        task.add_done_callback(lambda _: self._note_end(partition))
         self._running[partition] = task
 
     async def _run(self, worker: PartitionWorker, outside: Outside) -> None:
@@ -287,11 +297,15 @@ class SchedulerService:
         await outside.start()
         listing = asyncio.create_task(outside.wait(), name=f"external-{worker.partition}")
         working = asyncio.create_task(worker.run(), name=f"worker-{worker.partition}")
+        ending: Ending[BaseException] = Ending(f"partition {worker.partition}")
+        for task in (listing, working):
+            ending.watch(task, error_of)
         try:
             await asyncio.wait({listing, working}, return_when=asyncio.FIRST_COMPLETED)
-            if listing.done():
-                listing.result()
-            await working  # (it ends, too, when the partition is given up: the informers are not waited for then)
+            if ending.cause is None:  # (the worker ends, too, when the partition is given up, the informers at a stop)
+                await asyncio.wait({working})
+            if ending.cause is not None:
+                raise ending.cause
         finally:
             for task in (listing, working):
                 task.cancel()

@@ -11,7 +11,6 @@ request: a crash before that loses both, and the next machine asks again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -49,6 +48,7 @@ from muster_core.scheduler import SchedulerCore
 from muster_informers import metrics
 from muster_informers.native import Call, Judged, RmObject, Told, call_of, failure
 from muster_informers.store import Key, key_of
+from muster_runtime.watchdog import Usage, patiently, until_stuck
 from muster_si.constants import FOREIGN
 from muster_si.tags import is_forced
 from muster_state.source_codec import change_of
@@ -80,6 +80,10 @@ class Handlers(Protocol):
 
     async def judge(self, name: str, life: int, begins: bool, calls: Sequence[Call]) -> Sequence[Judged]:
         """Asks one handler. Raises HandlerGone if that life has ended."""
+        ...
+
+    def usage(self) -> Usage:
+        """Returns what their process had of the processor."""
         ...
 
     def give_up(self, life: int, why: str) -> None:
@@ -280,24 +284,29 @@ class Natives:
         if self._clock.monotonic() < spoken.silent_until_s:
             raise HandlerSilent(f"{spoken.silent}, a moment ago")
         life = 0
+
+        async def asked() -> tuple[list[Judged] | None, list[Judged]]:
+            nonlocal life
+            while True:
+                life = await handlers.handlers_ready()
+                knows = (machine, registrations, life)
+                listing = [] if spoken.knows == knows else known.listing()
+                begins, all_calls = spoken.knows != knows, [*listing, *calls]
+                judged: list[Judged] = []
+                try:
+                    for start in range(0, len(all_calls), _CALLS_MAX):
+                        some = all_calls[start : start + _CALLS_MAX]
+                        judged += await handlers.judge(source.name, life, begins and not start, some)
+                except HandlerGone:
+                    spoken.knows = None
+                    continue
+                if begins:
+                    spoken.knows, spoken.lives = knows, spoken.lives + 1
+                return (judged[: len(listing)] if begins else None), judged[len(listing) :]
+
         try:
-            async with asyncio.timeout(patience_s):
-                while True:
-                    life = await handlers.handlers_ready()
-                    knows = (machine, registrations, life)
-                    listing = [] if spoken.knows == knows else known.listing()
-                    begins, all_calls = spoken.knows != knows, [*listing, *calls]
-                    judged: list[Judged] = []
-                    try:
-                        for start in range(0, len(all_calls), _CALLS_MAX):
-                            some = all_calls[start : start + _CALLS_MAX]
-                            judged += await handlers.judge(source.name, life, begins and not start, some)
-                    except HandlerGone:
-                        spoken.knows = None
-                        continue
-                    if begins:
-                        spoken.knows, spoken.lives = knows, spoken.lives + 1
-                    return (judged[: len(listing)] if begins else None), judged[len(listing) :]
+            # (Its process is ended if it is stuck. So the wait counts its chance, not the time.)
+            return await patiently(asked(), until_stuck(lambda: 0, handlers.usage, lambda: patience_s))
         except TimeoutError:
             spoken.silent = why
             spoken.silent_until_s = self._clock.monotonic() + self._pause_s

@@ -22,9 +22,9 @@ from muster_whatif.when.settings import ForecastSettings
 log = structlog.get_logger(__name__)
 
 _CHILD = "muster_whatif.when.child"
-# The child has the lowest priority: a busy machine may give it a small part of a processor.
-_SLOWEST = 20.0
-_START_S = 60.0
+# Chance (``muster_runtime.watchdog``) of a child, in units of the processor time for a forecast, and beyond: it loads
+# its modules first. The kernel ends it at twice that time. It has the lowest priority, so it may take long.
+_CHANCE, _BEYOND_S = 2.0, 15.0
 
 
 # Partition, application and key.
@@ -207,8 +207,7 @@ class Forecaster:
             try:
                 channel = await self._child.connect()
                 channel.send(situation)
-                async with asyncio.timeout(_START_S + _SLOWEST * settings.cpu_s):
-                    answer = await channel.receive()
+                answer = await self._child.answer(_CHANCE * settings.cpu_s + _BEYOND_S)
             finally:
                 child, self._child = self._child, None
                 await child.end()

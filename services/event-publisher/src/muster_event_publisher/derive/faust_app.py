@@ -28,7 +28,8 @@ import asyncio
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,13 @@ import faust
 import structlog
 from faust.auth import SASLCredentials, SSLCredentials
 from muster_bus.backends.kafka import KafkaLog
-from muster_bus.clock import Clock
 from muster_bus.errors import LogError
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import parse_state_key
 from muster_runtime.life import Life
+from muster_runtime.processor_time import own_usage
+from muster_runtime.watchdog import Reading, Usage, Watchdog, look_every_s
 
 from muster_event_publisher import metrics
 from muster_event_publisher.derive.batches import PartitionDeriver
@@ -53,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 _HEARTBEAT_S = 3.0
 _REQUEST_TIMEOUT_S = 90.0
-# How long reading the states back may take, in units of stall_s.
+# Chance while the states are read back, in units of stall_s.
 _RECOVERY_STALLS = 5
 _LOOK_S = 2.0
 # Each partition has one batch of records under way, so a batch should be large.
@@ -71,16 +73,23 @@ class FaustDerive:
     :ivar positions: by partition, the offset up to which all derived records are written.
     """
 
-    def __init__(self, settings: DeriveSettings, log_settings: LogSettings, bus: Log, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: DeriveSettings,
+        log_settings: LogSettings,
+        bus: Log,
+        usage: Callable[[], Usage] = own_usage,
+    ) -> None:
         self.settings = settings
         self.positions: dict[int, int] = {}
-        self._log_settings, self._bus, self._clock = log_settings, bus, clock
+        self._log_settings, self._bus, self._usage = log_settings, bus, usage
         self._topics = log_settings.topics()
         self._life = Life("derive")
         self._app: faust.App | None = None
         self._states: Any = None
         self._derivers: dict[int, PartitionDeriver] = {}
         self._turns: dict[int, asyncio.Lock] = {}
+        self._waiting: dict[int, int] = {}  # by partition, the position at which events wait
         self._recovered = False
         self._failed = False
 
@@ -106,7 +115,8 @@ class FaustDerive:
         revoked: Any = app.on_partitions_revoked
         revoked.connect(self._on_revoked)
         self._life.watch(self._run(app), "faust")
-        self._life.watch(self._look(), "liveness")
+        self._life.watch(self._look(), "lag")
+        self._life.watch(self._watch(), "watchdog")
 
     async def wait(self) -> None:
         """Returns when the service was stopped."""
@@ -225,29 +235,40 @@ class FaustDerive:
     # ---- liveness --------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        began_s = self._clock.monotonic()
+        """Measures the lag regularly, and notes where events wait; never returns."""
         readers: dict[int, LogReader] = {}
-        # By partition, a position and since when events wait there; None: none were seen waiting.
-        seen: dict[int, tuple[int, float | None]] = {}
         measured: dict[int, tuple[int, int, int]] = {}
         while True:
             await asyncio.sleep(min(_LOOK_S, self.settings.stall_s / 4))
-            now_s = self._clock.monotonic()
             if not self._recovered:
-                if now_s - began_s > self.settings.stall_s * _RECOVERY_STALLS:
-                    self._fail(DeriveStalled(f"the states were not read back in {now_s - began_s:.0f} s"))
                 continue
             for tp, place in self._places().items():
                 if tp.topic == self._topics.events:
                     self.positions.setdefault(tp.partition, place)
             for partition, position in list(self.positions.items()):
-                lag = await self._measure(readers, partition, position, measured)
-                before, waiting_s = seen.get(partition, (-1, None))
-                if before != position or not lag:
-                    seen[partition] = (position, None)
-                elif waiting_s is None:
-                    seen[partition] = (position, now_s)
-                elif now_s - waiting_s > self.settings.stall_s:
+                if await self._measure(readers, partition, position, measured):
+                    self._waiting[partition] = position
+                else:
+                    self._waiting.pop(partition, None)
+
+    async def _watch(self) -> None:
+        """Ends the process when it takes nothing although it has much chance (``muster_runtime.watchdog``)."""
+        loop, stall_s = asyncio.get_running_loop(), self.settings.stall_s
+        recovery, partitions = Watchdog(), defaultdict[int, Watchdog](Watchdog)
+        while True:
+            due_s = loop.time() + look_every_s(stall_s)
+            await asyncio.sleep(due_s - loop.time())
+            now_s = loop.time()
+            reading = Reading(now_s, now_s - due_s, self._usage())
+            if not recovery.moves(self._recovered) and not self._recovered:
+                if recovery.look(reading, stall_s * _RECOVERY_STALLS):
+                    self._fail(DeriveStalled(f"the states were not read back in {recovery.chance_s:.3g} s"))
+                continue
+            for partition in partitions.keys() - self._waiting.keys():
+                del partitions[partition]
+            for partition, position in self._waiting.items():
+                watchdog = partitions[partition]
+                if not watchdog.moves(self.positions.get(partition)) and watchdog.look(reading, stall_s):
                     self._fail(DeriveStalled(f"nothing was taken of partition {partition} from {position} on"))
 
     def _places(self) -> Mapping[Any, int]:

@@ -77,7 +77,10 @@ class DeriveSettings(BaseModel):
     )
     commit_interval_s: float = Field(2.0, gt=0, description="time between two commits of the position")
     stall_s: float = Field(
-        60.0, gt=0, description="events are there and none was taken for so long: the process ends, to be started again"
+        60.0,
+        gt=0,
+        description="events are there and none was taken in so much time that the process could use: it ends, to be "
+        "started again",
     )
 
     @field_validator("member")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from virtual.world import World
 
 EVERY_S = (4.0, 12.0)
+_LAST = 1500  # events, among which is that of the newest allocation
 PATHS = (
     "/ws/v1/partitions", "/ws/v1/partition/default/queues", "/ws/v1/partition/default/nodes",
     "/ws/v1/partition/default/usage/users", "/ws/v1/events/batch?count=200", "/ws/v1/explain/summary",
@@ -101,7 +102,11 @@ class Operator:
             again = answered & {each["allocationKey"] for each in shown["pending"]} & set(rm.running)
             if again:
                 self._fail(f"read with the position of {rm_id}: shown as pending are {sorted(again)}, which it has")
-        batch = await self._after(f"/ws/v1/events/batch?count=10000&rm={rm_id}", position)
+        of_it = f"/ws/v1/events/batch?rm={rm_id}"
+        last = await self._after(f"{of_it}&count=1", position)
+        if last is None:
+            return
+        batch = await self._after(f"{of_it}&count={_LAST}&start={max(0, last['HighestID'] - _LAST + 1)}", position)
         if batch is not None:
             about = {each.get("referenceID") for each in batch.get("EventRecords") or ()}
             if newest not in about:

@@ -47,6 +47,15 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "if not self._moved:",
         ),
         LawMutant(
+            "user limit",
+            "user limit",
+            1,
+            "muster_core.allocation.limit_checks",
+            "LimitChecks.over_limit",
+            "...",
+            "return None",
+        ),
+        LawMutant(
             "priority offset",
             "queue order",
             0,
@@ -63,6 +72,15 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "Branch.allows",
             "...",
             "return True",
+        ),
+        LawMutant(
+            "max applications",
+            "max applications",
+            0,
+            "muster_core.model.queue",
+            "Ledger.is_full",
+            "return 0 < self.max_applications <= self.running_applications",
+            "return False",
         ),
         LawMutant(
             "planned at once",
@@ -164,6 +182,15 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "if not over & NOTIFIED_USER:",
         ),
         LawMutant(
+            "reason wrong",
+            "reason",
+            0,
+            "muster_core.allocation.limit_checks",
+            "LimitChecks.limit_reason",
+            "ReasonCode.GROUP_LIMIT if ledger.group else ReasonCode.USER_LIMIT",
+            "ReasonCode.USER_LIMIT if ledger.group else ReasonCode.GROUP_LIMIT",
+        ),
+        LawMutant(
             "node reason wrong",
             "reason",
             0,
@@ -181,6 +208,15 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "...",
             "return",
         ),
+        LawMutant(
+            "placement",
+            "answer",
+            0,
+            "muster_core.config.acl",
+            "allows",
+            "...",
+            "return False",
+        ),
     ),
     GANGS: (
         LawMutant(
@@ -191,6 +227,15 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "Gangs._replace",
             "placeholder.replaced_by = ask.key",
             "pass",
+        ),
+        LawMutant(
+            "not confirmed",
+            "replacement",
+            0,
+            "muster_core.gangs.gangs",
+            "Gangs._replace",
+            "if ask.open <= 0 and ask.group is not None:",
+            "if not (ask.open <= 0 and ask.group is not None):",
         ),
         LawMutant(
             "not swapped",
@@ -272,6 +317,15 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "Gang.is_hard",
             "return self.app.gang_style.lower() == HARD",
             "return False",
+        ),
+        LawMutant(
+            "reminder lost",
+            "reminder",
+            1,
+            "muster_core.allocation.releases",
+            "Releases.remind",
+            "...",
+            "return None",
         ),
         LawMutant(
             "leftovers",
@@ -467,6 +521,15 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "len(parts) == 1",
         ),
         LawMutant(
+            "lost sources go on",
+            "merge",
+            8,
+            "muster_core.external.external_merge",
+            "_held",
+            "...",
+            "return ''",
+        ),
+        LawMutant(
             "who restricts brings",
             "node record",
             2,
@@ -546,6 +609,15 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "Queue.restrict",
             "...",
             "return None",
+        ),
+        LawMutant(
+            "vms are preempted",
+            "told",
+            8,
+            "muster_core.preemption.preemption_victims",
+            "may_go",
+            "return not (allocation.releasing or allocation.demand.required_node or allocation.source)",
+            "return True",
         ),
         LawMutant(
             "licences of others are free",
@@ -637,6 +709,15 @@ MUTANTS: dict[str, tuple[LawMutant, ...]] = {
             "fold_value",
             "fold.fold_reason(partition, pb.ReasonObject.FromString(value))",
             "pass",
+        ),
+        LawMutant(
+            "folds trust again",
+            "fold",
+            8,
+            "muster_state.state_codec",
+            "fold_external_value",
+            "...",
+            "return None",
         ),
         LawMutant(
             "late versions count",

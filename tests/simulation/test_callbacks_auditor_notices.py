@@ -248,7 +248,7 @@ BREAKS: dict[Break, Collection[str]] = {
     _nobody_is_woken: {"left pending"},  # several places
     _limits_wake_nobody: {"left pending"},  # several places
     _refused_for_ever: {"leak", "settled"},  # rare
-    _ends_move_nobody: {"ended"},  # open
+    _ends_move_nobody: {"ended"},  # rare
     _forgotten_and_not_tried: {"left pending"},  # several places
     _asked_at_once_again: {"asked again"},  # rare
     _the_same_numbers: {"question"},  # outside
@@ -261,7 +261,7 @@ BREAKS: dict[Break, Collection[str]] = {
     _not_recorded: {"record"},  # several places
     _told_unasked: {"state"},  # outside
     _more_than_wanted: {"twice", "leak"},  # rare
-    _full_all_the_same: {"max applications"},  # open
+    _full_all_the_same: {"max applications"},  # rare
     _turns_never_end: {"left pending"},  # rare
     _nobody_in_line_is_called: {"left pending"},  # rare
 }

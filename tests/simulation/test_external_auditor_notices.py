@@ -24,11 +24,8 @@ from muster_core.model.application import Allocation
 from muster_core.model.node import NodeReport
 from muster_core.model.outcome import Detail, Outcome
 from muster_core.nodes import node_lives
-from muster_core.preemption import preemption_victims
 from muster_core.scheduler import SchedulerCore
-from muster_proto.muster.bus.v1 import state_pb2
 from muster_scheduler import registrar, sources
-from muster_state import state_codec
 from simulation.external_life import ExternalLife
 from simulation.noticing import must_be_noticed
 
@@ -59,11 +56,6 @@ def _other_managers_cannot_drain(patch: pytest.MonkeyPatch) -> None:
         return merged._replace(closed="" if merged.closed.endswith("says so") else merged.closed)
 
     _merged_as(patch, open_)
-
-
-def _lost_sources_go_on(patch: pytest.MonkeyPatch) -> None:
-    """The hosts of a source that is lost, or that cannot be read, take new containers, whatever its policy."""
-    patch.setattr(external_merge, "_held", lambda entry: "")
 
 
 def _what_is_not_named_is_not_there(patch: pytest.MonkeyPatch) -> None:
@@ -99,18 +91,6 @@ def _the_rm_is_not_told(patch: pytest.MonkeyPatch) -> None:
 def _vms_take_no_room(patch: pytest.MonkeyPatch) -> None:
     """VMs that are told one by one count nowhere."""
     patch.setattr(PartitionExternal, "_settle_allocation", lambda self, entry, out, now_ns: None)
-
-
-def _vms_are_preempted(patch: pytest.MonkeyPatch) -> None:
-    """What other managers run is told to go as what the RM runs."""
-
-    def may_go(allocation: Allocation) -> bool:
-        return not allocation.releasing and not allocation.demand.required_node
-
-    patch.setattr(preemption_victims, "may_go", may_go)
-    for module in ("preemption", "rules.required_node", "rules.quota"):
-        name = f"muster_core.preemption.{module}.may_go"
-        patch.setattr(name, may_go, raising=False)
 
 
 # ---- offers --------------------------------------------------------------------------------------------------------
@@ -160,33 +140,16 @@ def _what_is_said_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Outcome, "touch", touch)
 
 
-def _folds_trust_again(patch: pytest.MonkeyPatch) -> None:
-    """After a restart nobody knows what could not be read."""
-    whole = state_codec.fold_external_value
-
-    def fold_value(books: ExternalBooks, kind: str, value: bytes) -> None:
-        if kind == "ext":
-            recorded = state_pb2.ExternalRecord.FromString(value)
-            recorded.said.stale = False
-            value = recorded.SerializeToString(deterministic=True)
-        whole(books, kind, value)
-
-    patch.setattr(state_codec, "fold_external_value", fold_value)
-
-
 BREAKS: dict[Break, Collection[str]] = {
     _other_managers_cannot_drain: {"merge", "unschedulable"},  # rare
-    _lost_sources_go_on: {"merge", "unschedulable"},  # open
     _what_is_not_named_is_not_there: {"merge"},  # rare
     _contradictions_are_not_told: {"dispute"},  # open
     _the_rm_is_not_told: {"ended"},  # rare
-    _vms_take_no_room: {"over-commit"},  # open
-    _vms_are_preempted: {"told"},  # several places
+    _vms_take_no_room: {"over-commit"},  # rare
     _decides_at_once: {"gate"},  # outside
     _what_is_gone_stays: {"ext record"},  # rare
     _registering_again_forgets_sources: {"node record"},  # outside
     _what_is_said_is_not_recorded: {"ext record"},  # outside
-    _folds_trust_again: {"fold", "follow"},  # outside
 }
 # Before those hints, for one of these.
 OWN_HINTS: dict[Break, list[int]] = {

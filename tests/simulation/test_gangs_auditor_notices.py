@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 from muster_core.allocation import items
-from muster_core.allocation.releases import Releases
 from muster_core.gangs.gangs import Gangs
 from muster_core.gangs.room import GangRoom
 from muster_core.model import application
 from muster_core.model.application import Allocation, Ask, AskGroup, Gang
-from muster_core.model.commands import Termination
-from muster_core.model.outcome import Detail, Outcome
+from muster_core.model.outcome import Outcome
 from muster_core.model.placeholders import FreePlaceholders
 from muster_core.model.queue import Queue
 from muster_core.model.resources import Shape
@@ -32,19 +30,6 @@ SEEDS = range(40)
 STEPS = 150
 
 Break = Callable[[pytest.MonkeyPatch], None]
-
-
-def _not_confirmed(patch: pytest.MonkeyPatch) -> None:
-    """The placeholder goes when it is told to, and not when the RM confirms."""
-    whole = Gangs._replace
-
-    def gone(self: Gangs, placeholder: Allocation, ask: Ask, gang: Gang, out: Outcome, now_ns: int) -> None:
-        whole(self, placeholder, ask, gang, out, now_ns)
-        termination, detail = Termination.PLACEHOLDER_REPLACED, Detail.ALLOC_REPLACED
-        self._releases.release(placeholder, termination, "", detail, out, now_ns, tell=False, completing=False)
-        self.swap(placeholder, out, now_ns)
-
-    patch.setattr(Gangs, "_replace", gone)
 
 
 def _start_without_room(patch: pytest.MonkeyPatch) -> None:
@@ -76,11 +61,6 @@ def _deadline_lost(patch: pytest.MonkeyPatch) -> None:
         self._state.deadlines = [each for each in self._state.deadlines if each[1] is not placeholder.app]
 
     patch.setattr(Gangs, "placed", without_deadline)
-
-
-def _reminder_lost(patch: pytest.MonkeyPatch) -> None:
-    """What is not confirmed is not told again."""
-    patch.setattr(Releases, "remind", lambda self, allocation, out, now_ns: None)
 
 
 def _node_not_kept(patch: pytest.MonkeyPatch) -> None:
@@ -151,12 +131,10 @@ def _registration_says_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 BROKEN: dict[str, tuple[Break, set[str]]] = {
-    "not confirmed": (_not_confirmed, {"swap", "counters", "replacement"}),  # several places
     "start without room": (_start_without_room, {"gang room"}),  # rare
     "promised while completing": (_promised_while_completing, {"promised"}),  # outside
     "order": (_order, {"placeholder order"}),  # order
     "deadline lost": (_deadline_lost, {"time-out"}),  # rare
-    "reminder lost": (_reminder_lost, {"reminder"}),  # open
     "node not kept": (_node_not_kept, {"replacement"}),  # several places
     "gang forgotten": (_gang_forgotten, {"left pending"}),  # rare
     "gang torn": (_gang_torn, {"whole gang"}),  # outside

@@ -207,6 +207,9 @@ simulate-external: install-dev ## random lives in which containers and VMs share
 simulate-mixed: install-dev ## random lives with gangs, predicates and external resources at once, twice under another hash seed (SEEDS=1000 STEPS=60; SEED=17 for one)
 	@PYTHONPATH=tests $(BIN)/python -m simulation --with gangs,callbacks,external $(LIVES)
 
+simulate-whole: install-dev ## the whole of Muster in virtual time under all faults, from a seed (SEED=17 HOURS=1; SEEDS=3)
+	@PYTHONPATH=tests $(BIN)/python -m virtual --hours $(or $(HOURS),1) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(WHOLE_ARGS)
+
 check: install-dev ## style, types, who imports whom, stubs, locks, tables of endpoints
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

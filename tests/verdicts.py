@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from muster_queue_config.judge import Judge, Judged
@@ -27,8 +28,10 @@ def shared_verdicts(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     own = Judge.__init__
 
-    def with_shared(self: Judge, settings: QueueConfigSettings) -> None:
-        own(self, settings)
+    def with_shared(self: Judge, settings: QueueConfigSettings, *more: Any) -> None:
+        own(self, settings, *more)
+        if more:  # (another sandbox is what its test is about)
+            return
         self._kept = _kept.setdefault(settings.model_dump_json(), OrderedDict())
 
     with pytest.MonkeyPatch.context() as patch:

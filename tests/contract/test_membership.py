@@ -1,16 +1,20 @@
-"""The contract of memberships (``muster_bus.membership``): Kafka's own group protocol, and the group of one."""
+"""The contract of memberships (``muster_bus.membership``): Kafka's own group protocol, the group of a log in memory,
+and the group of one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from integration.takeover_rig import kafka_settings, started
 from muster_bus.backends.kafka import KafkaLog
 from muster_bus.backends.kafka_group import KafkaMembership
+from muster_bus.backends.memory import MemoryStore
+from muster_bus.backends.memory_group import MemoryGroups, MemoryMembership, SharedMemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.settings import LogSettings
@@ -20,17 +24,51 @@ PARTITIONS = 6
 CLOCK = SystemClock()
 
 
-@pytest.fixture
-async def bus(kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
-    settings = kafka_settings(kafka_bootstrap, "membership").model_copy(update={"partitions": PARTITIONS})
+LOGS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
+
+
+@asynccontextmanager
+async def on_kafka(bootstrap: str) -> AsyncIterator[KafkaLog]:
+    settings = kafka_settings(bootstrap, "membership").model_copy(update={"partitions": PARTITIONS})
     async with started(settings) as log:
         yield log
 
 
-def member(bus: KafkaLog, settings: LogSettings, standbys_max: int = 16, *, session_s: float = 30.0) -> KafkaMembership:
+@pytest.fixture
+async def kafka_bus(kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
+    async with on_kafka(kafka_bootstrap) as log:
+        yield log
+
+
+@pytest.fixture(params=LOGS)
+async def bus(request: pytest.FixtureRequest) -> AsyncIterator[GroupLog]:
+    if request.param == "kafka":
+        async with on_kafka(request.getfixturevalue("kafka_bootstrap")) as log:
+            yield log
+        return
+    topics = LogSettings(backend="memory", partitions=PARTITIONS).topics()
+    in_memory = SharedMemoryLog(topics.specs(), CLOCK, MemoryStore(), MemoryGroups())
+    await in_memory.start()
+    yield in_memory
+    await in_memory.close()
+
+
+def member(bus: GroupLog, standbys_max: int = 16, *, session_s: float = 30.0) -> Membership:
     """(A session that may last, unless a test waits for its end: no busy machine drops a member.)"""
-    topic = settings.topics().requests
+    topic = bus.settings.topics().requests if isinstance(bus, KafkaLog) else "si.requests.v1"
     return bus.membership(GroupTerms("scheduler", topic, PARTITIONS, standbys_max, session_s, 0.1), CLOCK)
+
+
+def silence(one: Membership) -> Callable[[], None]:
+    """Lets a member send nothing, as that of a paused process. Returns what ends that."""
+    if isinstance(one, MemoryMembership):
+        one.silence()
+        return one.speak
+    assert isinstance(one, KafkaMembership)
+    assert one._loop is not None
+    held = threading.Event()
+    one._loop.call_soon_threadsafe(held.wait, 60)
+    return held.set
 
 
 def shared(members: Sequence[Membership]) -> bool:
@@ -81,11 +119,9 @@ async def test_partitions_by_hand_are_all_of_a_group_of_one() -> None:
     await given.close()
 
 
-@pytest.mark.kafka
-async def test_members_come_and_go_and_only_what_must_move_moves(bus: KafkaLog) -> None:
-    assert isinstance(bus, GroupLog)
+async def test_members_come_and_go_and_only_what_must_move_moves(bus: GroupLog) -> None:
     async with AsyncExitStack() as stack:
-        a, b, c = (member(bus, bus.settings) for _ in range(3))
+        a, b, c = (member(bus) for _ in range(3))
         for each in (a, b, c):
             stack.push_async_callback(each.close)
         # 1 alone: all partitions, and nobody to stand by for
@@ -128,31 +164,28 @@ async def test_members_come_and_go_and_only_what_must_move_moves(bus: KafkaLog) 
         assert owned(a) == frozenset(range(PARTITIONS))
 
 
-@pytest.mark.kafka
-async def test_a_silent_member_is_dropped_and_comes_back_without_taking_anything(bus: KafkaLog) -> None:
+async def test_a_silent_member_is_dropped_and_comes_back_without_taking_anything(bus: GroupLog) -> None:
     async with AsyncExitStack() as stack:
-        a, b = (member(bus, bus.settings, session_s=1.5) for _ in range(2))
+        a, b = (member(bus, session_s=1.5) for _ in range(2))
         for each in (a, b):
             stack.push_async_callback(each.close)
         await a.start()
         await b.start()
         await eventually(lambda: shared([a, b]))
         await warmed([a, b])
-        assert a._loop is not None
-        held, was = threading.Event(), owned(a)
-        a._loop.call_soon_threadsafe(held.wait, 60)  # its loop sends nothing, as that of a paused process
+        was = owned(a)
+        speak = silence(a)
         await eventually(lambda: owned(b) == frozenset(range(PARTITIONS)))
         assert owned(a) == was  # it does not know
-        held.set()
+        speak()
         await eventually(lambda: shared([a, b]))
         await warmed([a, b])
         assert len(owned(a)) == len(owned(b)) == PARTITIONS // 2
 
 
-@pytest.mark.kafka
-async def test_without_standbys_partitions_move_at_once(bus: KafkaLog) -> None:
+async def test_without_standbys_partitions_move_at_once(bus: GroupLog) -> None:
     async with AsyncExitStack() as stack:
-        a, b = (member(bus, bus.settings, standbys_max=0) for _ in range(2))
+        a, b = (member(bus, standbys_max=0) for _ in range(2))
         for each in (a, b):
             stack.push_async_callback(each.close)
             await each.start()
@@ -161,9 +194,12 @@ async def test_without_standbys_partitions_move_at_once(bus: KafkaLog) -> None:
         assert not standbys(b)
 
 
-async def test_a_member_takes_the_shortest_session_that_any_broker_allows(bus: KafkaLog) -> None:
-    topic = bus.settings.topics().requests
-    one = bus.membership(GroupTerms("scheduler", topic, PARTITIONS, 16, 0.1, 0.05), CLOCK)  # the broker refuses 0.1 s
+@pytest.mark.kafka
+async def test_a_member_takes_the_shortest_session_that_any_broker_allows(kafka_bus: KafkaLog) -> None:
+    topic = kafka_bus.settings.topics().requests
+    one = kafka_bus.membership(
+        GroupTerms("scheduler", topic, PARTITIONS, 16, 0.1, 0.05), CLOCK
+    )  # the broker refuses 0.1 s
     async with AsyncExitStack() as stack:
         stack.push_async_callback(one.close)
         await one.start()

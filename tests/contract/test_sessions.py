@@ -1,4 +1,6 @@
-"""One contract, three stores of sessions: the words of muster_gateway.sessions.contract, tested on each."""
+"""One contract, three stores of sessions: the words of muster_gateway.sessions.contract, tested on each; and on the one
+in memory as a process of a simulation reaches it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,24 @@ from muster_gateway.sessions import make_sessions
 from muster_gateway.sessions import redis as redis_sessions
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, Seat, Session, SessionStore
+from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from pydantic import SecretStr
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
+from virtual.sessions import SessionsOfProcess
 
 ALLOCATION, NODE, CALLBACK = StreamKind.ALLOCATION, StreamKind.NODE, StreamKind.CALLBACK
+
+
+class Undisturbed:
+    """See ``virtual.sessions.StoreFaults``: a turn of the loop, and no fault."""
+
+    sessions_answer = True
+
+    async def sessions_turn(self, *, writes: bool) -> None:
+        await asyncio.sleep(0)
 
 
 @dataclass
@@ -36,21 +49,27 @@ class Place:
     pass_time: Callable[[float], Awaitable[None]]
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["memory", "virtual", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     clock = ManualClock()
-    url = {"memory": "memory:", "sqlite": f"sqlite://{tmp_path}/deep/sessions.db"}.get(request.param)
+    url = {"memory": "memory:", "virtual": "memory:", "sqlite": f"sqlite://{tmp_path}/deep/sessions.db"}.get(
+        request.param
+    )
     if url is None:
         url = request.getfixturevalue("redis_url")
         # (A thousand steps at once take longer than two seconds on a busy machine.)
         request.getfixturevalue("monkeypatch").setattr(redis_sessions, "_TIMEOUT_S", 60.0)
     settings = GatewaySettings(sessions_url=SecretStr(url), sessions_prefix=f"test[{uuid.uuid4().hex}]:")
     opened: list[SessionStore] = []
+    shared = MemorySessions(clock)
 
     async def open_store() -> SessionStore:
         if request.param == "memory" and opened:
             return opened[0]
-        store = make_sessions(settings, clock)
+        if request.param == "virtual":
+            store: SessionStore = SessionsOfProcess(shared, Undisturbed())
+        else:
+            store = make_sessions(settings, clock)
         await store.start()
         opened.append(store)
         return store

@@ -469,8 +469,7 @@ async def crash(gateway: Gateway) -> None:
     assert servicer is not None
     object.__setattr__(servicer._parts, "sessions", dead)
     servicer._parts.life._sessions = dead  # type: ignore[assignment]
-    assert gateway._server is not None
-    await gateway._server.stop(None)
+    await gateway._doors.stop_grpc(None)
     await gateway.stop()
 
 

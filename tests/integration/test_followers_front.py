@@ -102,7 +102,7 @@ class Rig:
     @property
     def server(self) -> HttpServer:
         """The deciding process's own server of the front."""
-        assert self.gateway._http is not None
+        assert isinstance(self.gateway._http, HttpServer)
         return self.gateway._http
 
     async def child_accepts(self, *, does: bool = True) -> None:

@@ -26,6 +26,7 @@ from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
+from muster_runtime.http_server import HttpServer
 from pydantic import ValidationError
 from waiting import eventually
 
@@ -286,7 +287,7 @@ async def test_a_rotation_ends_no_stream(site: Site) -> None:
     await stream.call.initial_metadata()
     url = f"https://127.0.0.1:{gateway.http_port}/ws/v1/openapi.json"
     # (The kept connection is idle meanwhile: neither side may close it for that.)
-    assert gateway._http is not None
+    assert isinstance(gateway._http, HttpServer)
     gateway._http._server.config.timeout_keep_alive = 600
     connector = aiohttp.TCPConnector(limit=1, ssl=site.context(old), keepalive_timeout=600)
     async with aiohttp.ClientSession(connector=connector) as kept:

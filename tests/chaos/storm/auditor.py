@@ -18,6 +18,8 @@ from muster_proto.si.v1 import si_pb2 as si
 
 _E = si.EventRecord
 _SHOWN = 12  # records that a finding shows at most
+# What an RM heard, and the item that it was. (It notes apart what it reported itself.)
+_ANSWERS = {"new": "new", "adopted": "new", "released": "released", "rejected": "rejected", "given up": "rejected"}
 _OVER = {"Completed", "Failed", "Expired", "Rejected"}
 
 
@@ -72,19 +74,25 @@ def responses_are_whole(evidence: Evidence) -> Iterator[Finding]:
 
 
 def heard_is_what_was_answered(evidence: Evidence) -> Iterator[Finding]:
-    """The RM heard each item on the log once, and nothing else but the gateway's own rejections."""
+    """The RM heard each item on the log once, and nothing else but the gateway's own rejections.
+
+    What stood on the log before the RM registered again it need not have heard: it dropped all that it was about.
+    """
     said: Counter[tuple[str, str, str]] = Counter()
-    for envelope in _numbered(evidence):
+    dropped: Counter[tuple[str, str, str]] = Counter()
+    for envelope in evidence.responses:
+        if envelope.HasField("registration") and envelope.registration.accepted:
+            dropped = Counter(said)
+        if envelope.HasField("registration") or not envelope.sequence:
+            continue
         if envelope.stream == envelope_pb2.STREAM_ALLOCATION:
             response = si.AllocationResponse.FromString(envelope.response)
             said.update(("new", each.applicationID, each.allocationKey) for each in response.new)
             said.update(("released", each.applicationID, each.allocationKey) for each in response.released)
             said.update(("rejected", each.applicationID, each.allocationKey) for each in response.rejectedAllocations)
             said.update(("rejected", each.applicationID, each.allocationKey) for each in response.rejected)
-    heard = Counter(
-        (each.what, each.app, each.key) for each in evidence.heard if each.what in ("new", "released", "rejected")
-    )
-    for missed, count in (said - heard).items():
+    heard = Counter((_ANSWERS[each.what], each.app, each.key) for each in evidence.heard if each.what in _ANSWERS)
+    for missed, count in (said - heard - dropped).items():
         what = f"{missed} stands on the log {count} times more than the RM heard it"
         yield _about(evidence, "heard", missed[2], what)
     for extra, count in (heard - said).items():
@@ -102,7 +110,7 @@ def each_ask_has_one_answer(evidence: Evidence) -> Iterator[Finding]:
     for key, asked in evidence.asked.items():
         name, answers = (asked.app, key), Counter(each.what for each in heard[key])
         pending = name in asks and asks[name].pending > 0
-        made, refused, ended = answers["new"], answers["rejected"], answers["released"]
+        made, refused, ended = answers["new"], answers["rejected"], answers["released"] + answers["given up"]
         if made + refused > 1:
             what = f"{key} of {asked.app}: allocated {made}, rejected {refused} times"
             yield _about(evidence, "one answer", key, what)
@@ -112,9 +120,9 @@ def each_ask_has_one_answer(evidence: Evidence) -> Iterator[Finding]:
             yield _about(evidence, "one answer", key, f"{key} of {asked.app} is pending, and the view does not show it")
         if made and not ended and name not in allocated:
             removed = asked.app in evidence.removed
-            if not removed:
+            if not removed and not asked.dropped:
                 yield _about(evidence, "one answer", key, f"{key} of {asked.app} runs for the RM, and has no record")
-        if made + refused == 0 and not pending and not ended:
+        if made + refused == 0 and not pending and not ended and not asked.dropped:
             if not events[name]:
                 yield _about(evidence, "one answer", key, f"{key} of {asked.app} was never answered, and has no event")
             elif not (asked.released or asked.app in evidence.removed or asked.app.startswith("gang")):

@@ -40,6 +40,7 @@ class Asked:
     at_s: float
     is_placeholder: bool = False
     released: bool = False
+    dropped: bool = False  # the RM registered again without it
 
 
 @dataclass(frozen=True, slots=True)

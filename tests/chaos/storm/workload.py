@@ -11,7 +11,7 @@ import json
 import random
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,12 @@ from muster_client import (
     ask,
     confirmation,
     node,
+    previous_ask,
+    previous_ask_release,
     release,
     removal,
 )
+from muster_client.channel import Channel
 from muster_client.errors import AdminFailed
 from muster_client.settings import ClientSettings
 from muster_proto.muster.v1 import callbacks_pb2 as pb
@@ -111,7 +114,11 @@ class StormRm:
     :param over: set when there are no faults any more: until then it works, even if it has asked for all.
     :param longest_s: it stops after so long, also before its goal: a busy machine takes fewer asks.
     :param is_asked: it answers predicates.
-    :param source: the file of an external source with its hosts and VMs; None: it has no source.
+    :param source: an external source with its hosts and VMs: a file; None: it has no source.
+    :param slower: all that it does every so often takes so many times as long.
+    :param is_previous: it sends asks, and what ends them, in the previous generation.
+    :param now_s: its clock.
+    :param channel: makes a channel for a client, in place of one to ``address``.
     :ivar heard: all that its callbacks got, in order.
     :ivar asked: each ask by key.
     :ivar running: application and node of each allocation that it has not ended, by key.
@@ -129,14 +136,19 @@ class StormRm:
         longest_s: float,
         *,
         is_asked: bool = False,
-        source: Path | None = None,
+        source: object = None,
+        slower: float = 1.0,
+        is_previous: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
+        channel: Callable[[], Channel | None] = lambda: None,
     ) -> None:
+        self._slower, self._is_previous, self._now_s = slower, is_previous, now_s
         self.rm_id, self.goal, self._pace, self._over, self._longest_s = rm_id, goal, pace, over, longest_s
         self.is_asked, self.source = is_asked, source
         self._dice = random.Random(f"{seed}/{rm_id}")
         self._address = address
         self.heard: list[Heard] = []
-        self.heard_at_s = time.monotonic()
+        self.heard_at_s = self._now_s()
         self.asked: dict[str, Asked] = {}
         self.running: dict[str, tuple[str, str]] = {}
         self.nodes: dict[str, int] = {}
@@ -145,7 +157,7 @@ class StormRm:
         self.config = configuration(0)
         self.reloads = 0
         self._in_doubt: str | None = None  # a configuration whose answer was lost
-        self._began_s = time.monotonic()
+        self._began_s = self._now_s()
         self._accepted: set[str] = set()
         self._removed: set[str] = set()
         self._ending: set[str] = set()
@@ -175,8 +187,10 @@ class StormRm:
             settings=ClientSettings(
                 backoff_seed=seed, register_timeout_s=120.0, welcome_timeout_s=60.0, backoff_max_ms=1000
             ),
+            channel=channel(),
+            chance=random.Random(f"{seed}/{rm_id}/client"),
         )
-        self._admin = AdminClient(address)
+        self._admin = AdminClient(address, channel=channel())
 
     @property
     def answered(self) -> int:
@@ -221,7 +235,7 @@ class StormRm:
             await self._reloading
         for _ in range(2):
             key = self._next("nobody")
-            await self._ask_one(ask(key, "nobody", {"vcore": 1000}))
+            await self._ask_one(self._ask(key, "nobody", {"vcore": 1000}))
             while key not in self._rejected:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
@@ -232,13 +246,13 @@ class StormRm:
         await self.client.register()
         await self._add_nodes(NODES)
         await self._new_application()
-        begin_s, done_s = time.monotonic(), 0.0
-        while not self._over.is_set() or (len(self.asked) < self.goal and time.monotonic() - begin_s < self._longest_s):
-            await self._step(time.monotonic() - begin_s)
-            done_s += TICK_S
-            await asyncio.sleep(max(0.0, begin_s + done_s - time.monotonic()))
+        begin_s, done_s = self._now_s(), 0.0
+        while not self._over.is_set() or (len(self.asked) < self.goal and self._now_s() - begin_s < self._longest_s):
+            await self._step(self._now_s() - begin_s)
+            done_s += TICK_S * self._slower
+            await asyncio.sleep(max(0.0, begin_s + done_s - self._now_s()))
             # After a long silence it does not send all at once.
-            done_s = max(done_s, time.monotonic() - begin_s - 2 * TICK_S)
+            done_s = max(done_s, self._now_s() - begin_s - 2 * TICK_S * self._slower)
 
     async def _step(self, at_s: float) -> None:
         await self._ask_some()
@@ -257,6 +271,7 @@ class StormRm:
             self.change_source()
 
     def _is_due(self, what: str, at_s: float, every_s: float) -> bool:
+        every_s *= self._slower
         if at_s < self._due.get(what, every_s * 0.5):
             return False
         self._due[what] = at_s + every_s * self._dice.uniform(0.5, 1.5)
@@ -276,7 +291,7 @@ class StormRm:
             return
         # Asks that wait are not heaped up: there is more to see where things come and go.
         waiting = len(self.asked) - self._answered - len(self.withdrawn())
-        wanted = self._pace * TICK_S
+        wanted = self._pace * TICK_S * self._slower
         count = int(wanted) + (self._dice.random() < wanted % 1)
         if waiting > 400:
             count = min(count, 2)
@@ -286,15 +301,18 @@ class StormRm:
             size = {"vcore": self._dice.choice((250, 500, 500, 1000, 2000)), "memory": 1 << 20}
             if self._dice.random() < 0.01:
                 app = "nobody"
-            items.append(ask(self._next("ask"), app, size, priority=self._dice.choice((0, 0, 0, 1, 5))))
+            items.append(self._ask(self._next("ask"), app, size, priority=self._dice.choice((0, 0, 0, 1, 5))))
         self._of_app += count
         if items:
             await self._send_asks(items)
 
-    async def _ask_one(self, item: si.Allocation) -> None:
+    def _ask(self, *given: Any, **more: Any) -> si.Allocation | si.AllocationAsk:
+        return previous_ask(*given, **more) if self._is_previous else ask(*given, **more)
+
+    async def _ask_one(self, item: si.Allocation | si.AllocationAsk) -> None:
         await self._send_asks([item])
 
-    async def _send_asks(self, items: Sequence[si.Allocation]) -> None:
+    async def _send_asks(self, items: Sequence[si.Allocation | si.AllocationAsk]) -> None:
         for item in items:
             self.asked[item.allocationKey] = Asked(
                 item.allocationKey, item.applicationID, self._since_s(), item.placeholder
@@ -320,9 +338,14 @@ class StormRm:
         for key in keys:
             self._ending.add(key)
             self.asked[key].released = True
-            items.append(release(self.asked[key].app, key))
-        if items:
-            await self.client.send_releases(items)
+            items.append(key)
+        if not items:
+            return
+        # (The previous generation withdraws an ask with another message than an allocation.)
+        withdrawn = [key for key in items if self._is_previous and key not in self.running]
+        released = [release(self.asked[key].app, key) for key in items if key not in withdrawn]
+        asks = [previous_ask_release(self.asked[key].app, key) for key in withdrawn]
+        await self.client.send_releases(released, asks)
 
     async def _new_application(self) -> None:
         app, queue = self._next("app"), self._dice.choice(("root.batch", "root.batch", "root.service"))
@@ -343,7 +366,7 @@ class StormRm:
         app = self._next("gang")
         size = self._dice.choice((500, 1000))
         style = self._dice.choice(("Soft", "Hard"))
-        self._gangs[app] = _Gang(app, size, time.monotonic())
+        self._gangs[app] = _Gang(app, size, self._now_s())
         whole = {"vcore": size * GANG_SIZE}
         await self.client.send_applications(
             [
@@ -368,13 +391,16 @@ class StormRm:
                 gang.work = {f"{gang.app}-work-{number}" for number in range(GANG_SIZE)}
                 await self._ask_gang(gang, sorted(gang.work), is_placeholder=False)
             is_at_work = gang.is_real and all(key in self.running for key in gang.work)
-            if is_at_work or time.monotonic() - gang.since_s > FORMING_S:
+            if is_at_work or self._now_s() - gang.since_s > FORMING_S * self._slower:
                 del self._gangs[gang.app]
                 await self._remove(gang.app)
 
     async def _ask_gang(self, gang: _Gang, keys: Sequence[str], *, is_placeholder: bool) -> None:
         await self._send_asks(
-            [ask(key, gang.app, {"vcore": gang.size}, task_group="workers", placeholder=is_placeholder) for key in keys]
+            [
+                self._ask(key, gang.app, {"vcore": gang.size}, task_group="workers", placeholder=is_placeholder)
+                for key in keys
+            ]
         )
 
     # ---- nodes, configuration, source ------------------------------------------------------------------------------
@@ -382,7 +408,7 @@ class StormRm:
     async def _add_nodes(self, count: int) -> None:
         added = [self._next("node") for _ in range(count)]
         self.nodes.update(dict.fromkeys(added, NODE_CORES))
-        await self.client.send_nodes([node(name, _size(NODE_CORES)) for name in added])
+        await self.client.send_nodes([node(name, size_of_node(NODE_CORES)) for name in added])
 
     async def _change_nodes(self) -> None:
         names = sorted(self.nodes)
@@ -403,7 +429,7 @@ class StormRm:
                 await self._act(name, si.NodeInfo.DRAIN_NODE)
         else:
             self.nodes[name] = self._dice.randint(NODE_CORES - 6, NODE_CORES + 6)
-            await self.client.send_nodes([node(name, _size(self.nodes[name]), action=si.NodeInfo.UPDATE)])
+            await self.client.send_nodes([node(name, size_of_node(self.nodes[name]), action=si.NodeInfo.UPDATE)])
 
     async def _act(self, name: str, action: si.NodeInfo.ActionFromRM.ValueType) -> None:
         await self.client.send_nodes([node(name, {}, action=action)])
@@ -438,15 +464,19 @@ class StormRm:
                 self.vms[self._next("vm")] = on
         documents = [*(host(f"host-{number}", 8) for number in range(HOSTS))]
         documents += [vm(name, on, 1) for name, on in self.vms.items()]
+        self._publish(documents)
+
+    def _publish(self, documents: Sequence[dict[str, object]]) -> None:
+        assert isinstance(self.source, Path)
         write(self.source, json.dumps(documents))
 
     # ---- what it hears ---------------------------------------------------------------------------------------------
 
     def _since_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return self._now_s() - self._began_s
 
     def _note(self, what: str, key: str, app: str, more: str = "") -> None:
-        self.heard_at_s = time.monotonic()
+        self.heard_at_s = self._now_s()
         self.heard.append(Heard(round(self._since_s(), 3), what, key, app, more))
 
     def _on_allocated(self, items: Sequence[si.Allocation]) -> None:
@@ -496,5 +526,5 @@ class StormRm:
             await self.client.send_releases(items)
 
 
-def _size(cores: int) -> dict[str, int]:
+def size_of_node(cores: int) -> dict[str, int]:
     return {"vcore": cores * 1000, "memory": 1 << 30}

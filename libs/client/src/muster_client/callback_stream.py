@@ -181,7 +181,7 @@ class CallbackStream(RmStream[Any]):
                     now_s = self._clock.monotonic()
                     self._written.extend((now_s, answer) for answer in _answers(message))
                     self._writing = True
-                    await call.write(message.SerializeToString())
+                    await call.write(message.SerializeToString(deterministic=True))
                     self._writing = False
                     self._metrics.messages_sent += 1
                     self._room.set()

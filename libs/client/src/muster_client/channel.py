@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -17,6 +17,20 @@ from muster_client.access import Access, AccessWrong
 log = structlog.get_logger(__name__)
 
 Options = Sequence[tuple[str, int | str]]
+
+
+class Channel(Protocol):
+    """The used part of ``grpc.aio.Channel``."""
+
+    def unary_unary(self, method: str, **coding: Any) -> Callable[..., Any]: ...
+
+    def unary_stream(self, method: str, **coding: Any) -> Callable[..., Any]: ...
+
+    def stream_stream(self, method: str, **coding: Any) -> Callable[..., Any]: ...
+
+    async def close(self) -> None:
+        """Ends all calls and closes all connections."""
+        ...
 
 
 class RenewedChannel:

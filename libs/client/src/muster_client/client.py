@@ -26,7 +26,7 @@ from muster_client.callback_stream import NAME as CALLBACK
 from muster_client.callback_stream import CallbackStream, wants_callbacks
 from muster_client.callbacks import Callbacks, Rejection, Result
 from muster_client.chance import SYSTEM
-from muster_client.channel import RenewedChannel
+from muster_client.channel import Channel, RenewedChannel
 from muster_client.clock import Clock, SystemClock
 from muster_client.errors import (
     CallbackFailed,
@@ -81,6 +81,7 @@ class RmClient:
     :param credentials: of the channel; None: plain text.
     :param metadata: sent with every call.
     :param access: TLS and token; ``credentials`` come first.
+    :param channel: makes the calls, in place of one to ``address``. The client closes it.
     :ivar warnings: the scheduler's warnings about the last registration, such as a configuration's key without effect;
         the client also logs them.
 
@@ -104,6 +105,7 @@ class RmClient:
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
         access: Access = PLAIN,
+        channel: Channel | None = None,
     ) -> None:
         if not (rm_id.isascii() and rm_id.isprintable()):
             raise ClientError(f"rm_id: {rm_id!r}, expected printable ASCII: it is sent in the calls' metadata")
@@ -123,7 +125,9 @@ class RmClient:
         self._clock, self._chance = clock or SystemClock(), chance
         self._metadata: Metadata = ((RM_ID_METADATA, rm_id), *metadata)
         self._access, self._token = access, access.metadata()
-        self._channel = _channel(address, credentials, self._settings, access)
+        self._channel: Channel = (
+            channel if channel is not None else _channel(address, credentials, self._settings, access)
+        )
         self._sequences = Sequences()
         self._allocations = self._stream("allocation", "UpdateAllocation", si.AllocationResponse, self._on_allocation)
         self._applications = self._stream(
@@ -472,7 +476,7 @@ class RmClient:
             raise ReregistrationNeeded(self._unknown)
         if self._supervisor is None:
             raise ClientClosed("the streams are not open: register() comes first")
-        await stream.send(message.SerializeToString(), keys, hints, proves=proves)
+        await stream.send(message.SerializeToString(deterministic=True), keys, hints, proves=proves)
 
     async def _call_register(self) -> None:
         call = self._channel.unary_unary(

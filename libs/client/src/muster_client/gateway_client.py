@@ -11,7 +11,7 @@ import grpc.aio
 from muster_si.positions import AFTER_METADATA, POSITION_METADATA, newest
 
 from muster_client.access import PLAIN, Access
-from muster_client.channel import RenewedChannel
+from muster_client.channel import Channel, RenewedChannel
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.stream import Metadata
 
@@ -36,6 +36,7 @@ class GatewayClient:
     :param credentials: of the channel; None: plain text.
     :param metadata: sent with every call.
     :param access: TLS and token; ``credentials`` come first.
+    :param channel: makes the calls, in place of one to ``address``. The client closes it.
     :ivar after: a position that every later read must include, at first that of ``access``; "": none. A read waits for
         it, at most until its time-out.
     :ivar position: of the newest change that an answer told of; "": none yet. Another client, or REST, that is given it
@@ -49,6 +50,7 @@ class GatewayClient:
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
         access: Access = PLAIN,
+        channel: Channel | None = None,
     ) -> None:
         self._metadata, self._access = metadata, access
         self.after, self.position = access.after, ""
@@ -61,7 +63,9 @@ class GatewayClient:
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ]
-        self._channel = RenewedChannel(address, options, access, credentials)
+        self._channel: Channel = (
+            channel if channel is not None else RenewedChannel(address, options, access, credentials)
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
-from muster_runtime.channel import Channel
 from muster_runtime.child_process import BEGIN_CHANCE_S, ChildProcess
 
 from muster_queue_config import compiled, judge_messages
@@ -57,18 +57,55 @@ class _Waiting:
     done: asyncio.Future[Judged]
 
 
-class Judge:
-    """See the module's docstring."""
+class Pipe(Protocol):
+    """The used part of the channel to the reading process."""
 
-    def __init__(self, settings: QueueConfigSettings) -> None:
-        self._settings = settings
+    def send(self, message: Limits | Text) -> None: ...
+
+
+class Reading(Protocol):
+    """The used part of the reading process (``ChildProcess``)."""
+
+    @property
+    def pid(self) -> int: ...
+
+    async def connect(self) -> Pipe: ...
+
+    async def answer(self, chance_s: float) -> Any:
+        """Returns the next message; None: the process has ended. Raises ValueError, and TimeoutError if it is stuck."""
+        ...
+
+    def kill(self, why: str) -> None: ...
+
+    async def ended(self, timeout_s: float) -> int:
+        """Returns the exit code. Raises TimeoutError."""
+        ...
+
+    async def end(self) -> None:
+        """Returns when the process has ended."""
+        ...
+
+
+def spawned() -> Reading:
+    """Starts the reading process. Raises OSError."""
+    return ChildProcess[Any].spawn(_CHILD, judge_messages.ToParent)
+
+
+class Judge:
+    """See the module's docstring.
+
+    :param start: starts the reading process.
+    """
+
+    def __init__(self, settings: QueueConfigSettings, start: Callable[[], Reading] = spawned) -> None:
+        self._settings, self._start = settings, start
         self._lines: OrderedDict[str, deque[_Waiting]] = OrderedDict()  # of RMs, in the order of their turns
         self._count = 0
         self._kept: OrderedDict[bytes, Judged] = OrderedDict()
         self._kept_bytes = 0
         self._reading: asyncio.Task[None] | None = None
-        self._child: ChildProcess[Any] | None = None
-        self._channel: Channel[Any] | None = None
+        self._child: Reading | None = None
+        self._channel: Pipe | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -187,12 +224,12 @@ class Judge:
             log.warning("configuration reader ended", code=code)
         return _refused("the configuration cannot be read now")
 
-    async def _ready_channel(self) -> Channel[Any]:
+    async def _ready_channel(self) -> Pipe:
         """Returns the channel to a child that can read. Raises OSError, TimeoutError."""
         if self._channel is not None:
             return self._channel
         settings = self._settings
-        self._child = ChildProcess.spawn(_CHILD, judge_messages.ToParent)
+        self._child = self._start()
         channel = await self._child.connect()
         channel.send(Limits(settings.cpu_s, settings.memory_bytes, _NICE))
         if not isinstance(await self._child.answer(BEGIN_CHANCE_S), Ready):

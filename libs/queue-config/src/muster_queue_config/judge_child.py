@@ -19,9 +19,8 @@ from pathlib import Path
 from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
 
-from muster_queue_config import compiled
-from muster_queue_config.judge_messages import OUT_OF_MEMORY, Limits, Ready, Text, ToChild, Verdict
-from muster_queue_config.queue_yaml import load_queue_config
+from muster_queue_config.judge_messages import OUT_OF_MEMORY, Limits, Ready, Text, ToChild
+from muster_queue_config.verdict import verdict_on
 
 # The kernel's limit counts whole seconds and catches what the timer does not.
 _CPU_MARGIN_S = 2
@@ -53,20 +52,13 @@ async def _serve(channel: Channel[Limits | Text]) -> int:
         _limit_processor(limits.cpu_s)
         reading.set()
         try:
-            channel.send(_verdict(message))
+            channel.send(verdict_on(message))
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         reading.clear()
         signal.setitimer(signal.ITIMER_PROF, 0)
         await channel.flush()
         gc.collect()
-
-
-def _verdict(message: Text) -> Verdict:
-    config, problems = load_queue_config(message.text, bytes_max=message.bytes_max, queues_max=message.queues_max)
-    if config is None:
-        return Verdict(accepted=False, compiled=b"", problems=problems)
-    return Verdict(accepted=True, compiled=compiled.encode(message.text, config), problems=problems)
 
 
 def _watch_memory(more_bytes: int, watched: threading.Event, reading: threading.Event) -> None:

@@ -82,7 +82,7 @@ def encode(
         message.note.state = note.state.value
         message.note.drains = note.drains
         message.note.reason = plain(note.reason)
-    return pb.RequestEnvelope(rm_id=rm_id, external=message).SerializeToString()
+    return pb.RequestEnvelope(rm_id=rm_id, external=message).SerializeToString(deterministic=True)
 
 
 def check(change: ExternalChange) -> None:
@@ -98,7 +98,7 @@ def size_of(change: ExternalChange) -> int:
 
 def change_bytes(change: ExternalChange) -> bytes:
     """Encodes a checked change alone, for :func:`change_of`."""
-    return to_proto(change).SerializeToString()
+    return to_proto(change).SerializeToString(deterministic=True)
 
 
 def change_of(value: bytes) -> ExternalChange:

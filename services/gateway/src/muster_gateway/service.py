@@ -14,13 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from random import Random
 
-import grpc
 import structlog
 from grpc_health.v1 import health_pb2
-from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as grpc_health_aio
-from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
-from grpc_reflection.v1alpha import reflection
 from muster_bus.clock import Clock
 from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.errors import BusError, LogBehind
@@ -47,8 +43,8 @@ from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
-from muster_gateway.connection_guard import ConnectionGuard
 from muster_gateway.connections import Accounts
+from muster_gateway.doors import Doors, GrpcOffer, HttpServing, SocketDoors
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, why_not
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsDoor, EventsProxy
@@ -71,7 +67,6 @@ from muster_gateway.registration import Registrar
 from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
 from muster_gateway.rm_life import RmState
 from muster_gateway.scheduler_reports import RequestWriter, SchedulerReports
-from muster_gateway.server_options import bounds_of, server_options
 from muster_gateway.servicer import SERVICE, SchedulerServicer, StreamCalls
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.rebuild import rebuild
@@ -121,6 +116,8 @@ class Gateway:
     :param exposition: returns the answer of the front's /metrics; None: this process's metrics.
     :param listener: a bound socket for HTTP, in place of one at ``settings.http_address``.
     :param other_front: serves that socket from another process; this gateway serves it while the other does not.
+    :param doors: opens the gateway to clients; None: it listens on the addresses of the settings.
+    :param judge: reads queue configurations; None: in a process of its own.
     :param chance: makes its id, and others.
 
     The constructor raises SettingsWrong (see errors.py) if a door cannot be opened with these settings.
@@ -145,9 +142,11 @@ class Gateway:
         exposition: Callable[[], Awaitable[bytes]] | None = None,
         listener: socket.socket | None = None,
         other_front: OtherFront | None = None,
+        doors: Doors | None = None,
+        judge: Judge | None = None,
         chance: Random = SYSTEM,
     ) -> None:
-        self._listener, self._other_front = listener, other_front
+        self._other_front = other_front
         self.settings, self.sessions = settings, sessions
         self.gateway_id = settings.gateway_id or f"{socket.gethostname()}-{new_id(chance, 4)}"
         self._bus, self._topics, self._clock, self._chance = bus, topics, clock, chance
@@ -174,10 +173,15 @@ class Gateway:
             for p in range(topics.partitions)
         ]
         self._writer: LogWriter | None = None
-        self._server: grpc.aio.Server | None = None
-        self._http: HttpServer | None = None
+        self._http: HttpServing | None = None
         self._limits = CallLimits(settings.calls, clock)
         self._accounts = Accounts(settings.max_message_bytes)
+        self._doors: Doors = (
+            doors
+            if doors is not None
+            else SocketDoors(settings, self._doorman, self._accounts, self._audit.connection_ended, listener)
+        )
+        self._judge = judge if judge is not None else Judge(settings.queue_config)
         self._turns = StepTurns(clock.monotonic)
         self._door = GrpcDoor(
             self._doorman,
@@ -241,7 +245,10 @@ class Gateway:
             monitor = self._monitor = self._health_monitor(view, publisher)
             self._life.watch(self._watch_health(monitor), "health")
             # 6. the servers
-            await self._open_grpc(keeper, view, publisher)
+            offer = self._grpc_offer(keeper, view, publisher)
+            await self._set_health(serving=await self.ready())
+            self.grpc_port, self.grpc_mtls_port = await self._doors.open_grpc(offer)
+            self._warn_of_grpc()
             await self._open_http(view, publisher, monitor)
         except BaseException:
             await self.stop()
@@ -279,16 +286,14 @@ class Gateway:
         await asyncio.gather(*self._forgetting.values(), return_exceptions=True)
         with contextlib.suppress(SessionsDown):
             await self.sessions.drop_lease(self.gateway_id)
+        await self._doors.close()
         await self._stack.aclose()
         self._life.end()
 
     async def _stop_servers(self) -> None:
-        if self._server is not None:
-            await self._server.stop(self.settings.stop_grace_s)
+        await self._doors.stop_grpc(self.settings.stop_grace_s)
         if self._http is not None:
             await self._http.stop()
-        elif self._listener is not None:
-            self._listener.close()
 
     async def healthy(self) -> bool:
         """Tells whether everything of the gateway works; :meth:`problems` has the details."""
@@ -418,7 +423,8 @@ class Gateway:
         except (BusError, TimeoutError) as error:
             raise LogDown(f"the log does not take the RM's state ({why_not(error)}): try again") from error
 
-    async def _open_grpc(self, life: LifeKeeper, view: Target, publisher: Target) -> None:
+    def _grpc_offer(self, life: LifeKeeper, view: Target, publisher: Target) -> GrpcOffer:
+        """Assembles what the gateway answers over gRPC."""
         assert self._writer is not None
         settings = self.settings
         counts = RmCounts(self.sessions, self._topics.partition_of, self._clock)
@@ -449,7 +455,7 @@ class Gateway:
         assert self._monitor is not None
         questions = Questions(settings, self._topics, self._writer, self._tails, self._monitor.fault)
         groups = PolicyGroups(life)
-        configs = QueueConfigs(Judge(settings.queue_config), settings.limits.max_record_bytes)
+        configs = QueueConfigs(self._judge, settings.limits.max_record_bytes)
         self._stack.push_async_callback(configs.close)
         registrar = Registrar(
             settings, self._clock, self._codec, life, questions, groups, configs, self._quotas, self._turns
@@ -474,30 +480,18 @@ class Gateway:
             lambda rm_id: self._note().facts(self._topics.partition_of(rm_id)),
         )
         guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit, accounts=self._accounts)
-        self._server = grpc.aio.server(interceptors=(guard, self._door), options=server_options(settings))
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls, self._admin.status)
         asked = CallbackServicer(parts, self._calls, self._audit.of_updates(self._admin.update_configuration))
         trail, whole = AuditServicer(self._trail), HealthServicer(self._monitor.state)
-        self._server.add_generic_rpc_handlers((self._servicer.handlers(), self._admin.handlers(), asked.handlers()))
-        self._server.add_generic_rpc_handlers((self._metrics.handlers(), self._events_door().handlers()))
-        self._server.add_generic_rpc_handlers((trail.handlers(), whole.handlers()))
-        add_HealthServicer_to_server(self._health, self._server)
-        names = (*_SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
-        tls = settings.tls
-        required = tls.client_ca is not None and tls.client_certificates == "required"
-        self.grpc_port = self._listen(self._server, "grpc_address", settings.grpc_address, certificates=required)
-        if settings.grpc_mtls_address:
-            field, address = "grpc_mtls_address", settings.grpc_mtls_address
-            self.grpc_mtls_port = self._listen(self._server, field, address, certificates=True)
-        await self._set_health(serving=await self.ready())
-        await self._server.start()
-        connections = ConnectionGuard(self._accounts, bounds_of(settings), self._audit.connection_ended)
-        connections.start({self.grpc_port, self.grpc_mtls_port} - {0})
-        self._stack.push_async_callback(connections.stop)
+        servicers = (self._servicer, self._admin, asked, self._metrics, self._events_door(), trail, whole)
+        return GrpcOffer((guard, self._door), [each.handlers() for each in servicers], _SERVICES, self._health)
+
+    def _warn_of_grpc(self) -> None:
+        settings, tls = self.settings, self.settings.tls
         plain = self._doorman.tls is None or (bool(settings.http_address) and not tls.http)
         if settings.tokens and plain and not _local(settings):
             log.warning("tokens travel in plain text: other machines reach a door without TLS (gateway.tls)")
+        required = tls.client_ca is not None and tls.client_certificates == "required"
         if tls.client_ca is not None and not required and not settings.grpc_mtls_address:
             log.warning("no grpc address asks for client certificates: set gateway.grpc_mtls_address")
         if settings.grpc_open:
@@ -505,19 +499,6 @@ class Gateway:
                 "grpc is open: any client that reaches it may act as any RM and operate it, without a token",
                 grpc_address=settings.grpc_address,
             )
-
-    def _listen(self, server: grpc.aio.Server, field: str, address: str, *, certificates: bool) -> int:
-        """Returns the port that the server listens on.
-
-        :param certificates: clients must have one.
-        """
-        tls = self._doorman.tls
-        try:
-            if tls is None:
-                return server.add_insecure_port(address)
-            return server.add_secure_port(address, tls.credentials(client_certificates=certificates))
-        except RuntimeError as error:
-            raise OSError(f"{field}: {address!r} cannot be listened on") from error
 
     def _events_door(self) -> EventsDoor:
         if self._events is None:
@@ -533,10 +514,26 @@ class Gateway:
         return self._events
 
     async def _open_http(self, view: Target, publisher: Target, monitor: HealthMonitor) -> None:
-        if not self.settings.http_address:
+        front = self._front(view, publisher, monitor)
+        http = self._http = self._doors.open_http(front)
+        if http is None:
             return
+        self.http_port = http.port
+        self._life.watch(http.serve(), "http front")
+        await http.ready()
+        if self._other_front is not None and isinstance(http, HttpServer):
+            self._other_front.open(self.gateway_id, front.answer_admitted, http)
+        if self.settings.http_open:
+            log.warning(
+                "http front is open: every client that reaches it has access without a token",
+                http_address=self.settings.http_address,
+                role=self.settings.http_open_role,
+            )
+
+    def _front(self, view: Target, publisher: Target, monitor: HealthMonitor) -> HttpFront:
+        """Assembles the HTTP application."""
         assert self._admin is not None
-        front = HttpFront(
+        return HttpFront(
             view,
             publisher,
             self._doorman,
@@ -553,21 +550,6 @@ class Gateway:
             tokens=bool(self.settings.tokens) or self.settings.jwt.enabled,
             note=self._note,
         )
-        door = self._doorman.tls if self.settings.tls.http else None
-        tls = door.context() if door is not None else None
-        address = self._listener if self._listener is not None else self.settings.http_address
-        self._http = HttpServer(front, address, self.settings.stop_grace_s, tls=tls)
-        self.http_port = self._http.port
-        self._life.watch(self._http.serve(), "http front")
-        await self._http.ready()
-        if self._other_front is not None:
-            self._other_front.open(self.gateway_id, front.answer_admitted, self._http)
-        if self.settings.http_open:
-            log.warning(
-                "http front is open: every client that reaches it has access without a token",
-                http_address=self.settings.http_address,
-                role=self.settings.http_open_role,
-            )
 
     async def _target(self, app: Target | None, url: str, name: str) -> Target:
         if app is not None:

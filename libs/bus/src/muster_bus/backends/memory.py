@@ -1,28 +1,58 @@
-"""A log in memory. It keeps the whole contract except durability. For tests and simulation."""
+"""A log in memory. It keeps the whole contract except durability. For tests and simulation.
+
+Several logs with one store are what several processes have of one log. Each may have faults of its own
+(``memory_faults.py``).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from muster_bus import metrics
+from muster_bus.backends.memory_faults import Faults, Outcome
 from muster_bus.backends.rules import RecordRules
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Clock
-from muster_bus.errors import Fenced, LogClosed, OffsetGone, TopicMismatch
+from muster_bus.errors import (
+    Fenced,
+    LogClosed,
+    LogUnavailable,
+    OffsetGone,
+    TopicMismatch,
+    TransactionFailed,
+)
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import TopicSpec
 
 _Place = tuple[str, int]
+# Records of one writer and partition become visible one after the other.
+_APART_S = 1e-6
 
 
 @dataclass
 class _Claim:
-    """A group's hold on an input partition."""
+    """A group's hold on an input partition.
+
+    :ivar open: commits whose outcome is not decided yet. Each finishes one, if it is called.
+    """
 
     epoch: int = 0
     position: int | None = None
+    open: list[Callable[[], None]] = field(default_factory=list)
+
+
+@dataclass
+class _Compacted:
+    """The newest record of each key before an offset, as compaction leaves them: there are holes."""
+
+    until: int = 0
+    records: list[Record] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -35,6 +65,7 @@ class MemoryStore:
     specs: dict[str, TopicSpec] = field(default_factory=dict)
     tails: dict[_Place, PartitionTail] = field(default_factory=dict)
     claims: dict[tuple[str, str, int], _Claim] = field(default_factory=dict)
+    compacted: dict[_Place, _Compacted] = field(default_factory=dict)
     identity: str = "memory"
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
@@ -42,11 +73,36 @@ class MemoryStore:
         tail = self.tails[topic, partition]
         tail.drop_before(min(offset, tail.end))
 
+    def first_offset(self, topic: str, partition: int) -> int:
+        """Returns the lowest offset that exists; for an empty partition the end offset."""
+        compacted = self.compacted.get((topic, partition))
+        return (
+            compacted.offsets[0] if compacted is not None and compacted.offsets else self.tails[topic, partition].base
+        )
+
+    def compact(self, topic: str, partition: int, until: int | None = None) -> None:
+        """Keeps the newest record of each key, and no tombstone, as Kafka does it in the background.
+
+        :param until: offset of the first record that is not looked at; None: all are. A reader that is behind it may
+            miss that a key was deleted.
+        """
+        tail, before = self.tails[topic, partition], self.compacted.get((topic, partition), _Compacted())
+        until = tail.end if until is None else max(until, tail.base)
+        newest = {record.key: record for record in before.records}
+        for record in tail.slice(tail.base, until - tail.base) or ():
+            newest.pop(record.key, None)
+            if record.value is not None:
+                newest[record.key] = record
+        kept = list(newest.values())
+        self.compacted[topic, partition] = _Compacted(until, kept, [each.offset for each in kept])
+        tail.drop_before(until)
+
 
 class MemoryLog:
     """See :class:`muster_bus.log.Log`.
 
     :param store: the store of an earlier log; None: a new one.
+    :param faults: of this process's connection; None: everything succeeds at once.
     """
 
     def __init__(
@@ -56,10 +112,12 @@ class MemoryLog:
         *,
         max_record_bytes: int = 1 << 20,
         store: MemoryStore | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.store = store if store is not None else MemoryStore()
         self.rules = RecordRules(specs, max_record_bytes)
         self.closed = False
+        self.faults = faults
         self._specs = specs
         self._clock = clock
 
@@ -79,8 +137,16 @@ class MemoryLog:
         for tail in self.store.tails.values():
             tail.wake()
 
+    def cut(self) -> None:
+        """Ends the connection as the end of its process does: at once, and nobody is told."""
+        self.closed = True
+
     async def healthy(self) -> bool:
-        return not self.closed
+        try:
+            self.check_reached()
+        except (LogClosed, LogUnavailable):
+            return False
+        return True
 
     async def identity(self) -> str:
         self.check_open()
@@ -95,20 +161,32 @@ class MemoryLog:
     ) -> MemoryReader:
         self.check_open()
         self.rules.spec(topic, partition)
-        tail = self.store.tails[topic, partition]
-        return MemoryReader(self, tail, topic, partition, tail.base if start is None else start)
+        first = self.store.first_offset(topic, partition) if start is None else start
+        return MemoryReader(self, self.store.tails[topic, partition], topic, partition, first)
 
     async def take_over(self, group: str, topic: str, partition: int) -> MemoryOwner:
         self.check_open()
         self.rules.spec(topic, partition)
+        self.check_reached()
         claim = self.store.claims.setdefault((group, topic, partition), _Claim())
         claim.epoch += 1
-        return MemoryOwner(self, claim, f"{group} on {topic}[{partition}]")
+        # What is open is finished or undone before this returns; an open one goes on, or it does not.
+        for finish in claim.open:
+            if self.faults is None or self.faults.commit(group, partition)[1] is not Outcome.LOST:
+                finish()
+        claim.open.clear()
+        return MemoryOwner(self, claim, group, topic, partition)
 
     def check_open(self) -> None:
         """Raises LogClosed if the log is closed."""
         if self.closed:
             raise LogClosed("the log is closed")
+
+    def check_reached(self) -> None:
+        """Raises LogClosed, or LogUnavailable if this process does not reach the log."""
+        self.check_open()
+        if self.faults is not None:
+            self.faults.check()
 
     def publish(self, records: Sequence[OutRecord]) -> list[int]:
         """Makes records visible. No task sees only some of them. Returns their offsets."""
@@ -128,20 +206,27 @@ class MemoryLog:
 
 
 class MemoryWriter:
-    """See :class:`muster_bus.log.LogWriter`. ``append`` writes at once, so there is never a queue."""
+    """See :class:`muster_bus.log.LogWriter`. Without faults ``append`` writes at once, so there is never a queue.
+
+    After a failure, all queued records of the partition fail, too.
+    """
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
         self._closed = False
+        self._lanes: dict[_Place, tuple[float, int]] = {}  # when its last record is written; failures so far
 
     def append(self, record: OutRecord) -> Awaitable[int]:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
             if self._closed:
                 raise LogClosed("the writer is closed")
-            self._log.check_open()
+            self._log.check_reached()
             self._log.rules.check(record)
-            done.set_result(self._log.publish((record,))[0])
+            if self._log.faults is not None:
+                self._queue(self._log.faults, record, done)
+            else:
+                done.set_result(self._log.publish((record,))[0])
         except Exception as error:  # the contract raises errors when the result is awaited
             done.set_exception(error)
         return done
@@ -153,6 +238,29 @@ class MemoryWriter:
     async def close(self) -> None:
         self._closed = True
 
+    def _queue(self, faults: Faults, record: OutRecord, done: asyncio.Future[int]) -> None:
+        place, now_s = (record.topic, record.partition), done.get_loop().time()
+        delay_s, outcome = faults.append(*place)
+        last_s, failures = self._lanes.get(place, (0.0, 0))
+        due_s = max(now_s + delay_s, last_s + _APART_S)
+        self._lanes[place] = (due_s, failures)
+        faults.later(due_s - now_s, partial(self._write, record, done, outcome, failures))
+
+    def _write(self, record: OutRecord, done: asyncio.Future[int], outcome: Outcome, failures: int) -> None:
+        place = (record.topic, record.partition)
+        due_s, failed = self._lanes[place]
+        offset = -1
+        if outcome is not Outcome.LOST and failed == failures:
+            offset = self._log.publish((record,))[0]
+        if outcome is Outcome.DONE and offset >= 0:
+            if not done.done():
+                done.set_result(offset)
+            return
+        if failed == failures:
+            self._lanes[place] = (due_s, failures + 1)
+        if not done.done():
+            done.set_exception(LogUnavailable(f"{record.topic}: no answer from the log before the deadline"))
+
 
 class MemoryReader:
     """See :class:`muster_bus.log.LogReader`."""
@@ -161,6 +269,9 @@ class MemoryReader:
         self._log, self._tail, self._topic, self._partition = log, tail, topic, partition
         self._position = position
         self._closed = False
+        # With faults: the end of what this reader gets now, the end that it noticed, and when it gets what is between.
+        self._shown = self._noticed = 0
+        self._due: deque[tuple[float, int]] = deque()
 
     @property
     def position(self) -> int:
@@ -170,13 +281,20 @@ class MemoryReader:
         self._position = offset
 
     def known_end(self) -> int:
-        return max(self._position, self._tail.end)
+        return max(self._position, self._tail.end if self._log.faults is None else self._shown)
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         self._check()
-        if self._position == self._tail.end and timeout_s > 0:
+        if self._log.faults is not None:
+            await self._wait_for_more(self._log.faults, timeout_s)
+            max_records = min(max_records, max(0, self._shown - self._position))
+        elif self._position == self._tail.end and timeout_s > 0:
             await self._tail.wait(timeout_s)
             self._check()
+        if max_records <= 0:
+            return ()
+        if self._position < self._tail.base:
+            return self._of_compacted(max_records)
         records = self._tail.slice(self._position, max_records)
         assert records is not None, "checked above: the position is not before the first record"
         if records:
@@ -185,32 +303,65 @@ class MemoryReader:
         return records
 
     async def first_offset(self) -> int:
-        self._log.check_open()
-        return self._tail.base
+        self._log.check_reached()
+        return self._log.store.first_offset(self._topic, self._partition)
 
     async def end_offset(self, max_age_s: float = 0.0) -> int:
-        self._log.check_open()
+        self._log.check_reached()
         return self._tail.end
 
     async def close(self) -> None:
         self._closed = True
         self._tail.wake()
 
+    async def _wait_for_more(self, faults: Faults, timeout_s: float) -> None:
+        """Returns when this reader gets a record at its position, or after ``timeout_s``."""
+        loop, tail = asyncio.get_running_loop(), self._tail
+        now_s = loop.time()
+        until_s = now_s + timeout_s
+        while True:
+            if tail.end > self._noticed:
+                self._noticed = tail.end
+                self._due.append((now_s + faults.lag_s(self._topic, self._partition), tail.end))
+            while self._due and self._due[0][0] <= now_s:
+                self._shown = max(self._shown, self._due.popleft()[1])
+            if self._position < self._shown or now_s >= until_s:
+                return
+            next_s = min(until_s, self._due[0][0]) if self._due else until_s
+            await tail.wait(max(next_s - now_s, 0.0))
+            self._check()
+            now_s = loop.time()
+
+    def _of_compacted(self, max_records: int) -> Sequence[Record]:
+        compacted = self._compacted()
+        assert compacted is not None, "checked: there are records at the position"
+        start = bisect_left(compacted.offsets, self._position)
+        records = compacted.records[start : start + max_records]
+        is_last = start + len(records) == len(compacted.records)
+        self._position = compacted.until if is_last else records[-1].offset + 1
+        metrics.records_read.labels(self._topic).inc(len(records))
+        return records
+
+    def _compacted(self) -> _Compacted | None:
+        return self._log.store.compacted.get((self._topic, self._partition))
+
     def _check(self) -> None:
-        self._log.check_open()
+        self._log.check_reached()
         if self._closed:
             raise LogClosed(f"the reader of {self._topic}[{self._partition}] is closed")
-        if not self._tail.base <= self._position <= self._tail.end:
-            raise OffsetGone(self._topic, self._partition, self._position, self._tail.base, self._tail.end)
+        base = self._tail.base if self._compacted() is None else 0
+        if not base <= self._position <= self._tail.end:
+            raise OffsetGone(self._topic, self._partition, self._position, base, self._tail.end)
 
 
 class MemoryOwner:
     """See :class:`muster_bus.log.PartitionOwner`."""
 
-    def __init__(self, log: MemoryLog, claim: _Claim, story: str) -> None:
-        self._log, self._claim, self._story = log, claim, story
+    def __init__(self, log: MemoryLog, claim: _Claim, group: str, topic: str, partition: int) -> None:
+        self._log, self._claim, self._group, self._partition = log, claim, group, partition
+        self._story = f"{group} on {topic}[{partition}]"
         self._epoch = claim.epoch
-        self._closed = False
+        self._closed = self._failed = False
 
     async def committed(self) -> int | None:
         self._check()
@@ -219,15 +370,41 @@ class MemoryOwner:
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         for record in records:
             self._log.rules.check(record)
-        await asyncio.sleep(0)  # as with any log, another task may run before the commit
+        faults = self._log.faults
+        if faults is None:
+            await asyncio.sleep(0)  # as with any log, another task may run before the commit
+            self._check()
+            self._publish(records, input_position)
+            return
+        delay_s, outcome = faults.commit(self._group, self._partition)
+        await asyncio.sleep(delay_s)
         self._check()
+        self._log.check_reached()
+        if outcome in (Outcome.DONE, Outcome.WRITTEN):
+            self._publish(records, input_position)
+        if outcome is Outcome.DONE:
+            return
+        self._failed = True
+        if outcome is Outcome.LATE:
+            finish = partial(self._publish, records, input_position)
+            self._claim.open.append(finish)
+            faults.later(delay_s, partial(self._finish, finish))
+        raise TransactionFailed(f"{self._story}: no answer from the log before the deadline")
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _publish(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         self._log.publish(records)
         if input_position is not None:
             self._claim.position = input_position
         metrics.transaction_records.labels("memory").observe(len(records))
 
-    async def close(self) -> None:
-        self._closed = True
+    def _finish(self, finish: Callable[[], None]) -> None:
+        """Finishes an open commit, unless a take-over did or undid it."""
+        if finish in self._claim.open:
+            self._claim.open.remove(finish)
+            finish()
 
     def _check(self) -> None:
         if self._closed:
@@ -235,3 +412,5 @@ class MemoryOwner:
         self._log.check_open()
         if self._epoch != self._claim.epoch:
             raise Fenced(f"{self._story}: taken over (epoch {self._epoch}, now {self._claim.epoch})")
+        if self._failed:
+            raise TransactionFailed(f"{self._story}: a commit before failed")

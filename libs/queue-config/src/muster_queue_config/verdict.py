@@ -1,0 +1,15 @@
+"""The verdict on the text of a queue configuration, without limits of time and memory: whoever calls sets those."""
+
+from __future__ import annotations
+
+from muster_queue_config import compiled
+from muster_queue_config.judge_messages import Text, Verdict
+from muster_queue_config.queue_yaml import load_queue_config
+
+
+def verdict_on(text: Text) -> Verdict:
+    """Reads a text. May raise MemoryError."""
+    config, problems = load_queue_config(text.text, bytes_max=text.bytes_max, queues_max=text.queues_max)
+    if config is None:
+        return Verdict(accepted=False, compiled=b"", problems=problems)
+    return Verdict(accepted=True, compiled=compiled.encode(text.text, config), problems=problems)

@@ -5,7 +5,7 @@ Not an assertion of the core, nor its invariants, which are not looked at here: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -146,27 +146,6 @@ def _preempts_unasked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Questions, "may_preempt", lambda self, ask, node, victims, further, out, now_ns: frozenset())
 
 
-def _preempts_others(patch: pytest.MonkeyPatch) -> None:
-    """A yes to any preemption for an ask is a yes to all."""
-
-    whole = Questions.may_preempt
-
-    def any_yes(
-        self: Questions,
-        ask: Ask,
-        node: Node | None,
-        victims: Sequence[Allocation],
-        further: Sequence[Allocation],
-        out: Outcome,
-        now_ns: int,
-    ) -> frozenset[Allocation] | None:
-        if self._agreed.pop(ask, None) is not None:
-            return frozenset()
-        return whole(self, ask, node, victims[:1], (), out, now_ns)
-
-    patch.setattr(Questions, "may_preempt", any_yes)
-
-
 def _preempts_too_many(patch: pytest.MonkeyPatch) -> None:
     """All who may go do, however few the RM wants gone."""
     whole = Questions.answer
@@ -263,36 +242,34 @@ def _nobody_in_line_is_called(patch: pytest.MonkeyPatch) -> None:
 
 
 BREAKS: dict[Break, Collection[str]] = {
-    _a_no_is_a_yes: {"allocation"},
-    _silence_is_a_yes: {"allocation"},
-    _not_counted_in_limits: {"limit"},
-    _nobody_is_woken: {"left pending"},
-    _limits_wake_nobody: {"left pending"},
-    _refused_for_ever: {"leak", "settled"},
-    _ends_move_nobody: {"ended"},
-    _forgotten_and_not_tried: {"left pending"},
-    _asked_at_once_again: {"asked again"},
-    _the_same_numbers: {"question"},
-    _asked_for_ever: {"question"},
-    _preempts_unasked: {"preemption"},
-    _preempts_others: {"preemption"},
-    _preempts_too_many: {"preemption"},
-    _replaces_unasked: {"replacement"},
-    _courted_for_ever: {"leak"},
-    _kept_refusals_of_dead_nodes: {"leak"},
-    _not_recorded: {"record"},
-    _told_unasked: {"state"},
-    _more_than_wanted: {"twice", "leak"},
-    _full_all_the_same: {"max applications"},
-    _turns_never_end: {"left pending"},
-    _nobody_in_line_is_called: {"left pending"},
+    _a_no_is_a_yes: {"allocation"},  # rare
+    _silence_is_a_yes: {"allocation"},  # rare
+    _not_counted_in_limits: {"limit"},  # several places
+    _nobody_is_woken: {"left pending"},  # several places
+    _limits_wake_nobody: {"left pending"},  # several places
+    _refused_for_ever: {"leak", "settled"},  # rare
+    _ends_move_nobody: {"ended"},  # rare
+    _forgotten_and_not_tried: {"left pending"},  # several places
+    _asked_at_once_again: {"asked again"},  # rare
+    _the_same_numbers: {"question"},  # outside
+    _asked_for_ever: {"question"},  # outside
+    _preempts_unasked: {"preemption"},  # rare
+    _preempts_too_many: {"preemption"},  # several places
+    _replaces_unasked: {"replacement"},  # rare
+    _courted_for_ever: {"leak"},  # rare
+    _kept_refusals_of_dead_nodes: {"leak"},  # several places
+    _not_recorded: {"record"},  # several places
+    _told_unasked: {"state"},  # outside
+    _more_than_wanted: {"twice", "leak"},  # rare
+    _full_all_the_same: {"max applications"},  # rare
+    _turns_never_end: {"left pending"},  # rare
+    _nobody_in_line_is_called: {"left pending"},  # rare
 }
 # Lives in which what comes up seldom comes up; then all others are tried.
 HINTS: dict[Break, list[int]] = {
     _forgotten_and_not_tried: [21],
     _kept_refusals_of_dead_nodes: [12],
     _more_than_wanted: [37],
-    _preempts_others: [39, 19],
     _preempts_too_many: [19],
     _full_all_the_same: [15],
     _preempts_unasked: [8],

@@ -23,12 +23,9 @@ from muster_core.external.external_partition import PartitionExternal
 from muster_core.model.application import Allocation
 from muster_core.model.node import NodeReport
 from muster_core.model.outcome import Detail, Outcome
-from muster_core.nodes import node_lives, pools
-from muster_core.preemption import preemption_victims
+from muster_core.nodes import node_lives
 from muster_core.scheduler import SchedulerCore
-from muster_proto.muster.bus.v1 import state_pb2
 from muster_scheduler import registrar, sources
-from muster_state import state_codec
 from simulation.external_life import ExternalLife
 from simulation.noticing import must_be_noticed
 
@@ -52,15 +49,6 @@ def _merged_as(patch: pytest.MonkeyPatch, wrong: Callable[[NodeReport | None, Se
     patch.setattr(node_lives, "merge", merge)
 
 
-def _use_does_not_add_up(patch: pytest.MonkeyPatch) -> None:
-    """What is used on a node besides is as the RM says."""
-
-    def own(report: NodeReport | None, parts: Sequence[Part], merged: Merged) -> Merged:
-        return merged if report is None else merged._replace(occupied=dict(report.occupied))
-
-    _merged_as(patch, own)
-
-
 def _other_managers_cannot_drain(patch: pytest.MonkeyPatch) -> None:
     """That another manager drains its host is not heard."""
 
@@ -68,11 +56,6 @@ def _other_managers_cannot_drain(patch: pytest.MonkeyPatch) -> None:
         return merged._replace(closed="" if merged.closed.endswith("says so") else merged.closed)
 
     _merged_as(patch, open_)
-
-
-def _lost_sources_go_on(patch: pytest.MonkeyPatch) -> None:
-    """The hosts of a source that is lost, or that cannot be read, take new containers, whatever its policy."""
-    patch.setattr(external_merge, "_held", lambda entry: "")
 
 
 def _what_is_not_named_is_not_there(patch: pytest.MonkeyPatch) -> None:
@@ -108,40 +91,6 @@ def _the_rm_is_not_told(patch: pytest.MonkeyPatch) -> None:
 def _vms_take_no_room(patch: pytest.MonkeyPatch) -> None:
     """VMs that are told one by one count nowhere."""
     patch.setattr(PartitionExternal, "_settle_allocation", lambda self, entry, out, now_ns: None)
-
-
-def _vms_do_not_grow(patch: pytest.MonkeyPatch) -> None:
-    """A VM that is changed counts as it was."""
-    whole = PartitionExternal._settle_allocation
-
-    def settle(self: PartitionExternal, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
-        if self.allocation_of(entry) is None:
-            whole(self, entry, out, now_ns)
-
-    patch.setattr(PartitionExternal, "_settle_allocation", settle)
-
-
-def _vms_are_preempted(patch: pytest.MonkeyPatch) -> None:
-    """What other managers run is told to go as what the RM runs."""
-
-    def may_go(allocation: Allocation) -> bool:
-        return not allocation.releasing and not allocation.demand.required_node
-
-    patch.setattr(preemption_victims, "may_go", may_go)
-    for module in ("preemption", "rules.required_node", "rules.quota"):
-        name = f"muster_core.preemption.{module}.may_go"
-        patch.setattr(name, may_go, raising=False)
-
-
-def _licences_of_others_are_free(patch: pytest.MonkeyPatch) -> None:
-    """What others use of a pool is not taken off."""
-    whole = pools.total_of
-
-    def total_of(entries: Collection[ExternalEntry]) -> int:
-        used = sum(getattr(entry.said, "occupied", 0) for entry in entries)
-        return whole(entries) + used
-
-    patch.setattr(pools, "total_of", total_of)
 
 
 # ---- offers --------------------------------------------------------------------------------------------------------
@@ -191,41 +140,20 @@ def _what_is_said_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Outcome, "touch", touch)
 
 
-def _folds_trust_again(patch: pytest.MonkeyPatch) -> None:
-    """After a restart nobody knows what could not be read."""
-    whole = state_codec.fold_external_value
-
-    def fold_value(books: ExternalBooks, kind: str, value: bytes) -> None:
-        if kind == "ext":
-            recorded = state_pb2.ExternalRecord.FromString(value)
-            recorded.said.stale = False
-            value = recorded.SerializeToString(deterministic=True)
-        whole(books, kind, value)
-
-    patch.setattr(state_codec, "fold_external_value", fold_value)
-
-
 BREAKS: dict[Break, Collection[str]] = {
-    _use_does_not_add_up: {"merge", "over-commit"},
-    _other_managers_cannot_drain: {"merge", "unschedulable"},
-    _lost_sources_go_on: {"merge", "unschedulable"},
-    _what_is_not_named_is_not_there: {"merge"},
-    _contradictions_are_not_told: {"dispute"},
-    _the_rm_is_not_told: {"ended"},
-    _vms_take_no_room: {"over-commit"},
-    _vms_do_not_grow: {"over-commit"},
-    _vms_are_preempted: {"told"},
-    _licences_of_others_are_free: {"pool"},
-    _decides_at_once: {"gate"},
-    _what_is_gone_stays: {"ext record"},
-    _registering_again_forgets_sources: {"node record"},
-    _what_is_said_is_not_recorded: {"ext record"},
-    _folds_trust_again: {"fold", "follow"},
+    _other_managers_cannot_drain: {"merge", "unschedulable"},  # rare
+    _what_is_not_named_is_not_there: {"merge"},  # rare
+    _contradictions_are_not_told: {"dispute"},  # open
+    _the_rm_is_not_told: {"ended"},  # rare
+    _vms_take_no_room: {"over-commit"},  # rare
+    _decides_at_once: {"gate"},  # outside
+    _what_is_gone_stays: {"ext record"},  # rare
+    _registering_again_forgets_sources: {"node record"},  # outside
+    _what_is_said_is_not_recorded: {"ext record"},  # outside
 }
 # Before those hints, for one of these.
 OWN_HINTS: dict[Break, list[int]] = {
     _the_rm_is_not_told: [2],
-    _vms_do_not_grow: [6],
     _decides_at_once: [0],
 }
 

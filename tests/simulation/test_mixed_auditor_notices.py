@@ -24,7 +24,7 @@ def _vms_leave_proposals(patch: pytest.MonkeyPatch) -> None:
 
 
 BREAKS: dict[Break, set[str]] = {
-    _vms_leave_proposals: {"over-commit", "offer"},
+    _vms_leave_proposals: {"over-commit", "offer"},  # rare
 }
 FIRST: dict[Break, list[int]] = {
     _vms_leave_proposals: [3],

@@ -54,7 +54,7 @@ ROOM = {
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     (tmp_path / "scripts").mkdir()
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    (tmp_path / "bench").symlink_to(ROOT / "bench")
     (tmp_path / "scripts/core-figures").write_text((ROOT / "scripts/core-figures").read_text())
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/performance.md").write_text((ROOT / "docs/performance.md").read_text())

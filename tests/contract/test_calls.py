@@ -15,6 +15,7 @@ from virtual.calls import Channel, Network, Server
 PATIENCE_S = 30.0
 QUIET_S = 0.1  # long enough to see what must not happen, if it does
 LARGE = bytes(1 << 15)
+MANY = 1_000  # of them are more than sockets and gRPC keep for a reader that takes none
 Methods = dict[str, Any]
 
 
@@ -172,20 +173,20 @@ async def test_a_reader_that_takes_nothing_stops_the_writer(bench: Bench) -> Non
 
     async def write() -> None:
         nonlocal written
-        for _ in range(200):
+        for _ in range(MANY):
             await call.write(LARGE)
             written += 1
         await call.done_writing()
 
     writing = asyncio.ensure_future(write())
     await asyncio.sleep(QUIET_S)
-    assert 0 < written < 200
+    assert 0 < written < MANY
     goes_on.set()
     count = 0
     while await call.read() is not grpc.aio.EOF:
         count += 1
     await writing
-    assert count == written == 200
+    assert count == written == MANY
 
 
 async def test_a_client_that_takes_nothing_stops_the_handler(bench: Bench) -> None:
@@ -193,17 +194,17 @@ async def test_a_client_that_takes_nothing_stops_the_handler(bench: Bench) -> No
 
     async def much(_: Any, context: Any) -> None:
         nonlocal written
-        for _number in range(200):
+        for _number in range(MANY):
             await context.write(LARGE)
             written += 1
 
     call = (await bench.serve(streams(much))).stream_stream("/t.T/Call")()
     await asyncio.sleep(QUIET_S)
-    assert 0 < written < 200
+    assert 0 < written < MANY
     count = 0
     while await call.read() is not grpc.aio.EOF:
         count += 1
-    assert count == 200
+    assert count == MANY
 
 
 async def test_what_a_task_of_the_handler_gets_when_the_client_leaves(bench: Bench) -> None:

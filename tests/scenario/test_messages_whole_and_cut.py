@@ -238,7 +238,7 @@ class Rm:
         """Takes one response; returns whether the marker was in it."""
         is_marked = False
         for field, items in (await self._streams[kind].receive()).ListFields():
-            for item in items if field.name != "responseSequence" else ():
+            for item in items if field.name not in ("responseSequence", "position") else ():
                 for name in ("UUID", "stateTransitionTimestamp"):
                     if name in item.DESCRIPTOR.fields_by_name:
                         item.ClearField(name)

@@ -76,7 +76,7 @@ async def test_the_scheduler_writes_the_entry_of_what_it_gets(
 async def test_of_an_answer_and_the_time_out_in_one_turn_the_first_counts(first: str) -> None:
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[Any] = loop.create_future()
-    answer = CommandAnswer.__new__(CommandAnswer)
+    answer = CommandAnswer("request", "OK", "")
 
     def comes() -> None:
         if not answered.done():

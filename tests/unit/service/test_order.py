@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -39,12 +40,10 @@ def test_callers_that_lose_a_right_hear_of_it_in_the_order_of_their_coming() -> 
         return Rights()
 
     names = [f"rm-{number}" for number in range(MANY)]
-    open_calls = [calls.under_way(Caller(Identity(name, Rights(), Proof.TOKEN))) for name in names]
-    for call in open_calls:
-        call.__enter__()
-    calls.changed(rights_of)
-    for call in open_calls:
-        call.__exit__(None, None, None)
+    with ExitStack() as open_calls:
+        for name in names:
+            open_calls.enter_context(calls.under_way(Caller(Identity(name, Rights(), Proof.TOKEN))))
+        calls.changed(rights_of)
     assert asked == names
 
 

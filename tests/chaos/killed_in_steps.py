@@ -12,7 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]  # tests, and bench
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for bench
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from loop_steps import measured_steps
 from muster_bus.clock import SystemClock

@@ -276,18 +276,7 @@ async def _until_quiet(world: World, rms: list[RmProcess]) -> None:
 def _evidence(world: World, rm: StormRm) -> Evidence:
     topics = world.settings.topics()
     partition = topics.partition_of(rm.rm_id)
-    one = Evidence(
-        rm.rm_id,
-        heard=rm.heard,
-        asked=rm.asked,
-        running=rm.running,
-        removed=rm.removed_applications,
-        nodes=rm.nodes,
-        drained=rm.drained,
-        vms=rm.vms if rm.source is not None else None,
-        config=rm.configuration_in_force,
-        is_asked=rm.is_asked,
-    )
+    one = rm.evidence()
     one.take_events(world.records(topics.events, partition))
     one.take_responses(world.records(topics.responses, partition))
     one.take_state(world.records(topics.state, partition))

@@ -214,7 +214,7 @@ async def _evidence(here: Storm, course: Course, rms: list[StormRm], *, is_whole
         for rm in rms:
             partition = topics.partition_of(rm.rm_id)
             course.waits_for = f"the topics' partition {partition}"
-            one = _of_rm(rm)
+            one = rm.evidence()
             read = {
                 name: await records(log, topic, partition)
                 for name, topic in {
@@ -238,21 +238,6 @@ async def _evidence(here: Storm, course: Course, rms: list[StormRm], *, is_whole
         course.waits_for = f"the view to show the state of {one.rm_id}"
         await _shown(here, one)
     return found
-
-
-def _of_rm(rm: StormRm) -> Evidence:
-    return Evidence(
-        rm.rm_id,
-        heard=rm.heard,
-        asked=rm.asked,
-        running=rm.running,
-        removed=rm.removed_applications,
-        nodes=rm.nodes,
-        drained=rm.drained,
-        vms=rm.vms if rm.source is not None else None,
-        config=rm.configuration_in_force,
-        is_asked=rm.is_asked,
-    )
 
 
 async def _history(here: Storm, evidence: Evidence) -> list[Any]:

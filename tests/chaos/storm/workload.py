@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.storm.evidence import Asked, Heard
+from chaos.storm.evidence import Asked, Evidence, Heard
 from e2e.external_rig import host, vm, write
 from muster_client import (
     AdminClient,
@@ -452,6 +452,21 @@ class StormRm:
     def configuration_in_force(self) -> str | None:
         """None: the answer to the last change was lost."""
         return None if self._in_doubt else self.config
+
+    def evidence(self) -> Evidence:
+        """What this RM knows, for the auditor."""
+        return Evidence(
+            self.rm_id,
+            heard=self.heard,
+            asked=self.asked,
+            running=self.running,
+            removed=self.removed_applications,
+            nodes=self.nodes,
+            drained=self.drained,
+            vms=self.vms if self.source is not None else None,
+            config=self.configuration_in_force,
+            is_asked=self.is_asked,
+        )
 
     def change_source(self) -> None:
         """Hosts of another manager, with VMs that come, go and move."""

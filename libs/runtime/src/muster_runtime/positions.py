@@ -30,6 +30,7 @@ from starlette.types import Receive, Scope, Send
 from muster_runtime.go_json import error_body
 from muster_runtime.identity import IDENTITY_HEADER
 from muster_runtime.life import until
+from muster_runtime.waits import before_deadline_s
 
 _AFTER, _WAIT, _FORWARDED = AFTER_METADATA.encode(), WAIT_METADATA.encode(), b"x-forwarded-for"
 _REFUSED, _AGAIN = 400, 503
@@ -37,7 +38,7 @@ _REFUSED, _AGAIN = 400, 503
 # process that follows another one may be as late.)
 _ASK_AFTER_S = 0.25
 # A client with a deadline gets the answer so long before it: the library's own text says less.
-_EARLIER_S, _EARLIER_PART = 0.2, 0.1
+_EARLIER_S = 0.2
 _JSON = b"application/json; charset=UTF-8"
 
 
@@ -253,7 +254,7 @@ def wait_of(text: str, left_s: float | None) -> float | None:
     wait_s = seconds(text)
     if left_s is None or left_s == math.inf:
         return wait_s
-    left_s = max(0.0, left_s - min(_EARLIER_S, _EARLIER_PART * left_s))
+    left_s = before_deadline_s(left_s, _EARLIER_S)
     return left_s if wait_s is None else min(wait_s, left_s)
 
 

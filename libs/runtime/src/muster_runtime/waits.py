@@ -27,3 +27,11 @@ def in_step_s(wait_s: float) -> float:
         return wait_s
     now_s = asyncio.get_running_loop().time()
     return math.ceil(now_s + wait_s - _EARLIER_S) - now_s
+
+
+def before_deadline_s(left_s: float, margin_max_s: float) -> float:
+    """Returns how long (seconds) to work on an answer that a client waits ``left_s`` for: it must still arrive.
+
+    :param margin_max_s: the longest time to keep for the way; of a short wait it is a tenth.
+    """
+    return max(0.0, left_s - min(margin_max_s, left_s / 10))

@@ -15,6 +15,7 @@ from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_runtime.caller import current
 from muster_runtime.elapsed import elapsed_s
+from muster_runtime.waits import before_deadline_s
 
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, Registration
 from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent, why_not
@@ -23,7 +24,7 @@ from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import GatewaySettings
 
 # A caller with a deadline gets the answer that there is none so long before: the library's own text names no part.
-_EARLIER_S, _EARLIER_PART = 0.5, 0.1
+_EARLIER_S = 0.5
 
 A = TypeVar("A", Registration, ConfigurationAnswer, CommandAnswer)
 
@@ -103,5 +104,4 @@ class Questions:
 
 def _left_s() -> float:
     """Returns how long the present caller waits for an answer."""
-    left_s = current().ends_s - elapsed_s()
-    return max(0.0, left_s - min(_EARLIER_S, _EARLIER_PART * left_s))
+    return before_deadline_s(current().ends_s - elapsed_s(), _EARLIER_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from builders import SECOND_NS, Cluster, ask, snapshot
@@ -97,6 +98,20 @@ def test_asks_that_fit_nowhere_are_tried_in_short_goes() -> None:
     assert goes >= ITEMS // SOME
 
 
+def _reported(cluster: Cluster) -> list[list[tuple[str, str]]]:
+    """The reports of each cycle (application, ask) until all are reported. None comes before its time."""
+    cluster.core.cycle(cluster.now_ns, 1_000)
+    cluster.now_ns += 2 * SECOND_NS
+    reported: list[list[tuple[str, str]]] = []
+    while (due_ns := cluster.core.next_deadline_ns()) is not None and due_ns < cluster.now_ns + SECOND_NS:
+        cluster.now_ns = max(cluster.now_ns, due_ns)
+        out, done = Outcome(), []
+        assert _longest(cluster.core.cycle_in_steps(cluster.now_ns, 1_000, out), done, out, "TooSmallCluster") <= SOME
+        reported.append([(fact.app_id, fact.key) for fact in out.facts if isinstance(fact, TooSmallCluster)])
+        assert cluster.core.exhausted, "the rest is due later"
+    return reported
+
+
 def test_many_asks_that_are_too_large_are_reported_in_several_cycles_each_once() -> None:
     leaves = ", ".join(f"{{name: q{number}}}" for number in range(ITEMS))
     cluster = Cluster(f"{{name: root, submitacl: '*', queues: [{leaves}]}}").having({"n": {"vcore": 1}}, {})
@@ -105,13 +120,21 @@ def test_many_asks_that_are_too_large_are_reported_in_several_cycles_each_once()
     cluster.core.apply(
         UpdateAllocations([ask(f"app-{number}", "k", vcore=9) for number in range(ITEMS)]), cluster.now_ns
     )
-    cluster.core.cycle(cluster.now_ns, 1_000)
-    assert cluster.core.exhausted
-    cluster.now_ns += 2 * SECOND_NS
-    reported: list[list[str]] = []
-    while not reported or not cluster.core.exhausted:
-        out, done = Outcome(), []
-        assert _longest(cluster.core.cycle_in_steps(cluster.now_ns, 1_000, out), done, out, "TooSmallCluster") <= SOME
-        reported.append([fact.app_id for fact in out.facts if isinstance(fact, TooSmallCluster)])
+    reported = [[app_id for app_id, _ in each] for each in _reported(cluster)]
     assert max(map(len, reported)) <= REPORTS_MAX
     assert sorted(app_id for each in reported for app_id in each) == sorted(f"app-{number}" for number in range(ITEMS))
+
+
+def test_asks_of_one_group_that_are_too_large_are_reported_in_several_cycles_each_once() -> None:
+    cluster = Cluster("{name: root, submitacl: '*', queues: [{name: q}]}").having({"n": {"vcore": 1}}, {})
+    for app_id in ("plain", "labelled"):
+        cluster.app(app_id, "root.q")
+    labels = {f"label-{number}": "x" for number in range(1_000)}
+    plain = [ask("plain", f"k{number}", vcore=9) for number in range(2 * REPORTS_MAX)]
+    labelled = [replace(ask("labelled", f"k{number}", vcore=9), tags=labels) for number in range(30)]
+    cluster.core.apply(UpdateAllocations([*plain, *labelled]), cluster.now_ns)
+    reported = _reported(cluster)
+    assert max(map(len, reported)) <= REPORTS_MAX
+    # (What is reported is written, tags included.)
+    assert max(sum(app_id == "labelled" for app_id, _ in each) for each in reported) <= 9
+    assert sorted(each for some in reported for each in some) == sorted((one.app_id, one.key) for one in plain + labelled)

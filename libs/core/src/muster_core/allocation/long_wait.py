@@ -13,6 +13,7 @@ search answers for all of these. Only once victims were found for one of them ar
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from muster_core.allocation.backfill import due_first
@@ -22,7 +23,7 @@ from muster_core.model.outcome import Outcome, TooSmallCluster
 from muster_core.model.pending import group_reason
 from muster_core.model.queue import Waitlist
 from muster_core.model.reasons import PreemptionNo, ReasonCode
-from muster_core.model.steps import FEW, SOME, Steps
+from muster_core.model.steps import FEW, SOME, Pace, Steps
 from muster_core.preemption import preemption, registry
 from muster_core.preemption.plan import Plan
 from muster_core.queues.rank import may_use
@@ -44,12 +45,16 @@ TURNS_MAX = 100
 PREEMPTIONS_PER_LEAF_MAX = 10
 # Searches for victims in one cycle: in a large cluster each may take tens of milliseconds, while requests wait.
 SEARCHES_MAX = 20
-# Groups of asks that one cycle reports as too large for the cluster.
+# Asks that one cycle reports as too large for the cluster.
 REPORTS_MAX = 128
+# So many tags of an ask are one more report: its record is written again, tags included.
+_TAGS_OF_A_REPORT = 32
 # Where asks are backfilled, the node to reserve is the one of so many that is due first.
 NODES_COMPARED = 100
 # How long asks are collected before the RM gets a message that the cluster is too small for them.
 REPORT_NS = 1_000_000_000
+# After this time the next cycle reports more of them. Others decide meanwhile.
+REPORT_REST_NS = 20_000_000
 
 
 class LongWait:
@@ -94,14 +99,11 @@ class LongWait:
         # Waitlists to report, but a limit stopped them at the last check. They stay here until something changes.
         self._limited: dict[Waitlist, None] = {}
         self.report_ns = 0
-        self._reporting = False  # what the last cycle did not report comes in the next one
         self.gone = False
 
     @property
     def waiting(self) -> bool:
         """Whether a waitlist can get its turn now. False: the search stopped for an answer before it tried the list."""
-        if self.report_ns and self._reporting:
-            return True
         stopped = self._questions.turns.stopped
         return any(waitlist.holds or not stopped for waitlist in self._due)
 
@@ -189,8 +191,11 @@ class LongWait:
 
     def _collect(self, now_ns: int) -> None:
         if not self.report_ns:
-            self.report_ns = (now_ns // REPORT_NS + 1) * REPORT_NS
-            self._state.deadlines.append((self.report_ns, self))
+            self._report_at((now_ns // REPORT_NS + 1) * REPORT_NS)
+
+    def _report_at(self, due_ns: int) -> None:
+        self.report_ns = due_ns
+        self._state.deadlines.append((due_ns, self))
 
     def _ask(self, waitlist: Waitlist, rights_since: Iterable[int], now_ns: int) -> None:
         """Sets the waitlist's deadline, if there is anything that it may do later."""
@@ -285,7 +290,6 @@ class LongWait:
             yield from self._allot_turns(out, now_ns, all_tried=all_tried)
         if self.report_ns and now_ns >= self.report_ns:
             yield from self._report(out, now_ns)
-            self._reporting = bool(self.report_ns)
 
     def _allot_turns(self, out: Outcome, now_ns: int, *, all_tried: bool) -> Steps:
         state = self._state
@@ -533,48 +537,91 @@ class LongWait:
     def _report(self, out: Outcome, now_ns: int) -> Steps:
         """Reports the asks that only a larger cluster can help to the RM, each ask once; in steps.
 
-        Very many of them are reported in several cycles.
+        Very many of them are reported in several cycles, with a rest between.
         """
-        self.report_ns = count = 0
+        self.report_ns = 0
+        reports = _Reports()
         no_node = self._waiting.no_node
         stuck, self._stuck = self._stuck, {}
         for group in stuck:
             gang = group.app.gang
             if gang is not None and group in gang.stuck:
-                self._tell(group, out, now_ns)
+                yield from self._report_asks(group, reports, out, now_ns)
+                if group.unreported:
+                    self._stuck[group] = None
         unreported, self._unreported = self._unreported, {}
         for waitlist in unreported:
-            if count >= REPORTS_MAX:
-                self._unreported[waitlist], self.report_ns = None, now_ns
+            if reports.are_enough:
+                self._unreported[waitlist] = None
                 continue
             if waitlist.wait_point is not no_node:
                 continue  # its asks are reported when it is woken or parked again
             if not waitlist.holds:  # the budget ran out before it was tried
                 self._unreported[waitlist] = None
                 continue
-            for group in list(self._waiting.parking.unreported.get(waitlist, ())):
-                self._report_group(waitlist, group, out, now_ns)
-                count += 1
-                if not count % SOME:
-                    yield
+            for group in list(islice(self._waiting.parking.unreported.get(waitlist, ()), reports.left)):
+                if reports.are_enough:
+                    break
+                yield from self._report_group(waitlist, group, reports, out, now_ns)
+            if reports.are_enough:
+                self._unreported[waitlist] = None
+        if reports.are_enough and (self._stuck or self._unreported):
+            self._report_at(now_ns + REPORT_REST_NS)
 
-    def _report_group(self, waitlist: Waitlist, group: AskGroup, out: Outcome, now_ns: int) -> None:
+    def _report_group(
+        self, waitlist: Waitlist, group: AskGroup, reports: _Reports, out: Outcome, now_ns: int
+    ) -> Steps:
         head = group.head()
         if head is not None and self._limit_checks.held_back(head):
             self._limited[waitlist] = None
+            reports.add(1)
             return
-        self._tell(group, out, now_ns)
-        self._waiting.parking.reported(waitlist, group)
+        yield from self._report_asks(group, reports, out, now_ns)
+        if not group.unreported:
+            self._waiting.parking.reported(waitlist, group)
 
-    def _tell(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
+    def _report_asks(self, group: AskGroup, reports: _Reports, out: Outcome, now_ns: int) -> Steps:
+        """Reports the group's asks, as many as this cycle may still report."""
         reason = group_reason(group)
         said = reason.sentence() if reason is not None and group.unreported else ""
-        for ask in group.unreported:
+        asks, group.unreported = group.unreported, []
+        done = 0
+        for done, ask in enumerate(asks, 1):
+            work = 1
             if ask.group is group and not ask.scaled_up:
                 ask.scaled_up = True
                 out.touch(ask, self._state.name)
                 out.facts.append(TooSmallCluster(self._state.name, ask.app.app_id, ask.key, now_ns, said))
-        group.unreported = []
+                work += len(ask.demand.tags) // _TAGS_OF_A_REPORT
+            is_over = reports.add(work)
+            if reports.are_enough:
+                break
+            if is_over:
+                yield
+        group.unreported = asks[done:] + group.unreported
+
+
+class _Reports:
+    """How much one cycle has reported, and may still report. An ask with many tags is as much as many asks: its record
+    is written again.
+
+    :ivar left: the asks that it may still report.
+    """
+
+    __slots__ = ("_pace", "left")
+
+    def __init__(self) -> None:
+        self.left = REPORTS_MAX
+        self._pace = Pace(SOME)
+
+    @property
+    def are_enough(self) -> bool:
+        return self.left <= 0
+
+    def add(self, work: int) -> bool:
+        """Counts a report. Returns whether the step is over."""
+        self.left -= work
+        return self._pace.is_over(work)
 
 
 def _takes_turns(waitlist: Waitlist) -> bool:

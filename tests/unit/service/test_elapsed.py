@@ -82,10 +82,12 @@ def test_recorded_time_has_a_source_of_its_own() -> None:
 
 
 def test_processor_time_is_the_clocks() -> None:
-    spent = iter((1.0, 1.25, 1.5))
-    meter = WorkMeter(SystemClock(processor_s=lambda: next(spent)).processor_s)
+    spent, elapsed = iter((1.0, 1.25, 1.25, 1.5)), iter((7.0, 7.1, 7.5, 9.0))
+    meter = WorkMeter(SystemClock(processor_s=lambda: next(spent)).processor_s, lambda: next(elapsed))
     meter.start()
-    assert meter.elapsed_s() == 0.25
+    assert not meter.has_worked(0.25), "less has elapsed: the processor is not asked"
+    assert meter.has_worked(0.25)
+    assert not meter.has_worked(0.5), "more has elapsed, in which others had the processor"
     meter.stop()
     assert meter.read().us == 500_000
 

@@ -48,29 +48,31 @@ class Work(NamedTuple):
 class WorkMeter:
     """Measures the work of a worker's transactions.
 
-    :param processor_s: reads the processor time of the thread that works.
+    :param processor_s: reads the processor time of the thread that works. (A system call: a microsecond.)
+    :param monotonic_s: reads the time that elapses. (A tenth of that.)
     :ivar input_bytes: of the requests since the last :meth:`read`.
     :ivar commit_s: duration of the last commit; 0: commits are seldom waited for.
     """
 
-    def __init__(self, processor_s: Callable[[], float]) -> None:
-        self._processor_s = processor_s
+    def __init__(self, processor_s: Callable[[], float], monotonic_s: Callable[[], float]) -> None:
+        self._processor_s, self._monotonic_s = processor_s, monotonic_s
         self.input_bytes = 0
         self.commit_s = 0.0
         self._spent_s = 0.0
         self._since_s = 0.0
+        self._began_s = 0.0
 
     def start(self) -> None:
         """Begins a piece of work of this thread. Other tasks' work between pieces does not count."""
-        self._since_s = self._processor_s()
+        self._since_s, self._began_s = self._processor_s(), self._monotonic_s()
 
-    def elapsed_s(self) -> float:
-        """Returns the processor time of the present piece."""
-        return self._processor_s() - self._since_s
+    def has_worked(self, least_s: float) -> bool:
+        """Whether the present piece has used at least so much processor time: never more than has elapsed."""
+        return self._monotonic_s() - self._began_s >= least_s and self._processor_s() - self._since_s >= least_s
 
     def stop(self) -> None:
         """Ends the piece."""
-        self._spent_s += self.elapsed_s()
+        self._spent_s += self._processor_s() - self._since_s
 
     @contextmanager
     def working(self) -> Iterator[None]:

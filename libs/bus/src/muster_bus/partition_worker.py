@@ -327,7 +327,7 @@ class _Life:
         self._stepped = machine if isinstance(machine, SteppedMachine) else None
         self._settings, self._clock = worker.settings, worker.clock
         self._disposal, self._young = Disposal(self._clock.processor_s), YoungGarbage()
-        self._meter = WorkMeter(self._clock.processor_s)
+        self._meter = WorkMeter(self._clock.processor_s, self._clock.monotonic)
         self._observe = metrics.apply_seconds.labels(worker.label).observe
         self._in_flight: asyncio.Task[None] | None = None
         self._outputs: list[OutRecord] = []  # of the next transaction, as are the next three
@@ -617,7 +617,7 @@ class _Life:
         while (part := self._decide(next, parts, None)) is not None:
             if part:
                 self._take(part)
-            elif meter.elapsed_s() >= (_GIVE_WAY_S if is_shared(self._clock.monotonic()) else _GIVE_WAY_ALONE_S):
+            elif meter.has_worked(_GIVE_WAY_S if is_shared(self._clock.monotonic()) else _GIVE_WAY_ALONE_S):
                 self._young.collect_if_due()
                 meter.stop()
                 await asyncio.sleep(0)

@@ -137,4 +137,5 @@ def test_asks_of_one_group_that_are_too_large_are_reported_in_several_cycles_eac
     assert max(map(len, reported)) <= REPORTS_MAX
     # (What is reported is written, tags included.)
     assert max(sum(app_id == "labelled" for app_id, _ in each) for each in reported) <= 9
-    assert sorted(each for some in reported for each in some) == sorted((one.app_id, one.key) for one in plain + labelled)
+    told = sorted(each for cycle in reported for each in cycle)
+    assert told == sorted((item.app_id, item.key) for item in plain + labelled)

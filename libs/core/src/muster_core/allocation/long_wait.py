@@ -568,9 +568,7 @@ class LongWait:
         if reports.are_enough and (self._stuck or self._unreported):
             self._report_at(now_ns + REPORT_REST_NS)
 
-    def _report_group(
-        self, waitlist: Waitlist, group: AskGroup, reports: _Reports, out: Outcome, now_ns: int
-    ) -> Steps:
+    def _report_group(self, waitlist: Waitlist, group: AskGroup, reports: _Reports, out: Outcome, now_ns: int) -> Steps:
         head = group.head()
         if head is not None and self._limit_checks.held_back(head):
             self._limited[waitlist] = None
@@ -585,8 +583,9 @@ class LongWait:
         reason = group_reason(group)
         said = reason.sentence() if reason is not None and group.unreported else ""
         asks, group.unreported = group.unreported, []
-        done = 0
-        for done, ask in enumerate(asks, 1):
+        reported = 0
+        for ask in asks:
+            reported += 1
             work = 1
             if ask.group is group and not ask.scaled_up:
                 ask.scaled_up = True
@@ -598,7 +597,7 @@ class LongWait:
                 break
             if is_over:
                 yield
-        group.unreported = asks[done:] + group.unreported
+        group.unreported = asks[reported:] + group.unreported
 
 
 class _Reports:

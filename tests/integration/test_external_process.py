@@ -71,12 +71,12 @@ class Rig:
         self.log = Log(TOPICS.specs(), SystemClock())
 
     @asynccontextmanager
-    async def running(self, *, chance_s: float = 15.0) -> AsyncIterator[ExternalProcess]:
+    async def running(self, *, available_s: float = 15.0) -> AsyncIterator[ExternalProcess]:
         await self.log.start()
         clock = SystemClock()
         judged = ExternalService(self.settings, self.log, TOPICS, clock, (0,), "life")
         process = ExternalProcess(
-            judged, self.settings, self.log, TOPICS, clock, (0,), "life", wait_min_s=0.05, chance_s=chance_s
+            judged, self.settings, self.log, TOPICS, clock, (0,), "life", wait_min_s=0.05, available_s=available_s
         )
         await process.start()
         try:
@@ -209,7 +209,7 @@ async def test_killed_while_its_source_is_away_it_ends_nothing_else(tmp_path: Pa
 async def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     can_hang(monkeypatch)
     rig = Rig(tmp_path, {"vms": file_table()})
-    async with rig.running(chance_s=6.0) as process:
+    async with rig.running(available_s=6.0) as process:
         await eventually(lambda: process.synced, within_s=WITHIN_S)
         await eventually(lambda: sample("muster_external_state", source="vms") == 1)
         hang(process.pid)

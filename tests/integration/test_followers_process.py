@@ -55,11 +55,11 @@ class Rig:
         directory.mkdir(exist_ok=True)
 
     @asynccontextmanager
-    async def running(self, *, chance_s: float = 20.0) -> AsyncIterator[FollowersProcess]:
+    async def running(self, *, available_s: float = 20.0) -> AsyncIterator[FollowersProcess]:
         log = make_log(self.settings.log, SystemClock())
         assert isinstance(log, SqliteLog)
         self.log = log
-        process = FollowersProcess(self.settings, log, SystemClock(), PARTS, chance_s=chance_s, wait_min_s=0.05)
+        process = FollowersProcess(self.settings, log, SystemClock(), PARTS, available_s=available_s, wait_min_s=0.05)
         await log.start()
         try:
             await process.open()
@@ -104,7 +104,7 @@ async def test_a_hung_followers_process_is_replaced_without_delaying_requests(
     )
     # (It gets no requests after 5 s of silence. A busy test must look at it between that moment and its end.)
     can_hang(monkeypatch)
-    async with rig.running(chance_s=12.0) as process:
+    async with rig.running(available_s=12.0) as process:
         assert await process.healthy()
         assert await asked(process, "/ws/v1/partitions") == 200
         first = process.pid

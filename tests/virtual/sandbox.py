@@ -48,7 +48,7 @@ class InlineReading:
         else:
             self._end(code)
 
-    async def answer(self, chance_s: float) -> Any:
+    async def answer(self, available_s: float) -> Any:
         await asyncio.sleep(self._delay_s())
         return await self._messages.get()
 

@@ -23,10 +23,10 @@ from waiting import eventually
 
 WITHIN_S = 120.0
 # Little, so that the tests are short, and more than a piece of work.
-CHANCE_S = 2.0
-assert CHANCE_S > 3 * PIECE_S
+AVAILABLE_S = 2.0
+assert AVAILABLE_S > 3 * PIECE_S
 # What a watchdog by the clock does not survive.
-SILENT_S = 3 * CHANCE_S
+SILENT_S = 3 * AVAILABLE_S
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how long others waited")
 
@@ -44,7 +44,7 @@ class Watched:
     async def _listen(self) -> str:
         async def nothing() -> None: ...
 
-        return await self.child.listen(self._take, CHANCE_S, nothing)
+        return await self.child.listen(self._take, AVAILABLE_S, nothing)
 
     def _take(self, _: Beat) -> None:
         self.beats += 1
@@ -156,10 +156,10 @@ async def test_one_that_hangs_is_ended(
                     os.close(os.open(tmp_path / "fifo", os.O_WRONLY | os.O_NONBLOCK))
     assert why.startswith("did not move in ")
     assert why.endswith(f"s of processor time that it could have had ({activity.value})")
-    assert time.monotonic() - began_s > CHANCE_S
+    assert time.monotonic() - began_s > AVAILABLE_S
 
 
-async def test_one_that_hangs_while_it_is_starved_is_ended_when_it_had_its_chance(
+async def test_one_that_hangs_while_it_is_starved_is_ended_when_it_had_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with child(monkeypatch, Do("busy")) as watched:
@@ -179,11 +179,11 @@ async def test_an_answer_that_does_not_come_ends_the_wait(monkeypatch: pytest.Mo
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(TimeoutError) as not_judged:
             async with asyncio.timeout(SILENT_S):
-                await process.answer(CHANCE_S)
+                await process.answer(AVAILABLE_S)
         assert "did not move" not in str(not_judged.value)
         os.kill(process.pid, signal.SIGCONT)
         with pytest.raises(TimeoutError, match=r"did not move in \d+ s"):
-            await process.answer(CHANCE_S)
+            await process.answer(AVAILABLE_S)
         assert usage_of(process.pid).used_s > 0, "its caller decides what becomes of it"
     finally:
         await process.end()

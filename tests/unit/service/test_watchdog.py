@@ -100,7 +100,7 @@ LATE = Second(late_s=3.0, passed_s=4.0)
         ([Second(waited_s=None, activity=STOPPED)] * 600, None),
     ],
 )
-def test_what_had_a_chance_and_did_not_move_is_stuck(seconds: Sequence[Second], after: int | None) -> None:
+def test_what_had_time_and_did_not_move_is_stuck(seconds: Sequence[Second], after: int | None) -> None:
     assert stuck_after(seconds) == after
 
 
@@ -135,10 +135,10 @@ def test_a_thread_is_judged_by_what_it_used_and_slept_whenever_it_is_looked_at(s
                 look_s += 1.0
                 # (The wait that goes on is known to a second, and less is counted only for what has ended.)
                 true_s = used_s + slept_s
-                assert true_s - 0.001 <= watchdog.chance_s + 1e-6
-                assert watchdog.chance_s <= true_s + (pending_s or 0.0) + 0.001
+                assert true_s - 0.001 <= watchdog.available_s + 1e-6
+                assert watchdog.available_s <= true_s + (pending_s or 0.0) + 0.001
                 if pending_s is not None and pending_s > 2.0:
-                    assert watchdog.chance_s <= true_s + 1.001
+                    assert watchdog.available_s <= true_s + 1.001
 
 
 def test_it_says_what_it_judged() -> None:

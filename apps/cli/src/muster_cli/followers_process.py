@@ -75,7 +75,7 @@ STARTS = Counter(
 
 # A living child reports once a second. A pause of the garbage collector on a large cluster takes a second or two of
 # processor time.
-CHANCE_S = 20.0
+AVAILABLE_S = 20.0
 # After so long a silence the child gets no requests, because they would wait for its end.
 _HEARD_S = 5.0
 _SOON_S = 0.1
@@ -119,11 +119,11 @@ class FollowersProcess:
         *,
         first: ChildProcess[FromFollowers] | None = None,
         listener: socket.socket | None = None,
-        chance_s: float = CHANCE_S,
+        available_s: float = AVAILABLE_S,
         wait_min_s: float = WAIT_MIN_S,
     ) -> None:
         self._settings, self._log, self._clock, self._parts = settings, bus, clock, tuple(parts)
-        self._chance_s, self._wait_min_s = chance_s, wait_min_s
+        self._available_s, self._wait_min_s = available_s, wait_min_s
         self._listener = listener
         self._spawned: ChildProcess[FromFollowers] | None = first or self._spawn()
         self.front = FrontHandover(lambda: self.is_heard, settings.gateway.stop_grace_s)
@@ -331,7 +331,7 @@ class FollowersProcess:
             self.front.child_began(channel)
             if self._stopping.is_set():
                 channel.send(Stop())
-            return await child.listen(partial(self._take, served), self._chance_s, served.settled)
+            return await child.listen(partial(self._take, served), self._available_s, served.settled)
         finally:
             self._child = self._channel = self._served = self._told = None
             self.front.child_ended()

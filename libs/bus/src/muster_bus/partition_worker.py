@@ -174,7 +174,7 @@ class PartitionWorker:
 
     def progress(self) -> Progress:
         """Returns the worker's progress. Cheap; for health checks and metrics."""
-        idle_s = self._chance_s()
+        idle_s = self._available_s()
         stalled = self.end_offset > self.committed and idle_s > self.settings.stall_after_s
         return Progress(
             partition=self.partition,
@@ -245,7 +245,7 @@ class PartitionWorker:
                 records = await reader.read(self.settings.max_records_fold, _FOLD_READ_S)
                 if reader.position > before:
                     self.moved()
-                elif self._chance_s() > self.settings.fold_stall_s:
+                elif self._available_s() > self.settings.fold_stall_s:
                     state = f"{self.topics.state}[{self.partition}]"
                     raise LogUnavailable(f"{state}: no records from offset {before} on; its end is {end}")
                 guard(fold_all, machine, live, records)
@@ -290,12 +290,12 @@ class PartitionWorker:
         """Records that there was progress, or nothing to do."""
         self._moves += 1
 
-    def _chance_s(self) -> float:
-        """Returns the worker's chance since it moved."""
-        return 0.0 if self._watchdog.moves(self._moves) else self._watchdog.chance_s
+    def _available_s(self) -> float:
+        """Returns the worker's available time since it moved."""
+        return 0.0 if self._watchdog.moves(self._moves) else self._watchdog.available_s
 
     async def _watch(self) -> None:
-        """Counts the worker's chance while it does not move; never returns."""
+        """Counts the worker's available time while it does not move; never returns."""
         loop, allowed_s = asyncio.get_running_loop(), min(self.settings.stall_after_s, self.settings.fold_stall_s)
         while True:
             due_s = loop.time() + in_step_s(look_every_s(allowed_s))

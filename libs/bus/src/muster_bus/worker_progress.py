@@ -24,7 +24,7 @@ class Progress:
     :param position: input offset up to which the machine has applied.
     :param committed: input offset up to which outputs are committed.
     :param end_offset: end of the input when last asked (about once a second).
-    :param idle_s: the worker's chance (``muster_runtime.watchdog``, seconds) since it last folded, committed, or had
+    :param idle_s: the worker's available time (``muster_runtime.watchdog``) since it last folded, committed, or had
         nothing to do.
     :param failures: number since the last commit.
     :param last_error: one line, or "".

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
-from muster_runtime.child_process import BEGIN_CHANCE_S, ChildProcess
+from muster_runtime.child_process import BEGIN_AVAILABLE_S, ChildProcess
 
 from muster_queue_config import compiled, judge_messages
 from muster_queue_config.errors import JudgeBusy, JudgeClosed
@@ -71,7 +71,7 @@ class Reading(Protocol):
 
     async def connect(self) -> Pipe: ...
 
-    async def answer(self, chance_s: float) -> Any:
+    async def answer(self, available_s: float) -> Any:
         """Returns the next message; None: the process has ended. Raises ValueError, and TimeoutError if it is stuck."""
         ...
 
@@ -232,7 +232,7 @@ class Judge:
         self._child = self._start()
         channel = await self._child.connect()
         channel.send(Limits(settings.cpu_s, settings.memory_bytes, _NICE))
-        if not isinstance(await self._child.answer(BEGIN_CHANCE_S), Ready):
+        if not isinstance(await self._child.answer(BEGIN_AVAILABLE_S), Ready):
             raise OSError("the process that reads configurations did not start")
         self._channel = channel
         return channel

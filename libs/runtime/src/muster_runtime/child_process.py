@@ -31,7 +31,7 @@ from muster_runtime.waits import growing_s
 from muster_runtime.watchdog import Usage, patiently, until_stuck
 
 # Processor time that a child may have before its first message. It loads its modules meanwhile, which takes 2 s of it.
-BEGIN_CHANCE_S = 50.0
+BEGIN_AVAILABLE_S = 50.0
 _LAST_WORDS_S = 5.0
 WAIT_MIN_S, _WAIT_MAX_S = 0.5, 30.0
 # After so long a run, the next failure counts as the first one.
@@ -174,19 +174,19 @@ class ChildProcess(Generic[T]):
     async def listen(
         self,
         take: Callable[[T], None],
-        chance_s: float,
+        available_s: float,
         left_behind: Callable[[], Awaitable[None]],
-        begin_chance_s: float = BEGIN_CHANCE_S,
+        begin_available_s: float = BEGIN_AVAILABLE_S,
     ) -> str:
         """Takes the child's messages until the child is gone and ``left_behind`` has returned. Returns how the child
         ended.
 
         :param take: raises ValueError for an invalid message.
-        :param chance_s: a child that sends nothing while it has so much chance (``watchdog.py``) is killed.
-        :param begin_chance_s: the same for its first message.
+        :param available_s: a child that sends nothing for so much available time (``watchdog.py``) is killed.
+        :param begin_available_s: the same for its first message.
         """
         assert self._channel is not None, "connect comes first"
-        watch = asyncio.create_task(self._watch(chance_s, begin_chance_s), name="child-watch")
+        watch = asyncio.create_task(self._watch(available_s, begin_available_s), name="child-watch")
         try:
             # 1. while the child lives
             while (message := await self._channel.receive()) is not None:
@@ -211,14 +211,14 @@ class ChildProcess(Generic[T]):
             code = await asyncio.to_thread(self._process.wait)
         return _ended(code) if why is _ITSELF else why
 
-    async def answer(self, chance_s: float) -> T | None:
+    async def answer(self, available_s: float) -> T | None:
         """Returns the child's next message, for a caller that does not :meth:`listen`; None: the child is gone.
 
-        Raises ValueError for a message that cannot be read, and TimeoutError when the child is stuck: it has so much
-        chance (``watchdog.py``) without an answer.
+        Raises ValueError for a message that cannot be read, and TimeoutError when the child is stuck: it had so much
+        available time (``watchdog.py``) without an answer.
         """
         assert self._channel is not None, "connect comes first"
-        return await patiently(self._channel.receive(), until_stuck(lambda: 0, self.usage, lambda: chance_s))
+        return await patiently(self._channel.receive(), until_stuck(lambda: 0, self.usage, lambda: available_s))
 
     def usage(self) -> Usage:
         """Returns what the child had of the processor."""
@@ -242,12 +242,14 @@ class ChildProcess(Generic[T]):
             self._end.close()
         await asyncio.to_thread(self._process.wait)
 
-    async def _watch(self, chance_s: float, begin_chance_s: float) -> None:
+    async def _watch(self, available_s: float, begin_available_s: float) -> None:
         """Kills a stuck child, because its work is not being done."""
         assert self._channel is not None
-        self.kill(
-            await until_stuck(lambda: self._heard, self.usage, lambda: chance_s if self._heard else begin_chance_s)
-        )
+
+        def allowed_s() -> float:
+            return available_s if self._heard else begin_available_s
+
+        self.kill(await until_stuck(lambda: self._heard, self.usage, allowed_s))
         # A process that it was about to start may keep its end of the pipe open.
         await asyncio.to_thread(self._process.wait)
         await asyncio.sleep(_LAST_WORDS_S)

@@ -2,7 +2,7 @@
 
 A probe that the event loop answered itself would fail while the loop works on something long, and a supervisor would
 end a process that lives. The thread answers at once: 200 while the loop turns, 503 when it has not turned although it
-had much chance (``watchdog.py``). A process that gets no processor, or was stopped for a while, lives.
+had much available time (``watchdog.py``). A process that gets no processor, or was stopped for a while, lives.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Liveness:
     """The thread. The constructor binds the address.
 
     :param address: host:port; port 0: any free one.
-    :param stall_s: the watched loop has stalled if it has had so much chance since it turned.
+    :param stall_s: the watched loop has stalled if it had so much available time since it turned.
     :param field: name of the setting with the address, for errors.
     :ivar port: the port that it listens on.
 
@@ -138,7 +138,7 @@ class Liveness:
         if not self._is_stalled or self._watchdog.moves(self._turns):
             self._is_stalled = False
             return _response("200 OK", {"status": "live"}, method)
-        stalled = {"status": "stalled", "stalled_s": round(self._watchdog.chance_s, 1)}
+        stalled = {"status": "stalled", "stalled_s": round(self._watchdog.available_s, 1)}
         return _response("503 Service Unavailable", stalled, method)
 
 

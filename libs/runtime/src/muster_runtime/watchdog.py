@@ -4,7 +4,7 @@ The terms:
 
 mark
     Anything that is another value after each movement of what is watched: messages heard, a position in a log.
-chance
+available time
     Processor time (seconds) that what is watched used, or could have had, since it last moved. Asleep, or blocked in
     the kernel, it could have had the processor. While it waits in the run queue (other programs have the processor, or
     its control group's share is used up) or is stopped (SIGSTOP, a debugger), it could not.
@@ -12,8 +12,8 @@ lateness
     How much later than planned the watcher itself got to look. A late watcher judges nobody: what is watched may have
     moved, and the watcher has not read it yet.
 
-So a starved program has little chance however long it is silent, and one that hangs has a second of it in each second
-of a machine that is not busy.
+So a starved program has little available time however long it is silent, and one that hangs has a second of it in
+each second of a machine that is not busy.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Reading(NamedTuple):
 class Watchdog:
     """Judges one thing by readings. It has no clock and asks nobody.
 
-    :ivar chance_s: since it moved, as of the last look.
+    :ivar available_s: since it moved, as of the last look.
     :ivar activity: at the last look.
     """
 
@@ -80,7 +80,7 @@ class Watchdog:
         self._mark: Hashable = _NONE
         self._last: Reading | None = None
         # Processor time that it used, and the same with what it could have had: less the wait that goes on.
-        self._used_s = self._had_s = self.chance_s = 0.0
+        self._used_s = self._had_s = self.available_s = 0.0
         self._same_since_s = 0.0
         self.activity = Activity.ASLEEP
 
@@ -89,12 +89,12 @@ class Watchdog:
         if mark == self._mark:
             return False
         self._mark, self._last = mark, None
-        self._used_s = self._had_s = self.chance_s = 0.0
+        self._used_s = self._had_s = self.available_s = 0.0
         return True
 
     def look(self, reading: Reading, allowed_s: float) -> bool:
-        """Takes a reading of something that has not moved since the one before. Tells whether it is stuck: its chance
-        is ``allowed_s`` or more. The first reading after a movement only begins the count.
+        """Takes a reading of something that has not moved since the one before. Tells whether it is stuck: its
+        available time is ``allowed_s`` or more. The first reading after a movement only begins the count.
         """
         last, self._last = self._last, reading
         now, self.activity = reading.usage, reading.usage.activity
@@ -113,19 +113,20 @@ class Watchdog:
         runnable = now.activity is before.activity is Activity.RUNNABLE
         if not runnable or now[:2] != before[:2]:
             self._same_since_s = reading.now_s
-        # 3. no chance while it was stopped, or the watcher late
+        # 3. nothing is available while it was stopped, or the watcher late
         is_late = reading.late_s > LATE_MAX_S
         if is_late or Activity.STOPPED in (now.activity, before.activity):
             waited_s = max(waited_s, passed_s)
         else:
             self._used_s += used_s
         self._had_s = max(self._used_s, self._had_s + passed_s - waited_s)
-        self.chance_s = max(self._used_s, self._had_s - (reading.now_s - self._same_since_s))
-        return not is_late and self.chance_s >= allowed_s
+        self.available_s = max(self._used_s, self._had_s - (reading.now_s - self._same_since_s))
+        return not is_late and self.available_s >= allowed_s
 
     def __str__(self) -> str:
         """Describes what was judged, after the name of what is watched."""
-        return f"did not move in {self.chance_s:.0f} s of processor time that it could have had ({self.activity.value})"
+        available = f"{self.available_s:.0f} s of processor time that it could have had"
+        return f"did not move in {available} ({self.activity.value})"
 
 
 _NONE = object()

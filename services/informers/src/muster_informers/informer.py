@@ -115,7 +115,7 @@ class SharedIndexInformer:
     :param wait_min_s: wait after the first failure of a series; doubled with each failure, up to ``wait_max_s``.
     :param list_timeout_s: a listing that takes longer is abandoned and started again.
     :param sleep: waits for a time; tests give a manual clock's.
-    :param usage: this process's, for watchdogs: all times without an answer are chance (``muster_runtime.watchdog``).
+    :param usage: this process's, for watchdogs: times without an answer are available (``muster_runtime.watchdog``).
     :param log_context: for structlog.
     """
 
@@ -369,11 +369,11 @@ class SharedIndexInformer:
             for watchdog, mark in ((heard, self._heard_at), (listing, self._listing_since)):
                 if not watchdog.moves(mark):
                     watchdog.look(Reading(now_s, now_s - due_s, self._usage()), self._silent_after_s)
-            silent_s = heard.chance_s
+            silent_s = heard.available_s
             metrics.silent_seconds.labels(self.name).set(silent_s if is_listing or self._watching else 0)
             # 1. cut off a listing or a watch that does not end
             if self._attempt is not None and not self._cut:
-                if is_listing and listing.chance_s >= self._list_timeout_s:
+                if is_listing and listing.available_s >= self._list_timeout_s:
                     self._cut = f"no listing within {self._list_timeout_s:g} s"
                 elif self._watching and self._stale_after_s and silent_s >= self._silent_after_s:
                     self._cut = f"silent for {silent_s:.0f} s"

@@ -37,7 +37,7 @@ from muster_core.external.errors import HandlerGone, NotSynced, SettingsWrong
 from muster_core.external.external import ExternalKind, SourceState
 from muster_runtime import logs
 from muster_runtime.channel import Channel
-from muster_runtime.child_process import BEGIN_CHANCE_S, WAIT_MIN_S, ChildProcess, keep_running
+from muster_runtime.child_process import BEGIN_AVAILABLE_S, WAIT_MIN_S, ChildProcess, keep_running
 from muster_runtime.waits import growing_s
 from muster_runtime.watchdog import Usage, until_stuck
 from muster_state.source_codec import SourceNote, encode
@@ -56,7 +56,7 @@ log = structlog.get_logger(__name__)
 # Longer than the child's own time-outs (tasks, writer), shorter than the process's limit for a service.
 STOP_TIMEOUT_S = 8.0
 # Of a child that sends nothing. A living one sends a message every second.
-CHANCE_S = 30.0
+AVAILABLE_S = 30.0
 
 _AGAIN = "it is started again"
 
@@ -79,7 +79,7 @@ class ExternalProcess:
         life: str,
         *,
         wait_min_s: float = WAIT_MIN_S,
-        chance_s: float = CHANCE_S,
+        available_s: float = AVAILABLE_S,
     ) -> None:
         self._gate = judged.gate
         self._tables: dict[str, InformerTable] = judged.tables
@@ -91,7 +91,7 @@ class ExternalProcess:
         self._partitions = tuple(partitions)
         self._life = life
         self._wait_min_s = wait_min_s
-        self._chance_s = chance_s
+        self._available_s = available_s
         self._samples = ChildSamples()
         self._writer: LogWriter | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -255,7 +255,7 @@ class ExternalProcess:
             self._runs.set()
             if self._stopping.is_set():
                 child.tell_to_stop()
-            return await child.listen(self._take, self._chance_s)
+            return await child.listen(self._take, self._available_s)
         finally:
             self._child = None
             if not self._stopping.is_set():
@@ -315,7 +315,7 @@ class ExternalProcess:
     async def _watch_start(self) -> None:
         """Fails the start when the child does not even report that it is late."""
         assert self._first is not None
-        allowed_s = self._settings.sync_timeout_s + BEGIN_CHANCE_S
+        allowed_s = self._settings.sync_timeout_s + BEGIN_AVAILABLE_S
         await until_stuck(lambda: self._told is not None, self.usage, lambda: allowed_s)
         while not self._synced and not self._first.done():
             late = {
@@ -393,7 +393,7 @@ class _Informers:
         """
         self._child.kill(why)
 
-    async def listen(self, take: Callable[[Answered | Told | Sampled | Ended], None], chance_s: float) -> str:
+    async def listen(self, take: Callable[[Answered | Told | Sampled | Ended], None], available_s: float) -> str:
         """Serves the child until it is gone and all its records are on the log. Returns the reason of its end."""
 
         def heard(message: Message) -> None:
@@ -405,7 +405,7 @@ class _Informers:
                 case _:
                     raise ValueError(f"a {type(message).__name__}")
 
-        return await self._child.listen(heard, chance_s, self._log_end.settled)
+        return await self._child.listen(heard, available_s, self._log_end.settled)
 
     async def end(self) -> None:
         """Ends the child and closes the pipe."""

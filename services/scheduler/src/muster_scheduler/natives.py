@@ -305,7 +305,7 @@ class Natives:
                 return (judged[: len(listing)] if begins else None), judged[len(listing) :]
 
         try:
-            # (Its process is ended if it is stuck. So the wait counts its chance, not the time.)
+            # (Its process is ended if it is stuck. So the wait counts its available time.)
             return await patiently(asked(), until_stuck(lambda: 0, handlers.usage, lambda: patience_s))
         except TimeoutError:
             spoken.silent = why

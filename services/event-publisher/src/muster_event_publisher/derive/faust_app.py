@@ -252,7 +252,7 @@ class FaustDerive:
                     self._waiting.pop(partition, None)
 
     async def _watch(self) -> None:
-        """Ends the process when it takes nothing although it has much chance (``muster_runtime.watchdog``)."""
+        """Ends the process when it takes nothing although it has much available time (``muster_runtime.watchdog``)."""
         loop, stall_s = asyncio.get_running_loop(), self.settings.stall_s
         recovery, partitions = Watchdog(), defaultdict[int, Watchdog](Watchdog)
         while True:
@@ -262,9 +262,9 @@ class FaustDerive:
             reading = Reading(now_s, now_s - due_s, self._usage())
             if not recovery.moves(self._recovered) and not self._recovered:
                 if recovery.look(reading, stall_s * _RECOVERY_STALLS):
-                    self._fail(DeriveStalled(f"the states were not read back in {recovery.chance_s:.3g} s"))
+                    self._fail(DeriveStalled(f"the states were not read back in {recovery.available_s:.3g} s"))
                 continue
-            for partition in partitions.keys() - self._waiting.keys():
+            for partition in [each for each in partitions if each not in self._waiting]:
                 del partitions[partition]
             for partition, position in self._waiting.items():
                 watchdog = partitions[partition]

@@ -39,6 +39,7 @@ FORBIDDEN: Mapping[str, frozenset[str]] = {
     "resource": frozenset({"getrusage"}),
     "uuid": frozenset({"uuid1", "uuid4", "uuid6", "uuid7"}),
     "muster_runtime.chance": frozenset({"SYSTEM"}),
+    "muster_runtime.processor_time": frozenset({"own_usage", "usage_of"}),
     "muster_client.chance": frozenset({"SYSTEM"}),
 }
 # All of these modules are forbidden but for these names.
@@ -59,8 +60,11 @@ def _exempt(why: str, *sources: str) -> Exempt:
 _CLI, _BUS, _RUNTIME = "apps/cli/src/muster_cli", "libs/bus/src/muster_bus", "libs/runtime/src/muster_runtime"
 _CLIENT, _REPLAY, _VIEW = "libs/client/src/muster_client", "libs/replay/src/muster_replay", "services/view/src"
 _GATEWAY, _PUBLISHER = "services/gateway/src/muster_gateway", "services/event-publisher/src/muster_event_publisher"
+_INFORMERS = "services/informers/src/muster_informers"
 _COMMAND = "a command that a person waits for: it has no event loop"
 _COMPOSED = "the service gets the system's generator if nobody gives another one"
+_WATCHES = "a watchdog gets this process's use of the processor if nobody gives another one"
+_USAGE = "muster_runtime.processor_time.own_usage"
 _DEFECT = "numbers a defect, for whoever looks for it in the log"
 EXEMPT: Mapping[str, Exempt] = {
     # The sources.
@@ -79,7 +83,11 @@ EXEMPT: Mapping[str, Exempt] = {
     f"{_CLIENT}/events_client.py": _exempt(_COMPOSED, "muster_client.chance.SYSTEM"),
     f"{_GATEWAY}/service.py": _exempt(_COMPOSED, "muster_runtime.chance.SYSTEM"),
     f"{_GATEWAY}/front_end.py": _exempt(_COMPOSED, "muster_runtime.chance.SYSTEM"),
-    "services/scheduler/src/muster_scheduler/app.py": _exempt(_COMPOSED, "muster_runtime.chance.SYSTEM"),
+    "services/scheduler/src/muster_scheduler/app.py": _exempt(_COMPOSED, "muster_runtime.chance.SYSTEM", _USAGE),
+    f"{_BUS}/partition_worker.py": _exempt(_WATCHES, _USAGE),
+    f"{_INFORMERS}/informer.py": _exempt(_WATCHES, _USAGE),
+    f"{_INFORMERS}/service.py": _exempt(_WATCHES, _USAGE),
+    f"{_PUBLISHER}/derive/faust_app.py": _exempt(_WATCHES, _USAGE),
     # Numbers of defects.
     f"{_GATEWAY}/stream.py": _exempt(_DEFECT, "muster_runtime.chance.SYSTEM"),
     f"{_PUBLISHER}/grpc_events.py": _exempt(_DEFECT, "muster_runtime.chance.SYSTEM"),
@@ -88,6 +96,8 @@ EXEMPT: Mapping[str, Exempt] = {
     f"{_BUS}/backends/sqlite_maintenance.py": _exempt("the thread of maintenance", "time.monotonic"),
     f"{_BUS}/backends/sqlite_format.py": _exempt("the id of a log's file, made once", "secrets.token_hex"),
     f"{_BUS}/backends/kafka_reader.py": _exempt("compares what Kafka's client stamped with this", "time.time"),
+    f"{_RUNTIME}/liveness.py": _exempt("watches this process", _USAGE),
+    f"{_RUNTIME}/child_process.py": _exempt("watches a process", "muster_runtime.processor_time.usage_of"),
     f"{_RUNTIME}/tcp_sockets.py": _exempt("runs in the thread of connection_guard.py", "time.sleep"),
     f"{_GATEWAY}/connection_guard.py": _exempt("a thread", "time.monotonic", "time.thread_time"),
     f"{_PUBLISHER}/history/slices.py": _exempt("a thread lets the event loop have the interpreter", "time.sleep"),
@@ -205,6 +215,7 @@ def test_every_exemption_is_needed() -> None:
         ("from random import Random\nRandom()", "random.Random()"),
         ("import os\nos.urandom(8)", "os.urandom"),
         ("from muster_runtime.chance import SYSTEM", "muster_runtime.chance.SYSTEM"),
+        ("from muster_runtime.processor_time import own_usage", "muster_runtime.processor_time.own_usage"),
         ("hash('a')", "hash"),
     ],
 )

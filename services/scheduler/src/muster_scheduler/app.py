@@ -30,6 +30,8 @@ from muster_rest.system_health import TAKE_OVER_S, SchedulerFacts
 from muster_runtime.chance import SYSTEM, new_id, new_uuid
 from muster_runtime.disposal import Disposal
 from muster_runtime.ending import Ending, error_of
+from muster_runtime.processor_time import own_usage
+from muster_runtime.watchdog import Usage
 
 from muster_scheduler import metrics
 from muster_scheduler.dead_letters import without_secrets
@@ -57,15 +59,23 @@ class SchedulerService:
     The constructor raises muster_core.external.errors.SettingsWrong if an informer or event handler cannot be made.
 
     :param chance: makes the ids of allocations, and its own.
+    :param usage: of this process, for watchdogs.
     """
 
     def __init__(
-        self, settings: SchedulerSettings, bus: Log, topics: Topics, clock: Clock, *, chance: Random = SYSTEM
+        self,
+        settings: SchedulerSettings,
+        bus: Log,
+        topics: Topics,
+        clock: Clock,
+        *,
+        chance: Random = SYSTEM,
+        usage: Callable[[], Usage] = own_usage,
     ) -> None:
         self._settings = settings
         self._log = bus
         self._topics = topics
-        self._clock, self._chance = clock, chance
+        self._clock, self._chance, self._usage = clock, chance, usage
         every = tuple(range(topics.partitions))
         self._membership: Membership = Given(settings.partitions or every)
         self._is_grouped = not settings.partitions and isinstance(bus, GroupLog)
@@ -80,7 +90,7 @@ class SchedulerService:
             )
             self._membership = bus.membership(terms, clock)
         # In a group, the informers of a partition live as long as it is owned. Otherwise all of them have one life.
-        whole = Outside(settings.external, bus, topics, clock, settings.partitions or every, chance)
+        whole = Outside(settings.external, bus, topics, clock, settings.partitions or every, chance, usage)
         self._whole = whole if whole.is_empty or not self._is_grouped else None
         self._outside: dict[int, Outside] = {}
         self._steps = Steps(clock.monotonic)
@@ -283,6 +293,7 @@ class SchedulerService:
             partial(decided_report, self._topics, partition),
             self._standbys.pop(partition, None),
             self._contention,
+            self._usage,
         )
         self._workers[partition] = worker
         task = asyncio.create_task(self._run(worker, outside), name=f"scheduler-{partition}")
@@ -316,7 +327,8 @@ class SchedulerService:
             return self._whole
         found = self._outside.get(partition)
         if found is None:
-            found = Outside(self._settings.external, self._log, self._topics, self._clock, (partition,), self._chance)
+            settings, of = self._settings.external, (partition,)
+            found = Outside(settings, self._log, self._topics, self._clock, of, self._chance, self._usage)
             self._outside[partition] = found
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from random import Random
 
 import structlog
@@ -14,6 +14,7 @@ from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
 from muster_runtime.chance import new_uuid
+from muster_runtime.watchdog import Usage
 
 from muster_scheduler.natives import Handlers, Natives, NativeSource
 
@@ -27,6 +28,7 @@ class Outside:
     muster_core.external.errors.SettingsWrong if an informer or event handler cannot be made.
 
     :param chance: makes the id of this life.
+    :param usage: of this process, for watchdogs.
     """
 
     def __init__(
@@ -37,9 +39,10 @@ class Outside:
         clock: Clock,
         partitions: Collection[int],
         chance: Random,
+        usage: Callable[[], Usage],
     ) -> None:
         life = new_uuid(chance)
-        service = ExternalService(settings, bus, topics, clock, partitions, life)
+        service = ExternalService(settings, bus, topics, clock, partitions, life, usage=usage)
         self._service: ExternalService | ExternalProcess = service
         self.is_empty = not (service.tables or service.natives)
         if settings.own_process and not self.is_empty:

@@ -31,6 +31,11 @@ capacities = st.one_of(st.integers(0, 30), st.integers(0, 12 * BLOCK))
 
 
 @settings(max_examples=150)
+def _sum(ring: EventRing) -> int:
+    blocks = [[each] if isinstance(each, bytes) else each for each in ring._blocks.values()]
+    return sum(len(each) for block in blocks for each in block if each is not None)
+
+
 @given(
     capacities,
     st.sampled_from([0, 1, BLOCK - 3, BLOCK, 5 * BLOCK - 1]),
@@ -80,6 +85,7 @@ def test_ring_is_the_end_of_a_list(
     expected = [model[i] for i in range(start, min(start + count, next_id))] if start in model else []
     pieces = ring.pieces(start, count)
     for _ in range(20):
+        assert ring.size_bytes == _sum(ring)
         ring.pack()
     assert ring.slice(start, count) == expected
     assert [v for piece in pieces for v in piece.values()] == expected

@@ -99,6 +99,7 @@ class EventRing:
         self._blocks: dict[int, bytes | list[bytes | None]] = {}
         self._full: deque[int] = deque()
         self._lowest = self._first = 0
+        self._size_bytes = 0
         self._next: int | None = None
         self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_KEPT)
 
@@ -138,11 +139,8 @@ class EventRing:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the events, without Python's overhead per object. Walks over all blocks."""
-        size = 0
-        for block in self._blocks.values():
-            size += len(block) if isinstance(block, bytes) else sum(len(value) for value in block if value is not None)
-        return size
+        """The size of the events, without Python's overhead per object."""
+        return self._size_bytes
 
     def resize(self, capacity: int) -> None:
         """Sets how many ids are held; the newest stay."""
@@ -181,7 +179,8 @@ class EventRing:
             block = self._blocks.get(number)
             if isinstance(block, list):
                 with metrics.RING_PACK_SECONDS.time():
-                    self._blocks[number] = ring_blocks.pack(block)
+                    self._blocks[number] = packed = ring_blocks.pack(block)
+                self._size_bytes += len(packed) - _size_of(block)
                 return True
         return False
 
@@ -218,6 +217,7 @@ class EventRing:
     def _begin_at(self, event_id: int) -> None:
         number, index = divmod(event_id, BLOCK)
         self._blocks = {number: [None] * index}
+        self._size_bytes = 0
         self._full.clear()
         self._lowest = self._next = event_id
 
@@ -243,6 +243,7 @@ class EventRing:
             block = self._blocks.setdefault(number, [])
             assert isinstance(block, list), "the block that is being filled is not packed"
             block += part
+            self._size_bytes += sum(map(len, part))
             if len(block) == BLOCK:
                 self._full.append(number)
             done += len(part)
@@ -260,9 +261,13 @@ class EventRing:
         else:
             gone = [number for number in self._blocks if number < oldest]
         for number in gone:
-            self._blocks.pop(number, None)
+            self._size_bytes -= _size_of(self._blocks.pop(number, b""))
         while self._full and self._full[0] < oldest:
             self._full.popleft()
+
+
+def _size_of(block: bytes | list[bytes | None]) -> int:
+    return len(block) if isinstance(block, bytes) else sum(len(value) for value in block if value is not None)
 
 
 class Signal:

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from prometheus_client import Counter
+
 from muster_bus import metrics
 from muster_bus.backends.memory_faults import Faults, Outcome
 from muster_bus.backends.rules import RecordRules
@@ -120,9 +122,11 @@ class MemoryLog:
         self.faults = faults
         self._specs = specs
         self._clock = clock
+        self._written: dict[str, Counter] = {}  # by topic
 
     async def start(self) -> None:
         for spec in self._specs:
+            self._written[spec.name] = metrics.records_written.labels(spec.name)
             known = self.store.specs.setdefault(spec.name, spec)
             if known.partitions != spec.partitions or known.cleanup != spec.cleanup:
                 raise TopicMismatch(
@@ -201,7 +205,7 @@ class MemoryLog:
             offsets.append(offset)
         for place, new in places.items():
             self.store.tails[place].extend(new)
-            metrics.records_written.labels(place[0]).inc(len(new))
+            self._written[place[0]].inc(len(new))
         return offsets
 
 
@@ -269,6 +273,7 @@ class MemoryReader:
         self._log, self._tail, self._topic, self._partition = log, tail, topic, partition
         self._position = position
         self._closed = False
+        self._count = metrics.records_read.labels(topic).inc
         # With faults: the end of what this reader gets now, the end that it noticed, and when it gets what is between.
         self._shown = self._noticed = 0
         self._due: deque[tuple[float, int]] = deque()
@@ -299,7 +304,7 @@ class MemoryReader:
         assert records is not None, "checked above: the position is not before the first record"
         if records:
             self._position = records[-1].offset + 1
-            metrics.records_read.labels(self._topic).inc(len(records))
+            self._count(len(records))
         return records
 
     async def first_offset(self) -> int:
@@ -339,7 +344,7 @@ class MemoryReader:
         records = compacted.records[start : start + max_records]
         is_last = start + len(records) == len(compacted.records)
         self._position = compacted.until if is_last else records[-1].offset + 1
-        metrics.records_read.labels(self._topic).inc(len(records))
+        self._count(len(records))
         return records
 
     def _compacted(self) -> _Compacted | None:

@@ -120,9 +120,9 @@ def test_a_broken_stream_goes_back_by_the_window_only() -> None:
         assert due is not None
         feed.written(due)
         clock.advance(1.0)
-    assert feed.settled(0.5) == Cursor(4, 13, 4)
-    assert feed.settled(1.5) == Cursor(3, 12, 3)
     assert feed.settled(60.0) == Cursor(1, 10, 1)
+    assert feed.settled(1.5) == Cursor(3, 12, 3)
+    assert feed.settled(0.5) == Cursor(4, 13, 4)
 
 
 def test_a_callback_stream_goes_on_behind_a_gap() -> None:

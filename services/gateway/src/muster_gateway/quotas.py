@@ -166,7 +166,7 @@ class RmCounts:
         own = self._partition_of(rm_id)
         found = [
             *self._known.values(),
-            *(self._under_way[each] for each in self._under_way.keys() - self._known.keys()),
+            *(each for name, each in self._under_way.items() if name not in self._known),
         ]
         others = [name for name, partition in found if partition != own]
         self._under_way[rm_id] = (identity, own)

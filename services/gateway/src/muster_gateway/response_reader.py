@@ -11,9 +11,9 @@ attach
 overflow
     A full queue detaches its feed. Nothing is dropped: the stream continues by catch-up from *seen*.
 broken streams
-    gRPC does not tell which responses a broken client received. So the cursor of a broken stream goes back by a short
-    time (``settled``): a plain client may get some responses twice, but misses none. A client that names the last
-    response it processed gets each once.
+    gRPC does not tell which responses a client received. So the cursor of a broken stream goes back by a short time
+    (``settled``), and that of a plain client is always that far behind, because its gateway may die: it may get some
+    responses twice, but misses none. A client that names the last response it processed gets each once.
 gaps
     An RM's responses of all kinds share one numbering without gaps, and a feed sees the numbers of all kinds. A missing
     number means that retention deleted it: ResponsesLost. Callback streams are an exception: a question as old as that
@@ -196,12 +196,13 @@ class Feed:
         self._written = due.after
 
     def settled(self, window_s: float) -> Cursor:
-        """Returns the cursor before the first write of the last ``window_s``, or the oldest one remembered."""
-        since_s = self._now_s() - window_s
-        for written_s, before in self._recent:
-            if written_s > since_s:
-                return before
-        return self.delivered
+        """Returns the cursor before the first write of the last ``window_s``, or the oldest one remembered. No later
+        call may ask for a longer time: what was before is forgotten.
+        """
+        since_s, recent = self._now_s() - window_s, self._recent
+        while recent and recent[0][0] <= since_s:
+            recent.popleft()
+        return recent[0][1] if recent else self.delivered
 
     def fail(self, error: GatewayError) -> None:
         """Ends the feed with an error. The stream still sends the queued responses."""

@@ -193,6 +193,7 @@ class RmStream:
         self.storing: asyncio.Future[None] | None = None  # set while a position is being stored
         self._feed: Feed | None = None
         self._last_cursor: Cursor | None = None
+        self._resumes = False  # the client names its place
         self._tail: ResponseTail | None = None
         self._said_open = False
         self._ending: Ending[GatewayError] = Ending(f"a stream of kind {kind.name}")
@@ -216,6 +217,7 @@ class RmStream:
         # 1. the stream's RM, and the place where it resumes
         metadata = _metadata(self._context.invocation_metadata())
         resume_after = _resume_after(metadata.get(RESUME_METADATA))
+        self._resumes = resume_after is not None
         self._numbers = numbers_of(metadata)
         first = await self._bind(metadata.get(RM_METADATA))
         self._check_right()
@@ -293,14 +295,27 @@ class RmStream:
     @property
     def is_moving(self) -> bool:
         """Whether the stream has a position to store, or is about to have one."""
-        return self._feed is not None and (self._feed.is_moving or self.pending_move() is not None)
+        feed = self._feed
+        if feed is None:
+            return False
+        return feed.is_moving or self.pending_move() is not None or self._cursor_of(feed) != feed.delivered
 
     def pending_move(self) -> Advance | None:
         """Returns the cursor to store, if it has moved since the last time."""
         if self._feed is None or not self.epoch:
             return None
-        delivered = self._last_cursor or self._feed.delivered
-        return Advance(self.rm_id, self.kind, self.epoch, delivered) if delivered != self.stored else None
+        cursor = self._cursor_of(self._feed)
+        return Advance(self.rm_id, self.kind, self.epoch, cursor) if cursor != self.stored else None
+
+    def _cursor_of(self, feed: Feed) -> Cursor:
+        """The cursor to store. A client that names no number may not have what was written last: this gateway may die,
+        and so may the connection. (A question that is lost passes its deadline, and comes again.)
+        """
+        if self._last_cursor is not None:
+            return self._last_cursor
+        if self._resumes or self.kind is StreamKind.CALLBACK:
+            return feed.delivered
+        return feed.settled(self._parts.settings.resend_window_s)
 
     async def _stop_beside(self) -> None:
         """Ends the tasks beside reading and writing. Never raises."""

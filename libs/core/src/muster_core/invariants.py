@@ -164,7 +164,7 @@ def _check_uses(partition: Partition, pace: Pace) -> Steps:
                     yield
                 for number, value in allocation.shape.items:
                     own[number] = own.get(number, 0) + value
-        for user in {*held, *queue.fair_uses.users}:
+        for user in dict.fromkeys((*held, *queue.fair_uses.users)):
             known = queue.fair_uses.of(user)
             _must(known.held == held.get(user, {}), f"{known} has {known.held}, its allocations {held.get(user)}")
             _must((known.entry is None) == (not known.line), f"{known}: {known.entry} stands for {known.line}")

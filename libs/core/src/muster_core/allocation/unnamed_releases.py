@@ -63,9 +63,9 @@ class UnnamedReleases:
     def _read(self) -> None:
         for name, partition in self._partitions.items():
             for app in partition.apps.values():
-                for key in self._keys & app.asks.keys():
+                for key in sorted(self._keys & app.asks.keys()):
                     self._add(name, key, True, app)
-                for uuid in self._uuids & app.by_uuid.keys():
+                for uuid in sorted(self._uuids & app.by_uuid.keys()):
                     self._add(name, uuid, False, app)
 
     def _add(self, name: str, text: str, is_ask: bool, app: Application) -> None:

@@ -425,7 +425,7 @@ class Gangs:
             return
         for ledger in gang.app.bounds:
             promised = ledger.promised
-            for number in before.keys() | wanted.keys():
+            for number in {**before, **wanted}:
                 left = promised.get(number, 0) - before.get(number, 0) + wanted.get(number, 0)
                 if left:
                     promised[number] = left

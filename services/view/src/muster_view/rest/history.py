@@ -37,7 +37,7 @@ class History:
 
     def take(self, states: Mapping[str, RmState], now_ns: int) -> None:
         """Takes a sample of each RM: O(applications). Drops the samples of RMs that are not registered any more."""
-        for rm_id in self._samples.keys() - states.keys():
+        for rm_id in [each for each in self._samples if each not in states]:
             del self._samples[rm_id]
         for rm_id, state in states.items():
             samples = self._samples.setdefault(rm_id, deque(maxlen=SAMPLES_MAX))

@@ -58,7 +58,8 @@ class Figures:
         state = self._lookup.rm(call) if call.query.get("rm") else None
         rm_id = state.info.rm_id if state is not None else None
         seen = self._seen.setdefault(rm_id, core_metrics.Seen())
-        for gone in self._seen.keys() - self._source.states().keys() - {None}:
+        states = self._source.states()
+        for gone in [each for each in self._seen if each is not None and each not in states]:
             del self._seen[gone]
         of_process_too = self._process_metrics
         by_name = self._settings.queue_metrics_by_name

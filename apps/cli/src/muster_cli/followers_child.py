@@ -16,7 +16,7 @@ import contextlib
 import socket
 import sys
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import structlog
 from muster_bus.clock import Clock, SystemClock
@@ -30,7 +30,7 @@ from muster_runtime import logs
 from muster_runtime.addresses import listen_at
 from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
-from muster_runtime.ending import Ending
+from muster_runtime.ending import first_of
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life
 from muster_runtime.waits import in_step_s
@@ -226,14 +226,9 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         ),
         name="followers",
     )
-    first: Ending[asyncio.Future[Any]] = Ending()
-    for task in (listening, running):
-        first.watch(task, lambda task: task)
     try:
         # 3. stop: keep reading the pipe, for records that are on the way to the log
-        if await first.wait() is listening:
-            listening.result()
-        await running
+        await _ended(listening, running)
     except (StartFailed, ServiceDied) as error:
         if isinstance(error.cause, LogDamaged):  # an operator must decide; another child would meet it, too
             log.error("a follower ended", service=error.service, error=str(error.cause))
@@ -248,6 +243,13 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         await asyncio.gather(listening, telling, running, return_exceptions=True)
         await channel.flush()
     return 0
+
+
+async def _ended(listening: asyncio.Task[NoReturn], running: asyncio.Task[None]) -> None:
+    """Returns when the followers have ended. Raises what ended them, or the end of the pipe: whichever was first."""
+    if await first_of(listening, running) is listening:
+        listening.result()
+    await running
 
 
 async def _listen(

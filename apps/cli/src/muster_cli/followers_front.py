@@ -25,7 +25,7 @@ from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import unreachable
 from muster_runtime.caller import INTERNAL, Caller, current
 from muster_runtime.channel import Channel
-from muster_runtime.ending import Ending
+from muster_runtime.ending import first_of
 from muster_runtime.life import Life
 from muster_runtime.waits import in_step_s
 from starlette.types import Receive, Scope, Send
@@ -264,17 +264,15 @@ class FollowersFront:
     async def _serve(self, front: FrontEnd) -> None:
         """Serves until the gateway stops. Raises the error that ended the front end."""
         ended, closing = asyncio.create_task(front.wait()), asyncio.create_task(self._closing.wait())
-        first: Ending[asyncio.Future[Any]] = Ending()
-        for task in (ended, closing):
-            first.watch(task, lambda task: task)
+        first: asyncio.Future[Any] | None = None
         try:
-            await first.wait()
+            first = await first_of(ended, closing)
         finally:
             closing.cancel()
             await front.stop()
             self._is(FrontState.CLOSED)
             await asyncio.gather(ended, closing, return_exceptions=True)
-        if first.cause is ended:
+        if first is ended:
             ended.result()
 
     def _is(self, state: FrontState) -> None:

@@ -59,6 +59,14 @@ class Ending(Generic[C]):
         task.add_done_callback(ended)
 
 
+async def first_of(*tasks: asyncio.Future[Any]) -> asyncio.Future[Any]:
+    """Returns the task that ended first; of those that end in one turn of the loop, the one that did so first."""
+    first: Ending[asyncio.Future[Any]] = Ending()
+    for task in tasks:
+        first.watch(task, lambda task: task)
+    return await first.wait()
+
+
 def error_of(task: asyncio.Future[Any]) -> BaseException | None:
     """Returns the error that ended a task; None: it has none, or was cancelled."""
     return None if task.cancelled() else task.exception()

@@ -14,7 +14,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogError
@@ -26,7 +26,7 @@ from muster_core.external.errors import NotSynced, SettingsWrong
 from muster_runtime import logs
 from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
-from muster_runtime.ending import Ending
+from muster_runtime.ending import first_of
 
 from muster_informers import samples
 from muster_informers.pipe import (
@@ -213,11 +213,8 @@ async def serve(channel: Channel[Message], clock: Clock) -> None:
         asyncio.create_task(teller.run(), name="teller"),
         asyncio.create_task(_tell_end(service, channel), name="sync"),
     ]
-    first: Ending[asyncio.Future[Any]] = Ending()
-    for task in (received, *beside):
-        first.watch(task, lambda task: task)
     try:
-        (await first.wait()).result()
+        (await first_of(received, *beside)).result()
         # 3. stop: the pipe is still read for answers about records on their way to the log
         received = asyncio.create_task(_stopped(channel, bus, service), name="pipe")
         await service.stop()

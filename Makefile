@@ -141,6 +141,7 @@ test-long: install-dev ## more of the random lives, the bad input and the kills 
 	$(PYTEST) -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_SIMULATION_SEEDS=600 $(PYTEST) -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory mutate-laws
+	@$(MAKE) --no-print-directory mutate-whole
 	MUSTER_BAD_INPUT_EXAMPLES=120 $(PYTEST) -n $(JOBS) --dist loadfile $(BAD_INPUT_TESTS) $(PYTEST_ARGS)
 	MUSTER_EXPORT_EVENTS=60000 $(PYTEST) tests/chaos/test_kill_export.py $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=60 $(PYTEST) tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
@@ -184,6 +185,9 @@ mutate: install-dev ## edits of the core and the fold that no test notices: of f
 
 mutate-laws: install-dev ## edits of the core that the auditors of random lives must notice, each by the law that it breaks
 	$(PYTEST) -n $(JOBS) --dist worksteal $(NOTICE_TESTS) $(PYTEST_ARGS)
+
+mutate-whole: install-dev ## edits of the product that lives of a whole Muster in virtual time must notice, with the seed of each (WHOLE_ARGS='--only standby')
+	@PYTHONPATH=tests nice $(BIN)/python -m virtual.mutants --jobs $(JOBS) $(WHOLE_ARGS)
 
 LIVES = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 

@@ -89,3 +89,11 @@ def test_both_forms_lead_the_same_lives_to_the_byte(features: str) -> None:
     plain, compiled = ([json.loads(line) for line in run(form, *arguments).splitlines()] for form in FORMS.values())
     assert [each["failed"] for each in plain[:-1]] == [""] * LIVES
     assert compiled == plain
+
+
+@pytest.mark.timeout(600)
+def test_a_whole_muster_lives_the_same_in_both_forms_to_the_byte() -> None:
+    code = "from virtual.play import play, stormy; played = play(stormy(11, 60.0)); print(played.asks, played.digest)"
+    plain, compiled = (run(form, "-c", code) for form in FORMS.values())
+    assert int(plain.split()[0]) > 50
+    assert compiled == plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true", help="do not shorten a seed that fails")
     parser.add_argument("--all", action="store_true", help="fail if something that should happen never did")
     options = parser.parse_args()
+    gc.disable()  # (What a run leaves is most of the process, and behind the last one the process ends.)
     counts, failed = Counter[str](), 0
     for seed in range(options.seed, options.seed + options.seeds):
         plan = stormy(seed, options.hours * 3600)
@@ -51,6 +53,10 @@ def main() -> int:
         if played.findings:
             failed += 1
             _tell(played, options)
+        del played
+        if seed + 1 < options.seed + options.seeds:
+            gc.collect()
+    gc.freeze()
     for name, count in sorted(counts.items()):
         print(f"{count:>8}  {name}")
     never = missing(counts, options.hours * options.seeds) if options.all else []

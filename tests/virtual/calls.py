@@ -56,13 +56,14 @@ class Details(NamedTuple):
 class _Pipe:
     """One direction of a call.
 
+    :param is_back: it is that of the answers.
     :ivar is_closed: nothing more comes.
     """
 
-    __slots__ = ("_is_over", "_items", "_line", "_reader", "_size", "_writer", "is_closed")
+    __slots__ = ("_is_back", "_is_over", "_items", "_line", "_reader", "_size", "_writer", "is_closed")
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, line: Line, *, is_back: bool = False) -> None:
+        self._line, self._is_back = line, is_back
         self._items: deque[bytes] = deque()
         self._size = 0
         self._reader: asyncio.Future[None] | None = None
@@ -75,7 +76,7 @@ class _Pipe:
 
     async def put(self, item: bytes) -> bool:
         """Returns when there is room and the item is in. False: the call is over."""
-        while self._size >= WINDOW_BYTES and not self._is_over:
+        while self._is_full() and not self._is_over:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
         if self._is_over:
@@ -91,18 +92,17 @@ class _Pipe:
         while True:
             if self._is_over:
                 return None
-            if not line.is_stopped:
+            if not self._is_stopped():
                 if self._items and line.delay_s > 0:
                     await asyncio.sleep(line.delay_s)
-                if self._items and not line.is_stopped:
+                if self._items and not self._is_stopped():
                     item = self._items.popleft()
                     self._size -= len(item)
-                    if self._writer is not None and not self._writer.done() and self._size < WINDOW_BYTES:
-                        self._writer.set_result(None)
+                    self._make_room()
                     return item
                 if self.is_closed and not self._items:
                     return None
-            if line.is_stopped or (not self._items and not self._is_over):
+            if self._is_stopped() or (not self._items and not self._is_over):
                 self._reader = asyncio.get_running_loop().create_future()
                 await self._reader
 
@@ -120,21 +120,34 @@ class _Pipe:
                 waiter.set_result(None)
 
     def look(self) -> None:
-        """Lets the reader look again."""
+        """Lets the reader look again, and the writer if there is room."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+        self._make_room()
+
+    def _is_stopped(self) -> bool:
+        return self._line.is_stopped or (self._is_back and self._line.is_deaf)
+
+    def _is_full(self) -> bool:
+        return self._size >= WINDOW_BYTES or (self._is_back and self._line.is_clogged)
+
+    def _make_room(self) -> None:
+        if self._writer is not None and not self._writer.done() and not self._is_full():
+            self._writer.set_result(None)
 
 
 class Line:
     """A connection.
 
     :ivar is_stopped: nothing arrives now, in both directions.
+    :ivar is_deaf: nothing reaches the client; what it says arrives.
+    :ivar is_clogged: beside that, its window is full: the server's writes wait.
     :ivar delay_s: each message takes so long.
     """
 
     def __init__(self, network: Network, peer: str, server: Server) -> None:
         self.peer, self.server = peer, server
-        self.is_stopped = self.is_broken = False
+        self.is_stopped = self.is_deaf = self.is_clogged = self.is_broken = False
         self.delay_s = 0.0
         self._network = network
         self.calls: dict[Rpc, None] = {}
@@ -146,7 +159,7 @@ class Line:
 
     def go_on(self) -> None:
         """All arrives again."""
-        self.is_stopped = False
+        self.is_stopped = self.is_deaf = self.is_clogged = False
         self.delay_s = 0.0
         for call in list(self.calls):
             call.requests.look()
@@ -182,7 +195,7 @@ class Rpc:
     ) -> None:
         self.line, self.path, self.ends_s = line, path, ends_s
         self.metadata = tuple((key, value) for key, value in metadata)
-        self.requests, self.responses = _Pipe(line), _Pipe(line)
+        self.requests, self.responses = _Pipe(line), _Pipe(line, is_back=True)
         self.status: Status | None = None
         self.is_cancelled = False  # by the client
         self.has_left = False  # the client, as the server knows
@@ -243,7 +256,7 @@ class Rpc:
 
     def look(self) -> None:
         """The client has read: if the status is behind what it read, it has it now."""
-        if self._coming is not None and self.responses.is_drained and not self.line.is_stopped:
+        if self._coming is not None and self.responses.is_drained and not (self.line.is_stopped or self.line.is_deaf):
             self.lose(self._coming)
 
     # ---- as the server sees it ---------------------------------------------------------------------------------------
@@ -511,10 +524,13 @@ class Channel:
 
     :param names: of servers; the channel stays with one as long as its connection holds.
     :param peer: as servers see it.
+    :param without: metadata that its calls do not have.
     """
 
-    def __init__(self, network: Network, names: Sequence[str], peer: str) -> None:
-        self._network, self._names, self._peer = network, tuple(names), peer
+    def __init__(
+        self, network: Network, names: Sequence[str], peer: str, without: frozenset[str] = frozenset()
+    ) -> None:
+        self._network, self._names, self._peer, self._without = network, tuple(names), peer, without
         self._next = 0
         self.line: Line | None = None
         self._is_closed = False
@@ -559,14 +575,15 @@ class Channel:
 
     def _begin(self, path: str, metadata: Any, timeout: float | None) -> Rpc:
         line = None if self._is_closed else self.connection()
+        metadata = [each for each in metadata or () if each[0] not in self._without]
         loop = asyncio.get_running_loop()
         ends_s = None if timeout is None else loop.time() + timeout
         if line is None:
             nowhere = Line(self._network, self._peer, Server(self._network))
-            rpc = Rpc(nowhere, path, metadata or (), ends_s)
+            rpc = Rpc(nowhere, path, metadata, ends_s)
             later(self._network.delay_s(), rpc.lose, Status(_Code.UNAVAILABLE, _AWAY))
             return rpc
-        rpc = Rpc(line, path, metadata or (), ends_s)
+        rpc = Rpc(line, path, metadata, ends_s)
         line.server.take(rpc)
         return rpc
 

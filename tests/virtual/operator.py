@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from virtual.world import World
 
 EVERY_S = (4.0, 12.0)
+_HEARS_S = 40  # no fault lasts longer
 _LAST = 1500  # events, among which is that of the newest allocation
 PATHS = (
     "/ws/v1/partitions", "/ws/v1/partition/default/queues", "/ws/v1/partition/default/nodes",
@@ -91,7 +92,7 @@ class Operator:
             self._fail(f"read with the position of an answer: {rm_id} is not shown as held={held}: {rows}")
 
     async def _own(self, rm_id: str) -> None:
-        """What an RM has heard is shown to it: no ask of which it heard is pending, and the newest has its event."""
+        """What an RM has heard is shown to it: its allocations, none of them pending, and the event of the newest."""
         rm = self._rms[rm_id]
         position, answered = rm.client.position, set(rm.running)
         newest = next((each.key for each in reversed(rm.heard) if each.what == "new"), None)
@@ -102,6 +103,7 @@ class Operator:
             again = answered & {each["allocationKey"] for each in shown["pending"]} & set(rm.running)
             if again:
                 self._fail(f"read with the position of {rm_id}: shown as pending are {sorted(again)}, which it has")
+        await self._shows_running(rm, position)
         of_it = f"/ws/v1/events/batch?rm={rm_id}"
         last = await self._after(f"{of_it}&count=1", position)
         if last is None:
@@ -111,6 +113,30 @@ class Operator:
             about = {each.get("referenceID") for each in batch.get("EventRecords") or ()}
             if newest not in about:
                 self._fail(f"read with the position of {rm_id}: there is no event of {newest}, of which it heard")
+
+    async def _shows_running(self, rm: VirtualRm, position: str) -> None:
+        if rm.is_adopting:
+            return
+        registrations, has = rm.registrations, list(rm.still_has(rm.running))
+        rows = await self._after(f"/ws/v1/partition/default/nodes?rm={rm.rm_id}", position)
+        if rows is None or rm.registrations != registrations or rm.is_adopting:
+            return
+        shown = {each["allocationKey"] for row in rows for each in row.get("allocations") or ()}
+        missing = [key for key in has if key not in shown]
+        if missing:
+            self.life.task(self._has_ended(rm, missing))
+
+    async def _has_ended(self, rm: VirtualRm, missing: list[str]) -> None:
+        """What is not shown has ended, although its RM may hear of that later."""
+        registrations = rm.registrations
+        for _ in range(_HEARS_S):
+            if not rm.still_has(missing) or rm.registrations != registrations:
+                return
+            await asyncio.sleep(1.0)
+        if not rm.is_adopting:
+            self._fail(
+                f"read with the position of {rm.rm_id}: not shown is what it has: {sorted(rm.still_has(missing))}"
+            )
 
     async def _after(self, path: str, position: str) -> Any:
         """Reads with a position. None: the answer was that it takes too long, or nobody serves."""

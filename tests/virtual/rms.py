@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from chaos.storm.workload import StormRm, configuration, size_of_node
@@ -25,7 +25,7 @@ class VirtualRm(StormRm):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self.registers_again = False
+        self.registers_again = self.is_registering = False
         self.registrations = 0
         self.unconfirmed = 0
         self.confirms = True
@@ -43,7 +43,7 @@ class VirtualRm(StormRm):
 
     async def _register_again(self) -> None:
         """Drops all that waits, and reports the rest: nodes, applications, and what runs."""
-        self.registers_again = False
+        self.registers_again, self.is_registering = False, True
         self.registrations += 1
         if self._reloading is not None:
             await self._reloading
@@ -74,6 +74,16 @@ class VirtualRm(StormRm):
         self._reported |= set(self.running)
         if again:
             await self.client.send_asks(again)
+        self.is_registering = False
+
+    @property
+    def is_adopting(self) -> bool:
+        """Whether Muster may not know yet what runs: the RM registers again, or has just done so."""
+        return self.is_registering or self.registers_again or bool(self._reported)
+
+    def still_has(self, keys: Collection[str]) -> set[str]:
+        """Those of these allocations that it neither ended nor lost."""
+        return {key for key in keys if key in self.running and key not in self._ending}
 
     async def _send_asks(self, items: Sequence[si.Allocation | si.AllocationAsk]) -> None:
         for item in items:

@@ -17,6 +17,7 @@ from virtual import module_state
 from virtual.faults import CALM, STORMY
 from virtual.incarnations import Incarnation
 from virtual.loop import Stuck, VirtualLoop
+from virtual.mutants import MUTANTS
 from virtual.play import Plan, Played, play, stormy
 from virtual.rare import missing
 from virtual.shrink import shrink
@@ -260,6 +261,10 @@ def test_another_finding_is_not_the_same_failure() -> None:
 
     plan = Plan(1, 600.0, 600, faults=tuple(Fault(20.0, "kill", "view") for _ in range(8)))
     assert len(shrink(again(plan), again=again).plan.faults) == 4
+
+
+def test_each_mutant_that_lives_must_notice_is_there() -> None:
+    assert len({each.mutant for each in MUTANTS}) == len(MUTANTS) >= 10
 
 
 def test_what_a_run_did_not_meet_is_named() -> None:

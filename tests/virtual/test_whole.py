@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from chaos.storm.plan import Fault
 
 from virtual.faults import CALM
 from virtual.play import Played, play, stormy
@@ -52,6 +55,23 @@ def test_a_seed_is_the_same_to_the_byte_in_a_fresh_process_under_another_hash_se
         told_by.add(run.stdout.strip())
     assert told_by == {here.digest}
     assert play(stormy(12, 60.0)).digest != here.digest
+
+
+def test_nothing_depends_on_how_fast_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object) -> NoReturn:
+        raise AssertionError("a watchdog asked the system")
+
+    monkeypatch.setattr("muster_runtime.processor_time.usage_of", ask)
+    played = play(stormy(4, 120.0))
+    assert not played.findings, told(played)
+
+
+def test_a_client_that_names_no_position_misses_nothing_when_its_gateway_dies() -> None:
+    """What was written to it and did not arrive comes again from the other gateway."""
+    for second in range(1, 5):
+        deaf, killed = Fault(20.0, "deaf", "rm 0", 6.0, 0.0), Fault(20.0 + second, "kill", "gateway-1", 5.0)
+        played = play(replace(stormy(7, 45.0).without_faults(), faults=(deaf, killed)))
+        assert not played.findings, told(played)
 
 
 def test_what_never_happened_is_named() -> None:

@@ -16,6 +16,7 @@ import grpc
 from chaos.storm.plan import Fault
 
 from virtual.calls import Line, Status, later
+from virtual.world import RESEND_WINDOW_S
 
 if TYPE_CHECKING:
     from virtual.play import RmProcess
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 # How often each kind is in the deck.
 KINDS = {
-    "kill": 5, "restart": 1, "snap": 5, "stop": 2, "slow": 1, "half-close": 1, "away": 2, "silence": 1,
+    "kill": 5, "restart": 1, "snap": 6, "stop": 2, "slow": 1, "half-close": 1, "deaf": 1, "away": 2, "silence": 1,
     "sessions": 1, "flush": 1, "full": 1, "step": 1, "sink": 1, "source": 1, "again": 1, "unconfirmed": 1, "late": 1,
 }  # fmt: skip
 BEGIN_S = 10.0
-GAP_S = (2.5, 7.0)
+GAP_S = (3.1, 8.2)
 _DAY_NS = 86_400 * 10**9
-_RM_KINDS = ("snap", "stop", "slow", "half-close", "again", "unconfirmed", "late")
+_RM_KINDS = ("snap", "stop", "slow", "half-close", "deaf", "again", "unconfirmed", "late")
 
 
 def plan_of(seed: int, seconds: float, processes: Sequence[str], rms: int) -> tuple[Fault, ...]:
@@ -55,6 +56,10 @@ def _drawn(dice: random.Random, kind: str, at_s: float, processes: Sequence[str]
         target = f"rm {dice.randrange(rms)}"
         amount = round(dice.choice((0.01, 0.1, 0.5)), 3) if kind == "slow" else 0.0
         for_s = round(dice.uniform(20.0, 60.0), 3) if kind in ("unconfirmed", "late") else for_s
+        if kind == "deaf":
+            amount = float(dice.randrange(2))
+            share = dice.uniform(1.2, 2.5) if amount else dice.uniform(0.3, 0.9)
+            for_s = round(share * RESEND_WINDOW_S, 3)
     elif kind == "sessions":
         target = dice.choice(gateways)
     elif kind == "silence":
@@ -163,13 +168,18 @@ class Trouble:
         else:
             if fault.kind == "stop":
                 line.stop()
+            elif fault.kind == "deaf":
+                line.is_deaf, line.is_clogged = True, bool(fault.amount)
             else:
                 line.delay_s = fault.amount
             await asyncio.sleep(fault.for_s)
-            if self._dice.random() < 0.3:
+            if line.is_broken:
+                return
+            if fault.kind == "deaf" or self._dice.random() < 0.5:  # what is under way is lost
                 self._count_broken(line)
                 line.snap()
-            line.go_on()
+            else:
+                line.go_on()
 
     async def _half_close(self, line: Line, for_s: float) -> None:
         """One stream says no more, and goes on to hear; then it is lost."""

@@ -32,6 +32,7 @@ from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_informers.settings import ExternalSettings, InformerTable
 from muster_queue_config.judge import Judge
+from muster_runtime.watchdog import Usage
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_view import ViewService
@@ -50,6 +51,7 @@ from virtual.sessions import SessionsOfProcess
 
 BEGAN_NS = 1_750_000_000_000_000_000
 PARTITIONS = 2
+RESEND_WINDOW_S = 9.0  # nothing that was sent is under way for so long (trouble.py)
 _AGAIN_S = (0.2, 2.0)  # a supervisor starts a process again after so long
 
 
@@ -202,6 +204,7 @@ def _gateway(world: World, process: Process, log: Log, clock: SystemClock) -> Ga
         gateway_id=f"{process.name}-{process.lives}",
         view_url="http://view:1",
         publisher_url="http://publisher:1",
+        resend_window_s=RESEND_WINDOW_S,
         health_interval_s=5.0,  # (each asks the view and the publisher, which costs more than most that is decided)
     )
     doors = VirtualDoors(world, process.name, process.life)
@@ -228,7 +231,7 @@ def _scheduler(world: World, process: Process, log: Log, clock: SystemClock) -> 
         worker=WorkerSettings(max_output_records=4000, idle_wait_s=5.0),
         external=world.external,
     )
-    return SchedulerService(settings, log, world.settings.topics(), clock, chance=process.chance())
+    return SchedulerService(settings, log, world.settings.topics(), clock, chance=process.chance(), usage=Usage)
 
 
 def _view(world: World, process: Process, log: Log, clock: SystemClock) -> ViewService:
@@ -342,10 +345,13 @@ class World:
         if not isinstance(error, BusError):
             self.failures.append(f"{self.now_s:.3f} {context['message']}: {error!r}")
 
-    def channel(self, number: int, host: int) -> Channel:
-        """Returns a channel to the gateways, beginning with one of them."""
+    def channel(self, number: int, host: int, without: frozenset[str] = frozenset()) -> Channel:
+        """Returns a channel to the gateways, beginning with one of them.
+
+        :param without: metadata that its calls do not have.
+        """
         names = [self.gateways[(number + step) % len(self.gateways)] for step in range(len(self.gateways))]
-        channel = Channel(self.network, names, f"ipv4:127.0.0.{host}")
+        channel = Channel(self.network, names, f"ipv4:127.0.0.{host}", without)
         self.channels.append(channel)
         return channel
 

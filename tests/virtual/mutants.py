@@ -1,0 +1,150 @@
+"""``make mutate-whole``: mutants of the product, each of which a life in virtual time notices, by a law.
+
+A mutant is one edit of the mutation tool (``mutation/mutants.py``), named by its function and texts. It is in place for
+a whole life, with the seed and the length that are named beside it; the same life without it breaks no law.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import as_source  # noqa: F401  (first)
+from mutation.applying import applied
+from mutation.forks import in_forks
+from mutation.mutants import Mutant, named
+
+from virtual.play import play, stormy
+
+
+@dataclass(frozen=True, slots=True)
+class WholeMutant:
+    """A mutant, and a life that notices it.
+
+    :ivar says: what is broken; ``laws``: those of which one is broken then.
+    :ivar seconds: of virtual time in which the RMs work.
+    :ivar nth: of several mutants with these texts.
+    """
+
+    says: str
+    laws: frozenset[str]
+    seed: int
+    seconds: float
+    module: str
+    function: str
+    before: str
+    after: str
+    nth: int = 0
+
+    @property
+    def mutant(self) -> Mutant:
+        """Raises LookupError if the function is another one now."""
+        return named(self.module, self.function, self.before, self.after, self.nth)
+
+
+def _of(says: str, laws: str, seed: int, seconds: float, place: str, before: str, after: str, nth: int = 0) -> WholeMutant:  # fmt: skip  # noqa: E501
+    module, _, function = place.partition(":")
+    return WholeMutant(says, frozenset(laws.split(", ")), seed, seconds, module, function, before, after, nth)
+
+
+MUTANTS: tuple[WholeMutant, ...] = (
+    _of(
+        "repeated messages are taken twice", "one answer", 1, 150.0,
+        "muster_state.sent:SentMessages.take", "return False", "return True",
+    ),
+    _of(
+        "a standby skips what comes when it is warm", "run, response numbers, running", 1, 200.0,
+        "muster_bus.standby:Standby._follow", "await self._fold(machine, live, records)", "pass",
+    ),
+    _of(
+        "a response counts as sent before it is written", "heard, one answer", 42, 80.0,
+        "muster_gateway.response_reader:Feed.delivered",
+        "self._written if self._queue or self._writing else self._seen",
+        "self._seen if self._queue or self._writing else self._written",
+    ),
+    _of(
+        "a broken stream keeps its cursor", "heard, one answer", 45, 80.0,
+        "muster_gateway.response_reader:Feed.settled", "self._now_s() - window_s", "self._now_s() + window_s",
+    ),
+    _of(
+        "a request that the log did not take is passed over", "run, one answer", 1, 200.0,
+        "muster_gateway.stream:RmStream._appended", "self.end(append_error(error))", "pass",
+    ),
+    _of(
+        "a release is not told", "running, one answer", 1, 60.0,
+        "muster_core.allocation.releases:Releases.release",
+        "out.facts.append(released(state, allocation, termination, message))", "pass",
+    ),
+    _of(
+        "the events of a release are lost", "sums, recount", 1, 60.0,
+        "muster_core.allocation.releases:Releases.tell_gone", "...", "return None",
+    ),
+    _of(
+        "quotas and limits do not hold", "limits", 1, 150.0,
+        "muster_core.allocation.limit_checks:LimitChecks.over_limit", "...", "return None",
+    ),
+    _of(
+        "a rejection is not told", "one answer, run", 1, 60.0,
+        "muster_core.requests.item_checks:reject",
+        "out.facts.append(RejectedAsk(item.key, item.app_id, reason, asked))", "pass",
+    ),
+    _of(
+        "an exporter goes on at the end of the log", "history", 1, 200.0,
+        "muster_event_publisher.history.exporter:Exporter._resume_at", "min(progress.end, end)",
+        "max(progress.end, end)", 1,
+    ),
+    _of(
+        "a read does not wait for its position", "process", 1, 200.0,
+        "muster_view.following:PartitionFollower.wait_included", "...", "return None",
+    ),
+)  # fmt: skip
+
+
+def lived(mutant: WholeMutant) -> dict[str, Any]:
+    """Plays its life with the mutant in place. Raises NotApplicable, LookupError."""
+    began_s = time.process_time()
+    with applied(mutant.mutant):
+        played = play(stormy(mutant.seed, mutant.seconds))
+    return {
+        "laws": sorted({each.law for each in played.findings}),
+        "cpu_s": round(time.process_time() - began_s, 1),
+        "first": played.story()[:1],
+    }
+
+
+def main(words: Sequence[str]) -> int:
+    """0: each was noticed."""
+    parser = argparse.ArgumentParser(prog="make mutate-whole", description=__doc__)
+    parser.add_argument("--only", default="", help="those whose text contains this")
+    parser.add_argument("--seed", type=int, help="a life of this seed, not of that beside the mutant")
+    parser.add_argument("--seconds", type=float, help="and of this length")
+    parser.add_argument("--jobs", type=int, default=2)
+    asked = parser.parse_args(words)
+    chosen = [each for each in MUTANTS if asked.only in each.says]
+    pieces = []
+    for each in chosen:
+        seed = each.seed if asked.seed is None else asked.seed
+        seconds = asked.seconds or each.seconds
+        of_life = WholeMutant(each.says, each.laws, seed, seconds, *_place(each))
+        pieces.append(lambda _, of_life=of_life: lived(of_life))
+    missed = 0
+    for number, given, how in in_forks(pieces, asked.jobs):
+        mutant, told = chosen[number], given or {"laws": [how], "cpu_s": 0.0, "first": []}
+        noticed = bool(mutant.laws & set(told["laws"]))
+        missed += not noticed
+        what = "noticed" if noticed else "NOT noticed"
+        print(f"{mutant.says}: {what}, {told['cpu_s']} s of a core; broken laws: {', '.join(told['laws']) or 'none'}")
+        print("".join(f"    {line}\n" for line in told["first"]), end="", flush=True)
+    return 1 if missed else 0
+
+
+def _place(of: WholeMutant) -> tuple[str, str, str, str, int]:
+    return of.module, of.function, of.before, of.after, of.nth
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

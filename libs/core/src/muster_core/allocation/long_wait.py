@@ -551,7 +551,7 @@ class LongWait:
                     self._stuck[group] = None
         unreported, self._unreported = self._unreported, {}
         for waitlist in unreported:
-            if reports.are_enough:
+            if reports.are_enough():
                 self._unreported[waitlist] = None
                 continue
             if waitlist.wait_point is not no_node:
@@ -560,12 +560,12 @@ class LongWait:
                 self._unreported[waitlist] = None
                 continue
             for group in list(islice(self._waiting.parking.unreported.get(waitlist, ()), reports.left)):
-                if reports.are_enough:
+                if reports.are_enough():
                     break
                 yield from self._report_group(waitlist, group, reports, out, now_ns)
-            if reports.are_enough:
+            if reports.are_enough():
                 self._unreported[waitlist] = None
-        if reports.are_enough and (self._stuck or self._unreported):
+        if reports.are_enough() and (self._stuck or self._unreported):
             self._report_at(now_ns + REPORT_REST_NS)
 
     def _report_group(self, waitlist: Waitlist, group: AskGroup, reports: _Reports, out: Outcome, now_ns: int) -> Steps:
@@ -593,7 +593,7 @@ class LongWait:
                 out.facts.append(TooSmallCluster(self._state.name, ask.app.app_id, ask.key, now_ns, said))
                 work += len(ask.demand.tags) // _TAGS_OF_A_REPORT
             is_over = reports.add(work)
-            if reports.are_enough:
+            if reports.are_enough():
                 break
             if is_over:
                 yield
@@ -613,7 +613,6 @@ class _Reports:
         self.left = REPORTS_MAX
         self._pace = Pace(SOME)
 
-    @property
     def are_enough(self) -> bool:
         return self.left <= 0
 

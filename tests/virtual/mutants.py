@@ -53,7 +53,7 @@ def _of(says: str, laws: str, seed: int, seconds: float, place: str, before: str
 
 MUTANTS: tuple[WholeMutant, ...] = (
     _of(
-        "repeated messages are taken twice", "one answer", 1, 150.0,
+        "repeated messages are taken twice", "one answer", 50, 80.0,
         "muster_state.sent:SentMessages.take", "return False", "return True",
     ),
     _of(
@@ -98,8 +98,9 @@ MUTANTS: tuple[WholeMutant, ...] = (
         "max(progress.end, end)", 1,
     ),
     _of(
-        "a read does not wait for its position", "process", 1, 200.0,
-        "muster_view.following:PartitionFollower.wait_included", "...", "return None",
+        "a read does not wait for its position", "process", 1, 250.0,
+        "muster_runtime.positions:PositionWaits._has_all",
+        "return all((shown.includes(stamp) for shown, _, stamp in stamps))", "return True",
     ),
 )  # fmt: skip
 

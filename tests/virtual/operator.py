@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EVERY_S = (4.0, 12.0)
 _HEARS_S = 40  # no fault lasts longer
 _LAST = 1500  # events, among which is that of the newest allocation
+_WHAT = ("read", "read", "read", "pause", "list", "why", "dump", "follow", "own", "own", "own", "own")
 PATHS = (
     "/ws/v1/partitions", "/ws/v1/partition/default/queues", "/ws/v1/partition/default/nodes",
     "/ws/v1/partition/default/usage/users", "/ws/v1/events/batch?count=200", "/ws/v1/explain/summary",
@@ -46,7 +47,7 @@ class Operator:
         while True:
             await asyncio.sleep(self._dice.uniform(*EVERY_S))
             rm_id = self._dice.choice(list(self._rms))
-            what = self._dice.choice(("read", "read", "read", "pause", "list", "why", "dump", "follow", "own", "own"))
+            what = self._dice.choice(_WHAT)
             try:
                 async with asyncio.timeout(60.0):
                     await getattr(self, f"_{what}")(rm_id)

@@ -29,9 +29,9 @@ def told(played: Played) -> str:
 def test_no_law_is_broken_under_all_faults(seed: int) -> None:
     played = play(stormy(seed, SECONDS))
     assert not played.findings, told(played)
-    assert played.counts["deaths"] > 2
+    assert played.counts["deaths"] >= 1
     assert played.counts["streams broken"] > 10
-    assert played.asks > 400
+    assert played.asks > 300
 
 
 def test_without_faults_nothing_is_lost_and_nothing_ends() -> None:

@@ -205,6 +205,7 @@ def _gateway(world: World, process: Process, log: Log, clock: SystemClock) -> Ga
         view_url="http://view:1",
         publisher_url="http://publisher:1",
         resend_window_s=RESEND_WINDOW_S,
+        cursor_flush_ms=500.0,
         health_interval_s=5.0,  # (each asks the view and the publisher, which costs more than most that is decided)
     )
     doors = VirtualDoors(world, process.name, process.life)

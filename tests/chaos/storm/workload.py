@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -290,7 +291,8 @@ class StormRm:
         if not open_apps:
             return
         # Asks that wait are not heaped up: there is more to see where things come and go.
-        waiting = len(self.asked) - self._answered - len(self.withdrawn())
+        withdrawn = len(self._ending) - sum(key in self._ending for key in self.running)
+        waiting = len(self.asked) - self._answered - withdrawn
         wanted = self._pace * TICK_S * self._slower
         count = int(wanted) + (self._dice.random() < wanted % 1)
         if waiting > 400:
@@ -319,16 +321,14 @@ class StormRm:
             )
         await self.client.send_asks(items)
 
-    def withdrawn(self) -> set[str]:
-        return {key for key in self._ending if key not in self.running}
-
     async def _end_some(self) -> None:
         """Ends the oldest allocations above the number that it keeps; now and then an ask that waits."""
         free = [key for key in self.running if key not in self._ending and key.startswith("ask")]
         ended = free[: max(0, len(free) - RUNNING)]
         ended += [key for key in free[len(ended) :] if self._dice.random() < 0.03]
         if self._dice.random() < 0.2:
-            recent = [key for key in list(self.asked)[-50:] if key not in self.running and key not in self._ending]
+            newest = list(islice(reversed(self.asked), 50))[::-1]
+            recent = [key for key in newest if key not in self.running and key not in self._ending]
             if recent:
                 ended.append(recent[self._dice.randrange(len(recent))])
         await self._release(ended)

@@ -142,7 +142,7 @@ async def asked(lives: list[Life], **settings: Any) -> AsyncIterator[httpx.Async
         TOPICS,
         SystemClock(),
         sinks=(),
-        extra_routes=usage.routes,
+        usage=usage,
     )
     feeder = Feeder(log, TOPICS)
     for part in (derive, usage):

@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 from muster_si.positions import (
@@ -112,6 +113,12 @@ class PositionWaits:
         self._log = b""
         self._waiting: Counter[str] = Counter()
 
+    def of(self, service: str, shown: Sequence[Shown]) -> PositionWaits:
+        """Returns the waits for something else that the same process shows. All count together."""
+        waits = copy(self)
+        waits._service, waits._shown = service, shown
+        return waits
+
     @property
     def waiting(self) -> int:
         """How many reads wait."""
@@ -148,11 +155,11 @@ class PositionWaits:
         """Lets a request wait for the position that it names, if it names one. Returns False if the request is over:
         it got its refusal, or its client has left.
         """
-        after = b",".join(value for name, value in scope["headers"] if name == _AFTER)
+        after, wait = position_given(scope["headers"])
         if not after:
             return True
         try:
-            wait_s, stamps = seconds(_header(scope, _WAIT)), await self._stamps(after.decode("latin-1"))
+            wait_s, stamps = seconds(wait), await self._stamps(after)
             if self._has_all(stamps):
                 return True
             waiting = self._wait(stamps, wait_s, _caller_of(scope))
@@ -256,6 +263,17 @@ def wait_of(text: str, left_s: float | None) -> float | None:
         return wait_s
     left_s = before_deadline_s(left_s, _EARLIER_S)
     return left_s if wait_s is None else min(wait_s, left_s)
+
+
+def position_given(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
+    """Returns the position that a request names, and how long its client waits, as it says; "" for what is absent."""
+    after, wait = list[str](), ""
+    for name, value in headers:
+        if name == _AFTER:
+            after.append(value.decode("latin-1"))
+        elif name == _WAIT:
+            wait = value.decode("latin-1")
+    return ",".join(after), wait
 
 
 def _caller_of(scope: Scope) -> str:

@@ -54,7 +54,7 @@ def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
     view.asks(publisher.asgi, publisher.damaged)
     parts: list[running.Part] = [running.Part("view", view), running.Part("event-publisher", publisher)]
     checks: dict[Part, ServiceCheck] = {Part.VIEW: view.facts, Part.PUBLISHER: publisher.service_facts}
-    derive = PlainDerive(settings.derive, bus, topics, clock) if derives(settings) else None
+    derive = PlainDerive(settings.derive, bus, topics, clock, is_urgent=view.is_late) if derives(settings) else None
     parts += [running.Part("derive", derive)] if derive else []
     parts += [running.Part("usage", usage)] if usage else []
     derived = [each for each in (derive, usage) if each is not None]

@@ -39,7 +39,7 @@ from muster_rest.system_health import ServiceCheck
 from muster_runtime import whose
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.go_json import error_body
-from muster_runtime.life import until
+from muster_runtime.life import until, wait_disconnected
 from muster_runtime.positions import PositionWaits
 from muster_runtime.reach import reach_of
 from prometheus_client import generate_latest
@@ -414,14 +414,8 @@ async def until_gone(request: Request, work: Callable[[], Awaitable[ASGIApp]]) -
     async def make() -> None:
         made[:] = [await work()]
 
-    await until(make(), _gone(request))
+    await until(make(), wait_disconnected(request.receive))
     return made[0]
-
-
-async def _gone(request: Request) -> None:
-    """Returns when the client has left."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

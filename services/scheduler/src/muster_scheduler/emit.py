@@ -185,7 +185,7 @@ class Emitter:
 
     def expect_outcome(self) -> None:
         """Gives the next answer the stamp of an outcome that is still to be written."""
-        self._stamps.take_step()
+        self._stamps.note_step()
 
     def admin_result(self, result: pb.AdminResult, *, is_change: bool = False) -> OutRecord:
         """Returns the answer to an operator's command. It has no sequence.

@@ -294,7 +294,7 @@ class PartitionFollower:
             if is_rm_state_key(record.key):  # the first of a transaction: its counts are those after it
                 self._count(folder, record)
             if self._awaited and self.stamp < self._awaited[0] <= folder.stamps.folded:
-                await self._let_read(slice_)
+                await self._wake_readers(slice_)
             elif slice_.used_up():
                 await self._rest(slice_)
         if records:
@@ -310,7 +310,7 @@ class PartitionFollower:
         goes_on = self._awaited or (self._is_wanted() and not self._gate.is_awaited())
         await slice_.rest(0.0 if goes_on else _IDLE_PAUSE_SLICES * slice_s)
 
-    async def _let_read(self, slice_: Slice) -> None:
+    async def _wake_readers(self, slice_: Slice) -> None:
         """Shows the state between two transactions to the reads that wait for it."""
         self.version += 1
         self._note_stamp()

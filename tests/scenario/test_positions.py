@@ -10,6 +10,7 @@ import asyncio
 import random
 import re
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -218,6 +219,10 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield it
 
 
+def stamps_in(position: str) -> list[Stamp]:
+    return list(Position.parse(position).stamps.values())
+
+
 async def allocations_counted(world: World, app: str, after: str) -> int:
     """The allocations in an application's usage."""
     found = await world.get("/ws/v1/usage", after, kind="application", name=app)
@@ -231,6 +236,11 @@ async def audited(world: World, action: str, after: str) -> int:
         read = [entry["id"] async for entries in client.read(AuditQuery(action=action)) for entry in entries]
     assert [each["id"] for each in page["entries"]] == read
     return len(read)
+
+
+@pytest.fixture
+def log_settings_of(request: pytest.FixtureRequest, tmp_path: Path) -> LogSettings:
+    return log_settings(request, tmp_path)
 
 
 on_every_log = pytest.mark.parametrize("world", LOGS, indirect=True)
@@ -421,6 +431,27 @@ async def test_every_read_takes_a_position(world: World) -> None:
     }
 
 
+async def test_a_read_without_a_position_is_as_it_was(world: World) -> None:
+    """Clients of YuniKorn's interface get the same bytes, and no header of positions."""
+    rm = Rm(world)
+    async with rm.client as client:
+        await client.register()
+        await client.send_nodes([node("n1", {"vcore": 1000})])
+        await client.send_applications([application("x", "root.a")])
+        await eventually(lambda: "x" in rm.accepted)
+        await rm.asks("x", "k1")
+        await eventually(lambda: "k1" in rm.allocated)
+        app = f"{P}/queue/root.a/application/x"
+        for path in ("/ws/v1/partitions", f"{P}/queues", f"{P}/nodes", app, f"{P}/usage/users", "/ws/v1/events/batch"):
+            included, plain = [
+                await world.http.get(path, params={"rm": RM}, headers=headers)
+                for headers in ({"Muster-After": rm.allocated["k1"]}, {})
+            ]
+            assert (plain.status_code, plain.content) == (included.status_code, included.content), path
+            assert plain.headers.keys() == included.headers.keys()
+            assert not [name for name in plain.headers if name.startswith("muster-")]
+
+
 async def test_a_stream_of_events_begins_behind_its_position(world: World) -> None:
     rm = Rm(world)
     async with rm.client as client:
@@ -439,17 +470,25 @@ async def test_a_stream_of_events_begins_behind_its_position(world: World) -> No
             assert f"k{number}" in {each.get("referenceID") for each in batch["EventRecords"]}
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_each_answer_is_shown_in_any_life(seed: int, tmp_path: Path) -> None:
+LIVES = [
+    *(("memory", seed) for seed in range(5)),
+    ("sqlite", 5),
+    pytest.param("kafka", 6, marks=pytest.mark.kafka),
+]
+
+
+@pytest.mark.parametrize(("log_settings_of", "seed"), LIVES, indirect=["log_settings_of"])
+async def test_each_answer_is_shown_in_any_life(log_settings_of: LogSettings, seed: int, tmp_path: Path) -> None:
     """Random requests, commands, restarts and take-overs; after each answer, a read with its position shows it."""
-    rng, settings = random.Random(seed), LogSettings(backend="memory", partitions=2)
-    async with world_on(settings, tmp_path, seed=seed) as world:
+    rng = random.Random(seed)
+    async with world_on(log_settings_of, tmp_path, seed=seed) as world:
         rm, checked = Rm(world, rng.choice(("current", "previous"))), 0
         async with rm.client as client:
             await client.register()
             await client.send_nodes([node("n0", {"vcore": 10_000_000})])
             await eventually(lambda: "n0" in rm.nodes)
             apps: list[str] = []
+            asked, drains = Counter[str](), 0
             for turn in range(25):
                 match rng.randrange(7):
                     case 0 | 1 if len(apps) < 5:
@@ -465,11 +504,16 @@ async def test_each_answer_is_shown_in_any_life(seed: int, tmp_path: Path) -> No
                         key = rng.choice(keys)
                         assert key in await world.allocated(app, rm.allocated[key])
                         assert (app, key) in await _events(world, rm.allocated[key])
+                        asked[app] += len(keys)
+                        newest = max((rm.allocated[each] for each in keys), key=stamps_in)
+                        assert await allocations_counted(world, app, newest) == asked[app]
                     case 5:
                         drained = rng.random() < 0.5
                         await world.admin.drain_node(RM, "n0", schedulable=not drained)
                         (shown,) = await world.get(f"{P}/nodes", world.admin.position)
                         assert shown["schedulable"] is not drained
+                        drains += drained
+                        assert await audited(world, "drain", world.admin.position) == drains
                         await world.admin.drain_node(RM, "n0", schedulable=True)
                     case _:
                         await (world.take_over() if rng.random() < 0.5 else world.restart())

@@ -142,7 +142,7 @@ def bound(settings: MusterSettings, gateway: Gateway) -> tuple[str, str]:
 
 def _paced(composed: Composed[MusterSettings]) -> MusterSettings:
     """Sets the followers' pace, unless the user did: in a process of their own, usage has a larger share of the
-    processor; beside the scheduler, the view folds in short slices whoever waits.
+    processor; beside the scheduler, the view folds in short slices even while a read waits.
     """
     settings, origins = composed.values, composed.origins
     if settings.process.followers_own_process and ("derive", "processor_share") not in origins:

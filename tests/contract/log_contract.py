@@ -207,6 +207,17 @@ class LogContract:
         assert await reader.end_offset() == last + 1
         assert await reader.first_offset() <= last
 
+    async def test_the_written_end_is_behind_each_record_of_a_transaction_that_was_seen(
+        self, bus: Log, topics: Topics
+    ) -> None:
+        owner = await bus.take_over("test", topics.requests, 0)
+        await owner.commit([OutRecord(topic, 0, b"k", b"v") for topic in (topics.state, topics.events)], None)
+        await drain(await bus.reader(topics.state, 0), 1)
+        reader = await bus.reader(topics.events, 0)
+        end = await reader.written_end()
+        (record,) = await drain(reader, 1)
+        assert end > record.offset
+
     async def test_a_waiting_reader_is_woken(self, bus: Log, topics: Topics) -> None:
         readers = [await bus.reader(topics.events, 0) for _ in range(3)]
         waiting = [asyncio.create_task(drain(reader, 1)) for reader in readers]

@@ -11,8 +11,9 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import pytest
@@ -126,17 +127,26 @@ class Rig:
         return found
 
 
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    tokens = tmp_path / "token"
+R = TypeVar("R", bound=Rig)
+
+
+@asynccontextmanager
+async def running(kind: type[R], directory: Path) -> AsyncIterator[R]:
+    tokens = directory / "token"
     tokens.write_text(OPS)
-    one = Rig(tmp_path / "data", tokens)
+    one = kind(directory / "data", tokens)
     try:
         async with asyncio.timeout(WITHIN_S):
             await one.start()
         yield one
     finally:
         await one.stop()
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with running(Rig, tmp_path) as one:
+        yield one
 
 
 def leave(port: int, count: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from integration.test_followers_front import OPS, OURS, WITHIN_S, Rig
+from integration.test_followers_front import OPS, OURS, WITHIN_S, Rig, running
 from muster_bus.clock import SystemClock
 from muster_client import Callbacks, ClientSettings, RmClient, application, ask, node
 from muster_client.access import Access
@@ -43,15 +43,8 @@ class Whole(Rig):
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Whole]:
-    tokens = tmp_path / "token"
-    tokens.write_text(OPS)
-    one = Whole(tmp_path / "data", tokens)
-    try:
-        async with asyncio.timeout(WITHIN_S):
-            await one.start()
+    async with running(Whole, tmp_path) as one:
         yield one
-    finally:
-        await one.stop()
 
 
 async def test_reads_of_the_followers_process_show_what_a_client_was_told(rig: Whole) -> None:

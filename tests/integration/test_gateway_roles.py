@@ -52,7 +52,7 @@ class Front:
         self.view = ViewService(ViewSettings(http_address=""), self.log, topics, clock)
         usage = UsageRest(DeriveSettings(), self.log, topics)
         settings = PublisherSettings(http_address="")
-        self.publisher = PublisherService(settings, self.log, topics, clock, extra_routes=usage.routes)
+        self.publisher = PublisherService(settings, self.log, topics, clock, usage=usage)
         chosen = GatewaySettings.model_validate(
             {"grpc_address": "127.0.0.1:0", "http_address": "127.0.0.1:0", "tokens": TOKENS, "stop_grace_s": 0.5}
         )

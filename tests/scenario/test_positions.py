@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -25,14 +27,21 @@ from muster_bus.topics import Topics
 from muster_client import Callbacks, RmClient, application, ask, node, previous_ask, release
 from muster_client.access import Access
 from muster_client.admin import AdminClient
+from muster_client.audit_client import AuditClient, AuditQuery
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import EventsClient
 from muster_client.metrics_client import MetricsClient
 from muster_event_publisher.app import PublisherService
+from muster_event_publisher.derive.plain import PlainDerive
+from muster_event_publisher.derive.rest import UsageRest
+from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
+from muster_proto.muster.v1 import callbacks_pb2
+from muster_rest import openapi
+from muster_rest.services import through_the_gateway
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_si.positions import Position, Stamp, log_digest
@@ -158,10 +167,20 @@ async def world_on(
         chosen = {"fresh_wait_s": 0, "whole_wait_s": 0, "positions": {"wait_s": PATIENCE_S}, **(view or {})}
         it.view = ViewService(ViewSettings(http_address="", **chosen), late, it.topics, clock)
         await it.view.start()
+        derived = DeriveSettings(batch_wait_s=0.0, fan_out=False)
+        derive, usage = PlainDerive(derived, late, it.topics, clock), UsageRest(derived, late, it.topics)
         it.publisher = PublisherService(
-            PublisherSettings(http_address="", positions=chosen["positions"]), late, it.topics, clock, default_rm=""
+            PublisherSettings(http_address="", positions=chosen["positions"]),
+            late,
+            it.topics,
+            clock,
+            default_rm="",
+            usage=usage,
         )
         await it.publisher.start()
+        for part in (derive, usage):
+            await part.start()
+            stack.push_async_callback(part.stop)
         gateway = GatewaySettings(
             grpc_address="127.0.0.1:0",
             http_address="127.0.0.1:0",
@@ -200,6 +219,30 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield it
 
 
+def stamps_in(position: str) -> list[Stamp]:
+    return list(Position.parse(position).stamps.values())
+
+
+async def allocations_counted(world: World, app: str, after: str) -> int:
+    """The allocations in an application's usage."""
+    found = await world.get("/ws/v1/usage", after, kind="application", name=app)
+    return sum(window["allocations"] for each in found["usage"] for window in each["windows"])
+
+
+async def audited(world: World, action: str, after: str) -> int:
+    """The number of an action's entries, which a page and a call have."""
+    page = await world.get("/ws/v1/audit", after, action=action)
+    async with AuditClient(f"127.0.0.1:{world.gateway.grpc_port}", access=Access(after=after)) as client:
+        read = [entry["id"] async for entries in client.read(AuditQuery(action=action)) for entry in entries]
+    assert [each["id"] for each in page["entries"]] == read
+    return len(read)
+
+
+@pytest.fixture
+def log_settings_of(request: pytest.FixtureRequest, tmp_path: Path) -> LogSettings:
+    return log_settings(request, tmp_path)
+
+
 on_every_log = pytest.mark.parametrize("world", LOGS, indirect=True)
 
 
@@ -235,6 +278,7 @@ async def test_a_read_shows_what_its_client_was_told(world: World, generation: s
             for key in keys:
                 assert key in await world.allocated(app, rm.allocated[key])
             assert {(app, key) for key in keys} <= await _events(world, rm.allocated[keys[-1]])
+            assert await allocations_counted(world, app, rm.allocated[keys[-1]]) == len(keys)
             # 4. releases
             await client.send_releases([release(app, keys[0])])
             await eventually(lambda keys=keys: keys[0] in rm.released)
@@ -249,11 +293,13 @@ async def test_a_read_shows_what_its_client_was_told(world: World, generation: s
 async def test_an_operators_change_is_in_the_reads_after_it(world: World) -> None:
     async with Rm(world).client as client:
         await client.register()
-        for paused in (True, True, False):  # the second one changes nothing
+        for number, paused in enumerate((True, True, False)):  # the second one changes nothing
             await (world.admin.pause(RM, "x") if paused else world.admin.resume(RM))
             world.admin.after = world.admin.position
             (shown,) = await world.admin.list_resource_managers(RM)
             assert shown.held is paused
+            action, expected = ("pause", number + 1) if paused else ("resume", 1)
+            assert await audited(world, action, world.admin.position) == expected
         operated = await world.http.post(
             "/ws/v1/operate/pause", params={"rm": RM, "reason": "y"}, headers={"X-Muster-Operate": "1"}
         )
@@ -319,11 +365,91 @@ async def test_what_is_no_position_of_this_log_is_refused(world: World) -> None:
         here = await world.log.identity()
         other = Position(log_digest("another"), {partition: Stamp(1)}).text()
         future = Position(log_digest(here), {partition: Stamp(10_000)}).text()
-        for path in (f"{P}/queues", "/ws/v1/events/batch", "/ws/v1/events/stream"):
+        reads = ("/ws/v1/events/batch", "/ws/v1/events/stream", "/ws/v1/usage", "/ws/v1/ended", "/ws/v1/audit")
+        for path in (f"{P}/queues", *reads):
             for after, why in (("?", "a position that Muster gave"), (other, "another log"), (future, "of the future")):
                 found = await world.get(path, after, status=400)
                 assert "Muster-After: must be a position" in found["message"]
                 assert why in found["message"]
+
+
+async def test_what_the_callback_stream_tells_has_a_position(world: World) -> None:
+    """Questions and events have one; a read that is given it shows the ask, and the allocation."""
+    rm = Rm(world)
+    async with rm.client as client, grpc.aio.insecure_channel(f"127.0.0.1:{world.gateway.grpc_port}") as channel:
+        await client.register()
+        await client.send_nodes([node("n1", {"vcore": 1000})])
+        await client.send_applications([application("x", "root.a")])
+        await eventually(lambda: "x" in rm.accepted)
+        stream = channel.stream_stream(
+            "/muster.v1.Callbacks/Connect",
+            request_serializer=callbacks_pb2.FromResourceManager.SerializeToString,
+            response_deserializer=callbacks_pb2.ToResourceManager.FromString,
+        )()
+        hello = callbacks_pb2.Hello(rm_id=RM, predicates=True, events=True)
+        await stream.write(callbacks_pb2.FromResourceManager(hello=hello))
+        async with asyncio.timeout(PATIENCE_S):
+            assert not (await stream.read()).position  # of the gateway itself
+            for key in ("k1", "k2"):
+                await rm.asks("x", key)
+                asked = told = False
+                while not (asked and told):
+                    message = await stream.read()
+                    assert message.position, message
+                    for question in message.predicates:
+                        found = await world.get(f"{P}/queue/root.a/application/x", message.position)
+                        assert key in {each["allocationKey"] for each in found["requests"]}
+                        asked = True
+                        answer = callbacks_pb2.PredicatesAnswer(id=question.id, fits=True)
+                        await stream.write(callbacks_pb2.FromResourceManager(predicates=[answer]))
+                    records = [each.record for each in message.events.events]
+                    if any(each.eventChangeDetail == each.APP_ALLOC and each.referenceID == key for each in records):
+                        assert key in await world.allocated("x", message.position)
+                        told = True
+        stream.cancel()
+
+
+async def test_every_read_takes_a_position(world: World) -> None:
+    """All that the reference (OpenAPI) names. The others are of the present, or show no state."""
+    others = set()
+    for route in through_the_gateway():
+        if route.method != "GET" or not route.path.startswith("/ws/v1/") or not route.handler:
+            continue
+        if not openapi.takes_position(route):
+            others.add(route.path)
+            continue
+        path = re.sub(r"\{[^}]*\}", "x", route.path)
+        refused = await world.http.get(path, headers={"Muster-After": "?"})
+        assert refused.status_code == 400, (path, refused.text)
+        assert "Muster-After: must be a position that Muster gave" in refused.json()["message"]
+    assert others == {
+        "/ws/v1/events/streams",
+        "/ws/v1/health",
+        "/ws/v1/loglevel",
+        "/ws/v1/openapi.json",
+        "/ws/v1/whoami",
+    }
+
+
+async def test_a_read_without_a_position_is_as_it_was(world: World) -> None:
+    """Clients of YuniKorn's interface get the same bytes, and no header of positions."""
+    rm = Rm(world)
+    async with rm.client as client:
+        await client.register()
+        await client.send_nodes([node("n1", {"vcore": 1000})])
+        await client.send_applications([application("x", "root.a")])
+        await eventually(lambda: "x" in rm.accepted)
+        await rm.asks("x", "k1")
+        await eventually(lambda: "k1" in rm.allocated)
+        app = f"{P}/queue/root.a/application/x"
+        for path in ("/ws/v1/partitions", f"{P}/queues", f"{P}/nodes", app, f"{P}/usage/users", "/ws/v1/events/batch"):
+            included, plain = [
+                await world.http.get(path, params={"rm": RM}, headers=headers)
+                for headers in ({"Muster-After": rm.allocated["k1"]}, {})
+            ]
+            assert (plain.status_code, plain.content) == (included.status_code, included.content), path
+            assert plain.headers.keys() == included.headers.keys()
+            assert not [name for name in plain.headers if name.startswith("muster-")]
 
 
 async def test_a_stream_of_events_begins_behind_its_position(world: World) -> None:
@@ -344,17 +470,25 @@ async def test_a_stream_of_events_begins_behind_its_position(world: World) -> No
             assert f"k{number}" in {each.get("referenceID") for each in batch["EventRecords"]}
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_each_answer_is_shown_in_any_life(seed: int, tmp_path: Path) -> None:
+LIVES = [
+    *(("memory", seed) for seed in range(5)),
+    ("sqlite", 5),
+    pytest.param("kafka", 6, marks=pytest.mark.kafka),
+]
+
+
+@pytest.mark.parametrize(("log_settings_of", "seed"), LIVES, indirect=["log_settings_of"])
+async def test_each_answer_is_shown_in_any_life(log_settings_of: LogSettings, seed: int, tmp_path: Path) -> None:
     """Random requests, commands, restarts and take-overs; after each answer, a read with its position shows it."""
-    rng, settings = random.Random(seed), LogSettings(backend="memory", partitions=2)
-    async with world_on(settings, tmp_path, seed=seed) as world:
+    rng = random.Random(seed)
+    async with world_on(log_settings_of, tmp_path, seed=seed) as world:
         rm, checked = Rm(world, rng.choice(("current", "previous"))), 0
         async with rm.client as client:
             await client.register()
             await client.send_nodes([node("n0", {"vcore": 10_000_000})])
             await eventually(lambda: "n0" in rm.nodes)
             apps: list[str] = []
+            asked, drains = Counter[str](), 0
             for turn in range(25):
                 match rng.randrange(7):
                     case 0 | 1 if len(apps) < 5:
@@ -370,11 +504,16 @@ async def test_each_answer_is_shown_in_any_life(seed: int, tmp_path: Path) -> No
                         key = rng.choice(keys)
                         assert key in await world.allocated(app, rm.allocated[key])
                         assert (app, key) in await _events(world, rm.allocated[key])
+                        asked[app] += len(keys)
+                        newest = max((rm.allocated[each] for each in keys), key=stamps_in)
+                        assert await allocations_counted(world, app, newest) == asked[app]
                     case 5:
                         drained = rng.random() < 0.5
                         await world.admin.drain_node(RM, "n0", schedulable=not drained)
                         (shown,) = await world.get(f"{P}/nodes", world.admin.position)
                         assert shown["schedulable"] is not drained
+                        drains += drained
+                        assert await audited(world, "drain", world.admin.position) == drains
                         await world.admin.drain_node(RM, "n0", schedulable=True)
                     case _:
                         await (world.take_over() if rng.random() < 0.5 else world.restart())

@@ -290,8 +290,10 @@ type ToResourceManager struct {
 	StateDumps           []*StateDumpQuestion                        `protobuf:"bytes,6,rep,name=state_dumps,json=stateDumps,proto3" json:"state_dumps,omitempty"`
 	Configurations       []*ConfigurationResult                      `protobuf:"bytes,7,rep,name=configurations,proto3" json:"configurations,omitempty"`
 	Events               *RmEvents                                   `protobuf:"bytes,8,opt,name=events,proto3" json:"events,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// As in si.v1.AllocationResponse, of what the scheduler asked or told and of events; "": of the others.
+	Position      string `protobuf:"bytes,50002,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToResourceManager) Reset() {
@@ -378,6 +380,13 @@ func (x *ToResourceManager) GetEvents() *RmEvents {
 		return x.Events
 	}
 	return nil
+}
+
+func (x *ToResourceManager) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
 }
 
 // The stream is open, and the scheduler will be told what the RM wants.
@@ -1082,7 +1091,7 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\x0eopen_proposals\x18\n" +
 	" \x01(\x0e2\x18.muster.v1.OpenProposalsR\ropenProposalsB\x0f\n" +
 	"\r_events_afterB\x17\n" +
-	"\x15_request_events_after\"\x9a\x04\n" +
+	"\x15_request_events_after\"\xb8\x04\n" +
 	"\x11ToResourceManager\x12+\n" +
 	"\x11response_sequence\x18\x01 \x01(\x04R\x10responseSequence\x12,\n" +
 	"\awelcome\x18\x02 \x01(\v2\x12.muster.v1.WelcomeR\awelcome\x12=\n" +
@@ -1094,7 +1103,8 @@ const file_muster_v1_callbacks_proto_rawDesc = "" +
 	"\vstate_dumps\x18\x06 \x03(\v2\x1c.muster.v1.StateDumpQuestionR\n" +
 	"stateDumps\x12F\n" +
 	"\x0econfigurations\x18\a \x03(\v2\x1e.muster.v1.ConfigurationResultR\x0econfigurations\x12+\n" +
-	"\x06events\x18\b \x01(\v2\x13.muster.v1.RmEventsR\x06events\"(\n" +
+	"\x06events\x18\b \x01(\v2\x13.muster.v1.RmEventsR\x06events\x12\x1c\n" +
+	"\bposition\x18҆\x03 \x01(\tR\bposition\"(\n" +
 	"\aWelcome\x12\x1d\n" +
 	"\n" +
 	"gateway_id\x18\x01 \x01(\tR\tgatewayId\"\xe5\x01\n" +

@@ -26,6 +26,7 @@ _VERSION = 1
 _LOG_BYTES, _SUM_BYTES = 6, 2
 _PARTITIONS_MAX = 48  # of one position: each takes at most 16 bytes of some 700
 _NUMBER_MAX = 2**63  # partitions, offsets and steps are below
+_DIGITS_MAX = 19
 _SHOWN_MAX = 40
 
 
@@ -42,6 +43,16 @@ class Stamp(NamedTuple):
 
     before: int = 0
     step: int = 0
+
+    def header(self) -> bytes:
+        """Returns the stamp as a header of a record."""
+        return b"%d/%d" % self
+
+    @classmethod
+    def of_header(cls, header: bytes) -> Stamp:
+        """Inverse of :meth:`header`; NO_STAMP for bytes that are none."""
+        numbers = [int(each) for each in header.split(b"/") if each.isdigit() and len(each) <= _DIGITS_MAX]
+        return cls(*numbers) if len(numbers) == 2 else NO_STAMP
 
 
 NO_STAMP = Stamp()

@@ -43,6 +43,9 @@ class Holey:
     async def end_offset(self, max_age_s: float = 0.0) -> int:
         return 20
 
+    async def written_end(self) -> int:
+        return 20
+
     async def close(self) -> None: ...
 
 

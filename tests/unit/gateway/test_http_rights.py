@@ -29,7 +29,7 @@ def test_the_services_answer_the_routes_of_the_table_and_no_other() -> None:
     view = ViewService(ViewSettings(http_address=""), log, topics, clock).asgi
     assert view.routes == list(VIEW.routes)
     usage = UsageRest(DeriveSettings(), log, topics)
-    publisher = PublisherService(PublisherSettings(http_address=""), log, topics, clock, extra_routes=usage.routes).asgi
+    publisher = PublisherService(PublisherSettings(http_address=""), log, topics, clock, usage=usage).asgi
     served = [route.path for route in publisher.routes if isinstance(route, routing.Route)]
     assert len(served) == len(publisher.routes)
     assert sorted(served) == sorted(route.path for route in PUBLISHER.routes)

@@ -107,6 +107,27 @@ async def test_everything_is_derived_once_whatever_dies(backend: str, tmp_path: 
     await log.close()
 
 
+async def test_it_rests_while_others_work_is_urgent_but_not_for_ever() -> None:
+    log, asked = MemoryLog(TOPICS.specs(), SystemClock()), list[bool]()
+    await log.start()
+    life = Life(3).live(60)
+    await write(Feeder(log, TOPICS), life, life.records)
+    usage = UsageRest(SETTINGS, log, TOPICS)
+
+    def is_urgent() -> bool:
+        asked.append(True)
+        return True
+
+    derive = PlainDerive(SETTINGS, log, TOPICS, SystemClock(), is_urgent=is_urgent)
+    for part in (usage, derive):
+        await part.start()
+    await eventually(lambda: until_ns(usage, life) == life.at_ns)
+    assert len(asked) >= 20, "each slice and each flush asks until it has rested for long enough"
+    for part in (derive, usage):
+        await part.stop()
+    await log.close()
+
+
 async def test_windows_of_another_length_end_the_service_with_a_clear_error() -> None:
     log = MemoryLog(TOPICS.specs(), SystemClock())
     await log.start()
@@ -142,7 +163,7 @@ async def asked(lives: list[Life], **settings: Any) -> AsyncIterator[httpx.Async
         TOPICS,
         SystemClock(),
         sinks=(),
-        extra_routes=usage.routes,
+        usage=usage,
     )
     feeder = Feeder(log, TOPICS)
     for part in (derive, usage):

@@ -6,8 +6,11 @@ import asyncio
 from typing import Any
 
 from muster_bus.errors import LogUnavailable
-from muster_event_publisher.ring import Rings, Signal
-from muster_event_publisher.shown import ShownEvents
+from muster_bus.log import Record
+from muster_event_publisher.derive.table import UsageTable
+from muster_event_publisher.ring import EventRing, Rings, Signal
+from muster_event_publisher.shown import ShownEvents, ShownUsage
+from muster_proto.si.v1.si_pb2 import EventRecord
 from muster_si.positions import Stamp
 from waiting import eventually
 
@@ -110,9 +113,83 @@ async def test_an_rm_without_events_or_that_is_forgotten_is_not_waited_for() -> 
 
 async def test_a_read_that_waits_wakes_the_reader_of_the_state() -> None:
     bench = Bench()
-    woken = asyncio.create_task(bench.shown.wanted.wait(None))
+    woken = asyncio.create_task(bench.shown.needed.wait(None))
     await asyncio.sleep(0)
     waiting = asyncio.create_task(bench.shown.wait_included(Stamp(1)))
     assert await woken
     bench.state(1, 0)
     await waiting
+
+
+async def test_what_comes_while_a_read_waits_is_not_waited_for() -> None:
+    bench = Bench()
+    bench.state(5, 4)
+    bench.events(0, 2)
+    waiting = asyncio.create_task(bench.shown.wait_included(Stamp(5)))
+    await asyncio.sleep(0)
+    bench.state(9, 8)
+    bench.events(2, 2)
+    await waiting
+    assert bench.shown.includes(Stamp(5))
+    assert not bench.shown.includes(Stamp(6))
+
+
+class Counting:
+    """A :class:`muster_event_publisher.shown.Derived` that the test moves."""
+
+    def __init__(self) -> None:
+        self.changed = Signal()
+        self.counted = -1
+
+    def includes(self, ring: EventRing, instance: str, event_id: int) -> bool:
+        return self.counted >= event_id
+
+    def count(self, event_id: int) -> None:
+        self.counted = event_id
+        self.changed.notify()
+
+
+async def test_usage_is_shown_when_that_of_the_events_is() -> None:
+    bench, counting = Bench(), Counting()
+    usage = ShownUsage(bench.shown, bench.rings.all, counting)
+    bench.state(5, 4)
+    bench.events(0, 4)
+    counting.count(2)
+    assert not usage.includes(Stamp(5))
+    waiting = asyncio.create_task(usage.wait_included(Stamp(5)))
+    await asyncio.sleep(0)
+    bench.state(6, 6)
+    bench.events(4, 2)
+    assert not waiting.done()
+    counting.count(3)
+    await waiting
+    assert usage.includes(Stamp(5))
+    assert not usage.includes(Stamp(6))
+
+
+def known(table: UsageTable, instance: str, event_id: int, *, missing_before: bool = False, at_ms: int = 9) -> None:
+    value = b'{"rm":"rm1","kind":"rm","known_until_ns":5,"window_s":60}'
+    headers = (("id", b"%d" % event_id), ("instance", instance.encode()))
+    table.take(Record("si.usage.v1", 0, 0, at_ms, b"rm1/rm/-", value, headers), missing_before)
+
+
+def test_usage_has_the_events_of_an_instance_up_to_its_note() -> None:
+    table, ring = UsageTable(10, 10), EventRing(RM, "i", 10)
+    assert not table.includes(ring, "i", 0)
+    known(table, "i", 4)
+    known(table, "i", 3)  # a deriver that restarted writes it again
+    assert table.includes(ring, "i", 4)
+    assert not table.includes(ring, "i", 5)
+    assert not table.includes(ring, "later", 0)
+    known(table, "later", 0)
+    assert table.includes(ring, "i", 5), "a later instance is counted: the events before it are, too"
+
+
+def test_an_rm_whose_note_is_older_than_what_was_read_is_not_waited_for() -> None:
+    table = UsageTable(10, 10)
+    known(table, "i", 4, missing_before=True, at_ms=1_000)
+    old, new = EventRing("old", "i", 10), EventRing("new", "i", 10)
+    for ring, at_ms in ((old, 999), (new, 1_001)):
+        ring.extend(0, [EventRecord(timestampNano=at_ms * 1_000_000).SerializeToString()])
+    assert table.includes(old, "i", 0)
+    assert not table.includes(new, "i", 0)

@@ -7,6 +7,7 @@ from typing import Any
 import openapi_spec_validator
 import pytest
 from contract import openapi
+from muster_rest import openapi as openapi_document
 from muster_rest.route import Route
 from muster_rest.services import through_the_gateway
 from muster_runtime.identity import Role
@@ -30,11 +31,14 @@ def test_an_operation_says_what_its_route_says(route: Route) -> None:
     operation: Any = DOCUMENT["paths"][route.path][route.method.lower()]
     assert operation["summary"] == route.summary
     assert operation["security"] == ([] if route.role is Role.NONE else [{"token": [route.role]}])
-    given = [(each["in"], each["name"]) for each in operation.get("parameters", [])]
+    parameters = operation.get("parameters", [])
+    given = [(each["in"], each["name"]) for each in parameters if "$ref" not in each]
     assert given == [
         *(("path", name) for name in route.path_parameters),
         *(("query", p.name) for p in route.parameters),
     ]
+    references = [each["$ref"].rpartition("/")[2] for each in parameters if "$ref" in each]
+    assert references == (["Muster-After", "Muster-Wait"] if openapi_document.takes_position(route) else [])
     assert {int(status) for status in operation["responses"] if status != "default"} == set(route.statuses)
     assert ("requestBody" in operation) == (route.body is not None)
 

@@ -21,23 +21,23 @@ from unit.scheduler_service.rig import RM, SECOND_NS, Rig
 def test_a_stamp_grows_with_requests_and_with_what_is_written_between_them() -> None:
     stamps = Stamps()
     assert stamps.now == NO_STAMP
-    stamps.take_request(0)
+    stamps.note_request(0)
     assert stamps.now == stamps.now == (1, 0)
-    stamps.take_step()
-    stamps.take_step()  # nothing was written in between
+    stamps.note_step()
+    stamps.note_step()  # nothing was written in between
     assert stamps.now == stamps.now == (1, 1)
-    stamps.take_request(4)
+    stamps.note_request(4)
     assert stamps.now == (5, 0)
 
 
 def test_each_record_has_a_stamp_of_its_own() -> None:
     stamps = Stamps()
-    stamps.take_request(0)
+    stamps.note_request(0)
     assert stamps.record() == (1, 0)
     assert stamps.now == (1, 0)  # of an answer about that record
     stamps.begin()
     assert stamps.now == stamps.record() == (1, 1)
-    stamps.take_step()  # of an answer about what is still to be written
+    stamps.note_step()  # of an answer about what is still to be written
     assert stamps.now == (1, 2)
     stamps.begin()
     assert stamps.record() == (1, 2)
@@ -46,11 +46,11 @@ def test_each_record_has_a_stamp_of_its_own() -> None:
 def test_stamps_of_a_copied_log_go_on_although_its_requests_begin_again() -> None:
     stamps = Stamps()
     stamps.fold(900, 7)
-    stamps.take_request(0)
+    stamps.note_request(0)
     assert stamps.now == (900, 8)
-    stamps.take_request(1)
+    stamps.note_request(1)
     assert stamps.now == (900, 9)
-    stamps.take_request(900)
+    stamps.note_request(900)
     assert stamps.now == (901, 0)
 
 

@@ -14,12 +14,13 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged, LogUnavailable, OffsetGone
-from muster_bus.log import Log, Record
+from muster_bus.log import Log, OutRecord, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_core import invariants
+from muster_si.positions import Stamp
 from muster_state import follower as folding
-from muster_state.follower import Pause, PauseKind, encode_registration
+from muster_state.follower import Pause, PauseKind, encode_registration, encode_rm
 from muster_view.following import PartitionFollower
 from muster_view.settings import ViewSettings
 from muster_view.turns import FoldGate
@@ -247,6 +248,35 @@ async def test_no_reader_sees_half_of_a_transaction(bench: Bench, read_records_m
                 assert answer.headers["x-muster-consistency"] == "snapshot"
                 seen.add(len(answer.json()))
         assert seen <= {0, 60}
+
+
+async def test_a_read_is_woken_when_its_position_is_folded(bench: Bench) -> None:
+    """It need not wait for what was read together with it, and sees whole transactions."""
+    rm = bench.rm()
+    await bench.write(rm)
+    async with bench.view(fold_awaited_slice_ms=60_000) as view:
+        follower = view._of("rm1")[0]
+        nodes = follower.rms["rm1"].core.partitions["default"].nodes
+
+        async def seen(number: int) -> tuple[int, bool]:
+            await follower.wait_included(Stamp(number))
+            return len(nodes), follower.torn
+
+        waiting = [asyncio.create_task(seen(number)) for number in (150, 3, 50)]
+        await asyncio.sleep(0)
+        assert view._gate.is_awaited()
+        assert not view._gate.is_awaited(3_600)
+        records: list[OutRecord] = []
+        for number in range(1, 201):
+            rm.cluster.node(f"n{number}", vcore=1)
+            rm.info.stamp = Stamp(number)
+            _, *states = rm.records()
+            value = encode_rm(rm.info, rm.cluster.core.next_submission, len(states))
+            records += [rm.record("rm", "-", value=value), *states]
+        await bench.commit(rm.partition, records)
+        async with asyncio.timeout(60):
+            assert await asyncio.gather(*waiting) == [(150, False), (3, False), (50, False)]
+        assert not view._gate.is_awaited()
 
 
 async def test_an_answer_within_a_transaction_is_marked(bench: Bench) -> None:

@@ -11,8 +11,8 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 from muster_client.access import Access, AccessWrong
 
+from muster_cli.context_positions import POSITIONS
 from muster_cli.errors import UsageError
-from muster_cli.kept_positions import KEPT
 
 # The groups of commands.
 RUN, LOOK = Group("Run", sort_key=1), Group("Look", sort_key=2)
@@ -81,7 +81,7 @@ class AccessFlags:
                 self.tls_cert or said.certificate,
                 self.tls_key or said.key,
                 self.tls_server or said.server_name,
-                self.after or said.after or KEPT.kept(),
+                self.after or said.after or POSITIONS.stored(),
             )
             made.bearer()
             made.credentials()

@@ -10,7 +10,7 @@ from muster_client.admin import ConfigurationAnswer, ConfigurationProblem
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_runtime.terminal import Screen, marked
 
-from muster_cli import kept_positions
+from muster_cli import context_positions
 from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.operating import access_to, only_one, refusal
@@ -58,7 +58,7 @@ def read_configuration(file: Path) -> str:
 async def _ask(
     gateway: str, rm_id: str, text: str, timeout_s: float, access: Access
 ) -> tuple[str, ConfigurationAnswer]:
-    async with kept_positions.admin_client(gateway, access) as admin:
+    async with context_positions.admin_client(gateway, access) as admin:
         if not rm_id:
             try:
                 rm_id = await only_one(admin, timeout_s)

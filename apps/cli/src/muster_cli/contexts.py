@@ -3,7 +3,7 @@
 The file is TOML, readable for its owner only. A context sets variables (``MUSTER_GATEWAY`` and so on) that the
 environment does not have, so that a variable wins over a context and a flag over both. ``MUSTER_CONTEXT`` names a
 context for one command. A token itself never comes into the file, but the name of its file does. Beside the file are
-the positions of the contexts' changes (``kept_positions.py``).
+the positions of the contexts' changes (``context_positions.py``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from muster_runtime.terminal import as_seen, say
 from rich.table import Table
 
 from muster_cli.common import GATEWAY_VARIABLE, HTTP_VARIABLE, OPERATE, RM_VARIABLE
+from muster_cli.context_positions import POSITIONS
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.kept_positions import KEPT
 from muster_cli.operating import say_table
 
 CONTEXT_VARIABLE, FILE_VARIABLE = "MUSTER_CONTEXT", "MUSTER_CONTEXTS"
@@ -100,7 +100,7 @@ def apply(environment: MutableMapping[str, str]) -> None:
     Raises UsageError.
     """
     path = file_of(environment)
-    KEPT.use(None)
+    POSITIONS.use(None)
     wanted = environment.get(CONTEXT_VARIABLE, "")
     if not wanted and not path.exists():
         return
@@ -110,7 +110,7 @@ def apply(environment: MutableMapping[str, str]) -> None:
         return
     for each, value in _fields_of(contexts, name, CONTEXT_VARIABLE if wanted else str(path)).items():
         environment.setdefault(FIELDS[each], value)
-    KEPT.use(path, name)
+    POSITIONS.use(path, name)
 
 
 def _fields_of(contexts: Contexts, name: str, place: str) -> dict[str, str]:

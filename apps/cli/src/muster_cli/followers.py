@@ -41,23 +41,20 @@ def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
     topics = settings.log.topics()
     view = ViewService(settings.view, bus, topics, clock, with_others=True)
     usage = usage_of(settings, bus) if settings.derive.enabled else None
-    routes = usage.routes if usage else ()
     publisher = PublisherService(
         settings.publisher,
         bus,
         topics,
         clock,
-        extra_routes=routes,
+        usage=usage,
         view=view.asgi,
         default_rm=settings.gateway.default_rm,
         fills_beside=True,
     )
     view.asks(publisher.asgi, publisher.damaged)
-    if usage:
-        usage.lives = publisher.rm_settings.lives
     parts: list[running.Part] = [running.Part("view", view), running.Part("event-publisher", publisher)]
     checks: dict[Part, ServiceCheck] = {Part.VIEW: view.facts, Part.PUBLISHER: publisher.service_facts}
-    derive = PlainDerive(settings.derive, bus, topics, clock) if derives(settings) else None
+    derive = PlainDerive(settings.derive, bus, topics, clock, is_urgent=view.is_late) if derives(settings) else None
     parts += [running.Part("derive", derive)] if derive else []
     parts += [running.Part("usage", usage)] if usage else []
     derived = [each for each in (derive, usage) if each is not None]

@@ -34,10 +34,10 @@ from muster_cli.common import (
     RmId,
 )
 from muster_cli.config_commands import config_app
+from muster_cli.context_positions import POSITIONS
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
-from muster_cli.kept_positions import KEPT
 from muster_cli.operator_commands import admin_app, explain_app
 from muster_cli.probe import ADDRESS_VARIABLE, DEFAULT_ADDRESS, TIMEOUT_S
 from muster_cli.reach import check_reachable
@@ -608,7 +608,7 @@ def _called(arguments: Sequence[str]) -> object:
         return app(list(arguments), result_action="return_value")
     except UsageError as error:
         is_given = "--after" in arguments or AFTER_VARIABLE in os.environ
-        if is_given or f"{AFTER_HEADER}: must" not in str(error) or not KEPT.forget():
+        if is_given or f"{AFTER_HEADER}: must" not in str(error) or not POSITIONS.forget():
             raise
         return app(list(arguments), result_action="return_value")
 

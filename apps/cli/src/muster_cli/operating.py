@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 from cyclopts import Parameter
 from muster_runtime.terminal import Screen, is_terminal, say, say_json
 
-from muster_cli import kept_positions, numbers
+from muster_cli import context_positions, numbers
 from muster_cli.common import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.reach import check_reachable
@@ -53,7 +53,7 @@ class Operator:
 
     def client(self) -> AdminClient:
         """Returns a client of the gateway. Raises UsageError."""
-        return kept_positions.admin_client(self.gateway, self.flags.access())
+        return context_positions.admin_client(self.gateway, self.flags.access())
 
     def at(self, partition: str) -> At:
         """The arguments of every explanation."""

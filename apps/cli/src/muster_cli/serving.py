@@ -141,13 +141,18 @@ def bound(settings: MusterSettings, gateway: Gateway) -> tuple[str, str]:
 
 
 def _paced(composed: Composed[MusterSettings]) -> MusterSettings:
-    """Raises usage's share of the processor if the followers have their own process, unless the user set it."""
-    settings = composed.values
-    if not settings.process.followers_own_process or ("derive", "processor_share") in composed.origins:
-        return settings
-    share = max(settings.derive.processor_share, _OWN_PROCESSOR_SHARE)
-    derive = settings.derive.model_copy(update={"processor_share": share})
-    return settings.model_copy(update={"derive": derive})
+    """Sets the followers' pace, unless the user did: in a process of their own, usage has a larger share of the
+    processor; beside the scheduler, the view folds in short slices even while a read waits.
+    """
+    settings, origins = composed.values, composed.origins
+    if settings.process.followers_own_process and ("derive", "processor_share") not in origins:
+        share = max(settings.derive.processor_share, _OWN_PROCESSOR_SHARE)
+        derive = settings.derive.model_copy(update={"processor_share": share})
+        return settings.model_copy(update={"derive": derive})
+    if not settings.process.followers_own_process and ("view", "fold_awaited_slice_ms") not in origins:
+        view = settings.view.model_copy(update={"fold_awaited_slice_ms": settings.view.fold_slice_ms})
+        return settings.model_copy(update={"view": view})
+    return settings
 
 
 def data_lines(settings: MusterSettings, data_dir: Path) -> list[str]:
@@ -254,11 +259,7 @@ def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     addresses.check_free("publisher.http_address", settings.publisher.http_address)
     addresses.check_free("publisher.grpc_address", settings.publisher.grpc_address)
     usage = usage_of(settings, bus)
-    service = PublisherService(
-        settings.publisher, bus, settings.log.topics(), clock, extra_routes=usage.routes if usage else ()
-    )
-    if usage:
-        usage.lives = service.rm_settings.lives
+    service = PublisherService(settings.publisher, bus, settings.log.topics(), clock, usage=usage)
     parts: list[Part] = [Part("usage", usage)] if usage else []
     return Plan([], [*parts, Part("event-publisher", service)], [service.healthy])
 

@@ -102,6 +102,9 @@ class PassingReader:
     async def end_offset(self, max_age_s: float = 0.0) -> int:
         return await self._reader.end_offset(max_age_s)
 
+    async def written_end(self) -> int:
+        return await self._reader.written_end()
+
     async def close(self) -> None:
         await self._reader.close()
 

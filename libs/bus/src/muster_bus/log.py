@@ -114,6 +114,13 @@ class LogReader(Protocol):
         """
         ...
 
+    async def written_end(self) -> int:
+        """Returns one past the highest record that is written now, even if readers here do not see it yet.
+
+        A transaction that anyone has seen has all its records before it. Raises LogUnavailable.
+        """
+        ...
+
     async def close(self) -> None: ...
 
 

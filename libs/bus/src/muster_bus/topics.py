@@ -145,6 +145,8 @@ HEADER_EVENT_ID = "id"  # decimal, from 0, gap-free per RM
 HEADER_RM_ID = "rm"
 HEADER_INSTANCE = "instance"  # the RM's InstanceUUID
 HEADER_TRACKING = "tracking"  # b"1": for history, REST and streams; b"0": for the shim only (the event history design)
+# On the first event of an outcome: the stamp of all of them, as muster_si.positions encodes it.
+HEADER_STAMP = "stamp"
 HEADER_STORE_CAPACITY = "store"  # on untracked events: how many of them the RM wants kept; decimal
 
 # Stores keep ids as signed 64-bit numbers. A decimal that is too long for one is not converted.
@@ -233,6 +235,8 @@ def is_registration_key(key: bytes | None) -> bool:
 def parse_state_key(key: bytes) -> tuple[str, str, tuple[str, ...]]:
     """Inverse of :func:`state_key`: rmID, kind, parts. Raises ValueError for fewer than two parts."""
     rm_id, kind, *parts = key.decode().split("/")
+    if b"%" not in key:  # nearly always
+        return rm_id, kind, tuple(parts)
     return _unescape(rm_id), kind, tuple(_unescape(part) for part in parts)
 
 

@@ -420,7 +420,7 @@ class AdminClient(GatewayClient):
         try:
             asked = call(request, timeout=timeout_s, metadata=self._sent())
             answer: M = await asked
-            self._take_position(await asked.trailing_metadata())
+            self._note_position(await asked.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             raise refusal(error) from error
         return answer

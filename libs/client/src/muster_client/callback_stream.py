@@ -71,6 +71,7 @@ class CallbackStream(RmStream[Any]):
         callbacks: Callbacks,
         open_call: Callable[[Metadata], Any],
         deliver: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        on_position: Callable[[str], None],
         indicate: Callable[[str, bool], Awaitable[None]],
         sequences: Sequences,
         settings: ClientSettings,
@@ -81,6 +82,7 @@ class CallbackStream(RmStream[Any]):
     ) -> None:
         super().__init__(NAME, open_call, self._handle, indicate, sequences, settings, metrics, clock, backoff, life)
         self._rm_id, self._callbacks, self._guard = rm_id, callbacks, deliver
+        self._on_position = on_position
         self._places = asyncio.Semaphore(settings.questions_at_once)
         self._answering: dict[asyncio.Task[Answer], None] = {}  # in the order of the questions
         self._unwritten: deque[Answer] = deque()
@@ -248,6 +250,8 @@ class CallbackStream(RmStream[Any]):
 
     async def _handle(self, message: pb.ToResourceManager) -> None:
         calls = self._callbacks
+        if message.position:
+            self._on_position(message.position)
         if message.HasField("welcome"):
             self._welcome.set()
         # 1. questions: answered while later messages are handled

@@ -283,8 +283,7 @@ class RmClient:
             rmID=self.rm_id, policyGroup=policy_group, config=config, extraConfig=extra_config
         )
         response = await self._asked.update_configuration(request, timeout_s)
-        if response.position:
-            self._positions[CALLBACK] = response.position
+        self._note_callback_position(response.position)
         return configuration_answer(response)
 
     async def nodes_answered(self) -> None:
@@ -422,6 +421,10 @@ class RmClient:
             self._chance.randbytes(8).hex(),
         )
 
+    def _note_callback_position(self, position: str) -> None:
+        # Questions and events are of two orders.
+        self._positions[CALLBACK] = newest(self._positions.get(CALLBACK, ""), position)
+
     def _callback_stream(self) -> CallbackStream:
         respond = callbacks_pb2.ToResourceManager.FromString
         make_call: Any = self._channel.stream_stream(_CALLBACKS, response_deserializer=respond)
@@ -440,6 +443,7 @@ class RmClient:
             self._callbacks,
             open_call,
             guard,
+            self._note_callback_position,
             self._indicate,
             self._sequences,
             self._settings,

@@ -83,8 +83,8 @@ class GatewayClient:
         after = ((AFTER_METADATA, self.after),) if self.after else ()
         return grpc.aio.Metadata(*self._metadata, *self._access.metadata(), *after)
 
-    def _take_position(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
-        """Takes the position in the trailing metadata of an answer."""
+    def _note_position(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
+        """Notes the position in the trailing metadata of an answer."""
         self.position = newest(self.position, position_in(metadata))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from muster_runtime.identity import Role
+from muster_si.positions import AFTER_HEADER, POSITION_HEADER, WAIT_HEADER
 
 from muster_rest.route import Media, Parameter, Route
 from muster_rest.services import through_the_gateway
@@ -33,6 +34,23 @@ _TEXT = {"type": "string"}
 # With these the body is the answer, not an error.
 _ANSWERS = (200,)
 _EMPTY = (304,)
+# The gateway's own endpoints that take a position, and one of the services behind it that takes none.
+_OWN_AT_POSITION = ("front.audit", "front.healthcheck")
+_AT_NO_POSITION = ("", "events.open_streams")
+_POSITION_PARAMETERS = {
+    AFTER_HEADER: {
+        "name": AFTER_HEADER,
+        "in": "header",
+        "description": "The answer includes this position, or several with commas between them (docs/consistency.md).",
+        "schema": _TEXT,
+    },
+    WAIT_HEADER: {
+        "name": WAIT_HEADER,
+        "in": "header",
+        "description": "The longest wait for that, in seconds; then the answer is 503 with `Retry-After`.",
+        "schema": {"type": "number", "minimum": 0},
+    },
+}
 _ABOUT = (
     "YuniKorn's REST interface, and Muster's own endpoints. A request needs a role: `read` or `admin`. Beside the "
     "statuses of an operation: 401 and 403 (docs/security.md), 408 for a body that comes too slowly, 500 for a defect, "
@@ -64,6 +82,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": schemas.components,
+            "parameters": _POSITION_PARAMETERS,
             "responses": {
                 "Error": {
                     "description": "The request was refused or failed. An unknown path and a wrong method are answered "
@@ -86,6 +105,8 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
 def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
     parameters = [_parameter(each, "path", schemas) for each in route.described()]
     parameters += [_parameter(each, "query", schemas) for each in route.parameters]
+    if takes_position(route):
+        parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _POSITION_PARAMETERS]
     found: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": route.summary,
@@ -140,7 +161,18 @@ def _response(route: Route, status: int, schemas: _Schemas) -> dict[str, Any]:
         content = {_TYPES[route.media]: {"schema": _TEXT | {"description": "An object in each line."}, "x-line": line}}
     elif route.schema is not None:
         content["application/json"] = {"schema": schemas.of(route.schema)}
-    return {"description": phrase, "content": content}
+    found: dict[str, Any] = {"description": phrase, "content": content}
+    if route.handler == "front.operate":
+        found["headers"] = {POSITION_HEADER: {"schema": _TEXT, "description": "As `position`."}}
+    return found
+
+
+def takes_position(route: Route) -> bool:
+    """Whether a read can name the position that its answer includes."""
+    owner = route.handler.partition(".")[0]
+    return route.handler in _OWN_AT_POSITION or (
+        owner not in ("front", "process") and route.handler not in _AT_NO_POSITION
+    )
 
 
 class _Schemas:

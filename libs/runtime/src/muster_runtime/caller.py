@@ -59,7 +59,7 @@ class Caller:
         """Returns what an answer that needs a right may show to the caller."""
         return self.identity.rights.reach(right)
 
-    def tell_position(self, position: str) -> None:
+    def note_position(self, position: str) -> None:
         """Keeps the position of what the call changed, for its answer. (The gateway itself is no single call.)"""
         if self is not INTERNAL:
             self.position = position

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from typing import Any
 
 import structlog
@@ -50,6 +50,15 @@ async def until(work: Coroutine[Any, Any, None], over: Coroutine[Any, Any, objec
         return False
     doing.result()
     return True
+
+
+async def wait_disconnected(receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
+    """Returns when an HTTP client has left.
+
+    :param receive: ASGI's, with the request's body read.
+    """
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Life:

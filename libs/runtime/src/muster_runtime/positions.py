@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 from muster_si.positions import (
@@ -29,16 +30,16 @@ from starlette.types import Receive, Scope, Send
 
 from muster_runtime.go_json import error_body
 from muster_runtime.identity import IDENTITY_HEADER
-from muster_runtime.life import until
+from muster_runtime.life import until, wait_disconnected
 from muster_runtime.waits import before_deadline_s
 
 _AFTER, _WAIT, _FORWARDED = AFTER_METADATA.encode(), WAIT_METADATA.encode(), b"x-forwarded-for"
 _REFUSED, _AGAIN = 400, 503
 # A read that has waited for so long asks the log whether its position exists. Nearly all wait for less. (The log of a
 # process that follows another one may be as late.)
-_ASK_AFTER_S = 0.25
+_FUTURE_CHECK_S = 0.25
 # A client with a deadline gets the answer so long before it: the library's own text says less.
-_EARLIER_S = 0.2
+_MARGIN_S = 0.2
 _JSON = b"application/json; charset=UTF-8"
 
 
@@ -87,7 +88,7 @@ class ReadRefused(Exception):
 
 
 # What a read waits for, with the number of the log partition.
-_Wanted = tuple[Shown, int, Stamp]
+_Target = tuple[Shown, int, Stamp]
 
 
 class PositionWaits:
@@ -112,6 +113,12 @@ class PositionWaits:
         self._log = b""
         self._waiting: Counter[str] = Counter()
 
+    def of(self, service: str, shown: Sequence[Shown]) -> PositionWaits:
+        """Returns the waits for something else that the same process shows. All count together."""
+        waits = copy(self)
+        waits._service, waits._shown = service, shown
+        return waits
+
     @property
     def waiting(self) -> int:
         """How many reads wait."""
@@ -130,11 +137,11 @@ class PositionWaits:
         if not self._has_all(stamps):
             await self._wait(stamps, wait_s, caller)
 
-    async def _wait(self, stamps: Sequence[_Wanted], wait_s: float | None, caller: str) -> None:
+    async def _wait(self, stamps: Sequence[_Target], wait_s: float | None, caller: str) -> None:
         settings = self._settings
         wait_s = min(settings.wait_s if wait_s is None else wait_s, settings.wait_max_s)
-        with self._place(caller):
-            first_s = min(wait_s, _ASK_AFTER_S)
+        with self._slot(caller):
+            first_s = min(wait_s, _FUTURE_CHECK_S)
             if await self._included(stamps, first_s):
                 return
             await self._refuse_future(stamps)
@@ -148,16 +155,16 @@ class PositionWaits:
         """Lets a request wait for the position that it names, if it names one. Returns False if the request is over:
         it got its refusal, or its client has left.
         """
-        after = b",".join(value for name, value in scope["headers"] if name == _AFTER)
+        after, wait = position_given(scope["headers"])
         if not after:
             return True
         try:
-            wait_s, stamps = seconds(_header(scope, _WAIT)), await self._stamps(after.decode("latin-1"))
+            wait_s, stamps = seconds(wait), await self._stamps(after)
             if self._has_all(stamps):
                 return True
             waiting = self._wait(stamps, wait_s, _caller_of(scope))
             if scope["method"] in ("GET", "HEAD"):
-                return await until(waiting, _client_gone(receive))
+                return await until(waiting, wait_disconnected(receive))
             await waiting  # (The endpoint reads the request's body.)
         except ReadRefused as refused:
             await _refuse(send, refused)
@@ -173,11 +180,11 @@ class PositionWaits:
         if after := given.get(AFTER_METADATA, ""):
             await self.wait(after, wait_of(given.get(WAIT_METADATA, ""), context.time_remaining()), caller)
 
-    async def _stamps(self, after: str) -> list[_Wanted]:
+    async def _stamps(self, after: str) -> list[_Target]:
         """Reads positions. Raises ReadRefused."""
         if not self._log:
             self._log = log_digest(await self._identity())
-        found: list[_Wanted] = []
+        targets: list[_Target] = []
         for text in filter(None, map(str.strip, after.split(","))):
             try:
                 position = Position.parse(text)
@@ -187,20 +194,20 @@ class PositionWaits:
                 raise ReadRefused(
                     _REFUSED, f"{AFTER_HEADER}: must be a position of this Muster's log, got one of another log"
                 )
-            found += ((self._shown[number], number, stamp) for number, stamp in position.stamps.items())
-        return found
+            targets += ((self._shown[number], number, stamp) for number, stamp in position.stamps.items())
+        return targets
 
-    def _has_all(self, stamps: Iterable[_Wanted]) -> bool:
+    def _has_all(self, stamps: Iterable[_Target]) -> bool:
         return all(shown.includes(stamp) for shown, _, stamp in stamps)
 
-    async def _included(self, stamps: Sequence[_Wanted], within_s: float) -> bool:
+    async def _included(self, stamps: Sequence[_Target], within_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, within_s)):
                 for shown, _, stamp in stamps:
                     await shown.wait_included(stamp)
         return self._has_all(stamps)
 
-    async def _refuse_future(self, stamps: Sequence[_Wanted]) -> None:
+    async def _refuse_future(self, stamps: Sequence[_Target]) -> None:
         """Raises ReadRefused for a position behind the log's end: it is of a log that has lost records since."""
         for shown, number, stamp in stamps:
             end = max(await self._requests_end(number), shown.stamp.before)
@@ -211,12 +218,12 @@ class PositionWaits:
                     f"({stamp.before - end} requests behind the end; was a backup restored?)",
                 )
 
-    def _lag(self, stamps: Sequence[_Wanted]) -> str:
+    def _lag(self, stamps: Sequence[_Target]) -> str:
         behind = sum(max(0, stamp.before - shown.stamp.before) for shown, _, stamp in stamps)
         return f"it is {behind} requests behind" if behind else "it lacks what was decided since the last request"
 
     @contextlib.contextmanager
-    def _place(self, caller: str) -> Iterator[None]:
+    def _slot(self, caller: str) -> Iterator[None]:
         """Counts a waiting read. Raises ReadRefused."""
         settings, own = self._settings, self._waiting[caller]
         if own >= settings.waiting_per_caller_max or self.waiting >= settings.waiting_max:
@@ -254,8 +261,19 @@ def wait_of(text: str, left_s: float | None) -> float | None:
     wait_s = seconds(text)
     if left_s is None or left_s == math.inf:
         return wait_s
-    left_s = before_deadline_s(left_s, _EARLIER_S)
+    left_s = before_deadline_s(left_s, _MARGIN_S)
     return left_s if wait_s is None else min(wait_s, left_s)
+
+
+def position_given(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
+    """Returns the position that a request names, and how long its client waits, as it says; "" for what is absent."""
+    after, wait = list[str](), ""
+    for name, value in headers:
+        if name == _AFTER:
+            after.append(value.decode("latin-1"))
+        elif name == _WAIT:
+            wait = value.decode("latin-1")
+    return ",".join(after), wait
 
 
 def _caller_of(scope: Scope) -> str:
@@ -266,17 +284,9 @@ def _caller_of(scope: Scope) -> str:
     return f"{_header(scope, IDENTITY_HEADER)}@{client}"
 
 
-def _header(scope: Scope, wanted: bytes) -> str:
-    found = ""
-    for name, value in scope["headers"]:
-        if name == wanted:
-            found = value.decode("latin-1")
-    return found
-
-
-async def _client_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _header(scope: Scope, name: bytes) -> str:
+    """Returns the last header of a name; "" if there is none."""
+    return next((value.decode("latin-1") for each, value in reversed(scope["headers"]) if each == name), "")
 
 
 async def _refuse(send: Send, refused: ReadRefused) -> None:

@@ -502,7 +502,8 @@ class StateFolder:
         try:
             before = key.rpartition(b"/")[0]
             if before not in known:
-                known[before] = self._partition_of(key)
+                rm_id, _, parts = parse_state_key(key)
+                known[before] = self._partition_of(rm_id, parts)
             if (partition := known[before]) is not None:
                 state_codec.fold_value(partition, kind, value)
         except CodecError:
@@ -510,9 +511,8 @@ class StateFolder:
         except Exception as error:
             raise _unfoldable(key, error) from error
 
-    def _partition_of(self, key: bytes) -> Partition | None:
-        """Returns the partition that a key names; None: a later configuration does not have it any more."""
-        rm_id, _, parts = parse_state_key(key)
+    def _partition_of(self, rm_id: str, parts: tuple[str, ...]) -> Partition | None:
+        """Returns the partition that a key's parts name; None: a later configuration does not have it any more."""
         state = self.rms.get(rm_id)
         return state.core.partitions.get(parts[0]) if state is not None else None
 
@@ -595,7 +595,7 @@ class StateFolder:
         if kind in _EXTERNAL:
             self._apply_external(rm_id, kind, parts, value)
             return
-        partition = self._partition_of(key)
+        partition = self._partition_of(rm_id, parts)
         if partition is None:
             return
         witness = self._witness if self._following else None

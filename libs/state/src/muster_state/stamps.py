@@ -25,7 +25,7 @@ class Stamps:
 
     # ---- the scheduler ---------------------------------------------------------------------------------------------
 
-    def take_request(self, offset: int) -> None:
+    def note_request(self, offset: int) -> None:
         """What follows is decided behind the request with this offset.
 
         (In a log that is a copy, requests may have lower offsets than those that the stamps are of.)
@@ -35,7 +35,7 @@ class Stamps:
         else:
             self._has_more = True
 
-    def take_step(self) -> None:
+    def note_step(self) -> None:
         """What follows is caused by time, or is in a record that is still to come."""
         self._has_more = True
 
@@ -60,31 +60,31 @@ class Stamps:
     # ---- followers -------------------------------------------------------------------------------------------------
 
     def fold(self, before: int, step: int, records: int = 0) -> None:
-        """Takes a recorded stamp.
+        """Folds a recorded stamp.
 
         :param records: how many records of it follow.
         """
         if (before, step) > self._now:
             self._whole, self._now = self._now, Stamp(before, step)
             self._missing = records
-            self._look()
+            self._update_folded()
 
     def fold_record(self) -> None:
-        """Takes one of the records that follow."""
+        """Folds one of the records that follow."""
         if self._missing:
             self._missing -= 1
-            self._look()
+            self._update_folded()
 
     def fold_all(self) -> None:
         """All records up to now are folded."""
         self._missing = 0
-        self._look()
+        self._update_folded()
 
     @property
     def folded(self) -> Stamp:
         """The newest stamp of which all records are folded."""
         return self._whole
 
-    def _look(self) -> None:
+    def _update_folded(self) -> None:
         if not self._missing:
             self._whole = self._now

@@ -13,6 +13,7 @@ from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.log import Log, end_of
 from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
+from muster_rest.publisher import USAGE
 from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life, together
@@ -22,6 +23,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
+from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.ended.rest import EndedRest
 from muster_event_publisher.ended.search import EndedSearch
 from muster_event_publisher.feed import PartitionFeed
@@ -36,10 +38,10 @@ from muster_event_publisher.object_states import ObjectStates
 from muster_event_publisher.old_reads import OldReads
 from muster_event_publisher.request_store import RequestStores
 from muster_event_publisher.rest import EventsRest
-from muster_event_publisher.ring import Rings
+from muster_event_publisher.ring import EventRing, Rings
 from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
-from muster_event_publisher.shown import ShownEvents
+from muster_event_publisher.shown import ShownEvents, ShownUsage
 from muster_event_publisher.source import EventSource
 from muster_event_publisher.streams import EventStreams, StreamLimits
 from muster_event_publisher.watch import EventHub, WatchLimits
@@ -67,6 +69,7 @@ class PublisherService:
 
     :param log: started by the caller, who also closes it.
     :param sinks: stores for history with their policies; None: those that the settings name.
+    :param usage: answers ``/ws/v1/usage``; started by the caller. None: nobody does.
     :param extra_routes: routes that REST serves beside those of the events.
     :param view: an application in this process that answers in place of ``settings.view_url``.
     :param default_rm: ``gateway.default_rm``, where callers of muster.v1.Events reach this process directly; None: the
@@ -83,6 +86,7 @@ class PublisherService:
         clock: Clock,
         *,
         sinks: Sequence[SinkPlan] | None = None,
+        usage: UsageRest | None = None,
         extra_routes: Sequence[BaseRoute] = (),
         view: ASGIApp | None = None,
         default_rm: str | None = None,
@@ -132,9 +136,17 @@ class PublisherService:
         target = view or settings.view_url
         self._states = ObjectStates(target, clock, lambda: self._streams.stopping) if target else None
         ended = EndedRest(source, EndedSearch(self.rings, self._readers))
+        routes, waits_at = [*extra_routes, *ended.routes], {}
+        if usage is not None:
+            usage.lives = self.rm_settings.lives
+            routes += usage.routes
+            shown_usage = [
+                ShownUsage(events, partial(self._rings_of, p), usage.table) for p, events in enumerate(shown)
+            ]
+            waits_at[USAGE.path] = self._waits.of("usage", shown_usage)
         self._rest = EventsRest(
-            source, self._streams, settings, self.service_facts, (*extra_routes, *ended.routes), self._states,
-            self.facts, self._filling, self._waits,
+            source, self._streams, settings, self.service_facts, routes, self._states, self.facts, self._filling,
+            self._waits, waits_at,
         )  # fmt: skip
         self.asgi = self._rest.app
         watch_limits = WatchLimits(
@@ -337,6 +349,9 @@ class PublisherService:
                 await part.close()
             except Exception as error:
                 log.warning("could not close", part=type(part).__name__, error=str(error))
+
+    def _rings_of(self, partition: int) -> list[EventRing]:
+        return [ring for ring in self.rings.all() if self._topics.partition_of(ring.rm_id) == partition]
 
     def _settings_changed(self, rm_id: str) -> None:
         self.rings.resize(rm_id)

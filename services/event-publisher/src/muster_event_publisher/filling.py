@@ -7,6 +7,8 @@ for events wait until the rings are filled, or are refused: the caller may ask a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from muster_runtime.go_json import error_body
 from muster_runtime.positions import PositionWaits
@@ -59,7 +61,8 @@ class Gate:
 
     :param headers: of a refusal.
     :param passing: paths that do not wait.
-    :param waits: of requests that name a position; None: positions are passed over.
+    :param waits: of requests that name a position; None: positions are passed over. ``waits_at``: of a path's requests,
+        where they are others.
     :ivar routes: of the application.
     """
 
@@ -70,8 +73,10 @@ class Gate:
         headers: dict[str, str],
         passing: frozenset[str],
         waits: PositionWaits | None = None,
+        waits_at: Mapping[str, PositionWaits] = MappingProxyType({}),
     ) -> None:
-        self._app, self._filling, self._passing, self._waits = app, filling, passing, waits
+        self._app, self._filling, self._passing = app, filling, passing
+        self._waits, self._waits_at = waits, waits_at
         self.routes = app.routes
         self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
@@ -83,7 +88,8 @@ class Gate:
                 await send({"type": "http.response.start", "status": 503, "headers": self._headers})
                 await send({"type": "http.response.body", "body": error_body(503, str(refused))})
                 return
-        waits = self._waits if scope["type"] == "http" and scope["path"] not in self._passing else None
-        if waits is not None and not await waits.admit_http(scope, receive, send):
-            return
+        if scope["type"] == "http" and scope["path"] not in self._passing:
+            waits = self._waits_at.get(scope["path"], self._waits)
+            if waits is not None and not await waits.admit_http(scope, receive, send):
+                return
         await self._app(scope, receive, send)

@@ -30,6 +30,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -38,7 +39,7 @@ from muster_rest.system_health import ServiceCheck
 from muster_runtime import whose
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.go_json import error_body
-from muster_runtime.life import until
+from muster_runtime.life import until, wait_disconnected
 from muster_runtime.positions import PositionWaits
 from muster_runtime.reach import reach_of
 from prometheus_client import generate_latest
@@ -150,7 +151,8 @@ class EventsRest:
     :param states: gives the states of objects; None: the publisher knows no view.
     :param facts: what /health says beside the problems.
     :param filling: requests for events wait for it.
-    :param waits: of reads that name a position; None: positions are passed over.
+    :param waits: of reads that name a position; None: positions are passed over. ``waits_at``: of a path's reads, where
+        they are others.
     :param extra_routes: further routes; :func:`get_endpoint` makes endpoints that answer like those of the events.
     """
 
@@ -165,6 +167,7 @@ class EventsRest:
         facts: Callable[[], dict[str, object]] = dict,
         filling: Filling | None = None,
         waits: PositionWaits | None = None,
+        waits_at: Mapping[str, PositionWaits] = MappingProxyType({}),
     ) -> None:
         self._source, self._streams, self._settings, self._health_facts = source, streams, settings, health
         self._facts = facts
@@ -182,7 +185,7 @@ class EventsRest:
             exception_handlers={404: _not_found},
         )
         app.router.redirect_slashes = False  # the core's redirects have another status; see _not_found
-        self.app = Gate(app, filling or Filling(over=True), _HEADERS | _TRY_AGAIN, _PASSING, waits)
+        self.app = Gate(app, filling or Filling(over=True), _HEADERS | _TRY_AGAIN, _PASSING, waits, waits_at)
 
     async def _batch(self, request: Request) -> ASGIApp:
         began_s = elapsed_s()
@@ -411,14 +414,8 @@ async def until_gone(request: Request, work: Callable[[], Awaitable[ASGIApp]]) -
     async def make() -> None:
         made[:] = [await work()]
 
-    await until(make(), _gone(request))
+    await until(make(), wait_disconnected(request.receive))
     return made[0]
-
-
-async def _gone(request: Request) -> None:
-    """Returns when the client has left."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

@@ -147,7 +147,7 @@ class RmSettings:
     async def _rest(self, partition: int) -> None:
         """Pauses until a read waits for what the state says."""
         if self.shown:
-            await self.shown[partition].wanted.wait(_REST_S)
+            await self.shown[partition].needed.wait(_REST_S)
         else:
             await asyncio.sleep(_REST_S)
 

@@ -17,6 +17,7 @@ from muster_bus.clock import Clock, day_ns
 from muster_runtime.ending import Ending
 from muster_runtime.go_json import error_body
 from muster_runtime.http_server import cut
+from muster_runtime.life import wait_disconnected
 from muster_runtime.waits import in_step_s
 from starlette.types import Receive, Scope, Send
 
@@ -264,8 +265,7 @@ class EventStream:
             log.info("event stream ended", host=self.host, reason=message, cursor=self.cursor)
 
     async def _until_gone(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await wait_disconnected(receive)
         self._gone = True
         self._ending.by(_LEFT)
         if self._task is not None:

@@ -29,9 +29,10 @@ class AuditPages:
         self._trail, self._seen_max = trail, seen_max
 
     async def answer(self, query: bytes) -> bytes:
-        """Returns a page as JSON. Raises InvalidRequest, OverLimit, BusError."""
+        """Returns a page as JSON. Raises InvalidRequest, OverLimit, ViewSilent, BusError."""
         given, wanted, limit = read_query(query)
         positions = self._positions(given.get("after", ""))
+        await self._trail.wait_for_position()
         with self._trail.place():
             return msgspec.json.encode(await self._page(wanted, limit, positions))
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import grpc
 from muster_bus.damage import DamagedParts, PassingReader, Readers
-from muster_bus.errors import BusError, OffsetGone
+from muster_bus.errors import BusError, LogUnavailable, OffsetGone
 from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics
+from muster_runtime.caller import current
 
 from muster_gateway import metrics
 from muster_gateway.audit_codec import decode_entry, decode_read, encode_entries, fits, lost_entry
@@ -25,6 +26,8 @@ _BATCH = 500
 _READ_S = 0.5
 # A partition may have records after its last entry, such as Kafka's marks of transactions: then the end is never read.
 _EMPTY_S = 2.0
+# A transaction that is committed becomes visible within milliseconds; after a broker's end, within seconds.
+_VISIBLE_S, _LOOK_S = 10.0, 0.005
 
 
 class AuditTrail:
@@ -33,6 +36,8 @@ class AuditTrail:
     def __init__(self, bus: Readers, topics: Topics, damage: DamagedParts) -> None:
         self._bus, self._topics, self._damage = bus, topics, damage
         self._reads = 0
+        # Waits for the position that the present caller named, if it named one. Whoever knows a view sets it.
+        self.wait_for_position: Callable[[], Awaitable[None]] = _pass
 
     @property
     def partitions(self) -> int:
@@ -63,8 +68,27 @@ class AuditTrail:
             position = positions[partition] if positions else None
             if position is not None:
                 reader.seek(position)
+            if current().after:
+                await self._wait_visible(reader, partition)
             found.append(Part(reader, self._topics.audit, partition, await reader.end_offset(), self._damage))
         return found
+
+    async def _wait_visible(self, reader: LogReader, partition: int) -> None:
+        """Returns when all entries are visible that are written now. Raises BusError.
+
+        The view has shown the caller's position. What was decided with it is written, but on Kafka each partition of a
+        transaction becomes visible by itself.
+        """
+        end = await reader.written_end()
+        try:
+            async with asyncio.timeout(_VISIBLE_S):
+                while await reader.end_offset() < end:  # noqa: ASYNC110 (a broker tells nobody)
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise LogUnavailable(f"{self._topics.audit}[{partition}] has a transaction that does not end") from None
+
+
+async def _pass() -> None: ...
 
 
 class AuditServicer:
@@ -80,6 +104,7 @@ class AuditServicer:
 
     async def _read(self, raw: bytes, context: Any) -> None:
         try:
+            await self._trail.wait_for_position()
             with self._trail.place():
                 async for message in self._messages(raw):
                     await context.write(message)

@@ -124,6 +124,7 @@ class CallbackStream(RmStream):
                 self._wake.set,
                 timeout_s,
                 interval_s,
+                parts.tails[self._partition].positions,
             )
             await self._events.start()
         # 2. the scheduler

@@ -387,12 +387,12 @@ def readable_response(record: Record) -> Response | None:
         return None
 
 
-# The tag of the field ``position`` of the three responses of si.v1: 50002, of bytes.
+# The tag of the field ``position`` of the responses of si.v1 and of a callback stream's messages: 50002, of bytes.
 _POSITION_TAG = b"\x92\xb5\x18"
 
 
 def position_field(position: str) -> bytes:
-    """Returns a position as a field of a si.v1 response, to be appended to the response's bytes; empty for ""."""
+    """Returns a position as a field of a response, to be appended to the response's bytes; empty for ""."""
     if not position:
         return b""
     text = position.encode()

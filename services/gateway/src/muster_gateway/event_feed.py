@@ -35,11 +35,20 @@ import structlog
 from muster_bus.damage import Readers
 from muster_bus.errors import BusError, LogUnavailable, OffsetGone
 from muster_bus.log import LogReader, Record
-from muster_bus.topics import HEADER_EVENT_ID, HEADER_STORE_CAPACITY, HEADER_TRACKING, Topics, event_id_of
+from muster_bus.topics import (
+    HEADER_EVENT_ID,
+    HEADER_STAMP,
+    HEADER_STORE_CAPACITY,
+    HEADER_TRACKING,
+    Topics,
+    event_id_of,
+)
 from muster_runtime.request_store import RequestStore, capacity_of
+from muster_si.positions import NO_STAMP, Positions, Stamp
 
 from muster_gateway import metrics
 from muster_gateway.callback_codec import encode_events, encode_requests
+from muster_gateway.codec import position_field
 from muster_gateway.errors import LogDown
 from muster_gateway.event_tail import EventTail
 
@@ -86,6 +95,7 @@ class EventFeed:
     :param wake: called when there is a batch to write.
     :param search_timeout_s: a search for the place that takes longer ends; the feed then reads on from where it is.
     :param push_interval_s: interval between batches of request events.
+    :param positions: gives the batches' positions; None: they get none.
     """
 
     def __init__(
@@ -98,6 +108,7 @@ class EventFeed:
         wake: Callable[[], None],
         search_timeout_s: float,
         push_interval_s: float,
+        positions: Positions | None = None,
     ) -> None:
         self._bus, self._topic, self._partition = bus, topics.events, topics.partition_of(rm_id)
         self.key = rm_id.encode()
@@ -115,6 +126,7 @@ class EventFeed:
         self._store = RequestStore()
         self._requests = self._store.reader()
         self._push_due = False
+        self._positions, self._stamp = positions, NO_STAMP  # of the newest event that was read
 
     async def start(self) -> None:
         """Records the present end of the log. Raises LogDown."""
@@ -146,6 +158,7 @@ class EventFeed:
         """Takes a record of the RM. Returns False, and changes nothing, if there is no room."""
         taken = self._offer(record)
         if taken:
+            self._stamp = _stamp_of(record) or self._stamp
             self._seen = max(self._seen, record.offset)
         return taken
 
@@ -250,6 +263,8 @@ class EventFeed:
 
     def _encoded(self, batch: Sequence[object], made: tuple[bytes | None, int]) -> bytes | None:
         encoded, unreadable = made
+        if encoded is not None and self._positions is not None:
+            encoded += position_field(self._positions.text(self._stamp))
         metrics.events.inc(len(batch) - unreadable)
         if unreadable:
             metrics.unreadable_events.inc(unreadable)
@@ -341,6 +356,12 @@ class EventFeed:
                 if record.key == self.key and (number := _id_of(record)) is not None:
                     return record.offset, number
         return None
+
+
+def _stamp_of(record: Record) -> Stamp | None:
+    """Returns the stamp of the events from this one on; None: it has that of the event before."""
+    header = dict(record.headers).get(HEADER_STAMP)
+    return Stamp.of_header(header) if header is not None else None
 
 
 def _id_of(record: Record) -> int | None:

@@ -41,6 +41,7 @@ from muster_gateway.identity import Doorman
 from muster_gateway.quotas import QuotaBook
 from muster_gateway.rates import Rates
 from muster_gateway.settings import GatewaySettings
+from muster_gateway.view_client import ViewClient
 
 log = structlog.get_logger(__name__)
 
@@ -126,6 +127,9 @@ class FrontEnd:
         # (A front end that was started again has entries of the same gateway.)
         self._audit = AuditWriter(topics, clock, gateway_id, series=f"http-{new_id(chance, 4)}-")
         self._damage = DamagedParts("the audit entries in them are not shown")
+        trail = AuditTrail(bus, topics, self._damage)
+        client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes)
+        trail.wait_for_position = client.wait_for_position
         front = HttpFront(
             view,
             publisher,
@@ -138,7 +142,7 @@ class FrontEnd:
             self._callers,
             self._rates,
             self._audit,
-            AuditPages(AuditTrail(bus, topics, self._damage)),
+            AuditPages(trail),
             backend.answer,
             tokens=bool(settings.tokens) or settings.jwt.enabled,
             note=lambda: self._note,

@@ -24,7 +24,7 @@ from muster_bus.errors import BusError
 from muster_rest import openapi, system_health
 from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
 from muster_rest.shapes.health import Grade, SystemHealthDao
-from muster_runtime.caller import Caller
+from muster_runtime.caller import Caller, current
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.exposition import SharedExposition, TooManyReaders
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
@@ -32,6 +32,7 @@ from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.go_json import error_body, go_json
 from muster_runtime.http_server import cutter
 from muster_runtime.identity import IDENTITY_HEADERS, Identity, Right, Role
+from muster_runtime.positions import position_given
 from muster_runtime.whose import DEFAULT_RM_HEADER, header
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.types import Receive, Scope, Send
@@ -47,6 +48,7 @@ from muster_gateway.errors import (
     NotPermitted,
     OverLimit,
     TooFast,
+    ViewSilent,
     shortened,
     why_not,
 )
@@ -323,13 +325,15 @@ class HttpFront:
         if self._trail is None:
             await respond(send, 404, _TEXT, _NOT_FOUND)
             return
+        caller = current()
+        caller.after, caller.after_wait = position_given(scope["headers"])
         try:
             page = await self._trail.answer(scope.get("query_string", b""))
         except InvalidRequest as error:
             await respond_error(send, 400, str(error), body_wanted=body_wanted)
-        except (OverLimit, BusError) as error:
+        except (OverLimit, ViewSilent, BusError) as error:
             text = (
-                str(error) if isinstance(error, OverLimit) else f"the log cannot be read ({why_not(error)}): try again"
+                f"the log cannot be read ({why_not(error)}): try again" if isinstance(error, BusError) else str(error)
             )
             await respond_error(send, 503, text, [(b"retry-after", b"1")], body_wanted=body_wanted)
         else:

@@ -15,7 +15,7 @@ from multidict import CIMultiDict
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
 from muster_runtime.http_server import cut
 from muster_runtime.identity import IDENTITY_HEADERS
-from muster_runtime.life import until
+from muster_runtime.life import until, wait_disconnected
 from muster_runtime.whose import DEFAULT_RM_HEADER
 from starlette.types import Receive, Scope, Send
 from yarl import URL
@@ -154,7 +154,7 @@ class HttpTarget:
         assert asking is not None, "a coroutine runs in a task"
 
         async def watch() -> None:
-            await _client_gone(receive)
+            await wait_disconnected(receive)
             asking.cancel()
 
         timer = asyncio.get_running_loop().call_later(
@@ -240,7 +240,7 @@ class HttpTarget:
             if response.content.is_eof():  # the whole body came with the head
                 await send({"type": "http.response.body", "body": await response.content.read(), "more_body": False})
             else:
-                await until(self._pass_body(response, send), _client_gone(receive))
+                await until(self._pass_body(response, send), wait_disconnected(receive))
         except TimeoutError:
             path = shortened(scope["path"])
             log.warning("http reader stalled", target=self._name, path=path, after_s=self._stalled_s)
@@ -336,8 +336,3 @@ class _Body:
         self.whole = not message.get("more_body", False)
         piece: bytes = message.get("body", b"")
         return piece
-
-
-async def _client_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -98,7 +98,7 @@ class Questions:
     def _checked(kind: type[A], request_id: str, found: tuple[object, Cursor]) -> tuple[A, Cursor]:
         answer, at = found
         assert isinstance(answer, kind), f"request {request_id} is answered by a {type(answer).__name__}"
-        current().tell_position(answer.position)
+        current().note_position(answer.position)
         return answer, at
 
 

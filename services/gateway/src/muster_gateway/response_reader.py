@@ -96,7 +96,7 @@ class Feed:
         now_s: Callable[[], float],
         positions: Positions | None = None,
     ) -> None:
-        self._positions = positions if kind is not StreamKind.CALLBACK else None
+        self._positions = positions
         self.rm_id, self.kind, self.key = rm_id, kind, rm_id.encode()
         self.attached = False
         self.error: GatewayError | None = None

@@ -464,6 +464,7 @@ class Gateway:
         view_client = ViewClient(
             view, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm, self._note
         )
+        self._trail.wait_for_position = view_client.wait_for_position
         history = ViewClient(publisher, settings.view_timeout_s, settings.view_answer_bytes, settings.default_rm)
         self._admin = AdminServicer(
             settings,

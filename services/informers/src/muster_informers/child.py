@@ -86,6 +86,9 @@ class PipeReader:
     async def end_offset(self, max_age_s: float = 0.0) -> int:
         return (await self._bus.ask("end", self._number)).offset
 
+    async def written_end(self) -> int:
+        return await self.end_offset()
+
     async def close(self) -> None:
         with contextlib.suppress(LogError):
             await self._bus.ask("close", self._number)

@@ -17,6 +17,7 @@ from muster_bus.topics import (
     HEADER_EVENT_ID,
     HEADER_INSTANCE,
     HEADER_RM_ID,
+    HEADER_STAMP,
     HEADER_STORE_CAPACITY,
     HEADER_TRACKING,
     Topics,
@@ -123,7 +124,7 @@ class Emitter:
         states = len(records) - place
         waits_us: list[int] = []
         yield from self._responses(out.facts, more, waits_us, records)
-        yield from self._events(out.events, records)
+        yield from self._events(out.events, records, self._stamps.now)
         more.deciding_us = took_us()
         self.info.tally.add(more)
         self.info.tally.spread(more.deciding_us)
@@ -184,7 +185,7 @@ class Emitter:
 
     def expect_outcome(self) -> None:
         """Gives the next answer the stamp of an outcome that is still to be written."""
-        self._stamps.take_step()
+        self._stamps.note_step()
 
     def admin_result(self, result: pb.AdminResult, *, is_change: bool = False) -> OutRecord:
         """Returns the answer to an operator's command. It has no sequence.
@@ -194,8 +195,11 @@ class Emitter:
         stamp = self._stamps.now if is_change else NO_STAMP
         return admin_result(self._topics, self.info.rm_id, result, stamp)
 
-    def callback(self, message: callbacks_pb2.ToResourceManager) -> OutRecord:
-        """Returns a record for the RM's callback stream. Takes the next number of the RM's responses."""
+    def callback(self, message: callbacks_pb2.ToResourceManager, stamp: Stamp = NO_STAMP) -> OutRecord:
+        """Returns a record for the RM's callback stream. Takes the next number of the RM's responses.
+
+        :param stamp: as in the state; none where the transaction has none there.
+        """
         sequence = self.info.next_response_sequence
         self.info.next_response_sequence = sequence + 1
         message.response_sequence = sequence
@@ -204,6 +208,8 @@ class Emitter:
             sequence=sequence,
             stream=pb.STREAM_CALLBACK,
             response=message.SerializeToString(deterministic=True),
+            stamp_before=stamp.before,
+            stamp_step=stamp.step,
         )
         return OutRecord(self._topics.responses, self._partition, self._key, envelope.SerializeToString())
 
@@ -319,7 +325,7 @@ class Emitter:
             for question in callbacks.predicates:
                 if question.after_response:
                     question.after_response = self.info.last_allocation_response
-            records.append(self.callback(callbacks))
+            records.append(self.callback(callbacks, self._stamps.now))
             callbacks.Clear()
 
     def _flush_one(
@@ -343,10 +349,12 @@ class Emitter:
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
-    def _events(self, events: list[Event], records: list[OutRecord]) -> Iterator[None]:
+    def _events(self, events: list[Event], records: list[OutRecord], stamp: Stamp = NO_STAMP) -> Iterator[None]:
+        """Appends the events. The first one has the stamp of all of them."""
         topic, number, key, rm, instance = self._topics.events, self._partition, self._key, self._rm, self._instance
         untracked, tracked, request = self._untracked, (HEADER_TRACKING, b"1"), EventType.REQUEST
         next_id, offset_ns = self.info.next_event_id, self.info.clock.offset_ns
+        stamped: Headers = ((HEADER_STAMP, stamp.header()),) if stamp > NO_STAMP else ()
         for event in _emptied(events):
             if event is None:
                 yield
@@ -356,11 +364,12 @@ class Emitter:
             value = encode_event(event)
             if event.type is request and event.change is Change.NONE:
                 # For the shim only (the event history design): the event gets no id of the tracked order.
-                records.append(_out_record((topic, number, key, value, untracked)))
-                continue
-            headers = ((HEADER_EVENT_ID, b"%d" % next_id), rm, instance, tracked)
-            next_id += 1
-            records.append(_out_record((topic, number, key, value, headers)))
+                records.append(_out_record((topic, number, key, value, (*untracked, *stamped))))
+            else:
+                headers = ((HEADER_EVENT_ID, b"%d" % next_id), rm, instance, tracked, *stamped)
+                next_id += 1
+                records.append(_out_record((topic, number, key, value, headers)))
+            stamped = ()
         self.info.next_event_id = next_id
 
 

@@ -238,7 +238,7 @@ class SchedulerMachine:
         outputs: list[OutRecord] = []
         touched: dict[str, None] = {}
         for record in records:
-            self._roster.stamps.take_request(record.offset)
+            self._roster.stamps.note_request(record.offset)
             try:
                 rm_id = yield from self._take(record, now_ns, outputs)
                 touched[rm_id] = None
@@ -258,7 +258,7 @@ class SchedulerMachine:
         now_ns = self._times.recorded(now_ns)
         if step := self._times.take_step():
             self._tell_step(step, now_ns)
-        self._roster.stamps.take_step()
+        self._roster.stamps.note_step()
         undecided = dict.fromkeys(rm_id for rm_id in self._outcomes if rm_id not in self._held)
         due = {**undecided, **dict.fromkeys(self._deadlines.take_due(now_ns)), **self._unexhausted}
         yield from self._check_invariants(now_ns)

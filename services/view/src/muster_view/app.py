@@ -37,6 +37,9 @@ from muster_view.turns import FoldGate, cooperate
 
 log = structlog.get_logger(__name__)
 
+# With enough processors, reads wait for some hundredths of a second.
+_LATE_S = 0.1
+
 
 class ViewService:
     """Follows every partition of ``si.state`` and answers REST. The view decides nothing and writes nothing.
@@ -81,6 +84,10 @@ class ViewService:
             lambda: {rm_id: (state.info.life, state.info.paused) for rm_id, state in self.states().items()}
         )
         self._life = Life("view")
+
+    def is_late(self) -> bool:
+        """Whether reads have waited for long for what is not folded yet."""
+        return self._gate.is_awaited(_LATE_S)
 
     def asks(self, publisher: ASGIApp, damaged: Callable[[], list[str]]) -> None:
         """Uses the event publisher of this process instead of ``settings.publisher_url``.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 
@@ -92,6 +93,7 @@ class PartitionFollower:
         self._whole = asyncio.Event()  # no transaction is folded in part
         self.stamp = NO_STAMP
         self._stamped = asyncio.Event()  # set at the next change of the stamp, and replaced
+        self._awaited: list[Stamp] = []  # by the reads that wait, the lowest first
         self.met_damage = False
         self._broken = False  # the state in memory cannot be continued
 
@@ -163,11 +165,16 @@ class PartitionFollower:
 
     async def wait_included(self, stamp: Stamp) -> None:
         """Returns between two folds, when everything up to a stamp is shown. Callers bound the wait."""
-        while self.stamp < stamp:
-            self.want()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.idle_after_s / 2 or None):
+        if self.stamp >= stamp:
+            return
+        insort(self._awaited, stamp)
+        self.want()  # ends a pause
+        try:
+            with self._gate.awaiting():
+                while self.stamp < stamp:
                     await self._stamped.wait()
+        finally:
+            self._awaited.remove(stamp)
 
     def _note_stamp(self) -> None:
         """Notes how far the folded state is."""
@@ -254,8 +261,8 @@ class PartitionFollower:
         return True
 
     def _is_wanted(self) -> bool:
-        """Whether there was a request recently."""
-        return self._clock.monotonic() - self._wanted_s < self._settings.idle_after_s
+        """Whether there was a request recently, or one waits."""
+        return bool(self._awaited) or self._clock.monotonic() - self._wanted_s < self._settings.idle_after_s
 
     def _split(self, records: list[Record], *, full: bool) -> tuple[list[Record], list[Record]]:
         """The records to fold now, and those to keep until the rest of their transaction is read."""
@@ -277,7 +284,7 @@ class PartitionFollower:
             if parse_state_key(key)[1] == state_codec.REGISTRATION:
                 await asyncio.to_thread(folder.read_ahead, key, value)
         # 2. in slices, all of it
-        slice_ = Slice(self._clock, self._settings.fold_slice_ms / 1000)
+        slice_ = Slice(self._clock, self._slice_s())
         if records:
             self._whole.clear()
         for record in records:
@@ -286,7 +293,9 @@ class PartitionFollower:
                     await self._rest(slice_)
             if is_rm_state_key(record.key):  # the first of a transaction: its counts are those after it
                 self._count(folder, record)
-            if slice_.used_up():
+            if self._awaited and self.stamp < self._awaited[0] <= folder.stamps.folded:
+                await self._wake_readers(slice_)
+            elif slice_.used_up():
                 await self._rest(slice_)
         if records:
             self.version += 1
@@ -295,10 +304,24 @@ class PartitionFollower:
             metrics.FOLD_SECONDS.labels(str(self.partition)).inc(slice_.worked_s)
 
     async def _rest(self, slice_: Slice) -> None:
-        """Lets other tasks run between two slices."""
+        """Lets other tasks run between two slices. A partition that reads wait for goes before the others."""
         self.version += 1
-        slice_s = self._settings.fold_slice_ms / 1000
-        await slice_.rest(0.0 if self._is_wanted() else _IDLE_PAUSE_SLICES * slice_s)
+        slice_s = slice_.length_s = self._slice_s()
+        goes_on = self._awaited or (self._is_wanted() and not self._gate.is_awaited())
+        await slice_.rest(0.0 if goes_on else _IDLE_PAUSE_SLICES * slice_s)
+
+    async def _wake_readers(self, slice_: Slice) -> None:
+        """Shows the state between two transactions to the reads that wait for it."""
+        self.version += 1
+        self._note_stamp()
+        self._whole.set()
+        await slice_.rest()
+        await self._gate.passed()
+        self._whole.clear()
+
+    def _slice_s(self) -> float:
+        settings = self._settings
+        return (settings.fold_awaited_slice_ms if self._awaited else settings.fold_slice_ms) / 1000
 
     def _count(self, folder: StateFolder, record: Record) -> None:
         rm_id = parse_state_key(record.key or b"")[0]

@@ -29,6 +29,11 @@ class ViewSettings(BaseModel):
     read_records_max: int = Field(1_000, ge=1, description="records per read of the log")
     poll_s: float = Field(1.0, gt=0, description="longest wait of one read, and time between checks of the log's end")
     fold_slice_ms: float = Field(1.0, gt=0, description="longest time of folding without a turn for other tasks")
+    fold_awaited_slice_ms: float = Field(
+        10.0,
+        gt=0,
+        description="the same while a read waits for a position; in a muster up of one process as fold_slice_ms",
+    )
     idle_after_s: float = Field(
         0.1, ge=0, description="without a request for so long, folding takes larger steps and yields more"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator
 
 from muster_bus.clock import Clock
@@ -19,10 +20,12 @@ class Slice:
             ...
             if slice_.used_up():
                 await slice_.rest()
+
+    :ivar length_s: of the slices behind the present one.
     """
 
     def __init__(self, clock: Clock, length_s: float) -> None:
-        self._monotonic, self._length_s = clock.monotonic, length_s
+        self._monotonic, self.length_s = clock.monotonic, length_s
         self._since_s = self._monotonic()
         self._until_s = self._since_s + length_s
         self._before_s = 0.0
@@ -36,7 +39,7 @@ class Slice:
         self._before_s += self._monotonic() - self._since_s
         await asyncio.sleep(pause_s)
         self._since_s = self._monotonic()
-        self._until_s = self._since_s + self._length_s
+        self._until_s = self._since_s + self.length_s
 
     @property
     def worked_s(self) -> float:
@@ -58,6 +61,8 @@ class FoldGate:
         self._free = asyncio.Event()
         self._answering: dict[int, None] = {}  # by number, oldest first
         self._answers = 0
+        self._awaiting: dict[int, float] = {}  # by number, when they began: the first one is the oldest
+        self._waits = 0
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
@@ -77,6 +82,21 @@ class FoldGate:
     def ended(self, answers: int) -> bool:
         """Whether the first so many answers have ended."""
         return next(iter(self._answering), answers + 1) > answers
+
+    @contextlib.contextmanager
+    def awaiting(self) -> Iterator[None]:
+        """Is around the wait of a read for what a partition has not folded yet."""
+        self._waits = number = self._waits + 1
+        self._awaiting[number] = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            del self._awaiting[number]
+
+    def is_awaited(self, for_s: float = 0.0) -> bool:
+        """Whether a read has waited for so long for what any partition has not folded yet."""
+        began_s = next(iter(self._awaiting.values()), math.inf)
+        return self._clock.monotonic() - began_s >= for_s
 
     @property
     def held(self) -> bool:

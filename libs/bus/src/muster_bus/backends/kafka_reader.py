@@ -17,7 +17,8 @@ from muster_bus.log import Record
 
 log = structlog.get_logger(__name__)
 
-_READ_COMMITTED, _LATEST, _EARLIEST = 1, -1, -2  # Kafka's numbers, in a request for an offset
+# Kafka's numbers, in a request for an offset.
+_READ_UNCOMMITTED, _READ_COMMITTED, _LATEST, _EARLIEST = 0, 1, -1, -2
 _READ_SLICE_S = 0.1  # aiokafka does not return for markers alone; the last read of a fold waits this long
 # A reader that has found nothing for this long is idle. Muster has hundreds of them, so each must cost little: a broker
 # holds an idle reader's fetch for longer (it still answers at once when a record comes), and nothing looks for markers
@@ -192,6 +193,13 @@ class KafkaReader:
             self._is_busy()  # whoever asked waits for what is there, which may be markers
         return found
 
+    async def written_end(self) -> int:
+        """Returns the high watermark, behind which are only records that not all replicas have."""
+        found = await self._asked_beside(_LATEST, _READ_UNCOMMITTED)
+        if found is None:
+            raise LogUnavailable(f"{self._place.topic}[{self._place.partition}]: no broker says where it ends")
+        return found
+
     def _known_lately(self, max_age_s: float) -> int | None:
         """Returns the last stable offset as a fetch of the last seconds told it; None: there was none."""
         fetched_ms, known = (
@@ -202,7 +210,7 @@ class KafkaReader:
             return None
         return max(int(known), self._position)
 
-    async def _asked_beside(self, which: int) -> int | None:
+    async def _asked_beside(self, which: int, isolation: int = _READ_COMMITTED) -> int | None:
         """Returns an offset as the log's other connection finds it; None: it does not know it now.
 
         A broker answers a connection's requests in order. So the reader's own connection may answer after the end of
@@ -214,9 +222,7 @@ class KafkaReader:
             return None
         try:
             async with asyncio.timeout(self._link.settings.health_timeout_s):
-                answer = await admin._client.send(
-                    node, OffsetRequest(-1, _READ_COMMITTED, [(topic, [(partition, which)])])
-                )
+                answer = await admin._client.send(node, OffsetRequest(-1, isolation, [(topic, [(partition, which)])]))
         except (TimeoutError, errors.KafkaError, OSError):
             return None
         for _, found in answer.topics:

@@ -315,6 +315,9 @@ class MemoryReader:
         self._log.check_reached()
         return self._tail.end
 
+    async def written_end(self) -> int:
+        return await self.end_offset()
+
     async def close(self) -> None:
         self._closed = True
         self._tail.wake()

@@ -181,6 +181,9 @@ class SqliteReader(AheadReader):
         self._log.check_open()
         return self._end()
 
+    async def written_end(self) -> int:
+        return await self.end_offset()
+
     async def close(self) -> None:
         if not self._closed:
             self._place.readers -= 1

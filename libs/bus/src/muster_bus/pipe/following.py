@@ -389,6 +389,11 @@ class _Reader(AheadReader):
         self._bus.check_open()
         return self._place.end
 
+    async def written_end(self) -> int:
+        self._bus.check_open()
+        await self._bus.look(self._place)
+        return self._place.end
+
     async def close(self) -> None:
         self._closed = True
         self._place.wake()

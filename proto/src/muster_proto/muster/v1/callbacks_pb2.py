@@ -26,43 +26,43 @@ from muster_proto.muster.v1 import admin_pb2 as muster__proto_dot_muster_dot_v1_
 from muster_proto.si.v1 import si_pb2 as muster__proto_dot_si_dot_v1_dot_si__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&muster_proto/muster/v1/callbacks.proto\x12\tmuster.v1\x1a\"muster_proto/muster/v1/admin.proto\x1a\x1bmuster_proto/si/v1/si.proto\"\x96\x02\n\x13\x46romResourceManager\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x10.muster.v1.Hello\x12/\n\npredicates\x18\x02 \x03(\x0b\x32\x1b.muster.v1.PredicatesAnswer\x12\x44\n\x15preemption_predicates\x18\x03 \x03(\x0b\x32%.muster.v1.PreemptionPredicatesAnswer\x12/\n\x0bstate_dumps\x18\x04 \x03(\x0b\x32\x1a.muster.v1.StateDumpAnswer\x12\x36\n\x0e\x63onfigurations\x18\x05 \x03(\x0b\x32\x1e.muster.v1.ConfigurationUpdate\"\xbf\x02\n\x05Hello\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x12\n\npredicates\x18\x02 \x01(\x08\x12\x1d\n\x15preemption_predicates\x18\x03 \x01(\x08\x12\x19\n\x11scheduling_states\x18\x04 \x01(\x08\x12\x12\n\nstate_dump\x18\x05 \x01(\x08\x12\x0e\n\x06\x65vents\x18\x06 \x01(\x08\x12\x19\n\x0c\x65vents_after\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x1b\n\x13request_events_only\x18\x08 \x01(\x08\x12!\n\x14request_events_after\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x30\n\x0eopen_proposals\x18\n \x01(\x0e\x32\x18.muster.v1.OpenProposalsB\x0f\n\r_events_afterB\x17\n\x15_request_events_after\"\xa7\x03\n\x11ToResourceManager\x12\x19\n\x11response_sequence\x18\x01 \x01(\x04\x12#\n\x07welcome\x18\x02 \x01(\x0b\x32\x12.muster.v1.Welcome\x12\x31\n\npredicates\x18\x03 \x03(\x0b\x32\x1d.muster.v1.PredicatesQuestion\x12\x46\n\x15preemption_predicates\x18\x04 \x03(\x0b\x32\'.muster.v1.PreemptionPredicatesQuestion\x12G\n\x11scheduling_states\x18\x05 \x03(\x0b\x32,.si.v1.UpdateContainerSchedulingStateRequest\x12\x31\n\x0bstate_dumps\x18\x06 \x03(\x0b\x32\x1c.muster.v1.StateDumpQuestion\x12\x36\n\x0e\x63onfigurations\x18\x07 \x03(\x0b\x32\x1e.muster.v1.ConfigurationResult\x12#\n\x06\x65vents\x18\x08 \x01(\x0b\x32\x13.muster.v1.RmEvents\"\x1d\n\x07Welcome\x12\x12\n\ngateway_id\x18\x01 \x01(\t\"\xa2\x01\n\x12PredicatesQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\x12#\n\x04\x61rgs\x18\x02 \x01(\x0b\x32\x15.si.v1.PredicatesArgs\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12\x16\n\x0epartition_name\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ns\x18\x05 \x01(\x03\x12\x16\n\x0e\x61\x66ter_response\x18\x06 \x01(\x04\"<\n\x10PredicatesAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04\x66its\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xbf\x01\n\x1cPreemptionPredicatesQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\x12-\n\x04\x61rgs\x18\x02 \x01(\x0b\x32\x1f.si.v1.PreemptionPredicatesArgs\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12\x16\n\x0epartition_name\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ns\x18\x05 \x01(\x03\x12\x1f\n\x17preempt_application_ids\x18\x06 \x03(\t\"o\n\x1aPreemptionPredicatesAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x35\n\x08response\x18\x02 \x01(\x0b\x32#.si.v1.PreemptionPredicatesResponse\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x1f\n\x11StateDumpQuestion\x12\n\n\x02id\x18\x01 \x01(\t\":\n\x0fStateDumpAnswer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"U\n\x13\x43onfigurationUpdate\x12\n\n\x02id\x18\x01 \x01(\t\x12\x32\n\x07request\x18\x02 \x01(\x0b\x32!.si.v1.UpdateConfigurationRequest\"j\n\x13\x43onfigurationResult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x38\n\x08response\x18\x02 \x01(\x0b\x32&.muster.v1.UpdateConfigurationResponse\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"\x80\x01\n\x08RmEvents\x12 \n\x06\x65vents\x18\x01 \x03(\x0b\x32\x10.muster.v1.Event\x12\x1d\n\x10request_position\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x1e\n\x16request_events_dropped\x18\x03 \x01(\x04\x42\x13\n\x11_request_position\"C\n\x05\x45vent\x12\"\n\x06record\x18\x01 \x01(\x0b\x32\x12.si.v1.EventRecord\x12\x0f\n\x02id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x05\n\x03_id*\x97\x01\n\rOpenProposals\x12\x16\n\x12OPEN_PROPOSALS_ALL\x10\x00\x12\x17\n\x13OPEN_PROPOSALS_NODE\x10\x01\x12\x1d\n\x19OPEN_PROPOSALS_TASK_GROUP\x10\x02\x12\x1e\n\x1aOPEN_PROPOSALS_APPLICATION\x10\x03\x12\x16\n\x12OPEN_PROPOSALS_ONE\x10\x04\x32Z\n\tCallbacks\x12M\n\x07\x43onnect\x12\x1e.muster.v1.FromResourceManager\x1a\x1c.muster.v1.ToResourceManager\"\x00(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&muster_proto/muster/v1/callbacks.proto\x12\tmuster.v1\x1a\"muster_proto/muster/v1/admin.proto\x1a\x1bmuster_proto/si/v1/si.proto\"\x96\x02\n\x13\x46romResourceManager\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x10.muster.v1.Hello\x12/\n\npredicates\x18\x02 \x03(\x0b\x32\x1b.muster.v1.PredicatesAnswer\x12\x44\n\x15preemption_predicates\x18\x03 \x03(\x0b\x32%.muster.v1.PreemptionPredicatesAnswer\x12/\n\x0bstate_dumps\x18\x04 \x03(\x0b\x32\x1a.muster.v1.StateDumpAnswer\x12\x36\n\x0e\x63onfigurations\x18\x05 \x03(\x0b\x32\x1e.muster.v1.ConfigurationUpdate\"\xbf\x02\n\x05Hello\x12\r\n\x05rm_id\x18\x01 \x01(\t\x12\x12\n\npredicates\x18\x02 \x01(\x08\x12\x1d\n\x15preemption_predicates\x18\x03 \x01(\x08\x12\x19\n\x11scheduling_states\x18\x04 \x01(\x08\x12\x12\n\nstate_dump\x18\x05 \x01(\x08\x12\x0e\n\x06\x65vents\x18\x06 \x01(\x08\x12\x19\n\x0c\x65vents_after\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x1b\n\x13request_events_only\x18\x08 \x01(\x08\x12!\n\x14request_events_after\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x30\n\x0eopen_proposals\x18\n \x01(\x0e\x32\x18.muster.v1.OpenProposalsB\x0f\n\r_events_afterB\x17\n\x15_request_events_after\"\xbb\x03\n\x11ToResourceManager\x12\x19\n\x11response_sequence\x18\x01 \x01(\x04\x12#\n\x07welcome\x18\x02 \x01(\x0b\x32\x12.muster.v1.Welcome\x12\x31\n\npredicates\x18\x03 \x03(\x0b\x32\x1d.muster.v1.PredicatesQuestion\x12\x46\n\x15preemption_predicates\x18\x04 \x03(\x0b\x32\'.muster.v1.PreemptionPredicatesQuestion\x12G\n\x11scheduling_states\x18\x05 \x03(\x0b\x32,.si.v1.UpdateContainerSchedulingStateRequest\x12\x31\n\x0bstate_dumps\x18\x06 \x03(\x0b\x32\x1c.muster.v1.StateDumpQuestion\x12\x36\n\x0e\x63onfigurations\x18\x07 \x03(\x0b\x32\x1e.muster.v1.ConfigurationResult\x12#\n\x06\x65vents\x18\x08 \x01(\x0b\x32\x13.muster.v1.RmEvents\x12\x12\n\x08position\x18\xd2\x86\x03 \x01(\t\"\x1d\n\x07Welcome\x12\x12\n\ngateway_id\x18\x01 \x01(\t\"\xa2\x01\n\x12PredicatesQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\x12#\n\x04\x61rgs\x18\x02 \x01(\x0b\x32\x15.si.v1.PredicatesArgs\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12\x16\n\x0epartition_name\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ns\x18\x05 \x01(\x03\x12\x16\n\x0e\x61\x66ter_response\x18\x06 \x01(\x04\"<\n\x10PredicatesAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04\x66its\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xbf\x01\n\x1cPreemptionPredicatesQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\x12-\n\x04\x61rgs\x18\x02 \x01(\x0b\x32\x1f.si.v1.PreemptionPredicatesArgs\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12\x16\n\x0epartition_name\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ns\x18\x05 \x01(\x03\x12\x1f\n\x17preempt_application_ids\x18\x06 \x03(\t\"o\n\x1aPreemptionPredicatesAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x35\n\x08response\x18\x02 \x01(\x0b\x32#.si.v1.PreemptionPredicatesResponse\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x1f\n\x11StateDumpQuestion\x12\n\n\x02id\x18\x01 \x01(\t\":\n\x0fStateDumpAnswer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"U\n\x13\x43onfigurationUpdate\x12\n\n\x02id\x18\x01 \x01(\t\x12\x32\n\x07request\x18\x02 \x01(\x0b\x32!.si.v1.UpdateConfigurationRequest\"j\n\x13\x43onfigurationResult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x38\n\x08response\x18\x02 \x01(\x0b\x32&.muster.v1.UpdateConfigurationResponse\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"\x80\x01\n\x08RmEvents\x12 \n\x06\x65vents\x18\x01 \x03(\x0b\x32\x10.muster.v1.Event\x12\x1d\n\x10request_position\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x1e\n\x16request_events_dropped\x18\x03 \x01(\x04\x42\x13\n\x11_request_position\"C\n\x05\x45vent\x12\"\n\x06record\x18\x01 \x01(\x0b\x32\x12.si.v1.EventRecord\x12\x0f\n\x02id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x05\n\x03_id*\x97\x01\n\rOpenProposals\x12\x16\n\x12OPEN_PROPOSALS_ALL\x10\x00\x12\x17\n\x13OPEN_PROPOSALS_NODE\x10\x01\x12\x1d\n\x19OPEN_PROPOSALS_TASK_GROUP\x10\x02\x12\x1e\n\x1aOPEN_PROPOSALS_APPLICATION\x10\x03\x12\x16\n\x12OPEN_PROPOSALS_ONE\x10\x04\x32Z\n\tCallbacks\x12M\n\x07\x43onnect\x12\x1e.muster.v1.FromResourceManager\x1a\x1c.muster.v1.ToResourceManager\"\x00(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster_proto.muster.v1.callbacks_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPENPROPOSALS']._serialized_start=2201
-  _globals['_OPENPROPOSALS']._serialized_end=2352
+  _globals['_OPENPROPOSALS']._serialized_start=2221
+  _globals['_OPENPROPOSALS']._serialized_end=2372
   _globals['_FROMRESOURCEMANAGER']._serialized_start=119
   _globals['_FROMRESOURCEMANAGER']._serialized_end=397
   _globals['_HELLO']._serialized_start=400
   _globals['_HELLO']._serialized_end=719
   _globals['_TORESOURCEMANAGER']._serialized_start=722
-  _globals['_TORESOURCEMANAGER']._serialized_end=1145
-  _globals['_WELCOME']._serialized_start=1147
-  _globals['_WELCOME']._serialized_end=1176
-  _globals['_PREDICATESQUESTION']._serialized_start=1179
-  _globals['_PREDICATESQUESTION']._serialized_end=1341
-  _globals['_PREDICATESANSWER']._serialized_start=1343
-  _globals['_PREDICATESANSWER']._serialized_end=1403
-  _globals['_PREEMPTIONPREDICATESQUESTION']._serialized_start=1406
-  _globals['_PREEMPTIONPREDICATESQUESTION']._serialized_end=1597
-  _globals['_PREEMPTIONPREDICATESANSWER']._serialized_start=1599
-  _globals['_PREEMPTIONPREDICATESANSWER']._serialized_end=1710
-  _globals['_STATEDUMPQUESTION']._serialized_start=1712
-  _globals['_STATEDUMPQUESTION']._serialized_end=1743
-  _globals['_STATEDUMPANSWER']._serialized_start=1745
-  _globals['_STATEDUMPANSWER']._serialized_end=1803
-  _globals['_CONFIGURATIONUPDATE']._serialized_start=1805
-  _globals['_CONFIGURATIONUPDATE']._serialized_end=1890
-  _globals['_CONFIGURATIONRESULT']._serialized_start=1892
-  _globals['_CONFIGURATIONRESULT']._serialized_end=1998
-  _globals['_RMEVENTS']._serialized_start=2001
-  _globals['_RMEVENTS']._serialized_end=2129
-  _globals['_EVENT']._serialized_start=2131
-  _globals['_EVENT']._serialized_end=2198
-  _globals['_CALLBACKS']._serialized_start=2354
-  _globals['_CALLBACKS']._serialized_end=2444
+  _globals['_TORESOURCEMANAGER']._serialized_end=1165
+  _globals['_WELCOME']._serialized_start=1167
+  _globals['_WELCOME']._serialized_end=1196
+  _globals['_PREDICATESQUESTION']._serialized_start=1199
+  _globals['_PREDICATESQUESTION']._serialized_end=1361
+  _globals['_PREDICATESANSWER']._serialized_start=1363
+  _globals['_PREDICATESANSWER']._serialized_end=1423
+  _globals['_PREEMPTIONPREDICATESQUESTION']._serialized_start=1426
+  _globals['_PREEMPTIONPREDICATESQUESTION']._serialized_end=1617
+  _globals['_PREEMPTIONPREDICATESANSWER']._serialized_start=1619
+  _globals['_PREEMPTIONPREDICATESANSWER']._serialized_end=1730
+  _globals['_STATEDUMPQUESTION']._serialized_start=1732
+  _globals['_STATEDUMPQUESTION']._serialized_end=1763
+  _globals['_STATEDUMPANSWER']._serialized_start=1765
+  _globals['_STATEDUMPANSWER']._serialized_end=1823
+  _globals['_CONFIGURATIONUPDATE']._serialized_start=1825
+  _globals['_CONFIGURATIONUPDATE']._serialized_end=1910
+  _globals['_CONFIGURATIONRESULT']._serialized_start=1912
+  _globals['_CONFIGURATIONRESULT']._serialized_end=2018
+  _globals['_RMEVENTS']._serialized_start=2021
+  _globals['_RMEVENTS']._serialized_end=2149
+  _globals['_EVENT']._serialized_start=2151
+  _globals['_EVENT']._serialized_end=2218
+  _globals['_CALLBACKS']._serialized_start=2374
+  _globals['_CALLBACKS']._serialized_end=2464
 # @@protoc_insertion_point(module_scope)

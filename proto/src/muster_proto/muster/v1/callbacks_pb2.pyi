@@ -172,8 +172,11 @@ class ToResourceManager(_message.Message):
     STATE_DUMPS_FIELD_NUMBER: _builtins.int
     CONFIGURATIONS_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     response_sequence: _builtins.int
     """Of what the scheduler asked or told: its place in the RM's one order of responses, see si.proto. 0: of the others."""
+    position: _builtins.str
+    """As in si.v1.AllocationResponse, of what the scheduler asked or told and of events; "": of the others."""
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -199,10 +202,11 @@ class ToResourceManager(_message.Message):
         state_dumps: _abc.Iterable[Global___StateDumpQuestion] | None = ...,
         configurations: _abc.Iterable[Global___ConfigurationResult] | None = ...,
         events: Global___RmEvents | None = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configurations", b"configurations", "events", b"events", "predicates", b"predicates", "preemption_predicates", b"preemption_predicates", "response_sequence", b"response_sequence", "scheduling_states", b"scheduling_states", "state_dumps", b"state_dumps", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configurations", b"configurations", "events", b"events", "position", b"position", "predicates", b"predicates", "preemption_predicates", b"preemption_predicates", "response_sequence", b"response_sequence", "scheduling_states", b"scheduling_states", "state_dumps", b"state_dumps", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -132,9 +132,9 @@ class PartitionDeriver:
             key = state_key(rm_id, one.kind, one.name, str(one.start_ns // S_IN_NS))
             headers = ((HEADER_EVENT_ID, b"%d" % max(one.event_id, 0)), rm_header, instance)
             self._records.append(OutRecord(topic, partition, key, _shown(rm_id, one, rm.window_ns), headers))
-        if states and rm.until_ns:
+        if states and rm.until_ns and rm.applied >= 0:  # (An instance that begins has its note with its first event.)
             key = state_key(rm_id, KNOWN_KIND, KNOWN_NAME)
-            headers = ((HEADER_EVENT_ID, b"%d" % max(rm.applied, 0)), rm_header, instance)
+            headers = ((HEADER_EVENT_ID, b"%d" % rm.applied), rm_header, instance)
             self._records.append(OutRecord(topic, partition, key, _known(rm_id, rm), headers))
         self._states += [self._state(rm_id, write) for write in states]
 

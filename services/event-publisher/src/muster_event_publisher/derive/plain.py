@@ -7,6 +7,7 @@ repeats no record.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 from muster_bus.clock import Clock
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 # Records between two pauses: about a millisecond of work.
 _SLICE = 50
+# Pauses while others' work is urgent, so that it gets the processor; it may be urgent all the time.
+_URGENT_PAUSES, _URGENT_PAUSE_S = 10, 0.01
 _POLL_S = 1.0
 _READ_TIMEOUT_S = 5.0
 _RESTORE_RECORDS = 5_000
@@ -34,10 +37,19 @@ class PlainDerive:
     """Derives from every partition; see the module's docstring.
 
     :param bus: started by the caller, who also closes it.
+    :param is_urgent: whether others in this process have work that somebody waits for.
     """
 
-    def __init__(self, settings: DeriveSettings, bus: Log, topics: Topics, clock: Clock) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        settings: DeriveSettings,
+        bus: Log,
+        topics: Topics,
+        clock: Clock,
+        *,
+        is_urgent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.settings, self._is_urgent = settings, is_urgent
         self._bus, self._topics, self._clock = bus, topics, clock
         self._damage = DamagedParts("nothing is derived from the records in them: usage lacks it")
         self._readers = PassingReaders(bus, self._damage)
@@ -129,8 +141,12 @@ class PlainDerive:
                 await asyncio.sleep(settings.batch_wait_s)
 
     async def _rest(self, worked_s: float) -> None:
-        """Pauses so long that deriving uses only its share of the processor."""
+        """Pauses so long that deriving uses only its share of the processor; longer while others' work is urgent."""
         await asyncio.sleep(worked_s * (1 / self.settings.processor_share - 1))
+        for _ in range(_URGENT_PAUSES):
+            if not self._is_urgent():
+                break
+            await asyncio.sleep(_URGENT_PAUSE_S)
 
 
 async def _states(

@@ -129,6 +129,8 @@ class UsageRest:
             for _ in self.table.tidy():
                 await asyncio.sleep(0)
             metrics.USAGE_RECORDS.set(len(self.table))
+            if records:
+                self.table.changed.notify()
 
     async def _usage(self, request: Request) -> ASGIApp:
         # 1. the request

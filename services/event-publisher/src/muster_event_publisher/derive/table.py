@@ -16,9 +16,13 @@ from muster_bus.log import Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE
 from muster_core.config.config import ROOT
 
+from muster_event_publisher.codec import decode
 from muster_event_publisher.derive.batches import KNOWN_KIND
 from muster_event_publisher.derive.usage import S_IN_NS, Kind, Quantities
+from muster_event_publisher.ring import EventRing, Signal
 
+# Instances of an RM of which is known how far their events are counted.
+_INSTANCES_KEPT = 16
 # Subjects between two pauses while old windows are dropped: well under a millisecond of work.
 _SLICE = 100
 
@@ -70,11 +74,20 @@ class RmKnown:
 
     :ivar from_ns: windows before this time may be missing, because the table or the log dropped them.
     :ivar until_ns: time of the newest event that was counted.
+    :ivar counted: by instance, the id of that event.
     """
 
     window_ns: int
     from_ns: int = 0
     until_ns: int = 0
+    counted: dict[bytes, int] = field(default_factory=dict)
+
+    def note_counted(self, headers: dict[str, bytes]) -> None:
+        """Notes the newest event that was counted. (A deriver that restarted writes older ones again.)"""
+        instance, event_id = headers.get(HEADER_INSTANCE, b""), int(headers.get(HEADER_EVENT_ID, b"0"))
+        self.counted[instance] = max(self.counted.get(instance, 0), event_id)
+        while len(self.counted) > _INSTANCES_KEPT:
+            del self.counted[next(iter(self.counted))]
 
 
 class UsageTable:
@@ -96,6 +109,8 @@ class UsageTable:
         self._due_ns: dict[str, int] = {}  # RM → the time before which its windows are to be dropped
         self._tidying = False
         self._count = 0
+        self._since_ms = 0  # time of the first record that was read; 0: there is none before it
+        self.changed = Signal()
 
     def __len__(self) -> int:
         return self._count
@@ -121,6 +136,8 @@ class UsageTable:
 
         :param missing_before: the topic had older records, which were not read.
         """
+        if missing_before and not self._since_ms:
+            self._since_ms = record.timestamp_ms
         if record.value is None:
             return
         value: dict[str, Any] = json.loads(record.value, parse_float=Decimal)
@@ -133,6 +150,7 @@ class UsageTable:
                 known.from_ns = int(value["window_start_s"]) * S_IN_NS + self._refresh_windows * window_ns
         if value["kind"] == KNOWN_KIND:
             known.until_ns = max(known.until_ns, int(value["known_until_ns"]))
+            known.note_counted(dict(record.headers))
             self._note_due(rm_id, known)
             return
         start_ns = int(value["window_start_s"]) * S_IN_NS
@@ -150,6 +168,16 @@ class UsageTable:
         elif before.instance == shown.instance and before.event_id > shown.event_id:
             return  # a deriver that restarted has written it again
         series.shown[start_ns] = shown
+
+    def includes(self, ring: EventRing, instance: str, event_id: int) -> bool:
+        """Whether an RM's events up to an id are counted. See :class:`muster_event_publisher.shown.Derived`."""
+        known = self._known.get(ring.rm_id)
+        if known is None:
+            # The note on an RM that has had no events for long is before the first record that was read.
+            (value,) = ring.slice(event_id, 1) or (None,)
+            return bool(self._since_ms) and (value is None or decode(value).timestampNano < self._since_ms * 1_000_000)
+        counted = known.counted.get(instance.encode(), -1)
+        return counted >= event_id or (counted >= 0 and instance.encode() != next(reversed(known.counted)))
 
     def windows(self, rm_id: str, kind: str, name: str, from_ns: int, to_ns: int, step_ns: int) -> list[WindowSum]:
         """The windows of length ``step_ns`` that begin in ``[from_ns, to_ns)`` and have any usage.

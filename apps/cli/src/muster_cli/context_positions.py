@@ -1,7 +1,7 @@
 """The newest position that each context's commands got, so that their next reads show what they changed.
 
-A command that changes something keeps the position of the change beside the file of contexts. The next command of the
-context sends it. Without a context nothing is kept.
+A command that changes something stores the position of the change beside the file of contexts. The next command of the
+context sends it. Without a context nothing is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # few commands call a gateway
     from muster_client.admin import AdminClient
 
 
-class KeptPositions:
+class ContextPositions:
     """The positions beside a file of contexts, of which one may be in force."""
 
     def __init__(self) -> None:
@@ -31,52 +31,52 @@ class KeptPositions:
         self._path = contexts.with_name(f"{contexts.stem}.positions.json") if contexts is not None else None
         self._name = name
 
-    def kept(self) -> str:
-        """Returns the position of the context in force; "": none is kept."""
-        return self._load().get(self._name, "")
+    def stored(self) -> str:
+        """Returns the position of the context in force; "" if none is stored."""
+        return self._read().get(self._name, "")
 
-    def keep(self, position: str) -> None:
-        """Keeps a position for the context in force. (A file that cannot be written keeps nothing.)"""
+    def store(self, position: str) -> None:
+        """Stores a position for the context in force, if its file can be written."""
         if position and self._path is not None:
-            kept = self._load()
-            self._store({**kept, self._name: newest(kept.get(self._name, ""), position)})
+            positions = self._read()
+            self._write({**positions, self._name: newest(positions.get(self._name, ""), position)})
 
     def forget(self) -> bool:
         """Drops the position of the context in force. Returns whether there was one."""
-        kept = self._load()
-        was_there = kept.pop(self._name, None) is not None
+        positions = self._read()
+        was_there = positions.pop(self._name, None) is not None
         if was_there:
-            self._store(kept)
+            self._write(positions)
         return was_there
 
-    def _load(self) -> dict[str, str]:
+    def _read(self) -> dict[str, str]:
         if self._path is None:
             return {}
         try:
-            found = json.loads(self._path.read_text())
+            content = json.loads(self._path.read_text())
         except (OSError, ValueError):
             return {}
-        return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
+        return {str(name): str(text) for name, text in content.items()} if isinstance(content, dict) else {}
 
-    def _store(self, kept: Mapping[str, str]) -> None:
+    def _write(self, positions: Mapping[str, str]) -> None:
         assert self._path is not None, "a context is in force"
         try:
-            durable.replace(self._path, json.dumps(kept).encode())
+            durable.replace(self._path, json.dumps(positions).encode())
         except OSError:
             return
 
 
 # Of the process, which runs one command.
-KEPT = KeptPositions()
+POSITIONS = ContextPositions()
 
 
 def admin_client(gateway: str, access: Access) -> AdminClient:
-    """Returns a client that keeps the position of what it changes."""
+    """Returns a client that stores the position of what it changes."""
     from muster_client.admin import AdminClient
 
-    class Keeping(AdminClient):
+    class StoringClient(AdminClient):
         async def close(self) -> None:
             await super().close()
-            KEPT.keep(self.position)
+            POSITIONS.store(self.position)
 
-    return Keeping(gateway, access=access)
+    return StoringClient(gateway, access=access)

@@ -34,7 +34,8 @@ DOCUMENTATION := requirements/docs.lock
 NOTICE_TESTS := $(wildcard tests/simulation/test_*auditor_notices.py)
 # Short tests use the whole of as many cores. Whole systems mostly wait: more files at a time than cores, those first
 # that take longest (tests/README.md says what takes how long).
-PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/plays tests/mutation tests/virtual) \
+PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/plays tests/mutation tests/virtual \
+  tests/in_virtual_time) \
   $(filter-out $(NOTICE_TESTS),$(wildcard tests/simulation/test_*.py))
 # They keep both cores busy with what they measure: one after the other, and beside nothing.
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \

@@ -21,7 +21,7 @@ from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2 as pb
 from muster_proto.si.v1 import si_pb2
 from starlette.types import Receive, Scope, Send
-from waiting import eventually
+from virtual.plugin import advance
 
 Code = grpc.StatusCode
 LONG = "x" * 257
@@ -322,7 +322,8 @@ async def test_so_many_dumps_are_made_at_once(channel: Channel, world: Rig, view
     admin = world.gateways[-1]._admin
     assert admin is not None
     begun = [asyncio.create_task(refusal(dumped(channel))) for _ in range(4)]
-    await eventually(lambda: admin._dumps == 4, "four are made")
+    await advance()
+    assert admin._dumps == 4, "four are made"
     code, details = await refusal(dumped(channel))
     assert (code, details) == (
         Code.RESOURCE_EXHAUSTED,
@@ -330,12 +331,15 @@ async def test_so_many_dumps_are_made_at_once(channel: Channel, world: Rig, view
     )
     view.goes_on.set()
     assert {code for code, _ in await asyncio.gather(*begun)} == {Code.UNAVAILABLE}
-    await eventually(lambda: admin._dumps == 0, "they are over")
+    await advance()
+    assert admin._dumps == 0, "they are over"
     view.goes_on.clear()
     call = asyncio.create_task(dumped(channel))
-    await eventually(lambda: admin._dumps == 1, "there is room again")
+    await advance()
+    assert admin._dumps == 1, "there is room again"
     call.cancel()
-    await eventually(lambda: admin._dumps == 0, "who leaves makes room")
+    await advance()
+    assert admin._dumps == 0, "who leaves makes room"
 
 
 async def test_a_gateway_that_stops_says_so(world: Rig, channel: Channel) -> None:

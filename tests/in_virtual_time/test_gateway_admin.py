@@ -18,7 +18,7 @@ from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2
 from muster_proto.si.v1 import si_pb2
-from waiting import eventually
+from virtual.plugin import advance
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
 Code = grpc.StatusCode
@@ -81,7 +81,8 @@ async def test_no_stream_notices_on_any_gateway(world: Rig) -> None:
     gateways = [await world.gateway(), await world.gateway()]
     channels = [await world.registered(gateways[0]), world.channel(gateways[1])]
     streams = [channels[0].open(ALLOCATION, "rm"), channels[1].open(NODE, "rm")]
-    await eventually(lambda: all(gateway._table.all() for gateway in gateways), "each gateway has a stream")
+    await advance()
+    assert all(gateway._table.all() for gateway in gateways), "each gateway has a stream"
     await world.scheduler.emit("rm", [ALLOCATION, NODE])
     before = await world.sessions.get("rm")
     for number in range(5):
@@ -162,7 +163,8 @@ async def test_a_stopped_rm_is_said_a_paused_one_is_configured(world: Rig) -> No
     await world.scheduler.emit("rm", [ALLOCATION])
     await stream.take(1)
     stream.cancel()
-    await eventually(lambda: world.scheduler.states("rm")[-1] == "DISCONNECTED", "the gateway has noticed")
+    await advance()
+    assert world.scheduler.states("rm")[-1] == "DISCONNECTED", "the gateway has noticed"
     assert (await channel.configure("rm", "good")).accepted
     assert world.scheduler.states("rm")[-1] == "DISCONNECTED", "an update is no sign of life of the RM"
     await channel.open(NODE, "rm", muster_shutdown="true").status()
@@ -177,7 +179,8 @@ async def test_a_silent_scheduler_is_reported_in_time_and_a_late_answer_is_ignor
     gateway = await world.gateway(registration_timeout_s=3.0, max_registrations_waiting=1)
     channel = await world.registered(gateway)
     stream = channel.open(ALLOCATION, "rm")
-    await eventually(lambda: gateway._table.all(), "the stream is seated")
+    await advance()
+    assert gateway._table.all(), "the stream is seated"
     world.scheduler.mute = True
     code, details = await status_of(channel.configure("rm", "good"))
     assert code is Code.UNAVAILABLE
@@ -218,7 +221,8 @@ async def test_only_so_many_wait_together_with_registrations(world: Rig) -> None
     channel = await world.registered(gateway)
     world.scheduler.mute = True
     waiting = asyncio.create_task(channel.configure("rm", "good"))
-    await eventually(lambda: world.scheduler.bodies("rm", "configuration"), "the first one is under way")
+    await advance()
+    assert world.scheduler.bodies("rm", "configuration"), "the first one is under way"
     for call in (channel.configure("rm", "good"), channel.register("other")):
         code, details = await status_of(call)
         assert (code, details) == (

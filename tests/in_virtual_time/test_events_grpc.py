@@ -26,7 +26,7 @@ from muster_state import state_codec
 from unit.publisher.feeding import INSTANCE, START_NS, event, headers, shim_headers
 from unit.publisher.running import TOPICS, Running, running, until_next
 from unit.publisher.test_rm_settings import say
-from waiting import eventually
+from virtual.plugin import advance
 
 PATIENCE_S = 60.0
 Code = grpc.StatusCode
@@ -448,7 +448,8 @@ async def test_a_slow_caller_delays_no_other_and_gets_the_place_to_resume_from()
         for start in range(10, 8_010, 500):
             await fat(it, start, 500)
             assert await quick.until(start + 499) == list(range(10, start + 500))
-        await eventually(lambda: it.publisher.service.open_watches == 1, PATIENCE_S)
+        await advance()
+        assert it.publisher.service.open_watches == 1
         code, story, trailing = await slow.end()
         assert code is Code.ABORTED
         assert "events behind, allowed are 2000" in story
@@ -469,7 +470,8 @@ async def test_a_caller_that_reads_nothing_is_dropped() -> None:
         channel = narrow(it)
         watch = it.watch(channel, from_=From(id=0))
         await watch.take()
-        await eventually(lambda: it.publisher.service.open_watches == 0, PATIENCE_S)
+        await advance()
+        assert it.publisher.service.open_watches == 0
         code, story, _ = await watch.end()
         assert code is Code.ABORTED
         assert "has read nothing for" in story
@@ -488,7 +490,8 @@ async def test_only_so_many_may_watch() -> None:
             "2 calls of 127.0.0.1 watch events of 'rm', expected at most 2",
         )
         watches[0].call.cancel()
-        await eventually(lambda: it.publisher.service.open_watches == 1)
+        await advance()
+        assert it.publisher.service.open_watches == 1
         await it.watch().take()
     async with world(max_streams=1) as it:
         await it.events(0, 1)
@@ -504,7 +507,8 @@ async def test_batches_of_old_events_are_bounded_and_watches_wait_for_their_turn
         async with reads.turn():
             # 1. one batch, the most allowed, waits; the next one is refused, by id and by time
             waiting = asyncio.create_task(it.batch(from_=From(id=5), count=10))
-            await eventually(lambda: reads.waiting == 1)
+            await advance(0.1)
+            assert reads.waiting == 1
             for place in (From(id=5), From(time_ns=START_NS)):
                 code, story = await it.refused(it.batch(from_=place))
                 assert code is Code.RESOURCE_EXHAUSTED
@@ -513,15 +517,18 @@ async def test_batches_of_old_events_are_bounded_and_watches_wait_for_their_turn
             old, leaving = it.watch(from_=From(id=7)), it.watch(from_=From(id=8))
             for watch in (old, leaving):
                 await watch.take()
-            await eventually(lambda: reads.waiting == 3)
+            await advance(0.1)
+            assert reads.waiting == 3
             leaving.call.cancel()
-            await eventually(lambda: reads.waiting == 2)
+            await advance(0.1)
+            assert reads.waiting == 2
             # 3. the ring answers meanwhile
             assert [each.id for each in (await it.batch(from_=From(id=2_990))).events] == list(range(2_990, 3_000))
             assert await it.watch(from_=From(id=2_950)).until(2_999) == list(range(2_950, 3_000))
         assert [each.id for each in (await waiting).events] == list(range(5, 15))
         assert await old.until(2_999) == list(range(7, 3_000))
-        await eventually(lambda: (reads.running, reads.waiting) == (0, 0))
+        await advance()
+        assert (reads.running, reads.waiting) == (0, 0)
         assert reads.running_most == 1
 
 
@@ -567,14 +574,17 @@ async def test_request_events_come_at_the_interval_and_once() -> None:
         await asked(it, "c")
         assert await watch.until_asks(3) == ["a", "b", "c"]
         assert await watch.until(2) == [0, 1, 2]
-        await eventually(lambda: len(store(it)) == 0)  # sent events are removed
+        await advance()
+        assert len(store(it)) == 0  # sent events are removed
         assert await plain.until(2) == [0, 1, 2]
         assert plain.asks == []
         position = watch.got[-1].request_position
         watch.call.cancel()
-        await eventually(lambda: it.publisher.service.open_watches == 1, "the publisher has noticed")
+        await advance()
+        assert it.publisher.service.open_watches == 1, "the publisher has noticed"
         await asked(it, "d")
-        await eventually(lambda: len(store(it)) == 1)
+        await advance()
+        assert len(store(it)) == 1
         again = it.watch(request_events=True, request_events_after=position)
         assert await again.until_asks(1) == ["d"]
 
@@ -597,7 +607,9 @@ async def test_without_anybody_the_newest_are_kept_and_the_rest_counted() -> Non
     async with world(request_store_capacity=3) as it:
         await it.events(0, 1)
         await asked(it, *[f"k{n}" for n in range(10)])
-        await eventually(lambda: store(it) is not None and store(it).dropped == 7)
+        await advance()
+        assert store(it) is not None
+        assert store(it).dropped == 7
         watch = it.watch(request_events=True)
         assert await watch.until_asks(3) == ["k7", "k8", "k9"]
 
@@ -611,13 +623,15 @@ async def test_two_watchers_each_get_all_events() -> None:
         await asked(it, *[f"k{n}" for n in range(700)])
         for watch in watches:
             assert await watch.until_asks(700) == [f"k{n}" for n in range(700)]
-        await eventually(lambda: len(store(it)) == 0)
+        await advance()
+        assert len(store(it)) == 0
 
 
 async def test_request_events_only_and_filtered_even_of_an_rm_without_other_events() -> None:
     async with world() as it:
         await asked(it, "first", rm_id="new")
-        await eventually(lambda: store(it, "new") is not None)
+        await advance()
+        assert store(it, "new") is not None
         only = it.watch(rm_id="new", request_events=True, no_tracked_events=True)
         mine = it.watch(rm_id="new", request_events=True, filter=Filter(application_id="app-7"))
         first = await only.take()
@@ -639,7 +653,8 @@ async def test_request_events_only_and_filtered_even_of_an_rm_without_other_even
 async def test_a_watch_that_waits_for_an_rm_s_first_event_has_it() -> None:
     async with world() as it:
         await asked(it, "first", rm_id="new")
-        await eventually(lambda: store(it, "new") is not None)
+        await advance()
+        assert store(it, "new") is not None
         watch = it.watch(rm_id="new", request_events=True)
         await watch.take()
         await it.events(0, 3, rm_id="new")
@@ -664,7 +679,8 @@ async def test_with_tracking_off_only_request_events_are_to_be_had() -> None:
     async with world(tracking_enabled=False) as it:
         await it.publisher.feeder.events("rm", range(3))
         await asked(it, "before")
-        await eventually(lambda: store(it) is not None)
+        await advance()
+        assert store(it) is not None
         code, story = await it.refused(it.batch())
         assert (code, story) == (
             Code.FAILED_PRECONDITION,
@@ -683,15 +699,19 @@ async def test_an_rms_event_settings_count_at_once() -> None:
         watch = it.watch()
         await watch.take()
         await say(it.publisher.log, "rm", {"event.maxStreams": "1", "event.RESTResponseSize": "5"})
-        await eventually(lambda: it.publisher.service.rm_settings.of("rm").max_streams == 1)
+        await advance()
+        assert it.publisher.service.rm_settings.of("rm").max_streams == 1
         assert (await it.watch().end())[0] is Code.RESOURCE_EXHAUSTED
         assert len((await it.batch(from_=From(id=0))).events) == 5
         assert (await it.refused(it.batch(count=6)))[0] is Code.INVALID_ARGUMENT
         # the store of request events
         await asked(it, *[f"k{n}" for n in range(10)])
-        await eventually(lambda: store(it) is not None and len(store(it)) == 10)
+        await advance()
+        assert store(it) is not None
+        assert len(store(it)) == 10
         await say(it.publisher.log, "rm", {"service.event.requestStoreCapacity": "3"})
-        await eventually(lambda: len(store(it)) == 3)
+        await advance()
+        assert len(store(it)) == 3
         assert await it.watch(request_events=True).until_asks(3) == ["k7", "k8", "k9"]
         # tracking
         await say(it.publisher.log, "rm", {"service.event.trackingEventsEnabled": "false"})

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from integration.gateway_rig import PATIENCE_S, Rig, audit_of
 from muster_client.audit_client import AuditClient, AuditQuery
@@ -15,7 +16,7 @@ from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import admin_pb2, audit_pb2
 from muster_proto.si.v1 import si_pb2
 from muster_rest.methods import METHODS, by_path
-from waiting import eventually
+from virtual.plugin import advance
 
 OPS, READER = "ops-token-0123456789", "reader-token-0123456789"
 TOKENS = {"ops": {"role": "admin", "token": OPS}, "reader": {"role": "read", "token": READER}}
@@ -60,14 +61,17 @@ async def entries(world: Rig, count: int, method: str) -> list[Entry]:
         found = [entry for entry in await audit_of(world) if entry.method == method]
         return found if len(found) >= count else []
 
-    found: list[Entry] = await eventually(enough, f"{count} audit entries of {method}")
+    await advance()
+    found: list[Entry] = await enough()
+    assert found, f"{count} audit entries of {method}"
     return found
 
 
 async def until_noted(gateway: Gateway, count: int) -> None:
     """Wait until so many calls of this window are noted: a caller has its status a moment before."""
     window = gateway._audit._window
-    await eventually(lambda: sum(1 + each.count for each in window.values()) >= count, f"{count} calls are noted")
+    await advance()
+    assert sum(1 + each.count for each in window.values()) >= count, f"{count} calls are noted"
 
 
 def test_the_table_says_that_admin_calls_and_registrations_are_audited() -> None:
@@ -113,7 +117,8 @@ async def test_requests_of_streams_name_no_caller(gateway: Gateway, world: Rig) 
     await stream.write(
         si_pb2.NodeRequest(rmID="rm-1", nodes=[si_pb2.NodeInfo(nodeID="n1", action=1)]).SerializeToString()
     )
-    await eventually(lambda: world.scheduler.bodies("rm-1", "node"), "the node's request is on the log")
+    await advance()
+    assert world.scheduler.bodies("rm-1", "node"), "the node's request is on the log"
     stream.cancel()
     assert not any(each.HasField("caller") for each in world.scheduler.requests if each.WhichOneof("body") == "node")
 
@@ -140,17 +145,17 @@ async def test_many_kinds_of_attempts_do_not_fill_the_log(gateway: Gateway, worl
     async def several() -> list[Entry]:
         return [entry for entry in await audit_of(world) if entry.action == "several"]
 
-    (summed,) = await eventually(several, "one entry for the rest")
+    await advance()
+    (summed,) = await several()
     assert summed.count == 60
     assert len(await audit_of(world)) == audit.PER_WINDOW_MAX + 1
 
 
 async def test_http_refusals_and_changes_are_audited(gateway: Gateway, world: Rig) -> None:
     async def ask(head: str, token: str) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.http_port)
-        writer.write(f"{head} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
-        await reader.readline()
-        writer.close()
+        method, path = head.split()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}") as client:
+            await client.request(method, path, headers={"authorization": f"Bearer {token}"})
 
     await ask("GET /ws/v1/partitions?rm=mine", "wrong-token-0123456789")
     (refused,) = await entries(world, 1, "GET /ws/v1/partitions")
@@ -225,7 +230,8 @@ async def test_silent_streams_that_give_way_are_audited(world: Rig) -> None:
     for _ in range(5):
         opened.append(channel.stream_stream("/si.v1.Scheduler/UpdateNode")())
         await opened[-1].initial_metadata()
-    await eventually(lambda: sum(each.done() for each in opened) == 3, "the oldest ones gave way")
+    await advance()
+    assert sum(each.done() for each in opened) == 3, "the oldest ones gave way"
     await until_noted(gateway, 3)
     gateway._audit.turn()
     found = await entries(world, 2, "/si.v1.Scheduler/UpdateNode")

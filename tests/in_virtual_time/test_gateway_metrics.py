@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -29,7 +28,7 @@ from muster_proto.muster.v1.metrics_pb2_grpc import MetricsStub
 from muster_state.tally import Tally
 from starlette.types import Receive, Scope, Send
 from unit.view.recorded import Bench, Recorded
-from waiting import eventually
+from virtual.plugin import advance, now_s
 
 Code = grpc.StatusCode
 Request, Watch = pb.MetricsRequest, pb.WatchMetricsRequest
@@ -247,10 +246,10 @@ async def test_many_watchers_of_one_query_share_one_question() -> None:
         await it.rm()
         calls = [aiter(it.stub.Watch(Watch(interval_ms=100))) for _ in range(20)]
         seen: set[int] = set()
-        began_s = time.monotonic()
+        began_s = now_s()
         for _ in range(5):
             seen |= {found.taken_ns for found in await asyncio.gather(*(anext(call) for call in calls))}
-        intervals = (time.monotonic() - began_s) / 0.1
+        intervals = (now_s() - began_s) / 0.1
         assert len(seen) <= len(it.door.asked)
         assert len(it.door.asked) <= intervals + 2, "watchers share requests to the view"
 
@@ -335,8 +334,10 @@ async def test_a_watcher_that_leaves_leaves_nothing_open() -> None:
         await asyncio.gather(*map(first, calls))
         for call in calls:
             call.cancel()
-        await eventually(lambda: not it.servicer._shared._watched, "everything that was watched is forgotten")
-        await eventually(lambda: it.servicer._watchers == 0, "their places are free")
+        await advance()
+        assert not it.servicer._shared._watched, "everything that was watched is forgotten"
+        await advance()
+        assert it.servicer._watchers == 0, "their places are free"
         asked = len(it.door.asked)
         await asyncio.sleep(0.35)
         assert len(it.door.asked) == asked, "without watchers the view gets no requests"
@@ -368,7 +369,8 @@ async def test_stopping_ends_each_watch(waiting: bool) -> None:
         if waiting:
             it.door.open.clear()
             asked = len(it.door.asked)
-            await eventually(lambda: len(it.door.asked) > asked, "it waits for the view")
+            await advance()
+            assert len(it.door.asked) > asked, "it waits for the view"
         async with asyncio.timeout(PATIENCE_S):
             await it.servicer.stop()
             code, said = await it.refused(anext(call))

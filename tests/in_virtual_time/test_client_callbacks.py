@@ -11,7 +11,7 @@ from muster_client import Callbacks, ClientSettings, RmClient
 from muster_client.errors import ReregistrationNeeded
 from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import callbacks_pb2 as pb
-from waiting import eventually
+from virtual.plugin import advance
 
 QUICK = ClientSettings(backoff_min_ms=10, backoff_max_ms=100, close_timeout_s=1, linger_s=0.1, backoff_seed=1)
 
@@ -42,16 +42,20 @@ async def test_every_question_is_answered_while_gateways_come_and_go(world: Rig,
 
     async with client(*gateways, predicates=predicates) as rm:
         await rm.register()
-        await eventually(lambda: world.scheduler.notes("rm"), "the stream is open")
+        await advance()
+        assert world.scheduler.notes("rm"), "the stream is open"
         for turn in range(3):
             for number in range(turn * 40 + 1, turn * 40 + 41, 4):
                 await world.scheduler.ask("rm", *range(number, number + 4))
                 await asyncio.sleep(0.005)
             if turn < 2:
-                serving: Gateway = await eventually(lambda: serving_of(gateways), "the client is connected again")
+                await advance()
+                serving: Gateway = serving_of(gateways)
+                assert serving, "the client is connected again"
                 gateways.remove(serving)
                 await (crash(serving) if kills else serving.stop())
-        await eventually(lambda: set(answered(world)) == set(range(1, 121)), "each question has an answer")
+        await advance()
+        assert set(answered(world)) == set(range(1, 121)), "each question has an answer"
         assert rm.missing_sequences() == []
     assert sorted(set(asked)) == list(range(1, 121))
     assert len(asked) == 120, "each was asked once, because the client names its last processed message"
@@ -62,15 +66,20 @@ async def test_events_go_on_where_they_were(world: Rig) -> None:
     got: list[int] = []
     async with client(first, second, on_events=lambda events: got.extend(event.id for event in events)) as rm:
         await rm.register()
-        await eventually(lambda: world.scheduler.notes("rm"), "the stream is open")
+        await advance()
+        assert world.scheduler.notes("rm"), "the stream is open"
         await world.scheduler.happen("rm", *"abc")
-        await eventually(lambda: got == [0, 1, 2], "they are heard")
-        serving: Gateway = await eventually(lambda: serving_of([first, second]), "the client is connected")
+        await advance()
+        assert got == [0, 1, 2], "they are heard"
+        await advance()
+        serving: Gateway = serving_of([first, second])
+        assert serving, "the client is connected"
         stopping = asyncio.create_task(serving.stop())
         await world.scheduler.happen("rm", *"defghi")
         await stopping
         await world.scheduler.happen("rm", *"jkl")
-        await eventually(lambda: len(got) >= 12, "the rest is heard")
+        await advance()
+        assert len(got) >= 12, "the rest is heard"
     assert got == list(range(12))
 
 
@@ -78,20 +87,25 @@ async def test_a_new_registration_opens_a_new_stream(world: Rig) -> None:
     gateway = await world.gateway()
     async with client(gateway, predicates=lambda _: True) as rm:
         await rm.register()
-        await eventually(lambda: world.scheduler.notes("rm"), "the stream is open")
+        await advance()
+        assert world.scheduler.notes("rm"), "the stream is open"
         await world.scheduler.ask("rm", 1)
-        await eventually(lambda: answered(world) == [1], "it answers")
+        await advance()
+        assert answered(world) == [1], "it answers"
         await rm.register()
-        await eventually(lambda: sum(is_open for is_open, _ in world.scheduler.notes("rm")) == 2, "it is open again")
+        await advance()
+        assert sum(is_open for is_open, _ in world.scheduler.notes("rm")) == 2, "it is open again"
         await world.scheduler.ask("rm", 2)
-        await eventually(lambda: answered(world) == [1, 2], "it answers again")
+        await advance()
+        assert answered(world) == [1, 2], "it answers again"
 
 
 async def test_a_stopped_rm_is_asked_to_register(world: Rig) -> None:
     gateway = await world.gateway()
     async with client(gateway, predicates=lambda _: True) as rm:
         await rm.register()
-        await eventually(lambda: world.scheduler.notes("rm"), "the stream is open")
+        await advance()
+        assert world.scheduler.notes("rm"), "the stream is open"
         life = gateway._servicer._parts.life  # type: ignore[union-attr]
         await life.shut_down("rm")
         await life.sweep(gateway._table)

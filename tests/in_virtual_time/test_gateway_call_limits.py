@@ -17,7 +17,7 @@ from muster_gateway.errors import OverLimit
 from muster_gateway.settings import CallSettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.si.v1 import si_pb2
-from waiting import eventually
+from virtual.plugin import advance
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
 OVER = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -45,7 +45,8 @@ async def test_silent_streams_of_many_connections_take_nobody_s_place(world: Rig
         silent.append(attacker.open(ALLOCATION))
         if len(silent) % 10 == 0:
             await asyncio.sleep(0)
-    await eventually(lambda: sum(each.call.done() for each in silent) >= 100, "the oldest silent streams ended")
+    await advance()
+    assert sum(each.call.done() for each in silent) >= 100, "the oldest silent streams ended"
     code, story = await next(each for each in silent if each.call.done()).status()
     assert code is OVER
     assert "muster-rm-id" in story
@@ -82,7 +83,8 @@ async def test_headers_without_a_request_hold_no_place_for_ever(world: Rig, meth
     call = world.channel(gateway).grpc.stream_stream(f"/{method}")()  # headers only: it writes nothing
     assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "no request within 0.2 s" in await call.details()
-    await eventually(lambda: not gateway._limits._of_host, "its place is free")
+    await advance()
+    assert not gateway._limits._of_host, "its place is free"
 
 
 async def test_one_host_has_so_many_calls_and_connections(world: Rig) -> None:
@@ -130,7 +132,8 @@ async def test_an_identity_has_so_many_calls_over_all_its_connections(world: Rig
         await asyncio.wait({asyncio.ensure_future(stream.call.initial_metadata())}, timeout=PATIENCE_S)
         return not stream.call.done()
 
-    await eventually(taken, "a call that ended leaves its place")
+    await advance()
+    assert await taken(), "a call that ended leaves its place"
 
 
 async def test_a_connection_has_so_many_calls_and_the_client_waits_with_more(world: Rig) -> None:
@@ -257,7 +260,7 @@ async def test_a_call_that_waits_for_its_refusal_holds_no_place() -> None:
     with limits.place(bad):
         assert limits._of_host == {"bad": 1}
         waiting = asyncio.create_task(limits.refuse_late(bad, placed=True))
-        await asyncio.sleep(0)
+        await advance(0.001)
         assert not waiting.done()
         assert not limits._of_host
         waiting.cancel()

@@ -21,7 +21,8 @@ from muster_bus.errors import LogUnavailable
 from muster_gateway.sessions.contract import Advance, Cursor, Seat
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
-from waiting import eventually
+from virtual.plugin import advance
+from virtual.ports import Ports
 
 ALLOCATION, APPLICATION, NODE = StreamKind.ALLOCATION, StreamKind.APPLICATION, StreamKind.NODE
 Code = grpc.StatusCode
@@ -79,7 +80,8 @@ async def test_each_stream_gets_exactly_its_responses_in_spite_of_stalls(world: 
     assert dict(zip(sent, results[1:], strict=True)) == sent
 
 
-async def test_a_stalled_client_overflows_its_queue_and_loses_nothing(world: Rig) -> None:
+async def test_a_stalled_client_overflows_its_queue_and_loses_nothing(world: Rig, ports: Ports) -> None:
+    ports.network.window_bytes = 2_000
     gateway = await world.gateway(queue_responses=8, read_batch=50)
     channel = await world.registered(gateway)
     stream = channel.open(ALLOCATION, "rm")
@@ -89,10 +91,12 @@ async def test_a_stalled_client_overflows_its_queue_and_loses_nothing(world: Rig
         await world.scheduler.emit("rm", [ALLOCATION] * 250)
     feed = gateway._table.all()[0]._feed
     assert feed is not None
-    await eventually(lambda: not feed.attached, "the stream left the live tail")
+    await advance()
+    assert not feed.attached, "the stream left the live tail"
     assert len(feed._queue) <= 8
     assert await stream.take(10_000) == list(range(3, 10_003))
-    await eventually(lambda: feed.attached, "it is back on the live tail")
+    await advance()
+    assert feed.attached, "it is back on the live tail"
 
 
 async def test_requests_wait_while_the_log_does(world: Rig) -> None:
@@ -110,14 +114,16 @@ async def test_requests_wait_while_the_log_does(world: Rig) -> None:
     writer.append = slow  # type: ignore[method-assign,assignment]
     message = asks("rm", *[f"{n:0100}" for n in range(50)])
     sending = asyncio.create_task(_send_all(stream, message, 200))
-    await eventually(lambda: len(waiting) * message.ByteSize() >= 20_000, "the stream's share is used up")
+    await advance()
+    assert len(waiting) * message.ByteSize() >= 20_000, "the stream's share is used up"
     await asyncio.sleep(0.1)
     assert len(waiting) <= 20_000 // message.ByteSize() + 1, "the gateway takes no more requests"
     writer.append = append  # type: ignore[method-assign]
     for record, future in waiting:
         future.set_result(await append(record))  # type: ignore[arg-type]
     await sending
-    await eventually(lambda: len(world.scheduler.bodies("rm", "allocation")) == 200, "then all of it arrives")
+    await advance()
+    assert len(world.scheduler.bodies("rm", "allocation")) == 200, "then all of it arrives"
 
 
 async def _send_all(stream: object, message: object, count: int) -> None:
@@ -176,7 +182,8 @@ async def test_responses_deleted_before_they_were_sent_are_a_loss(world: Rig) ->
     await world.scheduler.emit("rm", [NODE])
     await sent.take(1)
     sent.cancel()
-    await eventually(lambda: world.scheduler.states("rm")[-1] == "DISCONNECTED", "the gateway has noticed")
+    await advance()
+    assert world.scheduler.states("rm")[-1] == "DISCONNECTED", "the gateway has noticed"
     await world.scheduler.emit("rm", [ALLOCATION] * 10)  # 3 to 12, at offsets 2 to 11
     assert isinstance(world.log, MemoryLog)
     world.log.store.delete_before(world.topics.responses, partition, 6)
@@ -214,7 +221,8 @@ async def test_retention_of_what_was_sent_is_no_loss(world: Rig) -> None:
     await world.scheduler.emit("rm", [ALLOCATION] * 10)
     await stream.take(10)
     stream.cancel()
-    await eventually(lambda: world.scheduler.states("rm")[-1] == "DISCONNECTED", "the gateway has noticed")
+    await advance()
+    assert world.scheduler.states("rm")[-1] == "DISCONNECTED", "the gateway has noticed"
     await world.scheduler.emit("rm", [ALLOCATION])
     assert isinstance(world.log, MemoryLog)
     world.log.store.delete_before(world.topics.responses, world.topics.partition_of("rm"), 11)
@@ -247,10 +255,8 @@ async def test_a_dead_gateways_rm_pauses_and_stops_by_the_clock(world: Rig) -> N
     assert await sweep_after(2.0) == "DISCONNECTED"
     assert await sweep_after(59.0) == "DISCONNECTED"
     assert await sweep_after(2.0) == "STOPPED"
-    await eventually(
-        lambda: world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED", "STOPPED"],
-        "the scheduler is told once each",
-    )
+    await advance()
+    assert world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED", "STOPPED"], "the scheduler is told once each"
     code, details = await world.channel(second).open(NODE, "rm").status()
     assert code is Code.FAILED_PRECONDITION
     assert details == "rmID 'rm' is stopped (disconnected for too long): register again"
@@ -265,7 +271,8 @@ async def test_of_two_sweeping_gateways_one_takes_each_step(world: Rig) -> None:
     for seconds in (11.0, 61.0):
         clock.advance(seconds)
         await asyncio.gather(*(g._servicer._parts.life.sweep(g._table) for g in gateways))  # type: ignore[union-attr]
-    await eventually(lambda: len(world.scheduler.states("rm")) >= 3, "the notes arrive")
+    await advance()
+    assert len(world.scheduler.states("rm")) >= 3, "the notes arrive"
     assert world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED", "STOPPED"]
 
 
@@ -301,15 +308,18 @@ async def test_a_sweep_seats_no_stream_again_that_ended_meanwhile(
     async def paused() -> bool:
         return await state() == "DISCONNECTED"
 
-    await eventually(paused, "the seat is free")
+    await advance()
+    assert await paused(), "the seat is free"
     if has_left:
         noted.set()
-        await eventually(lambda: gateway._table.get("rm", ALLOCATION) is None, "the stream is gone")
+        await advance()
+        assert gateway._table.get("rm", ALLOCATION) is None, "the stream is gone"
         monkeypatch.setattr(gateway._table, "held", lambda: held)
     await life.sweep(gateway._table)
     assert await paused()
     noted.set()
-    await eventually(lambda: world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "the scheduler is told")
+    await advance()
+    assert world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "the scheduler is told"
 
 
 async def test_an_older_position_on_its_way_to_the_store_does_not_undo_the_last_one(world: Rig) -> None:
@@ -340,7 +350,8 @@ async def test_an_older_position_on_its_way_to_the_store_does_not_undo_the_last_
     older = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION])
     await older.take(1)
-    await eventually(lambda: not gateway._table.all()[0].is_moving, "the place is stored")
+    await advance()
+    assert not gateway._table.all()[0].is_moving, "the place is stored"
     positions[0] = gateway._table.all()[0].stored.offset
     await world.scheduler.emit("rm", [ALLOCATION])
     await flushing.wait()
@@ -361,8 +372,10 @@ async def test_positions_are_stored_after_a_rest_in_which_nothing_looks_for_them
         await world.scheduler.emit("rm", [ALLOCATION])
         await stream.take(1)
         last = table.all()[0]._feed.seen  # type: ignore[union-attr]
-        await eventually(lambda last=last: table.all()[0].stored == last, "the place is stored")
-        await eventually(lambda: table.stirred._waiters, "the flush waits for the next response")
+        await advance()
+        assert table.all()[0].stored == last, "the place is stored"
+        await advance()
+        assert table.stirred._waiters, "the flush waits for the next response"
 
 
 async def test_many_rms_of_a_dead_gateway_wait_for_the_log_at_the_same_time(
@@ -390,7 +403,8 @@ async def test_many_rms_of_a_dead_gateway_wait_for_the_log_at_the_same_time(
     async with asyncio.timeout(60):
         await life.sweep(gateway._table)
     for rm_id in rms:
-        await eventually(lambda: world.scheduler.states(rm_id) == ["RUNNING", "DISCONNECTED"], rm_id)  # noqa: B023
+        await advance()
+        assert world.scheduler.states(rm_id) == ["RUNNING", "DISCONNECTED"], rm_id
 
 
 async def test_a_store_that_lost_everything_is_filled_again_while_streams_live(world: Rig) -> None:
@@ -408,7 +422,8 @@ async def test_a_store_that_lost_everything_is_filled_again_while_streams_live(w
         session = await world.sessions.get("rm")
         return session is not None and session.seats.get(ALLOCATION) == Seat(gateway.gateway_id, 1)
 
-    await eventually(seated, "the session is back, and the stream has its seat")
+    await advance()
+    assert await seated(), "the session is back, and the stream has its seat"
     await world.scheduler.emit("rm", [ALLOCATION])
     assert await stream.take(1) == [4]
 
@@ -436,9 +451,11 @@ async def test_an_unwritten_note_is_written_by_a_later_sweep(world: Rig) -> None
         session = await sessions.get("rm")
         return session is not None and session.state.name == "DISCONNECTED"
 
-    await eventually(paused, "the step is taken")
+    await advance()
+    assert await paused(), "the step is taken"
     assert world.scheduler.states("rm") == ["RUNNING"]
     life._announce = announce
     clock.advance(11.0)
     await life.sweep(gateway._table)
-    await eventually(lambda: world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "the owed note is written")
+    await advance()
+    assert world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "the owed note is written"

@@ -1,69 +1,34 @@
-"""The callback stream over real gRPC, with a scripted scheduler: on the embedded logs, and on Kafka with Redis."""
+"""The callback stream, with a scripted scheduler. (On SQLite and Kafka: integration/test_callback_stores.py.)"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import re
-import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, rig, scheduler_silent
+from integration.gateway_rig import PATIENCE_S, Rig, asks, crash, scheduler_silent
 from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
-from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import OutRecord
-from muster_bus.settings import LogSettings
 from muster_gateway import metrics
 from muster_gateway.errors import LogDown
 from muster_gateway.service import Gateway
-from muster_gateway.sessions import make_sessions
 from muster_gateway.sessions.contract import NOBODY, Seat
 from muster_gateway.sessions.memory import MemorySessions
-from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.muster.v1.callbacks_pb2_grpc import CallbacksStub
 from muster_proto.si.v1 import si_pb2 as si
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from waiting import eventually
+from virtual.plugin import advance
 
 ALLOCATION, NODE, CALLBACK = StreamKind.ALLOCATION, StreamKind.NODE, StreamKind.CALLBACK
 Code = grpc.StatusCode
 Said = pb.FromResourceManager
-
-
-@pytest.fixture(params=["memory", "sqlite", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.redis])])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
-    clock = SystemClock()
-    if request.param == "kafka":
-        name = f"callbacks-{uuid.uuid4().hex[:12]}."
-        log_settings = LogSettings(
-            backend="kafka",
-            partitions=2,
-            topic_prefix=name,
-            kafka_bootstrap_servers=request.getfixturevalue("kafka_bootstrap"),
-        )
-        url, prefix = request.getfixturevalue("redis_url"), name
-    else:
-        log_settings = LogSettings(backend=request.param, sqlite_path=tmp_path / "log.db", partitions=2)
-        url, prefix = "memory:" if request.param == "memory" else f"sqlite://{tmp_path}/sessions.db", "muster:"
-    settings = GatewaySettings(sessions_url=url, sessions_prefix=prefix)
-    sessions = make_sessions(settings, clock)
-    await sessions.start()
-    log = make_log(log_settings, clock)
-    await log.start()
-    door = None if request.param == "memory" else lambda: make_sessions(settings, clock)
-    async with rig(log, log_settings.topics(), sessions, door) as it:
-        yield it
-    await log.close()
-    await sessions.close()
 
 
 # ---- a conversation -------------------------------------------------------------------------------------------------
@@ -74,7 +39,8 @@ async def test_an_rm_is_asked_and_answers(world: Rig) -> None:
     channel = await world.registered(gateway)
     stream = await channel.connect(predicates=True, scheduling_states=True)
     assert stream.got[0] == pb.ToResourceManager(welcome=pb.Welcome(gateway_id=gateway.gateway_id))
-    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1)], "the scheduler knows of it")
+    await advance()
+    assert world.scheduler.notes("rm") == [(True, 1)], "the scheduler knows of it"
     note = world.scheduler.bodies("rm", "callback_stream")[0]
     assert (note.predicates, note.preemption_predicates, note.scheduling_states) == (True, False, True)
     assert (note.state_dump, note.events) == (False, False)
@@ -83,12 +49,14 @@ async def test_an_rm_is_asked_and_answers(world: Rig) -> None:
     assert [message.response_sequence for message in stream.got[1:]] == [2, 3, 4]
     await stream.say(2, 1)
     await stream.say(3, fits=False)
-    await eventually(lambda: len(world.scheduler.answers("rm")) == 2, "the answers are on the log")
+    await advance()
+    assert len(world.scheduler.answers("rm")) == 2, "the answers are on the log"
     first, second = world.scheduler.answers("rm")
     assert [(answer.id, answer.fits) for answer in first.predicates] == [(2, True), (1, True)]
     assert [(answer.id, answer.fits) for answer in second.predicates] == [(3, False)]
     stream.cancel()
-    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    await advance()
+    assert world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end"
 
 
 async def test_all_messages_arrive_unchanged(quick: Rig) -> None:
@@ -112,7 +80,8 @@ async def test_all_messages_arrive_unchanged(quick: Rig) -> None:
         state_dumps=[pb.StateDumpAnswer(id="d", json='{"pods": []}')],
     )
     await stream.send(said)
-    await eventually(lambda: quick.scheduler.answers("rm") == [said], "both answers are on the log")
+    await advance()
+    assert quick.scheduler.answers("rm") == [said], "both answers are on the log"
 
 
 async def test_the_hello_may_name_the_rm_and_carry_an_answer(quick: Rig) -> None:
@@ -120,7 +89,8 @@ async def test_the_hello_may_name_the_rm_and_carry_an_answer(quick: Rig) -> None
     stream = channel.connection(None)
     await stream.send(Said(hello=pb.Hello(rm_id="rm"), predicates=[pb.PredicatesAnswer(id=7)]))
     assert (await stream.receive()).HasField("welcome")
-    await eventually(lambda: len(quick.scheduler.answers("rm")) == 1, "the answer is on the log")
+    await advance()
+    assert len(quick.scheduler.answers("rm")) == 1, "the answer is on the log"
     assert not quick.scheduler.answers("rm")[0].HasField("hello")
 
 
@@ -134,9 +104,8 @@ async def test_a_callback_stream_alone_keeps_an_rm_running(world: Rig) -> None:
     await asyncio.sleep(0.2)
     assert world.scheduler.states("rm") == ["RUNNING"]
     asked.cancel()
-    await eventually(
-        lambda: world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "without any stream it pauses"
-    )
+    await advance()
+    assert world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "without any stream it pauses"
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
@@ -199,7 +168,8 @@ async def test_a_second_hello_ends_the_stream(quick: Rig) -> None:
     code, details = await stream.status()
     assert code is Code.INVALID_ARGUMENT
     assert details == "hello: a second one, expected in the stream's first message only"
-    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    await advance()
+    assert quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end"
 
 
 async def test_an_rm_that_is_not_registered_or_stopped_has_no_callback_stream(quick: Rig) -> None:
@@ -219,7 +189,8 @@ async def test_an_rm_that_is_not_registered_or_stopped_has_no_callback_stream(qu
     await channel.open(NODE, "rm", muster_shutdown="true").status()
     assert (await stream.status())[0] is Code.OK
     assert await refusal() == (Code.FAILED_PRECONDITION, "rmID 'rm' is stopped (the RM shut down): register again")
-    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    await advance()
+    assert quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end"
 
 
 async def test_bad_answers_are_dropped_and_everything_goes_on(quick: Rig) -> None:
@@ -228,7 +199,8 @@ async def test_bad_answers_are_dropped_and_everything_goes_on(quick: Rig) -> Non
     await stream.say(0, 1, 0)
     await stream.send(Said(state_dumps=[pb.StateDumpAnswer()]))
     await stream.say(2)
-    await eventually(lambda: len(quick.scheduler.answers("rm")) == 2, "what was good is on the log")
+    await advance()
+    assert len(quick.scheduler.answers("rm")) == 2, "what was good is on the log"
     assert [[a.id for a in said.predicates] for said in quick.scheduler.answers("rm")] == [[1], [2]]
     await quick.scheduler.ask("rm", 5)
     assert await stream.asked(1) == [5]
@@ -274,7 +246,8 @@ async def test_a_newer_stream_takes_the_place_on_any_gateway(world: Rig) -> None
     assert (await newer.status())[0] is Code.ABORTED
     await world.scheduler.ask("rm", 3)
     assert await elsewhere.asked(1) == [3]
-    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (True, 2), (True, 3)], "it was never away")
+    await advance()
+    assert world.scheduler.notes("rm") == [(True, 1), (True, 2), (True, 3)], "it was never away"
 
 
 async def test_a_registration_ends_the_stream_and_its_end_is_noted(world: Rig) -> None:
@@ -285,12 +258,14 @@ async def test_a_registration_ends_the_stream_and_its_end_is_noted(world: Rig) -
     await stream.asked(1)
     await channel.register("rm")
     assert await stream.status() == (Code.ABORTED, "superseded: rmID 'rm' registered again, open new streams")
-    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    await advance()
+    assert world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end"
     await world.scheduler.ask("rm", 2)  # no recipient: the new registration has had no stream
     again = await channel.connect(predicates=True)
     await world.scheduler.ask("rm", 3)
     assert await again.asked(1) == [3]
-    await eventually(lambda: world.scheduler.notes("rm")[2:] == [(True, 3)], "the scheduler knows of the new one")
+    await advance()
+    assert world.scheduler.notes("rm")[2:] == [(True, 3)], "the scheduler knows of the new one"
 
 
 async def test_too_many_streams_are_refused_whatever_their_kind(quick: Rig) -> None:
@@ -312,9 +287,11 @@ async def test_no_question_is_lost_between_streams(world: Rig, *, tells: bool) -
     stream = await channel.connect(predicates=True)
     await world.scheduler.ask("rm", 1, 2)
     assert await stream.asked(2) == [1, 2]
-    await eventually(lambda: _stored(gateways[0]) == 3, "the place is stored")
+    await advance()
+    assert _stored(gateways[0]) == 3, "the place is stored"
     stream.cancel()
-    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed")
+    await advance()
+    assert world.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed"
     await world.scheduler.ask("rm", 3, 4)
     last = stream.got[-1].response_sequence if tells else None
     stream = await world.channel(gateways[1]).connect(predicates=True, resume_after=last)
@@ -333,7 +310,8 @@ async def test_unprocessed_messages_are_sent_again(world: Rig) -> None:
     assert await stream.asked(3) == [1, 2, 3]
     processed = stream.got[1].response_sequence
     stream.cancel()
-    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed")
+    await advance()
+    assert world.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed"
     assert await (await channel.connect(predicates=True, resume_after=processed)).asked(2) == [2, 3]
     assert await (await channel.connect(predicates=True, resume_after=0)).asked(3) == [1, 2, 3]
 
@@ -355,7 +333,8 @@ async def test_old_questions_are_not_worth_a_search(quick: Rig) -> None:
     await quick.scheduler.ask("rm", 1)
     await stream.asked(1)
     stream.cancel()
-    await eventually(lambda: quick.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed")
+    await advance()
+    assert quick.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed"
     await quick.scheduler.ask("rm", 2)
     await quick.scheduler.emit("other", [NODE] * 1_000)
     await asyncio.sleep(0.6)
@@ -371,7 +350,8 @@ async def test_old_questions_are_not_worth_a_search(quick: Rig) -> None:
         stream = await channel.connect(predicates=True, resume_after=resume_after)
         assert (await stream.asked(1))[0] >= 3, resume_after
         stream.cancel()
-        await eventually(lambda: not gateway._table.all(), "the gateway has noticed")
+        await advance()
+        assert not gateway._table.all(), "the gateway has noticed"
     asking.cancel()
 
 
@@ -382,7 +362,8 @@ async def test_questions_that_retention_deleted_end_nothing(quick: Rig) -> None:
     await quick.scheduler.ask("rm", 1)
     await stream.asked(1)
     stream.cancel()
-    await eventually(lambda: quick.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed")
+    await advance()
+    assert quick.scheduler.notes("rm")[-1] == (False, 2), "the gateway has noticed"
     await quick.scheduler.ask("rm", 2, 3, 4)
     assert isinstance(quick.log, MemoryLog)
     responses, partition = quick.topics.responses, quick.topics.partition_of("rm")
@@ -404,11 +385,13 @@ async def test_a_gateway_that_stops_notes_the_end_and_the_next_one_goes_on(world
     code, details = await stream.status()
     assert code is Code.UNAVAILABLE
     assert details.startswith("this gateway is stopping: connect again")
-    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    await advance()
+    assert world.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end"
     await world.scheduler.ask("rm", 2)
     stream = await world.channel(second).connect(predicates=True)
     assert await stream.asked(1) == [2]
-    await eventually(lambda: world.scheduler.notes("rm")[-1] == (True, 3), "and of the new one")
+    await advance()
+    assert world.scheduler.notes("rm")[-1] == (True, 3), "and of the new one"
 
 
 async def test_the_callback_stream_of_a_dead_gateway_is_noted_while_others_keep_the_rm_running(quick: Rig) -> None:
@@ -428,7 +411,8 @@ async def test_the_callback_stream_of_a_dead_gateway_is_noted_while_others_keep_
     assert quick.scheduler.notes("rm") == [(True, 1)], "the lease still holds"
     clock.advance(2.0)
     await life.sweep(second._table)
-    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
+    await advance()
+    assert quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end"
     await life.sweep(second._table)
     await allocations.send(asks("rm", "b"))
     await allocations.take(1)
@@ -445,8 +429,10 @@ async def test_the_end_is_noted_when_the_rm_pauses_because_its_only_gateway_died
     await crash(first)
     clock.advance(11.0)
     await second._servicer._parts.life.sweep(second._table)  # type: ignore[union-attr]
-    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end")
-    await eventually(lambda: quick.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "it knows of the pause")
+    await advance()
+    assert quick.scheduler.notes("rm") == [(True, 1), (False, 2)], "the scheduler knows of its end"
+    await advance()
+    assert quick.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "it knows of the pause"
 
 
 async def test_an_end_that_could_not_be_noted_is_noted_by_a_later_sweep(quick: Rig) -> None:
@@ -468,11 +454,13 @@ async def test_an_end_that_could_not_be_noted_is_noted_by_a_later_sweep(quick: R
         session = await sessions.get("rm")
         return session is not None and session.callbacks_owed
 
-    await eventually(left, "the seat is free, and the note owed")
+    await advance()
+    assert await left(), "the seat is free, and the note owed"
     life._callbacks_gone = callbacks_gone
     clock.advance(11.0)
     await life.sweep(gateway._table)
-    await eventually(lambda: quick.scheduler.notes("rm") == [(True, 1), (False, 3)], "the owed note is written")
+    await advance()
+    assert quick.scheduler.notes("rm") == [(True, 1), (False, 3)], "the owed note is written"
     session = await sessions.get("rm")
     assert session is not None
     assert not session.callbacks_told
@@ -491,7 +479,8 @@ async def test_a_gateway_that_was_taken_for_dead_gives_the_stream_up(quick: Rig)
     assert (await stream.status())[0] is Code.ABORTED
     await channel.connect(predicates=True)
     expected = [(True, 1), (False, 2), (True, 3)]
-    await eventually(lambda: quick.scheduler.notes("rm") == expected, "the scheduler knows each time")
+    await advance()
+    assert quick.scheduler.notes("rm") == expected, "the scheduler knows each time"
 
 
 async def test_a_store_that_lost_everything_goes_on_with_the_epochs_of_the_log(world: Rig) -> None:
@@ -499,20 +488,23 @@ async def test_a_store_that_lost_everything_goes_on_with_the_epochs_of_the_log(w
     channel = await world.registered(gateway)
     for _ in range(3):
         stream = await channel.connect(predicates=True)
-    await eventually(lambda: world.scheduler.notes("rm") == [(True, 1), (True, 2), (True, 3)], "it is in the state")
+    await advance()
+    assert world.scheduler.notes("rm") == [(True, 1), (True, 2), (True, 3)], "it is in the state"
     await world.scheduler.ask("rm", 0)
     await stream.asked(1)
-    await _forget(world)
+    _forget(world)
 
     async def seated() -> bool:
         session = await gateway.sessions.get("rm")
         return session is not None and session.seats.get(CALLBACK, NOBODY) == Seat(gateway.gateway_id, 3)
 
-    await eventually(seated, "the session is back, and the stream has its seat")
+    await advance()
+    assert await seated(), "the session is back, and the stream has its seat"
     await world.scheduler.ask("rm", 1)
     assert await stream.asked(1) == [1]
     stream.cancel()
-    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 4), "the end is noted")
+    await advance()
+    assert world.scheduler.notes("rm")[-1] == (False, 4), "the end is noted"
 
 
 async def test_a_stream_that_ended_while_the_store_was_empty_is_noted(world: Rig) -> None:
@@ -520,29 +512,26 @@ async def test_a_stream_that_ended_while_the_store_was_empty_is_noted(world: Rig
     gateway = await world.gateway(lease_ttl_s=0.3)
     channel = await world.registered(gateway)
     stream = await channel.connect(predicates=True)
-    await eventually(lambda: world.scheduler.notes("rm"), "the scheduler has heard of it")
+    await advance()
+    assert world.scheduler.notes("rm"), "the scheduler has heard of it"
     await world.scheduler.ask("rm", 0)  # (in the transaction after the one that records it)
     await stream.asked(1)
     await crash(gateway)
-    await _forget(world)
+    _forget(world)
     other = await world.gateway(lease_ttl_s=0.3)
-    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 2), "the end is noted")
+    await advance()
+    assert world.scheduler.notes("rm")[-1] == (False, 2), "the end is noted"
     await world.channel(other).connect(predicates=True)
-    await eventually(lambda: world.scheduler.notes("rm")[-1] == (True, 3), "later streams count")
+    await advance()
+    assert world.scheduler.notes("rm")[-1] == (True, 3), "later streams count"
 
 
-async def _forget(world: Rig) -> None:
-    store: Any = world.sessions
-    if isinstance(store, MemorySessions):
-        for content in (store._sessions, store._cursors, store._leases):
-            content.clear()
-        store._filled = ""
-    elif hasattr(store, "_redis"):
-        for key in [key async for key in store._redis.scan_iter(match=f"{store._prefix}*")]:
-            await store._redis.delete(key)
-    else:
-        for table in ("session", "seat", "cursor", "lease", "fill"):
-            await store._run(store._execute, f"DELETE FROM {table}", ())
+def _forget(world: Rig) -> None:
+    store = world.sessions
+    assert isinstance(store, MemorySessions)
+    for content in (store._sessions, store._cursors, store._leases):
+        content.clear()
+    store._filled = ""
 
 
 # ---- events ---------------------------------------------------------------------------------------------------------
@@ -661,14 +650,16 @@ async def test_request_events_made_while_no_stream_is_open_arrive_once_and_in_or
     await world.scheduler.happen("rm", "a2", tracked=False)
     assert await stream.events(1) == [("a2", None)]
     stream.cancel()
-    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 2), "the stream has left")
+    await advance()
+    assert world.scheduler.notes("rm")[-1] == (False, 2), "the stream has left"
     # 2. again, at the same gateway, with tracked events between
     await world.scheduler.happen("rm", "t0", "t1")
     await world.scheduler.happen("rm", "b0", "b1", tracked=False)
     stream = await channel.connect(request_events_only=True)
     assert await stream.events(2) == [("b0", None), ("b1", None)]
     stream.cancel()
-    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 4), "the stream has left")
+    await advance()
+    assert world.scheduler.notes("rm")[-1] == (False, 4), "the stream has left"
     # 3. again, at another one
     await gateway.stop()
     await world.scheduler.happen("rm", "c0", tracked=False)
@@ -677,7 +668,8 @@ async def test_request_events_made_while_no_stream_is_open_arrive_once_and_in_or
     told = await stream.events(2)
     assert apart(told) == ([("t1", 1)], ["c0"])
     stream.cancel()
-    await eventually(lambda: world.scheduler.notes("rm")[-1] == (False, 6), "the stream has left")
+    await advance()
+    assert world.scheduler.notes("rm")[-1] == (False, 6), "the stream has left"
     # 4. without new events
     stream = await channel.connect(request_events_only=True)
     assert await stream.silent()
@@ -694,7 +686,8 @@ async def test_processed_messages_of_a_killed_gateway_are_not_sent_again(world: 
         session = await gateway.sessions.get("rm")
         return session is not None and session.requests_sent >= 0
 
-    await eventually(noted, "where it goes on is stored")
+    await advance()
+    assert await noted(), "where it goes on is stored"
     await crash(gateway)
     await world.scheduler.happen("rm", "b", tracked=False)
     stream = await world.channel(await world.gateway(lease_ttl_s=0.3)).connect(request_events_only=True)
@@ -749,7 +742,8 @@ async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) 
     for start in range(0, 10_000, 500):
         await world.scheduler.happen("rm", *[f"e{n}" for n in range(start, start + 500)], padding="x" * 1_000)
     feed = gateway._table.get("rm", CALLBACK)._events  # type: ignore[union-attr]
-    await eventually(lambda: feed._waiting_bytes >= 500_000, "what may wait is full")
+    await advance()
+    assert feed._waiting_bytes >= 500_000, "what may wait is full"
     await asyncio.sleep(0.2)
     assert feed._waiting_bytes < 600_000, "the gateway reads no further"
     quick_one = await other.connect("other", events=True)
@@ -758,7 +752,8 @@ async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) 
     responses = gateway._table.get("rm", CALLBACK)._feed  # type: ignore[union-attr]
     seen = responses.seen  # type: ignore[union-attr]
     await world.scheduler.ask("rm", 1)
-    await eventually(lambda: responses.seen != seen, "the question is there")  # type: ignore[union-attr]
+    await advance()
+    assert responses.seen != seen, "the question is there"  # type: ignore[union-attr]
     got: list[tuple[str, int | None]] = []
     questions: list[int] = []
     while len(got) < 10_000:
@@ -781,7 +776,8 @@ async def test_a_stream_that_has_events_at_its_start_catches_up_with_questions_f
         """The last step before the stream writes: until then events pile up."""
         await seated(*of)
         feed = gateway._table.get("rm", CALLBACK)._events  # type: ignore[union-attr]
-        await eventually(lambda: feed._waiting_bytes >= 500_000, "what may wait is full")
+        await advance()
+        assert feed._waiting_bytes >= 500_000, "what may wait is full"
         await quick.scheduler.ask("rm", 1)
 
     quotas.seated = seated_with_events  # type: ignore[method-assign]
@@ -801,7 +797,9 @@ async def test_a_client_that_breaks_off_in_the_middle_of_a_write_is_no_defect(qu
         for _ in range(3):
             await stream.receive()
         stream.cancel()
-    await eventually(lambda: not gateway._table.all() and not gateway._calls, "all are over")
+    await advance()
+    assert not gateway._table.all()
+    assert not gateway._calls, "all are over"
     assert metrics.internal_errors._value.get() == before
 
 
@@ -818,7 +816,8 @@ async def test_messages_under_way_at_a_break_are_sent_again(quick: Rig) -> None:
             assert sequence <= seen[-1] + 1, "nothing between is left out"
             seen.append(max(sequence, seen[-1]))
         stream.cancel()
-        await eventually(lambda: not gateway._table.all(), "the gateway has noticed")
+        await advance()
+        assert not gateway._table.all(), "the gateway has noticed"
 
 
 async def test_an_unreadable_event_is_passed_over(quick: Rig) -> None:
@@ -861,7 +860,8 @@ async def test_a_configuration_that_gets_no_answer_is_answered_with_an_error(qui
     await stream.send(Said(configurations=[a_configuration("x", "good", rm_id="other")]))
     (result,) = (await stream.receive()).configurations
     assert result.error == "configurations[0].request.rmID: 'other', expected 'rm': a stream belongs to one RM"
-    await eventually(lambda: quick.scheduler.notes("rm"), "the scheduler has heard of the stream")
+    await advance()
+    assert quick.scheduler.notes("rm"), "the scheduler has heard of the stream"
     quick.scheduler.mute = True
     await stream.send(Said(configurations=[a_configuration("y", "good")]))
     (result,) = (await stream.receive()).configurations
@@ -875,7 +875,8 @@ async def test_a_configuration_that_gets_no_answer_is_answered_with_an_error(qui
 async def test_only_so_many_configurations_wait(quick: Rig) -> None:
     channel = await quick.registered(await quick.gateway())
     stream = await channel.connect()
-    await eventually(lambda: quick.scheduler.notes("rm"), "the scheduler has heard of the stream")
+    await advance()
+    assert quick.scheduler.notes("rm"), "the scheduler has heard of the stream"
     quick.scheduler.mute = True
     await stream.send(Said(configurations=[a_configuration(f"{n}", "good") for n in range(30)]))
     results = [(await stream.receive()).configurations[0] for _ in range(13)]
@@ -883,7 +884,8 @@ async def test_only_so_many_configurations_wait(quick: Rig) -> None:
     # (It is chance whether the first one is already under way when the last ones come.)
     assert {result.id for result in results} <= {f"{n}" for n in range(16, 30)}
     await stream.say(1)
-    await eventually(lambda: quick.scheduler.answers("rm"), "answers do not wait for configurations")
+    await advance()
+    assert quick.scheduler.answers("rm"), "answers do not wait for configurations"
 
 
 async def test_a_sweep_leaves_a_seat_alone_that_is_just_being_taken(quick: Rig) -> None:
@@ -903,7 +905,8 @@ async def test_a_sweep_leaves_a_seat_alone_that_is_just_being_taken(quick: Rig) 
         session = await sessions.get("rm")
         return session is not None and CALLBACK in session.seats
 
-    await eventually(taken, "the seat is taken")
+    await advance()
+    assert await taken(), "the seat is taken"
     await gateway._servicer._parts.life.sweep(gateway._table)  # type: ignore[union-attr]
     go.set()
     stream = await connecting

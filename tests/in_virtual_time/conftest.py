@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from e2e.conftest import muster
 from integration.conftest import quick, world
 from integration.gateway_rig import Rig
 from virtual.plugin import ports, pytest_asyncio_loop_factories, pytest_runtest_makereport
 
-__all__ = ["ports", "pytest_asyncio_loop_factories", "pytest_runtest_makereport", "quick", "world"]
+__all__ = ["muster", "ports", "pytest_asyncio_loop_factories", "pytest_runtest_makereport", "quick", "world"]
 
 
 @pytest.fixture(params=["without", "with"])

@@ -29,7 +29,7 @@ from muster_client import chance as client_chance
 from muster_queue_config.judge import Judge
 from muster_runtime import chance
 
-from virtual import module_state
+from virtual import module_state, stores
 from virtual.loop import VirtualLoop
 from virtual.ports import Ports
 from virtual.sandbox import InlineReading
@@ -102,6 +102,7 @@ def ports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     module_state.reset()
     yield made
     module_state.reset()
+    stores.forget()
 
 
 def _clock_of_the_loop() -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from muster_proto.muster.v1.events_pb2_grpc import EventsStub
 from muster_proto.muster.v1.metrics_pb2_grpc import MetricsStub
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from waiting import eventually
+from virtual.plugin import advance
 
 Code = grpc.StatusCode
 # The attacks of the present test: attacker and refusal.
@@ -127,7 +127,8 @@ async def audited(world: Rig) -> AsyncIterator[None]:
                 for entry in found
             )
 
-        await eventually(is_told, f"the audit entry of {name}: {said}")
+        await advance()
+        assert await is_told(), f"the audit entry of {name}: {said}"
 
 
 @pytest.fixture
@@ -207,7 +208,8 @@ async def test_allocations_of_others_are_not_released(world: Rig, tenants: dict[
     assert (await own.status())[0] is Code.INVALID_ARGUMENT
     assert len(world.scheduler.bodies("mine", "allocation")) == 1
     await mine.send(request)
-    await eventually(lambda: len(world.scheduler.bodies("mine", "allocation")) == 2, "the owner's release is taken")
+    await advance()
+    assert len(world.scheduler.bodies("mine", "allocation")) == 2, "the owner's release is taken"
 
 
 async def test_nobody_shuts_another_rm_down(world: Rig, tenants: dict[str, Tenant]) -> None:
@@ -218,7 +220,8 @@ async def test_nobody_shuts_another_rm_down(world: Rig, tenants: dict[str, Tenan
     assert "STOPPED" not in world.scheduler.states("mine")
     leaving = tenants["owner"].stream(StreamKind.NODE, "mine", muster_shutdown="true")
     assert (await leaving.status())[0] is Code.OK
-    await eventually(lambda: "STOPPED" in world.scheduler.states("mine"), "the owner shut it down")
+    await advance()
+    assert "STOPPED" in world.scheduler.states("mine"), "the owner shut it down"
 
 
 OPERATIONS: dict[str, Any] = {
@@ -237,7 +240,8 @@ async def test_only_operators_operate(method: str, world: Rig, tenants: dict[str
     assert not world.scheduler.bodies("mine", "admin"), "nothing reached the log"
     # (The scripted scheduler answers no command, so an admitted call may get no answer.)
     call = asyncio.ensure_future(tenants["operator"].unary(AdminStub, method, OPERATIONS[method]))
-    await eventually(lambda: world.scheduler.bodies("mine", "admin"), "the operator's command is on the log")
+    await advance()
+    assert world.scheduler.bodies("mine", "admin"), "the operator's command is on the log"
     call.cancel()
 
 
@@ -310,7 +314,8 @@ async def test_a_withdrawn_right_ends_streams_and_a_bad_file_withdraws_none(
     await theirs.call.initial_metadata()
     # a bad file changes nothing, not even in part
     _write(policy, POLICY.replace('["mine"]', '["none-of-mine"]') + "\n[[rule]]\nidentities = 1\n")
-    await eventually(lambda: gateway._doorman.problems(), "the bad file is noticed")
+    await advance()
+    assert gateway._doorman.problems(), "the bad file is noticed"
     (problem,) = gateway._doorman.problems()
     assert "rule[5].identities" in problem
     assert "what was read before stays in force" in problem
@@ -333,4 +338,5 @@ async def test_a_withdrawn_right_ends_streams_and_a_bad_file_withdraws_none(
     async def let_in() -> bool:
         return (await again.register("mine"))[0] is Code.OK
 
-    await eventually(let_in, "the owner may again")
+    await advance()
+    assert await let_in(), "the owner may again"

@@ -7,9 +7,6 @@ generation).
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -821,25 +818,3 @@ async def test_003_generic_flow_many_gangs_share_a_queue_and_all_are_done(muster
         heard = [told.name for told in rm.heard if told.kind == "new"]
         assert len(heard) == len(set(heard)) == 12 * 8
         assert (await rm.get("/ws/v1/scheduler/healthcheck"))["Healthy"]
-
-
-# ---- The example -----------------------------------------------------------------------------------------------------
-
-
-async def test_the_example_of_a_gang_is_a_page_and_runs(muster: Muster) -> None:
-    assert len(EXAMPLE.read_text().splitlines()) <= 80
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, str(EXAMPLE), muster.gateway],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert sorted(lines[:3]) == [f"hold room for room-{number}" for number in range(3)]
-    assert sorted(lines[3:]) == sorted(
-        [f"end room-{number}: replacing allocationKey: worker-{number}" for number in range(3)]
-        + [f"run worker-{number}" for number in range(3)]
-    )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from e2e.gang_rig import Muster, Rm
-from e2e.test_callbacks import QUEUES
+from in_virtual_time.test_callbacks_through_muster import QUEUES
 from kubelet import Kubelet, kind_of
 from muster_client import ask
 from muster_proto.muster.v1 import callbacks_pb2 as pb

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import pytest_asyncio
 from e2e.gang_rig import Muster, muster_here
 from muster_client.admin import AdminClient
 from scenario.lifecycles.peer import Peer
@@ -117,9 +116,9 @@ CAUSES = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def muster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Muster]:
-    async with muster_here(Path(tmp_path_factory.mktemp("muster")), SETTINGS) as it:
+@pytest.fixture
+async def muster(tmp_path: Path) -> AsyncIterator[Muster]:
+    async with muster_here(tmp_path, SETTINGS) as it:
         yield it
 
 
@@ -167,7 +166,6 @@ async def _runs(rm: Played, cause: Cause, *keys: str) -> None:
     assert not [each for each in rm.peer.heard["UpdateAllocation"] if each.kind.startswith("rejected")]
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("generation", ["current", "previous"])
 @pytest.mark.parametrize("name", CAUSES)
 async def test_a_forced_application_comes_in_with_what_it_runs(muster: Muster, name: str, generation: str) -> None:
@@ -182,7 +180,6 @@ async def test_a_forced_application_comes_in_with_what_it_runs(muster: Muster, n
             await rm.peer.lose_connection()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", [name for name, cause in CAUSES.items() if cause.where == RECOVERY])
 async def test_without_the_tag_it_is_rejected(muster: Muster, name: str) -> None:
     """Otherwise the causes above would prove nothing."""
@@ -198,7 +195,6 @@ async def test_without_the_tag_it_is_rejected(muster: Muster, name: str) -> None
             await rm.peer.lose_connection()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("generation", ["current", "previous"])
 async def test_a_malformed_application_is_rejected_even_if_forced(muster: Muster, generation: str) -> None:
     async with rest_of(muster) as http:

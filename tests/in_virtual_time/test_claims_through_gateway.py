@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from e2e.gang_rig import Muster, muster_here
 from scenario.through_gateway import DEFAULT, SETTINGS, Played, rest_of
 from waiting import eventually
@@ -27,9 +26,9 @@ MAY_GO, PREEMPTS = {"allowPreemptSelf": True}, {"allowPreemptOther": True}
 GENERATIONS = pytest.mark.parametrize("generation", ["current", "previous"])
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def muster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Muster]:
-    async with muster_here(Path(tmp_path_factory.mktemp("muster")), SETTINGS) as it:
+@pytest.fixture
+async def muster(tmp_path: Path) -> AsyncIterator[Muster]:
+    async with muster_here(tmp_path, SETTINGS) as it:
         yield it
 
 
@@ -66,7 +65,6 @@ async def _confirms(rm: Played, told: dict[str, Any]) -> None:
     await rm.releases({**named, "terminationType": "PREEMPTED_BY_SCHEDULER"})
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @GENERATIONS
 async def test_a_guarantee_is_met_though_another_queue_has_reserved_every_node(muster: Muster, generation: str) -> None:
     async with rest_of(muster) as http:
@@ -95,7 +93,6 @@ async def test_a_guarantee_is_met_though_another_queue_has_reserved_every_node(m
             await rm.peer.lose_connection()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @GENERATIONS
 async def test_room_that_is_lost_with_its_node_is_made_again(muster: Muster, generation: str) -> None:
     async with rest_of(muster) as http:
@@ -117,7 +114,6 @@ async def test_room_that_is_lost_with_its_node_is_made_again(muster: Muster, gen
             await rm.peer.lose_connection()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @GENERATIONS
 async def test_a_freed_core_goes_to_the_higher_priority(muster: Muster, generation: str) -> None:
     async with rest_of(muster) as http:

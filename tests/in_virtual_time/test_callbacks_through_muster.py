@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from e2e.gang_rig import PATIENCE_S, E, Muster, Rm
+from e2e.gang_rig import E, Muster, Rm
 from muster_client import AdminClient, ask
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -263,14 +261,3 @@ async def test_another_configuration_goes_over_the_stream(muster: Muster) -> Non
         refused = await rm.client.update_configuration("partitions: [")
         assert not refused.accepted
         assert refused.problems[0].line
-
-
-async def test_the_documented_example_runs(muster: Muster) -> None:
-    code = DOCS.read_text().split("```python\n")[1].split("```")[0].replace("127.0.0.1:9090", muster.gateway)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    async with asyncio.timeout(PATIENCE_S):
-        said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
-    assert "{'pod-1': 'n2'}" in said.decode()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from e2e.gang_rig import Muster, muster_here
 from scenario.through_gateway import DEFAULT, SETTINGS, Played, rest_of
 from waiting import eventually
@@ -27,9 +26,9 @@ partitions:
 UPDATE = "UpdateAllocation"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def muster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Muster]:
-    async with muster_here(Path(tmp_path_factory.mktemp("muster")), SETTINGS) as it:
+@pytest.fixture
+async def muster(tmp_path: Path) -> AsyncIterator[Muster]:
+    async with muster_here(tmp_path, SETTINGS) as it:
         yield it
 
 
@@ -71,7 +70,6 @@ async def _adds_up(rm: Played) -> int:
     return int(found)
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("generation", ["current", "previous"])
 async def test_an_ask_of_no_application_is_scheduled_shown_and_released(muster: Muster, generation: str) -> None:
     async with rest_of(muster) as http:
@@ -119,7 +117,6 @@ async def test_an_ask_of_no_application_is_scheduled_shown_and_released(muster: 
             await rm.peer.lose_connection()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("generation", ["current", "previous"])
 async def test_an_allocation_of_no_application_is_taken_in(muster: Muster, generation: str) -> None:
     async with rest_of(muster) as http:
@@ -153,7 +150,6 @@ async def test_an_allocation_of_no_application_is_taken_in(muster: Muster, gener
             await rm.peer.lose_connection()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("generation", ["current", "previous"])
 async def test_one_message_or_one_for_each_the_outcome_is_the_same(muster: Muster, generation: str) -> None:
     async with rest_of(muster) as http:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from e2e.gang_rig import Muster, muster_here
 from scenario.through_gateway import DEFAULT, SETTINGS, Played, rest_of
 from waiting import eventually
@@ -21,9 +20,9 @@ UPDATE, TAG = "UpdateAllocation", "muster.executionTimeoutMilliSeconds"
 LONG_S, PROMISED_S, LATER_S = 4_000, 1_000, 60_000
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def muster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Muster]:
-    async with muster_here(Path(tmp_path_factory.mktemp("muster")), SETTINGS) as it:
+@pytest.fixture
+async def muster(tmp_path: Path) -> AsyncIterator[Muster]:
+    async with muster_here(tmp_path, SETTINGS) as it:
         yield it
 
 
@@ -81,7 +80,6 @@ async def _keeps_its_promise(rm: Played) -> None:
     assert not [each for each in rm.peer.heard[UPDATE] if each.kind == "rejected"]
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("mode", ["conservative", "easy"])
 @pytest.mark.parametrize("generation", ["current", "previous"])
 async def test_a_later_end_is_answered_with_the_promised_one(muster: Muster, generation: str, mode: str) -> None:
@@ -120,7 +118,6 @@ async def test_a_restart_forgets_no_promise(tmp_path: Path) -> None:
         await rm.peer.lose_connection()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("generation", ["current", "previous"])
 async def test_what_runs_is_adopted_after_a_registration_whatever_it_declares(muster: Muster, generation: str) -> None:
     """The asks to which something was promised are gone with the registration. New ones get their node when due."""

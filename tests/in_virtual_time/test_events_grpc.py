@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from in_virtual_time.test_rm_settings import say
 from muster_bus.backends.memory import MemoryStore
 from muster_bus.log import OutRecord
 from muster_bus.topics import state_key
@@ -25,7 +26,6 @@ from muster_proto.si.v1.si_pb2 import EventRecord
 from muster_state import state_codec
 from unit.publisher.feeding import INSTANCE, START_NS, event, headers, shim_headers
 from unit.publisher.running import TOPICS, Running, running, until_next
-from unit.publisher.test_rm_settings import say
 from virtual.plugin import advance
 
 PATIENCE_S = 60.0

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from in_virtual_time.test_rm_settings import say
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogUnavailable, OffsetGone
@@ -23,8 +24,7 @@ from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, Feeder
 from unit.publisher.memory_sink import MemorySink, MemoryTarget
-from unit.publisher.test_rm_settings import say
-from waiting import eventually
+from virtual.plugin import advance
 
 TOPICS = Topics(partitions=1, derived=True)
 TWO = Topics(partitions=2)
@@ -125,7 +125,8 @@ async def test_an_exporter_that_begins_again_and_again_holds_one_reader() -> Non
         reader.answers["first_offset"] = fails_at_first
 
     exporter, task = await _prepared(log, target, prepare)
-    await eventually(lambda: len(target.events) == 5)
+    await advance()
+    assert len(target.events) == 5
     await ended(exporter, task)
     assert failures < 0
     assert [reader.closed for reader in log.made] == [True] * len(log.made)
@@ -162,7 +163,8 @@ async def test_silence_or_retention_at_the_last_event_does_not_make_it_another_l
         reader.answers["read"] = silent_at_first
 
     exporter, task = await _prepared(log, target, prepare)
-    await eventually(lambda: len(target.events) == 2)
+    await advance()
+    assert len(target.events) == 2
     await ended(exporter, task)
     assert asked > 3
     assert not forgotten
@@ -216,10 +218,12 @@ async def test_usage_waits_for_a_log_that_does_not_say_where_it_ends() -> None:
     async def is_named() -> bool:
         return await usage.problems() == ["usage of partition 0 is not followed"]
 
-    await eventually(is_named, "the partition is named")
+    await advance()
+    assert await is_named(), "the partition is named"
     assert not waiting.done()
     silent = False
-    await eventually(usage.healthy, "it is followed")
+    await advance()
+    assert await usage.healthy(), "it is followed"
     assert not waiting.done()
     await usage.stop()
     await waiting
@@ -250,7 +254,8 @@ async def test_settings_whose_reading_was_cut_at_start_are_read_again() -> None:
     assert cut.is_set()
     assert settings.ring_capacity("rm") == wanted.ring_capacity
     following = asyncio.create_task(settings.follow(partition))
-    await eventually(lambda: settings.ring_capacity("rm") == 4)
+    await advance()
+    assert settings.ring_capacity("rm") == 4
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await settings.close()

@@ -18,7 +18,7 @@ from muster_si.positions import (
     log_digest,
     newest,
 )
-from waiting import eventually
+from virtual.plugin import advance
 
 HERE, ELSEWHERE = log_digest("here"), log_digest("elsewhere")
 
@@ -137,7 +137,8 @@ async def test_a_read_waits_for_each_partition_of_its_positions() -> None:
     bench.partitions[0].show(9)
     after = f"{at(7)}, {at(3, partition=1)}"
     read = asyncio.create_task(bench.waits.wait(after, 60, "ann"))
-    await eventually(lambda: bench.waits.waiting == 1)
+    await advance()
+    assert bench.waits.waiting == 1
     bench.partitions[1].show(2)
     await asyncio.sleep(0)
     assert not read.done()
@@ -189,7 +190,8 @@ async def test_stamps_of_a_copied_log_may_be_behind_its_end() -> None:
 async def test_the_waiting_reads_of_a_caller_and_of_all_are_bounded() -> None:
     bench = Bench(waiting_per_caller_max=2, waiting_max=3)
     reads = [asyncio.create_task(bench.waits.wait(at(7), 60, caller)) for caller in ("ann", "ann", "bob")]
-    await eventually(lambda: bench.waits.waiting == 3)
+    await advance()
+    assert bench.waits.waiting == 3
     with pytest.raises(ReadRefused, match="2 reads of this caller wait for a position already: try again") as no:
         await bench.waits.wait(at(7), 60, "ann")
     assert (no.value.status, no.value.is_over_limit) == (503, True)
@@ -197,9 +199,11 @@ async def test_the_waiting_reads_of_a_caller_and_of_all_are_bounded() -> None:
         await bench.waits.wait(at(7), 60, "carl")
     await bench.waits.wait(at(0), 60, "ann")  # what need not wait has no place
     reads.pop().cancel()
-    await eventually(lambda: bench.waits.waiting == 2)
+    await advance()
+    assert bench.waits.waiting == 2
     reads.append(asyncio.create_task(bench.waits.wait(at(7), 60, "carl")))
-    await eventually(lambda: bench.waits.waiting == 3)
+    await advance()
+    assert bench.waits.waiting == 3
     bench.partitions[0].show(7)
     await asyncio.gather(*reads)
     assert bench.waits.waiting == 0
@@ -264,7 +268,8 @@ async def test_a_request_is_refused_with_its_status_and_a_hint() -> None:
 async def test_the_place_of_a_client_that_leaves_is_free() -> None:
     bench, asked = Bench(), Asked(muster_after=at(7), muster_wait="60")
     read = asyncio.create_task(asked.admitted(bench))
-    await eventually(lambda: bench.waits.waiting == 1)
+    await advance()
+    assert bench.waits.waiting == 1
     asked.left.set()
     assert not await read
     assert (bench.waits.waiting, asked.sent) == (0, [])
@@ -279,7 +284,8 @@ async def test_callers_behind_a_gateway_are_counted_apart() -> None:
         Asked(**waiting, x_muster_identity="ann", x_forwarded_for="10.0.0.9"),
     ]
     reads = [asyncio.create_task(each.admitted(bench)) for each in asked]
-    await eventually(lambda: bench.waits.waiting == 3)
+    await advance()
+    assert bench.waits.waiting == 3
     again = Asked(**waiting, x_muster_identity="ann", x_forwarded_for="10.0.0.8")
     assert not await again.admitted(bench)
     assert again.sent[0]["status"] == 503

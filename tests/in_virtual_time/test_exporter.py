@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from prometheus_client import Gauge
 from unit.publisher.feeding import INSTANCE, event, headers
 from unit.publisher.memory_sink import MemorySink, MemoryTarget
 from unit.publisher.running import TOPICS, Running, running, until_next
-from waiting import eventually
+from virtual.plugin import advance
 
 AT_ONCE = FlushPolicy(records=1, size_bytes=1, wait_s=0.001)
 AT_STOP = FlushPolicy(records=10**9, size_bytes=10**12, wait_s=3600)
@@ -100,7 +99,8 @@ async def test_a_sink_that_is_away_is_waited_for_and_named() -> None:
     async with running(sinks=[(sink, AT_ONCE)], tail_records=10, **FAST_RETRY) as publisher:
         await publisher.service.start()
         await publisher.feeder.events("rm", range(5))
-        await eventually(lambda: len(sink.given) == 5)
+        await advance()
+        assert len(sink.given) == 5
         sink.down = True
         for start in range(5, 300, 5):
             await publisher.feeder.events("rm", range(start, start + 5))
@@ -109,12 +109,15 @@ async def test_a_sink_that_is_away_is_waited_for_and_named() -> None:
         async def is_named() -> bool:
             return await publisher.service.problems() == ["memory: it is down"]
 
-        await eventually(is_named, "the store is named")
+        await advance()
+        assert await is_named(), "the store is named"
         await until_next(publisher, "rm", 300)
         sink.down = False
-        await eventually(lambda: len(sink.given) == 300)
+        await advance()
+        assert len(sink.given) == 300
         assert sink.given == list(range(300))
-        await eventually(publisher.service.healthy)
+        await advance()
+        assert await publisher.service.healthy()
 
 
 async def test_two_sinks_do_not_wait_for_each_other() -> None:
@@ -123,7 +126,8 @@ async def test_two_sinks_do_not_wait_for_each_other() -> None:
     async with running(sinks=[(up, AT_ONCE), (down, AT_ONCE)], stop_timeout_s=0.1, **FAST_RETRY) as publisher:
         await publisher.service.start()
         await publisher.feeder.events("rm", range(50))
-        await eventually(lambda: up.given == list(range(50)))
+        await advance()
+        assert up.given == list(range(50))
         assert down.given == []
 
 
@@ -183,7 +187,8 @@ async def test_after_a_restart_rings_are_full_and_ids_go_on() -> None:
         assert rings["busy"] == (5_900, 6_000, 100)
         missing = metrics.MISSING.labels("busy")._value.get()
         await publisher.feeder.events("busy", range(6_000, 6_010))
-        await eventually(lambda: publisher.service.rings.get("busy").next_id == 6_010)  # type: ignore[union-attr]
+        await advance()
+        assert publisher.service.rings.get("busy").next_id == 6_010  # type: ignore[union-attr]
         assert metrics.MISSING.labels("busy")._value.get() == missing
     async with running(store=store, ring_capacity=10_000) as publisher:
         assert await refill(publisher) == {"busy": (0, 6_010, 6_010), "quiet": (0, 20, 20)}
@@ -229,12 +234,15 @@ async def test_refused_events_go_to_the_dead_letters_and_the_rest_is_stored(
     async with running(store=store, sinks=[(sink, policy)], refusals_max=2, **FAST_RETRY) as publisher:
         await publisher.service.start()
         await publisher.feeder.events("rm", range(100))
-        await eventually(lambda: len(sink.given) == 100 - len(bad))
+        await advance()
+        assert len(sink.given) == 100 - len(bad)
         assert sink.given == [n for n in range(100) if n not in bad]
         # Later events are not held up, and health is good again.
         await publisher.feeder.events("rm", range(100, 120))
-        await eventually(lambda: len(sink.given) == 120 - len(bad))
-        await eventually(lambda: sink.target.progress.get(TOPICS.partition_of("rm")) is not None)
+        await advance()
+        assert len(sink.given) == 120 - len(bad)
+        await advance()
+        assert sink.target.progress.get(TOPICS.partition_of("rm")) is not None
         assert await publisher.service.healthy()
         found = await letters(publisher)
     assert [record.value for record in found] == [event(n) for n in sorted(bad)]
@@ -255,12 +263,14 @@ async def test_a_store_that_refuses_everything_loses_little_and_is_named() -> No
     async with running(sinks=[(sink, AT_ONCE)], **limits) as publisher:
         await publisher.service.start()
         await publisher.feeder.events("rm", range(50))
-        await eventually(lambda: any("none of the last 7 events" in (e.problem or "") for e in exporters(publisher)))
+        await advance()
+        assert any("none of the last 7 events" in (e.problem or "") for e in exporters(publisher))
         assert len(await letters(publisher)) == 7
         assert [problem for problem in await publisher.service.problems() if "does not like" in problem]
         # An operator acts: no other event is lost.
         sink.refuse = lambda rm_id, event_id: False
-        await eventually(lambda: sink.given == list(range(7, 50)))
+        await advance()
+        assert sink.given == list(range(7, 50))
         assert await publisher.service.healthy()
 
 
@@ -298,10 +308,12 @@ async def test_a_defective_store_does_not_end_the_service_or_others() -> None:
     async with running(sinks=[(bad, AT_STOP), (good, AT_ONCE)], refusals_max=2, **FAST_RETRY) as publisher:
         await publisher.service.start()
         await publisher.feeder.events("rm", range(10))
-        await eventually(lambda: good.given == list(range(10)))
+        await advance()
+        assert good.given == list(range(10))
         for exporter in exporters(publisher):
             exporter.finish()
-        await eventually(lambda: bad.given == [n for n in range(10) if n != 3])
+        await advance()
+        assert bad.given == [n for n in range(10) if n != 3]
         found = await letters(publisher)
     assert [record.value for record in found] == [event(3)]
     assert b"KeyError in write (test_exporter.py:" in dict(found[0].headers)["error"]
@@ -321,15 +333,19 @@ async def test_the_lag_is_given_in_offsets_and_seconds() -> None:
     async with running(sinks=[(sink, AT_ONCE)], stop_timeout_s=0.1, **FAST_RETRY) as publisher:
         await publisher.service.start()
         await publisher.feeder.events("rm", range(1))
-        await eventually(lambda: sink.given == [0])
+        await advance()
+        assert sink.given == [0]
         sink.down = True
-        ages = [(event(n, at_ns=time.time_ns() - 90 * 10**9), headers("rm", n)) for n in range(1, 5)]
+        ages = [(event(n, at_ns=SystemClock().now_ns() - 90 * 10**9), headers("rm", n)) for n in range(1, 5)]
         await publisher.feeder.write("rm", ages)
-        await eventually(lambda: value(offsets) == 4)
+        await advance()
+        assert value(offsets) == 4
         assert 90 <= value(seconds) < 1_000
-        await eventually(lambda: metrics.EXPORT_RETRIES.labels("memory")._value.get() > retries + 2)
+        await advance()
+        assert metrics.EXPORT_RETRIES.labels("memory")._value.get() > retries + 2
         sink.down = False
-        await eventually(lambda: value(offsets) == 0)
+        await advance()
+        assert value(offsets) == 0
         assert value(seconds) == 0
 
 
@@ -380,6 +396,7 @@ async def test_a_log_that_answers_late_does_not_leave_the_exporter_waiting() -> 
         PublisherSettings(http_address="", tail_records=0), log, TOPICS, SystemClock(), sinks=[plan]
     )
     await service.start()
-    await eventually(lambda: stored(target) == events(range(300)))
+    await advance()
+    assert stored(target) == events(range(300))
     await service.stop()
     await log.close()

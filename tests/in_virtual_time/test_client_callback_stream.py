@@ -16,7 +16,7 @@ from muster_proto.muster.v1 import admin_pb2
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from unit.client.fake_gateway import FakeGateway
-from waiting import eventually
+from virtual.plugin import advance
 
 PATIENCE_S = 60.0
 QUICK = ClientSettings(
@@ -102,7 +102,8 @@ async def answer_of(asker: Asker, **callbacks: Any) -> pb.PredicatesAnswer:
     async with client(asker, **callbacks) as rm:
         await rm.register()
         asker.ask(5)
-        await eventually(asker.answers, "an answer")
+        await advance()
+        assert asker.answers(), "an answer"
     (answer,) = asker.answers()
     return answer
 
@@ -162,7 +163,8 @@ async def test_a_preemption_predicate_names_the_last_victim(
         await rm.register()
         args = si.PreemptionPredicatesArgs(allocationKey="a", startIndex=2)
         asker.say(preemption_predicates=[pb.PreemptionPredicatesQuestion(id=9, args=args)])
-        await eventually(lambda: asker.heard, "an answer")
+        await advance()
+        assert asker.heard, "an answer"
     (answer,) = asker.heard[0].preemption_predicates
     assert (answer.id, answer.response.success, answer.response.index) == (9, success, index)
     assert answer.reason[: len(reason) or None] == reason
@@ -184,7 +186,8 @@ async def test_a_state_dump_is_text_or_the_reason_why_there_is_none(asker: Asker
     async with client(asker, state_dump=said) as rm:
         await rm.register()
         asker.say(state_dumps=[pb.StateDumpQuestion(id="d")])
-        await eventually(lambda: asker.heard, "an answer")
+        await advance()
+        assert asker.heard, "an answer"
     assert list(asker.heard[0].state_dumps) == [expected]
 
 
@@ -210,10 +213,12 @@ async def test_many_questions_are_answered_at_once_and_no_more_than_allowed(aske
         await rm.register()
         asker.ask(*range(1, 21))
         asker.ask(*range(21, 41))
-        await eventually(lambda: len(running) == 7, "seven at once")
+        await advance()
+        assert len(running) == 7, "seven at once"
         assert not asker.answers()
         go.set()
-        await eventually(lambda: len(asker.answers()) == 40, "all are answered")
+        await advance()
+        assert len(asker.answers()) == 40, "all are answered"
         assert rm.metrics.questions_answered == 40
     assert most == 7
     assert {answer.id: answer.fits for answer in asker.answers()} == {n: n % 2 == 0 for n in range(1, 41)}
@@ -223,7 +228,8 @@ async def test_quick_questions_are_answered_in_few_messages(asker: Asker) -> Non
     async with client(asker, predicates=lambda _: True) as rm:
         await rm.register()
         asker.ask(*range(1, 3_001))
-        await eventually(lambda: len(asker.answers()) == 3_000, "all are answered")
+        await advance()
+        assert len(asker.answers()) == 3_000, "all are answered"
     assert len(asker.heard) < 300
     assert [answer.id for answer in asker.answers()] == list(range(1, 3_001))
 
@@ -251,7 +257,8 @@ async def test_news_come_in_their_order(asker: Asker) -> None:
         asker.say(scheduling_states=[state(allocationKey="a"), state(allocationKey="b")])
         asker.say(numbered=False, events=pb.RmEvents(events=[an_event("x", 0), an_event("y")]))
         asker.say(scheduling_states=[state(allocationKey="c")])
-        await eventually(lambda: len(got) == 5, "all is heard")
+        await advance()
+        assert len(got) == 5, "all is heard"
         assert rm.last_sequence("callback") == 2
     assert got == [("state", "a"), ("state", "b"), ("event", "x"), ("event", "y"), ("state", "c")]
 
@@ -271,10 +278,12 @@ async def test_the_stream_is_open_when_it_is_welcomed(asker: Asker) -> None:
     settings = replace(QUICK, welcome_timeout_s=0.05)
     async with client(asker, settings, predicates=lambda _: True, on_stream=lambda *what: said.append(what)) as rm:
         await rm.register()  # it does not wait for ever
-        await eventually(lambda: len(asker.metadata) > 2, "it is tried again")
+        await advance()
+        assert len(asker.metadata) > 2, "it is tried again"
         assert not [each for each in said if each[0] == "callback"]
         asker.refuse = None
-        await eventually(lambda: ("callback", True) in said, "it is open")
+        await advance()
+        assert ("callback", True) in said, "it is open"
 
 
 async def test_a_registration_returns_when_asks_are_going_to_be_asked_about(asker: Asker) -> None:
@@ -282,7 +291,8 @@ async def test_a_registration_returns_when_asks_are_going_to_be_asked_about(aske
     asker.refuse = (grpc.StatusCode.UNAVAILABLE, "not now")
     async with client(asker, predicates=lambda _: True, on_stream=lambda *what: said.append(what)) as rm:
         registering = asyncio.create_task(rm.register())
-        await eventually(lambda: len(asker.metadata) > 2, "the stream is tried again")
+        await advance()
+        assert len(asker.metadata) > 2, "the stream is tried again"
         assert not registering.done()
         asker.refuse = None
         await registering
@@ -297,7 +307,8 @@ async def test_a_registration_returns_when_asks_are_going_to_be_asked_about(aske
 async def test_without_a_callback_that_needs_it_there_is_no_stream(asker: Asker) -> None:
     async with client(asker, on_allocated=lambda _: None) as rm:
         await rm.register()
-        await eventually(lambda: len(asker.gateway.metadata) == 3, "the three streams are open")
+        await advance()
+        assert len(asker.gateway.metadata) == 3, "the three streams are open"
         with pytest.raises(ClientError, match="there is no callback stream"):
             await rm.update_configuration("")
     assert not asker.metadata
@@ -318,7 +329,8 @@ async def test_a_new_connection_says_hello_from_where_the_old_one_was(asker: Ask
         asker.say(numbered=False, events=pb.RmEvents(events=[an_event("ask")], request_position=99))
         asker.say(numbered=False, events=pb.RmEvents(events=[an_event("a", 7), an_event("b", 8)]))
         asker.lose()
-        await eventually(lambda: len(asker.hellos) == 2, "it is back")
+        await advance()
+        assert len(asker.hellos) == 2, "it is back"
         assert rm.missing_sequences() == []
     first, second = asker.hellos
     assert first == pb.Hello(rm_id="r1", predicates=True, events=True)
@@ -338,12 +350,15 @@ async def test_answers_that_may_be_lost_are_sent_again_and_a_question_is_answere
         await rm.register()
         asker.turn_deaf()
         asker.ask(1, 2)
-        await eventually(lambda: sum(len(each.predicates) for each in asker.unheard) == 2, "nobody hears the answers")
+        await advance()
+        assert sum(len(each.predicates) for each in asker.unheard) == 2, "nobody hears the answers"
         asker.lose()
         asker._sequence -= 1
         asker.ask(1, 2)  # with the number that it had: it comes a second time
-        await eventually(lambda: len(asker.answers()) == 2, "the answers come on the new connection")
-        await eventually(lambda: rm.metrics.responses_dropped_as_duplicate == 1, "the questions are known")
+        await advance()
+        assert len(asker.answers()) == 2, "the answers come on the new connection"
+        await advance()
+        assert rm.metrics.responses_dropped_as_duplicate == 1, "the questions are known"
     assert asked == [1, 2]
     assert [answer.id for answer in asker.answers()] == [1, 2]
 
@@ -365,13 +380,16 @@ async def test_a_registration_makes_open_questions_void(asker: Asker) -> None:
     async with client(asker, replace(QUICK, questions_at_once=2), predicates=slow) as rm:
         await rm.register()
         asker.ask(1, 2, 3)
-        await eventually(lambda: began == {1, 2}, "they are under way")
+        await advance()
+        assert began == {1, 2}, "they are under way"
         asker.lose()
         await rm.register()
-        await eventually(lambda: cancelled == {1, 2}, "they are void")
+        await advance()
+        assert cancelled == {1, 2}, "they are void"
         go.set()
         asker.ask(11, 12, 13)
-        await eventually(lambda: len(asker.answers()) == 3, "their places are free again")
+        await advance()
+        assert len(asker.answers()) == 3, "their places are free again"
     assert {answer.id for answer in asker.answers()} == {11, 12, 13}
 
 
@@ -379,7 +397,8 @@ async def test_long_reasons_are_spread_over_messages_that_the_gateway_takes(aske
     async with client(asker, predicates=lambda _: "\U0001f600" * 1_024) as rm:
         await rm.register()
         asker.ask(*range(1, 2_001))
-        await eventually(lambda: len(asker.answers()) == 2_000, "all are answered")
+        await advance()
+        assert len(asker.answers()) == 2_000, "all are answered"
     assert max(message.ByteSize() for message in asker.heard) < 2 << 20
 
 
@@ -410,7 +429,8 @@ async def test_a_configuration_is_updated_over_the_stream(asker: Asker) -> None:
     async with client(asker, predicates=lambda _: True) as rm:
         await rm.register()
         call = asyncio.create_task(rm.update_configuration("queues", policy_group="g", extra_config={"a": "b"}))
-        await eventually(lambda: updates(asker), "it is sent")
+        await advance()
+        assert updates(asker), "it is sent"
         (update,) = updates(asker)
         assert update.request == si.UpdateConfigurationRequest(
             rmID="r1", policyGroup="g", config="queues", extraConfig={"a": "b"}
@@ -429,9 +449,11 @@ async def test_a_configuration_survives_a_lost_connection(asker: Asker) -> None:
         await rm.register()
         asker.turn_deaf()
         call = asyncio.create_task(rm.update_configuration("queues"))
-        await eventually(lambda: asker.unheard, "it is sent, and nobody hears it")
+        await advance()
+        assert asker.unheard, "it is sent, and nobody hears it"
         asker.lose()
-        await eventually(lambda: updates(asker), "it is sent again")
+        await advance()
+        assert updates(asker), "it is sent again"
         number = updates(asker)[0].id
         asker.say(numbered=False, configurations=[pb.ConfigurationResult(id=number, error="the log is away")])
         with pytest.raises(AdminFailed, match=r"no answer \(UNAVAILABLE\): the log is away"):
@@ -445,7 +467,8 @@ async def test_a_configuration_without_an_answer_fails_in_time(asker: Asker) -> 
             await rm.update_configuration("queues", timeout_s=0.05)
         call = asyncio.create_task(rm.update_configuration("other queues"))
         # (The first one may have ended before it was sent.)
-        await eventually(lambda: updates(asker) and updates(asker)[-1].request.config == "other queues", "it is sent")
+        await advance()
+        assert updates(asker)[-1].request.config == "other queues", "it is sent"
         number = updates(asker)[-1].id
         asker.say(numbered=False, configurations=[pb.ConfigurationResult(id=number)])
         assert not (await call).accepted
@@ -455,6 +478,7 @@ async def test_closing_ends_an_update_that_waits(asker: Asker) -> None:
     async with client(asker, predicates=lambda _: True) as rm:
         await rm.register()
         call = asyncio.create_task(rm.update_configuration("queues"))
-        await eventually(lambda: updates(asker), "it is sent")
+        await advance()
+        assert updates(asker), "it is sent"
     with pytest.raises(ClientError):
         await call

@@ -16,7 +16,7 @@ from muster_event_publisher.history.exporter import FlushPolicy
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, Feeder
 from unit.publisher.memory_sink import MemorySink, MemoryTarget
-from waiting import eventually
+from virtual.plugin import advance
 
 TOPICS = Topics(partitions=3)
 RMS = [next(f"rm-{n}" for n in range(100) if TOPICS.partition_of(f"rm-{n}") == partition) for partition in range(3)]
@@ -135,9 +135,11 @@ async def test_partitions_move_and_each_event_is_given_once(log: GroupedLog) -> 
         first.give(*mine)
         second.give(*others)
         expected = [{"exports": list(each), "publishers": 2} for each in (mine, others)]
-        await eventually(lambda expected=expected: world.exports() == expected)
+        await advance()
+        assert world.exports() == expected
         await world.feed()
-        await eventually(world.stored)
+        await advance()
+        assert world.stored()
     for service in world.services:
         assert await service.healthy()
         await service.stop()
@@ -155,14 +157,14 @@ async def test_a_share_that_is_given_up_leaves_what_waits_to_the_next_one(log: G
         await service.start()
     first.give(0, 1, 2)
     second.give()
-    await eventually(lambda: world.exports()[0]["exports"] == [0, 1, 2])
+    await advance()
+    assert world.exports()[0]["exports"] == [0, 1, 2]
     await world.feed()
     assert world.sinks[0].given == []
     first.give()
     second.give(0, 1, 2)
-    await eventually(
-        lambda: world.exports() == [{"exports": [], "publishers": 2}, {"exports": [0, 1, 2], "publishers": 2}]
-    )
+    await advance()
+    assert world.exports() == [{"exports": [], "publishers": 2}, {"exports": [0, 1, 2], "publishers": 2}]
     for service in world.services:
         await service.stop()
     assert world.stored()

@@ -34,7 +34,7 @@ from muster_client.errors import (
 from muster_proto.si.v1 import si_pb2 as si
 from structlog.testing import capture_logs
 from unit.client.fake_gateway import FakeGateway
-from waiting import eventually
+from virtual.plugin import advance
 
 # Long where tests do not wait for the end, short where they do.
 QUICK = ClientSettings(backoff_min_ms=5, backoff_max_ms=50, backoff_seed=1, register_timeout_s=60, close_timeout_s=2)
@@ -103,7 +103,8 @@ async def test_registers_with_all_parameters_and_names_itself_on_each_stream(gat
     )
     async with rm:
         await rm.register()
-        await eventually(lambda: len(gateway.metadata) == 3, "three streams")
+        await advance()
+        assert len(gateway.metadata) == 3, "three streams"
     request = gateway.registrations[0]
     assert (request.rmID, request.version, request.policyGroup, request.config) == (
         "r1",
@@ -128,12 +129,14 @@ async def test_asks_that_the_scheduler_gave_up_reach_their_callbacks_and_wait_fo
         async with RmClient(gateway.address, "r1", callbacks=callbacks, settings=QUICK) as rm:
             await rm.register()
             await rm.send_asks([*asks("k1", "k2"), previous_ask("k3", "a1", {"vcore": 1})])
-            await eventually(lambda: len(gateway.items("allocation")) == 3, "the asks")
+            await advance()
+            assert len(gateway.items("allocation")) == 3, "the asks"
             assert rm.unanswered_asks() == 3
             now = si.AllocationRelease(applicationID="a1", allocationKey="k1", terminationType=si.TIMEOUT)
             then = si.AllocationAskRelease(applicationID="a1", allocationKey="k3", terminationType=si.TIMEOUT)
             await gateway.emit("allocation", si.AllocationResponse(released=[now], releasedAsks=[then]))
-            await eventually(lambda: dropped == [then], "the ask in the previous generation's words")
+            await advance()
+            assert dropped == [then], "the ask in the previous generation's words"
             assert seen.released == ["k1"]
             assert rm.unanswered_asks() == 1
     finally:
@@ -149,7 +152,8 @@ async def test_nodes_applications_asks_and_releases_reach_their_callbacks(gatewa
         await rm.applications_answered()
         await rm.send_asks([*asks("k1"), previous_ask("k2", "a1", {"vcore": 1})])
         await rm.send_releases([release("a1", "k1")])
-        await eventually(lambda: seen.released == ["k1"], "the release")
+        await advance()
+        assert seen.released == ["k1"], "the release"
         assert rm.unanswered_asks() == 0
     assert seen.nodes == [("accepted", "n1")]
     assert seen.applications == [("accepted", "a1")]
@@ -170,7 +174,8 @@ async def test_rejections_of_both_generations_come_through_one_callback(gateway:
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
         await rm.register()
         await rm.send_asks([*asks("k1"), previous_ask("k2", "a1", {"vcore": 1})])
-        await eventually(lambda: len(seen.rejections) == 2, "two rejections")
+        await advance()
+        assert len(seen.rejections) == 2, "two rejections"
         assert rm.unanswered_asks() == 0
     assert seen.rejections == [Rejection("k2", "a1", "old", True), Rejection("k1", "a1", "new", False)]
 
@@ -182,7 +187,8 @@ async def test_messages_lost_with_their_stream_are_sent_again_in_order(gateway: 
         await rm.register()
         for number in range(5):
             await rm.send_asks(asks(f"k{number}"))
-        await eventually(lambda: gateway.items("allocation")[-5:] == [f"k{n}" for n in range(5)], "all five, in order")
+        await advance()
+        assert gateway.items("allocation")[-5:] == [f"k{n}" for n in range(5)], "all five, in order"
         assert rm.metrics.messages_sent_again >= 2
 
 
@@ -197,10 +203,12 @@ async def test_messages_proven_as_taken_are_not_sent_again(gateway: FakeGateway,
         await rm.register()
         for number in range(3):
             await rm.send_asks(asks(f"k{number}"))
-        await eventually(lambda: seen.allocated == ["k2"], "the answer")
+        await advance()
+        assert seen.allocated == ["k2"], "the answer"
         gateway.lose_before["allocation"] = 0
         await rm.send_asks(asks("k3"))
-        await eventually(lambda: "k3" in gateway.items("allocation"), "the ask after the loss")
+        await advance()
+        assert "k3" in gateway.items("allocation"), "the ask after the loss"
     assert gateway.items("allocation") == ["k0", "k1", "k2", "k3"], "k0 and k1 were before k2 on the same stream"
 
 
@@ -208,11 +216,13 @@ async def test_resumes_after_the_last_response_that_the_callbacks_took(gateway: 
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
         await rm.register()
         await rm.send_asks(asks("k1"))
-        await eventually(lambda: seen.allocated == ["k1"], "the first")
+        await advance()
+        assert seen.allocated == ["k1"], "the first"
         last = rm.last_sequence("allocation")
         gateway.lose_after["allocation"] = 0
         await rm.send_asks(asks("k2"))  # the gateway takes and answers it; the answer is lost with the stream
-        await eventually(lambda: "k2" in seen.allocated, "the answer to k2, after resuming")
+        await advance()
+        assert "k2" in seen.allocated, "the answer to k2, after resuming"
         assert gateway.metadata["allocation"][1]["muster-resume-after"] == str(last)
 
 
@@ -233,11 +243,13 @@ async def test_responses_delivered_twice_are_dropped(gateway: FakeGateway, seen:
         await rm.register()
         await rm.send_asks(asks("k1"))
         await rm.send_asks(asks("k2"))
-        await eventually(lambda: len(seen.allocated) == 2, "both")
+        await advance()
+        assert len(seen.allocated) == 2, "both"
         gateway.redeliver = 100
         gateway.lose_before["allocation"] = 0
         await rm.send_asks(asks("k3"))
-        await eventually(lambda: "k3" in seen.allocated, "the third")
+        await advance()
+        assert "k3" in seen.allocated, "the third"
         assert rm.metrics.responses_dropped_as_duplicate >= 2
     assert seen.allocated == ["k1", "k2", "k3"]
 
@@ -262,7 +274,8 @@ async def test_the_second_answer_to_a_node_that_was_sent_twice_stays_inside(gate
         await rm.send_nodes([node("n1", {"vcore": 1})])
         await rm.nodes_answered()
         if gateway.items("node") == ["n1", "n1"]:  # it was sent again before the first answer came
-            await eventually(lambda: rm.metrics.answers_dropped_as_repeated == 1, "the second answer")
+            await advance()
+            assert rm.metrics.answers_dropped_as_repeated == 1, "the second answer"
         await rm.send_nodes([node("n1", {"vcore": 1})])  # a mistake of the RM itself is reported
         await rm.nodes_answered()
     assert seen.nodes == [("accepted", "n1"), ("rejected", "n1")]
@@ -275,13 +288,16 @@ async def test_the_repeated_creation_of_a_node_differs_from_its_update(gateway: 
         await rm.register()
         gateway.lose_after["node"] = 0
         await rm.send_nodes([node("n1", {"vcore": 1})])
-        await eventually(lambda: len(gateway.taken) == 2, "it is sent again")
+        await advance()
+        assert len(gateway.taken) == 2, "it is sent again"
         await rm.send_nodes([node("n1", {"vcore": 2}, action=update)])
-        await eventually(lambda: len(gateway.taken) == 3, "the update")
+        await advance()
+        assert len(gateway.taken) == 3, "the update"
         accepted = si.NodeResponse(accepted=[si.AcceptedNode(nodeID="n1")])
         await gateway.emit("node", accepted)
         await gateway.emit("node", si.NodeResponse(rejected=[si.RejectedNode(nodeID="n1", reason="node exists")]))
-        await eventually(lambda: rm.metrics.answers_dropped_as_repeated == 1, "the second answer")
+        await advance()
+        assert rm.metrics.answers_dropped_as_repeated == 1, "the second answer"
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(rm.nodes_answered(), 0.02)
         await gateway.emit("node", si.NodeResponse(accepted=[si.AcceptedNode(nodeID="n1")]))
@@ -296,9 +312,11 @@ async def test_each_item_of_a_node_is_waited_for(gateway: FakeGateway, seen: See
         gateway.answer = lambda kind, request: []
         await rm.send_nodes([node("n1", {"vcore": 1}), node("n1", {}, action=action)])
         waiting = asyncio.create_task(rm.nodes_answered())
-        await eventually(lambda: len(gateway.taken) == 1, "the message")
+        await advance()
+        assert len(gateway.taken) == 1, "the message"
         for number in range(2):
-            await eventually(lambda: len(seen.nodes) == number, "the answers so far")  # noqa: B023 - at once
+            await advance()
+            assert len(seen.nodes) == number, "the answers so far"
             await asyncio.sleep(0.01)
             assert not waiting.done()
             await gateway.emit("node", si.NodeResponse(accepted=[si.AcceptedNode(nodeID="n1")]))
@@ -335,12 +353,15 @@ async def test_finds_a_gateway_that_comes_back(gateway: FakeGateway, seen: Seen)
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
         await rm.register()
         await rm.send_asks(asks("k1"))
-        await eventually(lambda: seen.allocated == ["k1"], "the first")
+        await advance()
+        assert seen.allocated == ["k1"], "the first"
         await gateway.stop()
         await rm.send_asks(asks("k2"))
-        await eventually(lambda: rm.metrics.streams_lost >= 6, "tries")
+        await advance()
+        assert rm.metrics.streams_lost >= 6, "tries"
         await gateway.restart()
-        await eventually(lambda: "k2" in seen.allocated, "the second")
+        await advance()
+        assert "k2" in seen.allocated, "the second"
         assert len(gateway.registrations) == 1
     assert seen.allocated == ["k1", "k2"]
     assert ("allocation", False) in seen.streams
@@ -352,14 +373,16 @@ async def test_a_stream_is_open_when_the_gateway_says_so(
     monkeypatch.setattr(client_stream, "_OPEN_AFTER_S", 3600.0)  # the headers alone count
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
         await rm.register()
-        await eventually(lambda: len([name for name, opened in seen.streams if opened]) == 3, "three open streams")
+        await advance()
+        assert len([name for name, opened in seen.streams if opened]) == 3, "three open streams"
 
 
 async def test_a_stream_counts_as_open_though_the_gateway_has_nothing_to_say(gateway: FakeGateway, seen: Seen) -> None:
     gateway.greets = False
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
         await rm.register()
-        await eventually(lambda: len([stream for stream, opened in seen.streams if opened]) == 3, "three open streams")
+        await advance()
+        assert len([stream for stream, opened in seen.streams if opened]) == 3, "three open streams"
 
 
 async def test_an_indicator_that_raises_harms_nothing(gateway: FakeGateway) -> None:
@@ -459,11 +482,13 @@ async def test_an_unknown_rm_is_notified_and_may_register_again(gateway: FakeGat
     async with rm:
         await rm.register()
         await rm.send_asks(asks("k1"))
-        await eventually(lambda: seen.allocated == ["k1"], "the first")
+        await advance()
+        assert seen.allocated == ["k1"], "the first"
         await gateway.stop()
         gateway.known = False
         await gateway.restart()
-        await eventually(lambda: len(seen.allocated) == 3, "both after the second registration")
+        await advance()
+        assert len(seen.allocated) == 3, "both after the second registration"
     assert told == ["rmID r1 is not registered"]
     assert len(gateway.registrations) == 2
     assert gateway.items("allocation") == ["k1", "k1", "k2"], "nothing of before the registration is sent again"
@@ -480,7 +505,8 @@ async def test_registers_again_by_itself_if_the_setting_says_so(gateway: FakeGat
         await gateway.restart()
         await asyncio.wait_for(registered.wait(), 60)
         await rm.send_asks(asks("k1"))
-        await eventually(lambda: seen.allocated == ["k1"], "an allocation after it")
+        await advance()
+        assert seen.allocated == ["k1"], "an allocation after it"
 
 
 async def test_without_a_callback_an_unknown_rm_ends_the_client(gateway: FakeGateway) -> None:
@@ -497,7 +523,8 @@ async def test_attach_goes_on_without_registering(gateway: FakeGateway, seen: Se
     async with RmClient(gateway.address, "r1", callbacks=seen.callbacks(), settings=QUICK) as rm:
         await rm.attach()
         await rm.send_asks(asks("k1"))
-        await eventually(lambda: seen.allocated == ["k1"], "an allocation")
+        await advance()
+        assert seen.allocated == ["k1"], "an allocation"
     assert gateway.registrations == []
 
 
@@ -530,7 +557,8 @@ async def test_send_waits_while_the_journal_is_full(gateway: FakeGateway, seen: 
         await rm.register()
         for number in range(3):
             await rm.send_asks(asks(f"k{number}"))
-        await eventually(lambda: len(gateway.items("allocation")) == 3, "three taken")
+        await advance()
+        assert len(gateway.items("allocation")) == 3, "three taken"
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(rm.send_asks(asks("k3")), 0.2)
         third = si.Allocation(allocationKey="k2", applicationID="a1")
@@ -547,7 +575,8 @@ async def test_a_gap_in_the_numbers_is_seen(gateway: FakeGateway, seen: Seen) ->
         assert rm.missing_sequences() == []
         gateway.skip_number()
         await rm.send_asks(asks("k1"))
-        await eventually(lambda: seen.allocated == ["k1"], "the allocation")
+        await advance()
+        assert seen.allocated == ["k1"], "the allocation"
         assert rm.missing_sequences() == [rm.last_sequence("allocation") - 1]
 
 
@@ -584,7 +613,8 @@ async def test_close_writes_what_waits_and_half_closes_every_stream(gateway: Fak
     await rm.close()
     await rm.close()
     assert gateway.items("allocation") == [f"k{n}" for n in range(50)]
-    await eventually(lambda: sorted(gateway.ended_by_client) == ["allocation", "application", "node"], "three ends")
+    await advance()
+    assert sorted(gateway.ended_by_client) == ["allocation", "application", "node"], "three ends"
     await rm.wait()
     for use in (rm.register(), rm.attach(), rm.send_asks(asks("k1"))):
         with pytest.raises(ClientClosed):
@@ -622,7 +652,8 @@ async def test_waiting_callers_get_the_error_when_the_rm_becomes_unknown(gateway
         await rm.register()
         await rm.send_nodes([node("n1", {"vcore": 1})])
         waiting = asyncio.create_task(rm.nodes_answered())
-        await eventually(lambda: gateway.items("node") == ["n1"], "the node")
+        await advance()
+        assert gateway.items("node") == ["n1"], "the node"
         await gateway.stop()
         gateway.known = False
         await gateway.restart()

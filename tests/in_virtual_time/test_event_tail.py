@@ -20,6 +20,7 @@ from muster_gateway.event_feed import EventFeed, Wanted
 from muster_gateway.event_tail import EventTail
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1.si_pb2 import EventRecord
+from virtual.plugin import advance
 from waiting import eventually
 
 TOPICS = Topics(partitions=1)
@@ -97,7 +98,8 @@ async def world() -> AsyncIterator[World]:
     await asyncio.gather(*it.tasks, return_exceptions=True)
     for feed in it.feeds:
         await feed.close()
-    await eventually(lambda: counting.open == 0)
+    await advance()
+    assert counting.open == 0
     await log.close()
 
 
@@ -120,17 +122,19 @@ async def test_many_streams_share_one_reader_once_they_have_caught_up() -> None:
                 ids += drained(feed)
             return it.log.open == 1 and len(got[1]) == 2_999
 
-        await eventually(caught_up)
+        await eventually(caught_up, "all are up to date")
         assert got == [[], list(range(1, 3_000)), [4, 5, 6, 7, 8, 9], []]
         for rm_id in ("a", "b", "c"):
             await it.happen(rm_id)
-        await eventually(lambda: all(feed._waiting for feed in feeds))
+        await advance()
+        assert all(feed._waiting for feed in feeds)
         assert [drained(feed) for feed in feeds] == [[3_000], [3_000], [10], [0]]
         assert it.log.open == 1
         # the last one that leaves closes it
         for feed in feeds:
             await feed.close()
-        await eventually(lambda: it.log.open == 0)
+        await advance()
+        assert it.log.open == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -157,7 +161,7 @@ async def test_each_feed_gets_each_event_once_even_beside_slow_ones(seed: int, m
                 ids += drained(feed)
             return all(len(ids) == it.next_ids[rm_id] - 1 for rm_id, _, ids, _ in readers) and it.log.open == 1
 
-        await eventually(done)
+        await eventually(done, "each has all of its events")
         for rm_id, _, ids, _ in readers:
             assert ids == list(range(1, it.next_ids[rm_id]))
 
@@ -165,21 +169,24 @@ async def test_each_feed_gets_each_event_once_even_beside_slow_ones(seed: int, m
 async def test_a_log_that_is_away_for_a_while_costs_nothing() -> None:
     async with world() as it:
         feeds = [await it.feed("a"), await it.feed("b")]
-        await eventually(lambda: it.log.open == 1)
+        await advance()
+        assert it.log.open == 1
         it.log.away = True
         await it.happen("a", 5)
         await it.happen("b", 5)
         late = await it.feed("a", after=1)
         await asyncio.sleep(0.1)
         it.log.away = False
-        await eventually(lambda: [len(feed._waiting) for feed in (*feeds, late)] == [5, 5, 3])
+        await advance()
+        assert [len(feed._waiting) for feed in (*feeds, late)] == [5, 5, 3]
         assert [drained(feed) for feed in (*feeds, late)] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [2, 3, 4]]
 
 
 async def test_a_stream_that_fails_at_an_event_reads_on_by_itself_and_the_others_lose_nothing() -> None:
     async with world() as it:
         feeds = [await it.feed("a"), await it.feed("b")]
-        await eventually(lambda: it.log.open == 1)
+        await advance()
+        assert it.log.open == 1
         left: list[int] = []
 
         class Broken:
@@ -197,7 +204,8 @@ async def test_a_stream_that_fails_at_an_event_reads_on_by_itself_and_the_others
         for rm_id in ("a", "c", "a", "c", "b"):
             await it.happen(rm_id)
         it.log.away = False
-        await eventually(lambda: [len(feed._waiting) for feed in feeds] == [2, 1])
+        await advance()
+        assert [len(feed._waiting) for feed in feeds] == [2, 1]
         assert left == [1]
         assert it.log.open == 1
 
@@ -205,11 +213,14 @@ async def test_a_stream_that_fails_at_an_event_reads_on_by_itself_and_the_others
 async def test_a_log_that_fails_for_good_leaves_each_to_itself() -> None:
     async with world() as it:
         feeds = [await it.feed("a"), await it.feed("b")]
-        await eventually(lambda: it.log.open == 1)
+        await advance()
+        assert it.log.open == 1
         task = it.tail._task
         assert task is not None
         it.log.broken = True
         await it.happen("a")
-        await eventually(task.done)
+        await advance()
+        assert task.done()
         await it.happen("b", 2)
-        await eventually(lambda: [len(feed._waiting) for feed in feeds] == [1, 2])
+        await advance()
+        assert [len(feed._waiting) for feed in feeds] == [1, 2]

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from unit.publisher.feeding import INSTANCE, Feeder
 from unit.publisher.running import TOPICS, Running, running, until_next
 from unit.publisher.test_stream import opened
-from waiting import eventually
+from virtual.plugin import advance
 
 BATCH, STREAM = "/ws/v1/events/batch", "/ws/v1/events/stream"
 
@@ -76,14 +76,18 @@ async def test_an_update_resizes_the_ring_and_keeps_the_newest() -> None:
         settings = publisher.service.rm_settings
         for number, (said, capacity) in enumerate([("5", 5), ("40", 40), ("07", 7), ("-1", 7), ("", 7)]):
             await say(publisher.log, "rm", {"event.ringBufferCapacity": said, "event.maxStreams": str(number)})
-            await eventually(lambda wanted=number: settings.of("rm").max_streams == wanted)
+            await advance()
+            assert settings.of("rm").max_streams == number
             assert (ring.capacity, ring.lowest, ring.next_id) == (capacity, 25, 30)
         await say(publisher.log, "rm", {})
-        await eventually(lambda: ring.capacity == 50)
+        await advance()
+        assert ring.capacity == 50
         await say(publisher.log, "rm", {"event.ringBufferCapacity": "9"})
-        await eventually(lambda: ring.capacity == 9)
+        await advance()
+        assert ring.capacity == 9
         await say(publisher.log, "rm", None)
-        await eventually(lambda: ring.capacity == 50)
+        await advance()
+        assert ring.capacity == 50
         assert batch_of(await publisher.http.get(BATCH + "?start=25")) == (25, 29, 5)
 
 
@@ -93,10 +97,12 @@ async def test_values_that_cannot_be_read_change_nothing_and_stop_nothing() -> N
         await filled(publisher, "rm", 3)
         settings = publisher.service.rm_settings
         await say(publisher.log, "rm", {"event.maxStreams": "7"})
-        await eventually(lambda: settings.of("rm").max_streams == 7)
+        await advance()
+        assert settings.of("rm").max_streams == 7
         await say(publisher.log, "rm", None, b"\xff\xff\xff")
         await say(publisher.log, "rm", {"event.maxStreams": "many", "event.maxStreamsPerHost": "4"})
-        await eventually(lambda: settings.of("rm").max_streams_per_host == 4)
+        await advance()
+        assert settings.of("rm").max_streams_per_host == 4
         assert settings.of("rm").max_streams == 7
         assert await publisher.service.healthy()
 
@@ -108,9 +114,11 @@ async def test_a_bad_setting_is_logged_once_for_all_its_records() -> None:
         with capture_logs() as logged:
             for streams in range(1, 5):
                 await say(publisher.log, "rm", {"event.ringBufferCapacity": "big", "event.maxStreams": str(streams)})
-                await eventually(lambda streams=streams: settings.of("rm").max_streams == streams)
+                await advance()
+                assert settings.of("rm").max_streams == streams
             await say(publisher.log, "rm", {"event.ringBufferCapacity": "huge", "event.maxStreams": "9"})
-            await eventually(lambda: settings.of("rm").max_streams == 9)
+            await advance()
+            assert settings.of("rm").max_streams == 9
         said = [line["problem"] for line in logged if line["event"] == "an event setting of an RM is not in force"]
         assert ["big" in said[0], "huge" in said[1], len(said)] == [True, True, 2]
 
@@ -147,7 +155,8 @@ async def test_tracking_off_is_an_error_on_rest_and_ends_streams_and_is_undone(o
         assert batch_of(await publisher.http.get(BATCH)) == (0, 1, 2)
         # Tracking is on again: new events are in memory, older ones come from the log.
         await say(publisher.log, "rm", {})
-        await eventually(lambda: publisher.service.rm_settings.tracks("rm"))
+        await advance()
+        assert publisher.service.rm_settings.tracks("rm")
         await publisher.feeder.events("rm", range(5, 7))
         await until_next(publisher, "rm", 7)
         assert batch_of(await publisher.http.get(BATCH + "?rm=rm")) == (5, 6, 7)
@@ -188,7 +197,8 @@ async def test_stream_limits_are_those_of_each_rm() -> None:
         ):
             assert [s.response.status_code for s in (one, two, three, none, other)] == [200, 200, 503, 503, 200]
             await say(publisher.log, "few", {"event.maxStreams": "3"})
-            await eventually(lambda: publisher.service.rm_settings.of("few").max_streams == 3)
+            await advance()
+            assert publisher.service.rm_settings.of("few").max_streams == 3
             async with opened(publisher, "?rm=few") as again:
                 assert again.response.status_code == 200
 
@@ -244,8 +254,10 @@ async def test_a_log_that_does_not_tell_the_settings_does_not_hold_the_start_up(
         assert (ring.capacity, ring.instance) == (6, INSTANCE)
         assert any("settings of the RMs of partition" in problem for problem in await service.problems())
         log.deaf = False
-        await eventually(lambda: ring.capacity == 4)
-        await eventually(lambda: not service.rm_settings.problems)
+        await advance()
+        assert ring.capacity == 4
+        await advance()
+        assert not service.rm_settings.problems
         assert await service.healthy()
     finally:
         await service.stop()

@@ -14,7 +14,7 @@ from muster_bus.standby import Standby, StandbyState
 from muster_bus.topics import Topics
 from muster_bus.worker_settings import WorkerSettings
 from unit.bus.toy import CountingMachine, expected_responses, read_all, write_inputs
-from waiting import eventually
+from virtual.plugin import advance
 
 TOPICS = Topics(partitions=1)
 FAST = WorkerSettings(backoff_first_s=0.001, backoff_limit_s=0.01, idle_wait_s=0.02)
@@ -74,13 +74,18 @@ async def test_a_worker_takes_the_machine_and_reads_only_the_tail(log: MemoryLog
     first = worker_on(log)
     running = asyncio.create_task(first.run())
     await write_inputs(writer, TOPICS, inputs[:20])
-    await eventually(lambda: first.committed == 20)
+    await advance()
+    assert first.committed == 20
     # 1 it reads what is there, and then follows
     standby = standby_on(log, made, warm)
     standby.start()
-    await eventually(lambda: standby.warm and warm == [True])
+    await advance()
+    assert standby.warm
+    assert warm == [True]
     await write_inputs(writer, TOPICS, inputs[20:40])
-    await eventually(lambda: made[0].counts.get(b"k4") == 6 and standby.lag_records == 0)
+    await advance()
+    assert made[0].counts.get(b"k4") == 6
+    assert standby.lag_records == 0
     first.stop()
     await running
     folds, makes = made[0].folds, Follower.made
@@ -88,7 +93,8 @@ async def test_a_worker_takes_the_machine_and_reads_only_the_tail(log: MemoryLog
     second = worker_on(log, standby)
     running = asyncio.create_task(second.run())
     await write_inputs(writer, TOPICS, inputs[40:])
-    await eventually(lambda: second.committed == 60)
+    await advance()
+    assert second.committed == 60
     assert Follower.made == makes, "the worker has built no machine of its own"
     assert made[0].is_settled
     assert made[0].folds == folds, "nothing was folded twice"
@@ -106,7 +112,8 @@ async def test_a_standby_that_is_taken_before_it_is_warm_gives_what_it_has(log: 
     standby.start()
     worker = worker_on(log, standby)
     running = asyncio.create_task(worker.run())
-    await eventually(lambda: worker.progress().serving)
+    await advance()
+    assert worker.progress().serving
     assert Follower.made == 1
     assert made[0].folds == 50
     worker.stop()
@@ -128,10 +135,14 @@ async def test_a_machine_that_fails_while_it_follows_is_made_anew(log: MemoryLog
 
     standby = Standby(log, TOPICS, 0, make, SystemClock(), FAST)
     standby.start()
-    await eventually(lambda: standby.warm)
+    await advance()
+    assert standby.warm
     owner = await log.take_over("g", TOPICS.requests, 0)
     await owner.commit([OutRecord(TOPICS.state, 0, b"k", b"13")], None)
-    await eventually(lambda: len(made) == 2 and standby.warm and made[1].counts == {b"k": 13})
+    await advance()
+    assert len(made) == 2
+    assert standby.warm
+    assert made[1].counts == {b"k": 13}
     assert standby.last_error == ""
     await standby.close()
     assert standby.state is StandbyState.WARM  # of its last machine, which it drops
@@ -143,10 +154,12 @@ async def test_a_standby_without_a_machine_leaves_the_worker_to_fold_by_itself(l
 
     standby = Standby(log, TOPICS, 0, fails, SystemClock(), FAST)
     standby.start()
-    await eventually(lambda: bool(standby.last_error))
+    await advance()
+    assert bool(standby.last_error)
     worker = worker_on(log, standby)
     running = asyncio.create_task(worker.run())
-    await eventually(lambda: worker.progress().serving)
+    await advance()
+    assert worker.progress().serving
     assert Follower.made == 1
     worker.stop()
     await running

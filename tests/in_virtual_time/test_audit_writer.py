@@ -17,7 +17,7 @@ from muster_gateway.errors import OverLimit
 from muster_proto.muster.v1.audit_pb2 import AuditEntry
 from muster_runtime.caller import Caller
 from muster_runtime.identity import NOBODY
-from waiting import eventually
+from virtual.plugin import advance
 
 
 class Writer:
@@ -79,10 +79,12 @@ async def test_entries_wait_for_the_log_in_their_order(writer: Writer, error: Bu
     writer.down = error
     async with running(trail, writer):
         refuse(trail, 1, 2, 3)
-        await eventually(lambda: writer.tried >= 3, "it tries again")
+        await advance()
+        assert writer.tried >= 3, "it tries again"
         refuse(trail, 4)
         writer.down = None
-        await eventually(lambda: len(writer.taken) == 4, "all are written")
+        await advance()
+        assert len(writer.taken) == 4, "all are written"
     assert [entry.rm_id for entry in writer.taken] == ["rm-1", "rm-2", "rm-3", "rm-4"]
     assert [entry.id for entry in writer.taken] == ["g/1", "g/2", "g/3", "g/4"]
 
@@ -92,11 +94,14 @@ async def test_what_does_not_fit_is_counted_where_it_would_be(writer: Writer) ->
     writer.down = LogUnavailable("away")
     async with running(trail, writer):
         refuse(trail, *range(1, 8))
-        await eventually(lambda: writer.tried >= 2, "it tries again")
+        await advance()
+        assert writer.tried >= 2, "it tries again"
         writer.down = None
-        await eventually(lambda: len(writer.taken) == 4, "what waited is written, and the gap")
+        await advance()
+        assert len(writer.taken) == 4, "what waited is written, and the gap"
         refuse(trail, 8)
-        await eventually(lambda: len(writer.taken) == 5, "and it goes on")
+        await advance()
+        assert len(writer.taken) == 5, "and it goes on"
     assert [entry.rm_id or entry.action for entry in writer.taken] == ["rm-1", "rm-2", "rm-3", "lost", "rm-8"]
     gap = writer.taken[3]
     assert (gap.count, gap.result, gap.door, gap.gateway_id) == (4, AuditEntry.FAILED, "internal", "g")
@@ -120,7 +125,8 @@ async def test_one_that_no_log_takes_does_not_hold_the_others(writer: Writer) ->
     writer.too_large = "rm-1"
     async with running(trail, writer):
         refuse(trail, 1, 2)
-        await eventually(lambda: len(writer.taken) == 2, "the rest is written")
+        await advance()
+        assert len(writer.taken) == 2, "the rest is written"
     assert [entry.rm_id or entry.action for entry in writer.taken] == ["rm-2", "lost"]
 
 

@@ -11,7 +11,7 @@ from muster_rest.parameters import RM
 from muster_rest.route import Media, Route
 from muster_rest.services import through_the_gateway
 
-# What stands for a parameter of a path, in the life of in_virtual_time/test_rest_forms.py.
+# What stands for a parameter of a path, in the life of e2e/test_rest_forms.py.
 GIVEN = {
     "partition": "default",
     "queue": "root.limited",

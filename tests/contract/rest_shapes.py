@@ -659,7 +659,7 @@ SEEN: set[tuple[str, str]] = set()
 
 # What no story of contract/test_rest_shapes.py shows, and why.
 NEVER_SEEN = {
-    ("Event", "state"),  # the publisher asks the view for it: in_virtual_time/test_rest_forms.py
+    ("Event", "state"),  # the publisher asks the view for it: e2e/test_rest_forms.py
     ("Application", "backoff_deadline"),  # there is no backoff: what cannot fit is parked
     ("StateDump", "event_streams"),  # the publisher is asked for them: in_virtual_time/test_rest_beside_the_core.py
     ("EventStream", "name"),

@@ -36,7 +36,6 @@ from structlog.testing import capture_logs
 from unit.client.fake_gateway import FakeGateway
 from virtual.plugin import advance
 
-# Long where tests do not wait for the end, short where they do.
 QUICK = ClientSettings(backoff_min_ms=5, backoff_max_ms=50, backoff_seed=1, register_timeout_s=60, close_timeout_s=2)
 
 
@@ -659,32 +658,3 @@ async def test_waiting_callers_get_the_error_when_the_rm_becomes_unknown(gateway
         await gateway.restart()
         with pytest.raises(ReregistrationNeeded):
             await asyncio.wait_for(waiting, 60)
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-async def test_of_two_streams_that_fail_at_once_the_first_is_the_clients_failure(order: tuple[int, int]) -> None:
-    gates = [asyncio.Event(), asyncio.Event()]
-    failures = [Superseded("another connection"), ClientError("a response is unreadable")]
-    told: list[Exception] = []
-
-    class Stream:
-        def __init__(self, number: int) -> None:
-            self.name, self._number = str(number), number
-
-        async def run(self) -> None:
-            await gates[self._number].wait()
-            raise failures[self._number]
-
-        def end(self, error: Exception) -> None:
-            told.append(error)
-
-    client = RmClient("127.0.0.1:1", "rm-1")
-    client._streams = [Stream(0), Stream(1)]  # type: ignore[assignment]
-    supervising = asyncio.create_task(client._supervise())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    for number in order:
-        gates[number].set()
-    await asyncio.wait_for(supervising, 60)
-    assert client._failure is failures[order[0]]
-    assert set(told) == {failures[order[0]]}

@@ -7,16 +7,12 @@ generation).
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos.harness import embedded
-from e2e.gang_rig import E, Muster, P, Rm, Told, live_through, timeless
+from e2e.gang_rig import E, Muster, P, Rm, Told, live_through
 from muster_client import AdminClient, ask, release
 from muster_proto.si.v1 import si_pb2 as si
-from unordered import unordered
-from up import FRESH
 from waiting import eventually
 
 QUEUES = """
@@ -40,9 +36,14 @@ partitions:
           - {name: poor, resources: {guaranteed: {vcore: 2}}, properties: {preemption.delay: 1s}}
           - {name: whole, properties: {gang.preemption: whole}}
 """
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gang.py"
+
+
 REPLACED, TIMED_OUT, RESUMING, FAILING, REQUEST_TIMED_OUT = 503, 502, 211, 209, 102
+
+
 DEFAULT_TIMEOUT_S = 15 * 60
+
+
 both = pytest.mark.parametrize("previous", [False, True], ids=["current words", "previous words"])
 
 
@@ -66,9 +67,6 @@ async def formed(rm: Rm, app: str, queue: str, count: int, **more: Any) -> list[
     names = await rm.placeholders(app, count, 1_000)
     await eventually(lambda: set(names) <= set(rm.runs), f"{names} run")
     return names
-
-
-# ---- Total placeholder size; Handling queue with a FAIR sort policy --------------------------------------------------
 
 
 async def test_003_total_placeholder_size_what_can_never_fit_is_rejected(muster: Muster) -> None:
@@ -106,9 +104,6 @@ async def test_003_stateaware_is_taken_as_fifo_and_the_registration_says_so(must
         where = "partitions[0].queues[0].queues[1].properties.application.sort.policy"
         assert where in warning
         assert "stateaware is deprecated: it means fifo" in warning
-
-
-# ---- Scheduling in queues with a quota set ---------------------------------------------------------------------------
 
 
 @both
@@ -223,9 +218,6 @@ async def test_003_quota_a_max_raised_again_before_the_time_out_lets_the_gang_go
         await rm.explains("y", lambda said: said["gang"]["phase"] == "FORMED" and said["gang"]["deadline"])
 
 
-# ---- Scheduler logic changes: the placeholders -----------------------------------------------------------------------
-
-
 @both
 async def test_003_scheduler_logic_placeholders_count_in_full_and_keep_the_application_accepted(
     muster: Muster, *, previous: bool
@@ -301,9 +293,6 @@ async def test_003_scheduler_logic_incremental_gangs_start_as_they_fit(muster: M
         assert (waits["gang"]["placed"], waits["gang"]["members"]) == (1, 3)
         await rm.confirm(names[0])
         await rm.hears("new", "w")
-
-
-# ---- Scheduler logic changes: the replacement ------------------------------------------------------------------------
 
 
 @both
@@ -421,9 +410,6 @@ async def test_003_replacement_oldest_placeholder_first_and_what_is_beyond_them_
         await rm.runs_these(*reals, without)
 
 
-# ---- The replacement, broken off in the middle -----------------------------------------------------------------------
-
-
 async def test_003_replacement_that_is_never_confirmed_is_repeated(muster: Muster) -> None:
     async with rm_of(muster) as rm:
         await rm.nodes(n1=1_000)
@@ -513,9 +499,6 @@ async def test_003_replacement_of_a_placeholder_that_could_not_start_waits_until
         await rm.hears("new", "w")
 
 
-# ---- What is said out of turn ----------------------------------------------------------------------------------------
-
-
 async def test_000_a_placeholder_without_a_task_group_is_an_ordinary_ask(muster: Muster) -> None:
     async with rm_of(muster) as rm:
         await rm.nodes(n1=1_000)
@@ -547,9 +530,6 @@ async def test_003_a_placeholder_that_ends_without_a_release_is_removed(muster: 
             wanted = await rm.real(app, f"real-{how}", 1_000, group)
             await rm.swaps(second, wanted)
         assert (await rm.get("/ws/v1/scheduler/healthcheck"))["Healthy"]
-
-
-# ---- Cleanup: the time-out of placeholders ---------------------------------------------------------------------------
 
 
 @both
@@ -644,9 +624,6 @@ async def test_003_cleanup_the_clock_of_the_application_itself(muster: Muster) -
         assert (await rm.explains("x"))["gang"]["timeout"] == 300_000_000
 
 
-# ---- Application completion ------------------------------------------------------------------------------------------
-
-
 async def test_003_completion_leftover_placeholders_go_and_the_id_may_be_used_again(muster: Muster) -> None:
     async with rm_of(muster) as rm:
         await rm.nodes(n1=2_000)
@@ -685,9 +662,6 @@ async def test_003_completion_a_new_ask_takes_a_leftover_placeholder_while_compl
         ]  # fmt: skip
 
 
-# ---- Application recovery --------------------------------------------------------------------------------------------
-
-
 @both
 async def test_003_recovery_reported_placeholders_are_placeholders_and_are_replaced(
     muster: Muster, *, previous: bool
@@ -718,41 +692,6 @@ async def test_003_recovery_reported_placeholders_are_placeholders_and_are_repla
         assert app["placeholderData"] == [
             {"taskGroupName": "workers", "count": 2, "minResource": {"vcore": 1_000}, "replaced": 1}
         ]
-
-
-@both
-async def test_003_recovery_a_replacement_outlives_kill_9_of_the_scheduler(tmp_path: Path, *, previous: bool) -> None:
-    deployment = embedded(tmp_path, FRESH)
-    await deployment.start()
-    try:
-        async with Rm(deployment.gateway, deployment.http, "rm", QUEUES, previous=previous) as rm:
-            await rm.nodes(n1=3_000)
-            names = await formed(rm, "x", "root.free", 3)
-            first = await rm.real("x", "w0", 1_000)
-            await rm.swaps(names[0], first)
-            second = await rm.real("x", "w1", 1_000)
-            await rm.hears("released", names[1], "PLACEHOLDER_REPLACED")
-            before = await rm.explains("x", lambda said: len(said["replacements"]) == 2)
-            shown = await rm.app("x")
-            await deployment.kill("up")
-            await deployment.restart("up")
-            await rm.explains("x", lambda said: timeless(said) == timeless(before))
-            await rm.app("x", lambda said: unordered(said) == unordered(shown))
-            await rm.confirm(names[1])
-            await rm.hears("new", second)
-            await rm.runs_these(first, second, names[2])
-            third = await rm.real("x", "w2", 1_000)
-            await rm.hears("released", names[2], "PLACEHOLDER_REPLACED")
-            await rm.confirm(names[2])
-            await rm.runs_these(first, second, third)
-            app = await rm.app("x", lambda said: said["placeholderData"][0].get("replaced") == 3)
-            assert (app["usedResource"], app["applicationState"]) == ({"vcore": 3_000}, "Running")
-            assert len([told for told in rm.heard if told[:2] == ("new", second)]) == 1, "nothing came twice"
-    finally:
-        await deployment.stop()
-
-
-# ---- Preemption, limits and priorities -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("queue", "gone"), [("root.loose", 2), ("root.whole", 4)], ids=["members", "whole"])
@@ -799,9 +738,6 @@ async def test_003_a_users_limit_counts_placeholders_in_full(muster: Muster) -> 
         # A placeholder's own place is none of the limit's business: it is held already.
         await rm.real("x", "w", 1_000)
         await rm.swaps("workers-p0", "w")
-
-
-# ---- Generic flow ----------------------------------------------------------------------------------------------------
 
 
 @both

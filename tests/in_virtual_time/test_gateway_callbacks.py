@@ -27,11 +27,12 @@ from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from virtual.plugin import advance
 
 ALLOCATION, NODE, CALLBACK = StreamKind.ALLOCATION, StreamKind.NODE, StreamKind.CALLBACK
+
+
 Code = grpc.StatusCode
+
+
 Said = pb.FromResourceManager
-
-
-# ---- a conversation -------------------------------------------------------------------------------------------------
 
 
 async def test_an_rm_is_asked_and_answers(world: Rig) -> None:
@@ -106,9 +107,6 @@ async def test_a_callback_stream_alone_keeps_an_rm_running(world: Rig) -> None:
     asked.cancel()
     await advance()
     assert world.scheduler.states("rm") == ["RUNNING", "DISCONNECTED"], "without any stream it pauses"
-
-
-# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -277,9 +275,6 @@ async def test_too_many_streams_are_refused_whatever_their_kind(quick: Rig) -> N
     assert (await refused.status())[0] is Code.RESOURCE_EXHAUSTED
 
 
-# ---- resume ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("tells", [True, False], ids=["with a number", "without"])
 async def test_no_question_is_lost_between_streams(world: Rig, *, tells: bool) -> None:
     gateways = [await world.gateway(), await world.gateway()]
@@ -370,9 +365,6 @@ async def test_questions_that_retention_deleted_end_nothing(quick: Rig) -> None:
     quick.log.store.delete_before(responses, partition, 4)  # question 4's offset
     stream = await channel.connect(predicates=True, resume_after=stream.got[-1].response_sequence)
     assert await stream.asked(1) == [4]
-
-
-# ---- gateways that stop and die --------------------------------------------------------------------------------------
 
 
 async def test_a_gateway_that_stops_notes_the_end_and_the_next_one_goes_on(world: Rig) -> None:
@@ -532,9 +524,6 @@ def _forget(world: Rig) -> None:
     for content in (store._sessions, store._cursors, store._leases):
         content.clear()
     store._filled = ""
-
-
-# ---- events ---------------------------------------------------------------------------------------------------------
 
 
 Told = list[tuple[str, int | None]]
@@ -765,28 +754,6 @@ async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) 
     assert questions == [1], "the question did not wait for the last event"
 
 
-async def test_a_stream_that_has_events_at_its_start_catches_up_with_questions_first(quick: Rig) -> None:
-    gateway = await quick.gateway()
-    channel = await quick.registered(gateway)
-    await quick.scheduler.happen("rm", *[f"e{n}" for n in range(2_000)], padding="x" * 1_000)
-    quotas = gateway._servicer._parts.quotas  # type: ignore[union-attr]
-    seated = quotas.seated
-
-    async def seated_with_events(*of: Any) -> None:
-        """The last step before the stream writes: until then events pile up."""
-        await seated(*of)
-        feed = gateway._table.get("rm", CALLBACK)._events  # type: ignore[union-attr]
-        await advance()
-        assert feed._waiting_bytes >= 500_000, "what may wait is full"
-        await quick.scheduler.ask("rm", 1)
-
-    quotas.seated = seated_with_events  # type: ignore[method-assign]
-    stream = await channel.connect(events=True, events_after=0, predicates=True)
-    first = await stream.receive()
-    assert [question.id for question in first.predicates] == [1], "the question comes before the events"
-    assert (await stream.events(1_999))[-1] == ("e1999", 1_999)
-
-
 async def test_a_client_that_breaks_off_in_the_middle_of_a_write_is_no_defect(quick: Rig) -> None:
     gateway = await quick.gateway()
     channel = await quick.registered(gateway)
@@ -830,9 +797,6 @@ async def test_an_unreadable_event_is_passed_over(quick: Rig) -> None:
     await quick.scheduler.happen("rm", "good")
     assert (await stream.events(1))[0][0] == "good"
     await writer.close()
-
-
-# ---- configurations -------------------------------------------------------------------------------------------------
 
 
 def a_configuration(number: str, config: str, rm_id: str = "rm") -> pb.ConfigurationUpdate:

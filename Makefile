@@ -34,7 +34,8 @@ DOCUMENTATION := requirements/docs.lock
 NOTICE_TESTS := $(wildcard tests/simulation/test_*auditor_notices.py)
 # Short tests use the whole of as many cores. Whole systems mostly wait: more files at a time than cores, those first
 # that take longest (tests/README.md says what takes how long).
-PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/plays tests/mutation tests/virtual) \
+PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario tests/plays tests/mutation tests/virtual \
+  tests/in_virtual_time) \
   $(filter-out $(NOTICE_TESTS),$(wildcard tests/simulation/test_*.py))
 # They keep both cores busy with what they measure: one after the other, and beside nothing.
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
@@ -42,7 +43,7 @@ LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/cha
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
 SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py tests/integration/test_export_group.py \
-  tests/page/test_*.py tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
+  tests/page/test_*.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
 SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS) $(LOAD_TESTS),$(wildcard $(addsuffix /test_*.py, \
   tests/integration tests/e2e tests/benchmarks)))
 # Of their lives and their bad input `make test` has a part, `make test-long` more.

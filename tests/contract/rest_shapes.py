@@ -661,7 +661,7 @@ SEEN: set[tuple[str, str]] = set()
 NEVER_SEEN = {
     ("Event", "state"),  # the publisher asks the view for it: e2e/test_rest_forms.py
     ("Application", "backoff_deadline"),  # there is no backoff: what cannot fit is parked
-    ("StateDump", "event_streams"),  # the publisher is asked for them: e2e/test_rest_beside_the_core.py
+    ("StateDump", "event_streams"),  # the publisher is asked for them: in_virtual_time/test_rest_beside_the_core.py
     ("EventStream", "name"),
     ("EventStream", "created_at"),
     ("ConfigPartition", "reservation"),  # ours, in docs/configuration.md

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from random import Random
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 import pytest
-from virtual.calls import Channel, Network, Server
+from virtual.ports import Ports
 
 PATIENCE_S = 30.0
 QUIET_S = 0.1  # long enough to see what must not happen, if it does
@@ -56,18 +57,20 @@ class RealBench:
 
 class VirtualBench:
     def __init__(self) -> None:
-        self._network = Network()
+        self._ports = Ports(Random(1))
 
     async def serve(self, methods: Methods, interceptors: tuple[Any, ...] = ()) -> Any:
-        self._network.servers["here"] = self._server = Server(self._network)
-        self._server.start(interceptors, (grpc.method_handlers_generic_handler("t.T", methods),))
-        return Channel(self._network, ("here",), "ipv4:127.0.0.1")
+        self._server = server = self._ports.server(interceptors=interceptors)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", methods),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return self._ports.channel(f"127.0.0.1:{port}")
 
     async def stop(self) -> None:
-        await self._server.stop(0.0)
+        await self._server.stop(0)
 
     def nowhere(self) -> Any:
-        return Channel(self._network, ("there",), "ipv4:127.0.0.1")
+        return self._ports.channel("127.0.0.1:1")
 
 
 @pytest.fixture(params=["grpc", "virtual"])
@@ -454,3 +457,38 @@ async def test_a_closed_channel_ends_its_calls(bench: Bench) -> None:
     await channel.close()
     await ended.wait()
     assert call.done()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_requests_may_be_given_as_an_iterable(bench: Bench, *, is_async: bool) -> None:
+    async def three() -> AsyncIterator[bytes]:
+        for each in (b"1", b"2", b"3"):
+            yield each
+
+    channel = await bench.serve(streams(echo))
+    call = channel.stream_stream("/t.T/Call")(three() if is_async else iter((b"1", b"2", b"3")))
+    assert [message async for message in call] == [b"1", b"2", b"3"]
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_what_a_cancelled_writer_wrote_arrives(bench: Bench) -> None:
+    sent, written = 0, asyncio.Event()
+
+    async def write_all(context: Any) -> None:
+        nonlocal sent
+        for sent in range(10_000):
+            await context.write(b"%9d" % sent * 1_000)
+
+    async def write_much(_: Any, context: Any) -> None:
+        writing = asyncio.ensure_future(write_all(context))
+        await asyncio.wait({writing}, timeout=0.2)
+        writing.cancel()
+        await asyncio.wait({writing})
+        written.set()
+        await context.abort(grpc.StatusCode.ABORTED, "over")
+
+    call = (await bench.serve(streams(write_much))).stream_stream("/t.T/Call")()
+    await written.wait()
+    heard = [int((await call.read())[:9]) for _ in range(sent + 1)]
+    assert heard == list(range(sent + 1))
+    assert await call.code() is grpc.StatusCode.ABORTED

@@ -8,6 +8,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
+from random import Random
 from typing import Any, Protocol
 
 import httpx
@@ -18,6 +19,7 @@ from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.http_server import HttpServer
 from starlette.types import ASGIApp, Receive, Scope, Send
 from virtual.http import Answer, Site, fetch
+from virtual.ports import Ports
 from virtual.sandbox import InlineReading
 
 PATIENCE_S = 30.0
@@ -70,10 +72,24 @@ class VirtualWeb:
         return await fetch(self._site, path, method=method, body=body, pieces=leaves)
 
 
-@pytest.fixture(params=["http", "virtual"])
+class PortsWeb(RealWeb):
+    """httpx, which reaches what serves at a port without sockets."""
+
+    async def serve(self, app: ASGIApp) -> None:
+        ports = Ports(Random(1))
+        server = ports.http_server(app, "127.0.0.1:0")
+        self._client = await self._stack.enter_async_context(
+            httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{server.port}", transport=ports.transport(), timeout=PATIENCE_S
+            )
+        )
+
+
+@pytest.fixture(params=["http", "virtual", "ports"])
 async def web(request: pytest.FixtureRequest) -> AsyncIterator[Web]:
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
-        yield RealWeb(stack) if request.param == "http" else VirtualWeb()
+        made = {"http": lambda: RealWeb(stack), "virtual": VirtualWeb, "ports": lambda: PortsWeb(stack)}
+        yield made[request.param]()
 
 
 async def respond(send: Send, status: int, *pieces: bytes) -> None:

@@ -31,6 +31,8 @@ from muster_client.access import PLAIN, Access
 from muster_client.callbacks import Rejection
 from muster_proto.si.v1 import si_pb2 as si
 from muster_replay.local import free_ports
+from virtual.loop import VirtualLoop
+from virtual.stores import log_at
 from waiting import answered, eventually
 
 PATIENCE_S = 60.0
@@ -90,7 +92,9 @@ class Muster(NamedTuple):
 async def muster_here(
     directory: Path, assignments: Sequence[str] = (), clock: MovableClock | None = None
 ) -> AsyncIterator[Muster]:
-    """Gateway, scheduler, view and publisher, over real sockets; on the embedded log unless told otherwise.
+    """Gateway, scheduler, view and publisher; on the embedded log unless told otherwise.
+
+    In virtual time they are on the log in memory.
 
     :param assignments: further settings, each as ``--set`` takes it: "section.field=value".
     """
@@ -105,9 +109,12 @@ async def muster_here(
         "view.fresh_wait_s": PATIENCE_S,
         "view.whole_wait_s": PATIENCE_S,
     }
+    is_virtual = isinstance(asyncio.get_running_loop(), VirtualLoop)
+    if is_virtual:  # (SQLite has threads)
+        defaults |= {"log.backend": "memory", "gateway.sessions_url": "memory:"}
     settings = load(None, assignments, given, defaults).values
     clock = clock or MovableClock()
-    log = make_log(settings.log, clock)
+    log = log_at(directory, settings.log.topics(), clock) if is_virtual else make_log(settings.log, clock)
     _, parts, checks = _everything(settings, log, clock)
     async with AsyncExitStack() as stack:
         await log.start()

@@ -68,7 +68,7 @@ NOT_LIVED = {
     ("Queue", "preempting_resource"),
     ("Placeholders", "timed_out"),
     ("ResourceHistory", "placeholder_resource"),
-    ("Allocation", "uuid"),  # the previous generation's: e2e/test_rest_shapes.py
+    ("Allocation", "uuid"),  # the previous generation's: in_virtual_time/test_rest_shapes.py
     ("Ask", "pending_count"),
     ("Config", "extra"),  # an RM's of its own
     ("ConfigResolver", "type"),

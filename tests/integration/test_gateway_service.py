@@ -286,3 +286,15 @@ async def test_a_stream_in_another_gateway_supersedes_an_idle_one(world: Rig, re
     assert code is grpc.StatusCode.ABORTED
     await world.scheduler.emit("rm", [ALLOCATION])
     assert await newer.take(1) == [2]
+
+
+async def test_an_oversized_message_ends_its_stream_only(world: Rig) -> None:
+    gateway = await world.gateway(max_message_bytes=100_000)
+    channel = await world.registered(gateway)
+    stream = channel.open(ALLOCATION, "rm")
+    await stream.send(asks("rm", *[f"{n:0200}" for n in range(2_000)]))
+    code, _ = await stream.status()
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    again = channel.open(ALLOCATION, "rm")
+    await again.send(asks("rm", "a"))
+    await again.take(1)

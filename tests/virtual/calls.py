@@ -75,16 +75,19 @@ class _Pipe:
         return not self._items
 
     async def put(self, item: bytes) -> bool:
-        """Returns when there is room and the item is in. False: the call is over."""
-        while self._is_full() and not self._is_over:
-            self._writer = asyncio.get_running_loop().create_future()
-            await self._writer
+        """Adds the item, and returns when the window has room for it. False: the call is over.
+
+        A writer that is cancelled has written, as with gRPC.
+        """
         if self._is_over:
             return False
         self._items.append(item)
         self._size += len(item)
         self.look()
-        return True
+        while self._is_full() and not self._is_over:
+            self._writer = asyncio.get_running_loop().create_future()
+            await self._writer
+        return not self._is_over
 
     async def get(self) -> bytes | None:
         """Returns the next item; None: there will be none."""
@@ -129,7 +132,7 @@ class _Pipe:
         return self._line.is_stopped or (self._is_back and self._line.is_deaf)
 
     def _is_full(self) -> bool:
-        return self._size >= WINDOW_BYTES or (self._is_back and self._line.is_clogged)
+        return self._size > self._line.window_bytes or (self._is_back and self._line.is_clogged)
 
     def _make_room(self) -> None:
         if self._writer is not None and not self._writer.done() and not self._is_full():
@@ -143,9 +146,11 @@ class Line:
     :ivar is_deaf: nothing reaches the client; what it says arrives.
     :ivar is_clogged: beside that, its window is full: the server's writes wait.
     :ivar delay_s: each message takes so long.
+    :ivar window_bytes: a writer waits when so much is not read.
     """
 
     def __init__(self, network: Network, peer: str, server: Server) -> None:
+        self.window_bytes = network.window_bytes
         self.peer, self.server = peer, server
         self.is_stopped = self.is_deaf = self.is_clogged = self.is_broken = False
         self.delay_s = 0.0
@@ -512,9 +517,11 @@ class Network:
     """Who serves under which name, and how long things take.
 
     :param delay_s: returns after how long one side notices what happened to the other.
+    :ivar window_bytes: of new connections.
     """
 
     def __init__(self, delay_s: Callable[[], float] = lambda: 0.0) -> None:
+        self.window_bytes = WINDOW_BYTES
         self.delay_s = delay_s
         self.servers: dict[str, Server] = {}
 
@@ -525,12 +532,19 @@ class Channel:
     :param names: of servers; the channel stays with one as long as its connection holds.
     :param peer: as servers see it.
     :param without: metadata that its calls do not have.
+    :param first_port: of its connections, less one.
     """
 
     def __init__(
-        self, network: Network, names: Sequence[str], peer: str, without: frozenset[str] = frozenset()
+        self,
+        network: Network,
+        names: Sequence[str],
+        peer: str,
+        without: frozenset[str] = frozenset(),
+        first_port: int = 40000,
     ) -> None:
         self._network, self._names, self._peer, self._without = network, tuple(names), peer, without
+        self._first_port = first_port
         self._next = 0
         self.line: Line | None = None
         self._is_closed = False
@@ -545,7 +559,13 @@ class Channel:
     def stream_stream(self, method: str, **coding: Any) -> Callable[..., Any]:
         return partial(self._stream, method, coding)
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Channel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+    async def close(self, grace: float | None = None) -> None:
         self.leave()
 
     def leave(self) -> None:
@@ -568,7 +588,7 @@ class Channel:
             if server is not None and server.serves:
                 self._next = (place + 1) % len(self._names)
                 self.opened += 1
-                self.line = Line(self._network, f"{self._peer}:{40000 + self.opened}", server)
+                self.line = Line(self._network, f"{self._peer}:{self._first_port + self.opened}", server)
                 server.lines[self.line] = None
                 return self.line
         return None
@@ -587,8 +607,19 @@ class Channel:
         line.server.take(rpc)
         return rpc
 
-    def _stream(self, path: str, coding: dict[str, Any], *, metadata: Any = None, timeout: float | None = None) -> Any:
-        return StreamCall(self._begin(path, metadata, timeout), coding)
+    def _stream(
+        self,
+        path: str,
+        coding: dict[str, Any],
+        requests: Any = None,
+        *,
+        metadata: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        call = StreamCall(self._begin(path, metadata, timeout), coding)
+        if requests is not None:
+            call.send_all(requests)
+        return call
 
     def _streamed(
         self, path: str, coding: dict[str, Any], request: Any, *, metadata: Any = None, timeout: float | None = None
@@ -668,6 +699,23 @@ class StreamCall(_Call):
     def __init__(self, rpc: Rpc, coding: dict[str, Any]) -> None:
         super().__init__(rpc, coding)
         self._is_half_closed = False
+        self._sending: asyncio.Task[None] | None = None
+
+    def send_all(self, requests: Any) -> None:
+        """Writes what an iterable has, and then no more."""
+        self._sending = asyncio.get_running_loop().create_task(self._send_all(requests))
+
+    async def _send_all(self, requests: Any) -> None:
+        try:
+            if hasattr(requests, "__aiter__"):
+                async for request in requests:
+                    await self.write(request)
+            else:
+                for request in requests:
+                    await self.write(request)
+            await self.done_writing()
+        except (AioRpcError, asyncio.InvalidStateError):
+            return  # the call is over, as its reader hears
 
     async def read(self) -> Any:
         if not self.done():

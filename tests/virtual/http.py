@@ -83,6 +83,9 @@ class Site:
         self._ended = asyncio.get_running_loop().create_future()
         await self._ended
 
+    async def start(self) -> None:
+        """It serves from its begin."""
+
     async def ready(self) -> None:
         """It is ready."""
 
@@ -178,6 +181,25 @@ class Web:
         return call
 
 
+def scope_of(path: str, method: str, headers: list[tuple[bytes, bytes]], server: tuple[str, int]) -> Scope:
+    """Returns what an application is told of a request."""
+    parts = urlsplit(path)
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": unquote(parts.path),
+        "raw_path": parts.path.encode(),
+        "query_string": parts.query.encode(),
+        "root_path": "",
+        "headers": headers,
+        "client": ("127.0.0.1", 5555),
+        "server": server,
+    }
+
+
 async def fetch(
     app: ASGIApp,
     path: str,
@@ -191,27 +213,13 @@ async def fetch(
 
     :param pieces: takes each piece of the body; True: the client leaves.
     """
-    parts = urlsplit(path)
     gone = asyncio.get_running_loop().create_future()
     given = [
         (name.lower().encode(), value.encode()) for name, value in {"host": "localhost", **(headers or {})}.items()
     ]
     if body:
         given.append((b"content-length", str(len(body)).encode()))
-    scope: Scope = {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": unquote(parts.path),
-        "raw_path": parts.path.encode(),
-        "query_string": parts.query.encode(),
-        "root_path": "",
-        "headers": given,
-        "client": ("127.0.0.1", 5555),
-        "server": ("localhost", 80),
-    }
+    scope = scope_of(path, method, given, ("localhost", 80))
     sent = False
     status, found, content = 0, dict[str, str](), list[bytes]()
 

@@ -230,6 +230,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.call_later(self.dice.uniform(*EXECUTOR_S), work)
         return done
 
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """Raises ConnectionRefusedError: whatever wants a socket finds nobody."""
+        raise ConnectionRefusedError(f"{address} in virtual time")
+
     def run_forever(self) -> None:
         self._check_closed()  # type: ignore[attr-defined]
         self._check_running()  # type: ignore[attr-defined]

@@ -30,6 +30,11 @@ settings.register_profile("muster", deadline=None, suppress_health_check=[Health
 settings.load_profile("muster")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # (An option, not a variable: tests that start pytest on tests of their own play all of those.)
+    parser.addoption("--half", choices=("0", "1"), help="half of the tests, always the same ones (0 or 1)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Where the environment has it, each process that a test starts would compile Muster's 300 modules.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -39,8 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """MUSTER_TEST_HALF=0 or =1 leaves half of the tests, always the same ones: for a run beside a whole one."""
-    if half := os.environ.get("MUSTER_TEST_HALF", ""):
+    """--half=0 or --half=1 leaves half of the tests, always the same ones: for a run beside a whole one."""
+    if half := config.getoption("half"):
         left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % 2 != int(half)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % 2 == int(half)]

@@ -7,8 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# (.ci/run has few failures confirmed; otherwise this is pytest.)
-PYTEST := $(BIN)/python tests/confirmed.py $(BIN)/pytest
+PYTEST := $(BIN)/pytest
 JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_OUT ?= bench.json
@@ -47,6 +46,8 @@ SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS) $(LOAD_TE
   tests/integration tests/e2e tests/benchmarks)))
 # Of their lives and their bad input `make test` has a part, `make test-long` more.
 RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simulation/test_message_splitting.py \
+  tests/unit/scheduler_service/test_machine_external_merge.py tests/unit/core/test_external_lives.py \
+  tests/scenario/test_core_answers.py tests/simulation/test_commands_in_steps.py \
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
@@ -58,7 +59,8 @@ COMPILED_TESTS := $(addprefix tests/unit/,core queue_config scheduler_service) t
 COMPILED_SLICE := tests/unit/queue_config $(addprefix tests/unit/core/test_,preemption.py gangs.py node_index.py) \
   $(addprefix tests/unit/scheduler_service/test_,machine.py wire.py event_wire.py machine_hostile.py tally.py) \
   $(addprefix tests/unit/gateway/test_,admission.py codec.py) tests/unit/view/test_core_metrics.py
-BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
+BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py \
+  tests/unit/scheduler_service/test_machine_hostile.py tests/unit/scheduler_service/test_machine_external_hostile.py
 
 # Every target of the list below.
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -137,7 +139,7 @@ test-compiled-slice: compiled ## a part of them
 
 test-long: install-dev ## more of the random lives, the bad input and the kills than `make test` has; breaks that auditors must notice
 	@scripts/test-servers
-	MUSTER_SIMULATION_SEEDS=60 MUSTER_SPLIT_LIVES=1200 MUSTER_HISTORY_LIVES=1200 \
+	MUSTER_SIMULATION_SEEDS=60 MUSTER_SPLIT_LIVES=1200 MUSTER_HISTORY_LIVES=1200 MUSTER_EXTERNAL_SEEDS=24 \
 	$(PYTEST) -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_SIMULATION_SEEDS=600 $(PYTEST) -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory mutate-laws
@@ -179,8 +181,11 @@ fuzz-log: install-dev ## pages, blocks and columns of a log that has lived get a
 	@PYTHONPATH=tests $(BIN)/python -m fuzz.log_faults --tries $(or $(TRIES),5000) $(if $(SEED),--seed $(SEED))
 
 mutate: BASE := main
+# (More lives than `make test` has: they notice what the tests of one module do not.)
+MUTATE_LIVES := MUSTER_SIMULATION_SEEDS=12 MUSTER_HISTORY_LIVES=200 MUSTER_SPLIT_LIVES=500 MUSTER_EXTERNAL_SEEDS=24 \
+  MUSTER_BAD_INPUT_EXAMPLES=120
 mutate: install-dev ## edits of the core and the fold that no test notices: of files changed since BASE=main, or a sample (SEED=17 COUNT=1000)
-	@PYTHONPATH=tests nice $(BIN)/python -m mutation --jobs $(JOBS) --base $(BASE) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(MUTATE_ARGS)
+	@$(MUTATE_LIVES) PYTHONPATH=tests nice $(BIN)/python -m mutation --jobs $(JOBS) --base $(BASE) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(MUTATE_ARGS)
 
 mutate-laws: install-dev ## edits of the core that the auditors of random lives must notice, each by the law that it breaks
 	$(PYTEST) -n $(JOBS) --dist worksteal $(NOTICE_TESTS) $(PYTEST_ARGS)

@@ -38,11 +38,11 @@ SHRINKING_S = 20.0
 # By kind: how many lives, of how many steps; and lives beyond these that found something once, or in which an operator
 # ends applications.
 SLICES = {
-    "": (24, 60, (5514, 5670)),
-    GANGS: (12, 150, (22,)),
-    CALLBACKS: (10, 70, (22,)),
-    EXTERNAL: (10, 50, ()),
-    MIXED: (10, 50, ()),
+    "": (6, 60, (5514, 5670)),
+    GANGS: (3, 150, (22,)),
+    CALLBACKS: (3, 70, (22,)),
+    EXTERNAL: (4, 50, ()),
+    MIXED: (4, 50, ()),
 }
 
 
@@ -110,10 +110,10 @@ def test_without_reports_of_vms_hosts_are_over_committed() -> None:
 
 
 # History adds up (docs/events.md, "Sums") in lives of every kind. Those are too few to meet all that can come together:
-# here are short ones more (2,000 in `make test-long`), in which RMs change what they want, report, take back, register
+# here are short ones more (1,200 in `make test-long`), in which RMs change what they want, report, take back, register
 # again, and the scheduler restarts. (`make simulate-gangs` begins with 0.)
 FIRST, PART, SHORT = 1_000_000, 100, 30
-PARTS = int(os.environ.get("MUSTER_HISTORY_LIVES", "200")) // PART
+PARTS = int(os.environ.get("MUSTER_HISTORY_LIVES", "100")) // PART
 # What must have come up in each part, or it shows nothing.
 MET = {
     *("ask: changed", "ask item: repeats", "allocated: placeholder", "adopted: real", "changed while it runs"),

@@ -39,9 +39,10 @@ PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
   tests/benchmarks/test_sockets.py
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
-SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
+SLOW_SYSTEM_TESTS := $(wildcard tests/page/test_*.py tests/e2e/test_tutorials.py tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py tests/integration/test_export_group.py \
-  tests/page/test_*.py tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
+  tests/e2e/test_followers_process.py tests/e2e/test_up.py tests/e2e/test_absent_rms.py tests/integration/test_examples.py \
+  tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
 SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS) $(LOAD_TESTS),$(wildcard $(addsuffix /test_*.py, \
   tests/integration tests/e2e tests/benchmarks)))
 # Of their lives and their bad input `make test` has a part, `make test-long` more.
@@ -147,6 +148,7 @@ test-long: install-dev ## more of the random lives, the bad input and the kills 
 	MUSTER_EXPORT_EVENTS=60000 $(PYTEST) tests/chaos/test_kill_export.py $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=60 $(PYTEST) tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
 	MUSTER_FAULT_KILLS=5 $(PYTEST) tests/chaos/test_kill_faults.py $(PYTEST_ARGS)
+	MUSTER_PLAYS=50 $(PYTEST) -n $(JOBS) tests/plays $(PYTEST_ARGS)
 
 test-load: install-dev ## brokers that go under load, and overload, beside nothing else
 	@scripts/test-servers

@@ -21,6 +21,8 @@ import structlog
 from hypothesis import HealthCheck, settings
 from muster_replay.local import LocalProcess
 from wanting import server_wanted
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 _DIRECTORY = "MUSTER_TEST_SERVERS_DIRECTORY"
 _WITH_MANY_STARTS = {"chaos", "e2e", "integration", "page"}
@@ -59,6 +61,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = {item for item in items if zlib.crc32(item.nodeid.encode()) % parts == number - 1}
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = [item for item in items if item in chosen]
+
+
+class _FilesOfOneProcess(LoadFileScheduling):
+    """A file's tests, and all of tests/page, which share a browser and a large cluster, are played by one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "tests/page" if file.startswith("tests/page/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return _FilesOfOneProcess(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

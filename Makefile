@@ -129,6 +129,10 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 	@scripts/test-servers
 	@SHORT="$(PARALLEL_TESTS)" SYSTEMS="$(SYSTEM_TESTS)" scripts/run-tests $(BIN)/pytest $(JOBS) $(SYSTEM_JOBS) $(PYTEST_ARGS)
 
+COSTS ?= $(PARALLEL_TESTS) $(SYSTEM_TESTS)
+test-costs: install-dev ## what each file of tests costs in time of processors (COSTS=tests/e2e; PYTEST_ARGS=--part=1/8 for an estimate)
+	@$(BIN)/python tests/costs.py .artefacts/costs.json $(BIN)/pytest -q -n $(SYSTEM_JOBS) --dist loadfile $(COSTS) $(PYTEST_ARGS)
+
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
@@ -140,7 +144,7 @@ test-compiled-slice: compiled ## a part of them
 
 test-long: install-dev ## more of the random lives, the bad input and the kills than `make test` has; breaks that auditors must notice
 	@scripts/test-servers
-	MUSTER_SIMULATION_SEEDS=60 MUSTER_SPLIT_LIVES=1200 MUSTER_HISTORY_LIVES=1200 MUSTER_EXTERNAL_SEEDS=24 \
+	MUSTER_SIMULATION_SEEDS=40 MUSTER_SPLIT_LIVES=800 MUSTER_HISTORY_LIVES=800 MUSTER_EXTERNAL_SEEDS=24 \
 	$(PYTEST) -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_SIMULATION_SEEDS=600 $(PYTEST) -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory mutate-laws

@@ -110,7 +110,7 @@ def test_without_reports_of_vms_hosts_are_over_committed() -> None:
 
 
 # History adds up (docs/events.md, "Sums") in lives of every kind. Those are too few to meet all that can come together:
-# here are short ones more (1,200 in `make test-long`), in which RMs change what they want, report, take back, register
+# here are short ones more (800 in `make test-long`), in which RMs change what they want, report, take back, register
 # again, and the scheduler restarts. (`make simulate-gangs` begins with 0.)
 FIRST, PART, SHORT = 1_000_000, 100, 30
 PARTS = int(os.environ.get("MUSTER_HISTORY_LIVES", "100")) // PART

@@ -39,7 +39,9 @@ PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
   tests/benchmarks/test_sockets.py
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
-SLOW_SYSTEM_TESTS := $(wildcard tests/page/test_*.py tests/e2e/test_tutorials.py tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
+# (One process plays tests/page, first what looks at the cluster as it begins.)
+PAGE_TESTS := $(wildcard tests/page/test_views.py) $(filter-out %/test_views.py,$(wildcard tests/page/test_*.py))
+SLOW_SYSTEM_TESTS := $(PAGE_TESTS) $(wildcard tests/e2e/test_tutorials.py tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py tests/integration/test_export_group.py \
   tests/e2e/test_followers_process.py tests/e2e/test_up.py tests/e2e/test_absent_rms.py tests/integration/test_examples.py \
   tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)

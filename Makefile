@@ -7,8 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# (.ci/run has few failures confirmed; otherwise this is pytest.)
-PYTEST := $(BIN)/python tests/confirmed.py $(BIN)/pytest
+PYTEST := $(BIN)/pytest
 JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_OUT ?= bench.json
@@ -41,13 +40,18 @@ PARALLEL_TESTS := $(wildcard tests/unit tests/contract tests/fuzz tests/scenario
 LOAD_TESTS := tests/chaos/test_brokers.py tests/chaos/test_overload.py tests/chaos/test_derive_members.py \
   tests/benchmarks/test_sockets.py
 SYSTEM_JOBS ?= $(shell expr 2 '*' $(JOBS) + 1)
-SLOW_SYSTEM_TESTS := $(wildcard tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
+# (One process plays tests/page, first what looks at the cluster as it begins.)
+PAGE_TESTS := $(wildcard tests/page/test_views.py) $(filter-out %/test_views.py,$(wildcard tests/page/test_*.py))
+SLOW_SYSTEM_TESTS := $(PAGE_TESTS) $(wildcard tests/e2e/test_tutorials.py tests/chaos/test_outages.py tests/chaos/test_gateways.py tests/e2e/test_replay.py tests/chaos/test_kill*.py \
   tests/e2e/test_clock_steps.py tests/chaos/test_backup.py tests/e2e/test_lost_log.py tests/integration/test_export_group.py \
-  tests/page/test_*.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
+  tests/e2e/test_followers_process.py tests/e2e/test_up.py tests/e2e/test_absent_rms.py tests/integration/test_examples.py \
+  tests/e2e/test_gangs.py tests/e2e/test_generated_*.py tests/e2e/test_external_faults.py)
 SYSTEM_TESTS := $(SLOW_SYSTEM_TESTS) $(filter-out $(SLOW_SYSTEM_TESTS) $(LOAD_TESTS),$(wildcard $(addsuffix /test_*.py, \
   tests/integration tests/e2e tests/benchmarks)))
 # Of their lives and their bad input `make test` has a part, `make test-long` more.
 RANDOM_TESTS := tests/unit/scheduler_service/test_machine_recovery.py tests/simulation/test_message_splitting.py \
+  tests/unit/scheduler_service/test_machine_external_merge.py tests/unit/core/test_external_lives.py \
+  tests/scenario/test_core_answers.py tests/simulation/test_commands_in_steps.py \
   $(addprefix tests/simulation/test_simulation.py::test_,a_random_life_keeps_every_promise history_adds_up_in_random_lives)
 LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
@@ -59,7 +63,8 @@ COMPILED_TESTS := $(addprefix tests/unit/,core queue_config scheduler_service) t
 COMPILED_SLICE := tests/unit/queue_config $(addprefix tests/unit/core/test_,preemption.py gangs.py node_index.py) \
   $(addprefix tests/unit/scheduler_service/test_,machine.py wire.py event_wire.py machine_hostile.py tally.py) \
   $(addprefix tests/unit/gateway/test_,admission.py codec.py) tests/unit/view/test_core_metrics.py
-BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py
+BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py \
+  tests/unit/scheduler_service/test_machine_hostile.py tests/unit/scheduler_service/test_machine_external_hostile.py
 
 # Every target of the list below.
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -127,6 +132,10 @@ test: install-dev ## every test; finds or installs Kafka, Redis, PostgreSQL and 
 	@scripts/test-servers
 	@SHORT="$(PARALLEL_TESTS)" SYSTEMS="$(SYSTEM_TESTS)" scripts/run-tests $(BIN)/pytest $(JOBS) $(SYSTEM_JOBS) $(PYTEST_ARGS)
 
+COSTS ?= $(PARALLEL_TESTS) $(SYSTEM_TESTS)
+test-costs: install-dev ## what each file of tests costs in time of processors (COSTS=tests/e2e; PYTEST_ARGS=--part=1/8 for an estimate)
+	@$(BIN)/python tests/costs.py .artefacts/costs.json $(BIN)/pytest -q -n $(SYSTEM_JOBS) --dist loadfile $(COSTS) $(PYTEST_ARGS)
+
 test-unit: install-dev ## the tests that need no server
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not kafka and not redis and not postgres' $(PARALLEL_TESTS) $(PYTEST_ARGS)
 
@@ -138,7 +147,7 @@ test-compiled-slice: compiled ## a part of them
 
 test-long: install-dev ## more of the random lives, the bad input and the kills than `make test` has; breaks that auditors must notice
 	@scripts/test-servers
-	MUSTER_SIMULATION_SEEDS=60 MUSTER_SPLIT_LIVES=1200 MUSTER_HISTORY_LIVES=1200 \
+	MUSTER_SIMULATION_SEEDS=40 MUSTER_SPLIT_LIVES=800 MUSTER_HISTORY_LIVES=800 MUSTER_EXTERNAL_SEEDS=24 \
 	$(PYTEST) -n $(JOBS) --dist worksteal $(RANDOM_TESTS) $(PYTEST_ARGS)
 	MUSTER_SIMULATION_SEEDS=600 $(PYTEST) -n $(JOBS) --dist worksteal $(LAW_TESTS) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory mutate-laws
@@ -147,6 +156,7 @@ test-long: install-dev ## more of the random lives, the bad input and the kills 
 	MUSTER_EXPORT_EVENTS=60000 $(PYTEST) tests/chaos/test_kill_export.py $(PYTEST_ARGS)
 	MUSTER_DERIVE_STARTS=60 $(PYTEST) tests/integration/test_faust_starts.py -k many_starts $(PYTEST_ARGS)
 	MUSTER_FAULT_KILLS=5 $(PYTEST) tests/chaos/test_kill_faults.py $(PYTEST_ARGS)
+	MUSTER_PLAYS=50 $(PYTEST) -n $(JOBS) tests/plays $(PYTEST_ARGS)
 
 test-load: install-dev ## brokers that go under load, and overload, beside nothing else
 	@scripts/test-servers
@@ -181,8 +191,11 @@ fuzz-log: install-dev ## pages, blocks and columns of a log that has lived get a
 	@PYTHONPATH=tests $(BIN)/python -m fuzz.log_faults --tries $(or $(TRIES),5000) $(if $(SEED),--seed $(SEED))
 
 mutate: BASE := main
+# (More lives than `make test` has: they notice what the tests of one module do not.)
+MUTATE_LIVES := MUSTER_SIMULATION_SEEDS=12 MUSTER_HISTORY_LIVES=200 MUSTER_SPLIT_LIVES=500 MUSTER_EXTERNAL_SEEDS=24 \
+  MUSTER_BAD_INPUT_EXAMPLES=120
 mutate: install-dev ## edits of the core and the fold that no test notices: of files changed since BASE=main, or a sample (SEED=17 COUNT=1000)
-	@PYTHONPATH=tests nice $(BIN)/python -m mutation --jobs $(JOBS) --base $(BASE) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(MUTATE_ARGS)
+	@$(MUTATE_LIVES) PYTHONPATH=tests nice $(BIN)/python -m mutation --jobs $(JOBS) --base $(BASE) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(MUTATE_ARGS)
 
 mutate-laws: install-dev ## edits of the core that the auditors of random lives must notice, each by the law that it breaks
 	$(PYTEST) -n $(JOBS) --dist worksteal $(NOTICE_TESTS) $(PYTEST_ARGS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import logging
 import os
+import re
 import subprocess
 import zlib
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ import structlog
 from hypothesis import HealthCheck, settings
 from muster_replay.local import LocalProcess
 from wanting import server_wanted
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 _DIRECTORY = "MUSTER_TEST_SERVERS_DIRECTORY"
 _WITH_MANY_STARTS = {"chaos", "e2e", "integration", "page"}
@@ -30,6 +34,18 @@ settings.register_profile("muster", deadline=None, suppress_health_check=[Health
 settings.load_profile("muster")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # (An option, not a variable: tests that start pytest on tests of their own play all of those.)
+    parser.addoption("--part", metavar="K/N", type=_part, help="the K-th of N parts of the tests, always the same ones")
+
+
+def _part(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise argparse.ArgumentTypeError(f"must be K/N with K from 1 to N, got {text}")
+    return int(found[1]), int(found[2])
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Where the environment has it, each process that a test starts would compile Muster's 300 modules.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -39,11 +55,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """MUSTER_TEST_HALF=0 or =1 leaves half of the tests, always the same ones: for a run beside a whole one."""
-    if half := os.environ.get("MUSTER_TEST_HALF", ""):
-        left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % 2 != int(half)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % 2 == int(half)]
+    """--part=K/N leaves a part of the tests, always the same ones: for a run beside a whole one."""
+    if part := config.getoption("part"):
+        number, parts = part
+        chosen = {item for item in items if zlib.crc32(item.nodeid.encode()) % parts == number - 1}
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+
+
+class _FilesOfOneProcess(LoadFileScheduling):
+    """A file's tests, and all of tests/page, which share a browser and a large cluster, are played by one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "tests/page" if file.startswith("tests/page/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return _FilesOfOneProcess(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:
@@ -70,9 +100,7 @@ def _address(kind: servers.Kind, directory: Path | None = None) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With MUSTER_REQUIRE_SERVERS=1 the session fails if a test was skipped, with a status of its own: a second try
-    (confirmed.py) would skip it again.
-    """
+    """With MUSTER_REQUIRE_SERVERS=1 the session fails if a test was skipped, with a status that says so."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("MUSTER_REQUIRE_SERVERS") == "1" and reporter is not None and reporter.stats.get("skipped"):
         session.exitstatus = _SKIPPED

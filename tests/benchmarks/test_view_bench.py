@@ -54,7 +54,10 @@ def test_reads_of_a_small_cluster() -> None:
     found = json.loads(done.stdout)["embedded"]["reads"]
     for name in ("still", "deciding"):
         (run,) = found[name]["rounds"]
-        assert run["statuses"] == {"200": 200}, run
+        # (On a busy machine a reader may be too far behind, and says so.)
+        assert set(run["statuses"]) <= {"200", "503"}, run
+        assert sum(run["statuses"].values()) == 200, run
+        assert run["statuses"].get("200"), run
         assert not run["broken"]
         assert set(run["kinds"]) <= {kind.name for kind in MIX}
         assert 0 < found[name]["p50_ms"] <= found[name]["p99_ms"]

@@ -22,10 +22,13 @@ Opened = Callable[..., Awaitable[Page]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all tests one event loop, because the browser and the resource managers live in it."""
+    """Give all tests one event loop, in which browser and resource managers live, and the time-out of those that
+    start processes.
+    """
     for item in items:
         if Path(__file__).parent in item.path.parents and isinstance(item, pytest.Function):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")

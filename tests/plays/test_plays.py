@@ -18,7 +18,7 @@ from plays.play import Play, allocations, application, applications, ask, node, 
 from plays.systems import player
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
-FIRST, PLAYS = 701, int(os.environ.get("MUSTER_PLAYS", "50"))
+FIRST, PLAYS = 701, int(os.environ.get("MUSTER_PLAYS", "21"))
 
 pytestmark = [pytest.mark.timeout(BUILD_TIMEOUT_S + 600)]
 

@@ -38,7 +38,7 @@ from muster_core.model.outcome import (
 )
 from muster_core.model.pending import group_reason
 
-SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "40")))
+SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "12")))
 QUEUES = """{name: root, submitacl: '*', queues: [
   {name: a, maxapplications: 2}, {name: b, resources: {max: {vcore: 10}}},
   {name: c, properties: {application.sort.policy: fair}}]}"""

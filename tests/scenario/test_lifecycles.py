@@ -1,4 +1,4 @@
-"""Every arrow of the interface's lifecycle drawings, in both generations, through a whole Muster on either log.
+"""Every arrow of the interface's lifecycle drawings, in both generations, through a whole Muster; some also on Kafka.
 
 The arrows are in lifecycles/arrows.yaml, the scenarios beside them; lifecycles/README.md has their words.
 """
@@ -46,11 +46,11 @@ on_kafka = pytest.mark.parametrize(
 )
 
 
-def casts(most: int | None = None) -> list[Any]:
+def casts(scenarios: Iterable[Scenario], most: int | None = None) -> list[Any]:
     """(scenario, cast) of each scenario's first casts; None: all of them."""
     return [
         pytest.param(scenario, cast, id=f"{scenario}: {' and '.join(cast.values())}")
-        for scenario in SCENARIOS
+        for scenario in scenarios
         for cast in itertools.islice(scenario.casts, most)
     ]
 
@@ -74,15 +74,15 @@ async def muster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.asyncio(loop_scope="module")
 @on_the_embedded_log
-@pytest.mark.parametrize(("scenario", "cast"), casts())
+@pytest.mark.parametrize(("scenario", "cast"), casts(SCENARIOS))
 async def test_scenario(muster: Muster, scenario: Scenario, cast: dict[str, str]) -> None:
     await play(muster, scenario, cast)
 
 
-# A log does not see generations: one cast of each scenario will do.
+# A log sees neither generations nor lifecycles, and each backend passes the contract of logs: one of each file will do.
 @pytest.mark.asyncio(loop_scope="module")
 @on_kafka
-@pytest.mark.parametrize(("scenario", "cast"), casts(1))
+@pytest.mark.parametrize(("scenario", "cast"), casts((read_scenarios(path)[0] for path in SCENARIO_FILES), 1))
 async def test_scenario_on_kafka(muster: Muster, scenario: Scenario, cast: dict[str, str]) -> None:
     await play(muster, scenario, cast)
 

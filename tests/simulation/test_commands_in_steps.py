@@ -4,6 +4,7 @@ other RMs between. Each RM's decisions are the same, to the byte.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 
@@ -48,7 +49,8 @@ from muster_core.scheduler import SchedulerCore
 from muster_core.scheduler import __name__ as scheduler_name
 from muster_state import state_codec
 
-LIVES, LIVES_EACH, ROUNDS, RMS = 24, 12, 18, 3
+LIVES_EACH, ROUNDS, RMS = 8, 18, 3
+LIVES = int(os.environ.get("MUSTER_SPLIT_LIVES", "150")) // 20
 QUEUES = (
     "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 60}}}, "
     "{name: b, resources: {guaranteed: {vcore: 20}}, limits: [{limit: all, users: ['*'], maxresources: {vcore: 40}}]}]}"

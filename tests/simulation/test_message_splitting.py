@@ -10,7 +10,7 @@ import os
 import pytest
 from simulation.messages import SplitLife
 
-LIVES = int(os.environ.get("MUSTER_SPLIT_LIVES", "500"))
+LIVES = int(os.environ.get("MUSTER_SPLIT_LIVES", "150"))
 LIVES_EACH = 50
 # What must have come up in the lives, or they show nothing.
 SEEN = {

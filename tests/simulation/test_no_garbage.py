@@ -15,7 +15,7 @@ from simulation.stories import KINDS, Kind, new_life
 
 pytestmark = pytest.mark.source  # it replaces a method
 
-LIVES, STEPS = 3, 40
+LIVES, STEPS = 2, 40
 OUTLIVE_CORES = {"ExternalEntry", "SourceEntry"}  # the statements of external sources
 
 

@@ -12,7 +12,7 @@ from muster_core.nodes.policies.shaped import ShapedIndex
 from muster_core.partition import Partition
 from simulation.life import Life
 
-SEEDS = range(8)
+SEEDS = range(3)
 STEPS = 40
 
 

@@ -24,7 +24,7 @@ from muster_core.preemption.rule import Reach
 from muster_core.preemption.rules import guarantee, priority
 from preempting import Arena, Laws, item, random_arena
 
-RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "300")), 300)
+RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "100")), 100)
 PER_TEST = 50
 BATCHES = pytest.mark.parametrize("first", range(0, RUNS, PER_TEST), ids=lambda first: f"seeds-{first}")
 

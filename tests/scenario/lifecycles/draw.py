@@ -20,7 +20,7 @@ This page has the lifecycles of resource managers, nodes and allocations as the 
 current and its previous generation. It also has the transitions that the interface describes only in its text. Both
 generations draw resource managers and nodes alike; the previous one draws an ask and its allocations as two lifecycles.
 The scenarios beside an arrow test it: a resource manager with stubs of its generation uses gateway, scheduler and view,
-on the embedded log and on Kafka with Redis. [states.md](states.md) has Muster's own states and all timers.
+on the embedded log, and some on Kafka with Redis. [states.md](states.md) has Muster's own states and all timers.
 
 The page is generated from the table of arrows and the scenarios
 ([tests/scenario/lifecycles](../tests/scenario/lifecycles/README.md)). A test fails if an arrow has no scenario.

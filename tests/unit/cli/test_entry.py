@@ -45,6 +45,14 @@ def test_a_health_check_loads_neither_the_other_commands_nor_the_client(status: 
     assert loaded.isdisjoint({"muster_cli.main", "muster_client", "cyclopts", "pydantic", "grpc", "asyncio"})
 
 
+def test_a_command_loads_grpc_only_when_it_calls_by_it() -> None:
+    code = "import sys, muster_cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert "muster_client.access" in loaded
+    assert loaded.isdisjoint({"grpc", "muster_client.client", "muster_client.admin"})
+
+
 def test_an_address_of_another_kind_is_refused_as_by_the_command() -> None:
     environment = {"PATH": os.environ["PATH"], "MUSTER_HEALTH_ADDRESS": "127.0.0.1:9090"}
     command = [sys.executable, "-m", "muster_cli", "health", "--process"]

@@ -45,7 +45,7 @@ from muster_si.constants import FOREIGN
 from muster_state import state_codec
 from outside import RM, Outside
 
-SEEDS = range(int(os.environ.get("MUSTER_EXTERNAL_SEEDS", "24")))
+SEEDS = range(int(os.environ.get("MUSTER_EXTERNAL_SEEDS", "8")))
 STEPS = 60
 TREES = (
     "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 9}}}, {name: b}, {name: c}]}",

@@ -16,7 +16,7 @@ from unit.scheduler_service.rig import RM
 from unit.scheduler_service.test_machine_external_merge import of_books
 from unit.scheduler_service.test_machine_hostile import _KEYS, _STRANGE, _VALUES, OTHER, Hostile, _furnished, _state
 
-LIVES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "120"))
+LIVES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "40"))
 
 _IDS = {
     "node": ["n1", "n1", "n2", "n3"],

@@ -90,7 +90,7 @@ def test_the_first_registration_takes_what_was_said_and_taken_back_in_its_batch(
 
 # ---- any words, at any border ----------------------------------------------------------------------------------------
 
-SEEDS = range(int(os.environ.get("MUSTER_EXTERNAL_SEEDS", "8")))
+SEEDS = range(int(os.environ.get("MUSTER_EXTERNAL_SEEDS", "4")))
 NODES = [f"n{number}" for number in range(1, 7)]
 APPS = [f"app{number}" for number in range(1, 7)]
 # (No dynamic queues: the time of an empty one's removal is not recorded, so a restart delays it.)

@@ -32,7 +32,7 @@ from muster_state import state_codec
 from unit.scheduler_service.rig import CONFIG, RM, Rig, allocation, application, asks, node, old_ask
 
 OTHER = "rm-2"
-LIVES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "120"))
+LIVES = int(os.environ.get("MUSTER_BAD_INPUT_EXAMPLES", "40"))
 INT32, INT64 = 2**31, 2**63
 
 # Names that exist, so that a message is not rejected for its first field only ...

@@ -23,7 +23,7 @@ from muster_state.follower import StateFolder
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
 
-SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "12")))
+SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "5")))
 STEPS = 50
 LEAVES = ("root.a", "root.b.x", "root.b.y", "root.c")
 

@@ -17,6 +17,7 @@ from muster_core.model.outcome import (
     PreemptionPredicatesAsked,
     RejectedAsk,
 )
+from muster_core.model.steps import FEW
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
@@ -374,6 +375,20 @@ def test_a_large_outcome_is_written_in_steps_and_the_rm_s_object_stays_first(rig
     assert max(after - before for before, after in pairwise([0, *written, len(events)])) <= 300
     assert records[0].key == rm_state_key(RM)
     assert [each.key for each in records].count(rm_state_key(RM)) == 1
+
+
+def test_many_requests_of_one_ask_are_many_steps(rig: Rig) -> None:
+    asks = [make.envelope(make.asks(make.allocation("x", f"k{number}", vcore=1))) for number in range(128)]
+    records = [
+        Record(rig.topics.requests, 0, offset, 0, RM.encode(), each.SerializeToString())
+        for offset, each in enumerate(asks, 1_000)
+    ]
+    partition = next(iter(rig.machine.rms[RM].core.partitions.values()))
+    sizes = [0]
+    for _ in rig.machine.apply_in_steps(records, rig.now_ns):
+        app = partition.apps["x"]
+        sizes.append(len(app.asks) + len(app.allocations))
+    assert max(after - before for before, after in pairwise(sizes)) <= FEW
 
 
 def test_asks_of_many_tags_are_written_few_in_a_step(rig: Rig) -> None:

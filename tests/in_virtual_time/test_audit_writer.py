@@ -158,5 +158,6 @@ async def test_an_end_during_a_write_writes_nothing_twice(writer: Writer) -> Non
         refuse(trail, 1, 2)
         await given.wait()
     go_on.set()
+    await advance(0.1)  # (a log appends in order; this one does not)
     await trail.finish(writer, 60.0)
     assert [entry.rm_id for entry in writer.taken] == ["rm-1", "rm-2"]

@@ -46,12 +46,13 @@ class Addresses(NamedTuple):
 
 
 async def every_reader_tells(
-    readers: Readers, part: str, *, grade: str = "failed", rm: str = "", sentence: str = ""
+    readers: Readers, part: str, *, grade: str = "failed", rm: str = "", sentence: str = "", first: str = ""
 ) -> Fault:
     """Waits until each reader tells that this part is the worst one. Gives the fault.
 
     :param rm: the text with which an RM's registration fails; "": it works.
     :param sentence: its sentence has this; of several findings of a part, another one may come first for a moment.
+    :param first: each of these findings has this. The log has a line at the change of the grade, with the first one.
     """
 
     async def found() -> Fault | None:
@@ -66,7 +67,7 @@ async def every_reader_tells(
         "/health": lambda: _has(readers.text("/health"), fault.part, fault.sentence, fault.remedy),
         "healthcheck": lambda: _has(readers.text("/ws/v1/scheduler/healthcheck"), fault.sentence),
         "metrics": lambda: _has(readers.text("/metrics"), f'muster_health_grade{{part="{part}"}} '),
-        "log": lambda: _has(asyncio.to_thread(readers.logs.read_text), "health changed", part, fault.sentence),
+        "log": lambda: _has(asyncio.to_thread(readers.logs.read_text), "health changed", part, first or fault.sentence),
         "muster health": lambda: _has(_said(readers, "health", f"grpc://{readers.gateway}"), part, fault.sentence),
         "muster top": lambda: _has(_top(readers), part, fault.sentence, fault.remedy),
     }
@@ -267,7 +268,9 @@ async def test_every_reader_tells_that_the_disk_is_full(chromium: str, opened: O
                 disk.fill()
                 # (The log knows it from its first write. The client sends it again when there is room.)
                 await rm.client.send_nodes([node("n", {"vcore": 1_000})])
-                await every_reader_tells(readers, "disk", rm="disk is full", sentence="the disk of log")
+                await every_reader_tells(
+                    readers, "disk", rm="disk is full", sentence="the disk of log", first="the disk of"
+                )
                 await readers.show("overview")
                 await expect(readers.page.get_by_role("heading", name="No node is known")).to_be_visible()
                 TIMES.begin("full disk: is back")

@@ -540,6 +540,7 @@ class Channel:
         network: Network,
         names: Sequence[str],
         peer: str,
+        *,
         without: frozenset[str] = frozenset(),
         first_port: int = 40000,
     ) -> None:

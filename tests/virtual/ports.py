@@ -59,7 +59,7 @@ class Ports:
         addresses = target.removeprefix("ipv4:").removeprefix("dns:").strip("/").split(",")
         names = [address.replace("localhost", HOST) for address in addresses]
         self._clients += 1
-        return Channel(self.network, names, f"ipv4:{HOST}", 40_000 + 100 * self._clients)
+        return Channel(self.network, names, f"ipv4:{HOST}", first_port=40_000 + 100 * self._clients)
 
     def server(self, *_: Any, interceptors: Sequence[Any] = (), **more: Any) -> GrpcServer:
         """As grpc.aio.server."""

@@ -352,7 +352,7 @@ class World:
         :param without: metadata that its calls do not have.
         """
         names = [self.gateways[(number + step) % len(self.gateways)] for step in range(len(self.gateways))]
-        channel = Channel(self.network, names, f"ipv4:127.0.0.{host}", without)
+        channel = Channel(self.network, names, f"ipv4:127.0.0.{host}", without=without)
         self.channels.append(channel)
         return channel
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,16 @@ PATIENCE_MS = 120_000
 SHOTS = Path(__file__).parents[2] / ".artefacts" / "page"
 
 Opened = Callable[..., Awaitable[Page]]
+_FAILED = pytest.StashKey[bool]()
+_SHOWN_CHARS = 3_000
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_FAILED] = report.failed
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,10 +79,14 @@ async def muster(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def opened(browser: Browser) -> AsyncIterator[Opened]:
-    """Open pages, each in a context of its own. At the end, no page may have logged an error or run hostile text."""
+async def opened(browser: Browser, request: pytest.FixtureRequest) -> AsyncIterator[Opened]:
+    """Open pages, each in a context of its own. At the end, no page may have logged an error or run hostile text.
+
+    When the test failed, its report has what the pages showed, and which requests had failed.
+    """
     contexts: list[BrowserContext] = []
     said: list[str] = []
+    refused: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
         # (The browser itself reports answers of 4xx and 5xx.)
@@ -97,10 +111,20 @@ async def opened(browser: Browser) -> AsyncIterator[Opened]:
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", heard)
         page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("requestfailed", lambda asked: refused.append(f"{asked.url}: {asked.failure}"))
+        page.on(
+            "response",
+            lambda answer: refused.append(f"{answer.url}: {answer.status}") if answer.status >= 400 else None,
+        )
         await page.goto(url)
         return page
 
     yield open_
+    if request.node.stash.get(_FAILED, False):
+        for page in (page for context in contexts for page in context.pages):
+            shown = await page.locator("body").inner_text()
+            request.node.add_report_section("teardown", "page", f"{page.url}\n{shown[:_SHOWN_CHARS]}")
+        request.node.add_report_section("teardown", "requests that failed", "\n".join(refused))
     for context in contexts:
         for page in context.pages:
             assert await page.evaluate("() => window.hacked") is None

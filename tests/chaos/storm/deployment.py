@@ -88,12 +88,14 @@ class Storm:
 
     async def start(self) -> None:
         await self._call(self._start_servers)
+        self._down |= set(PROCESSES)  # (else the supervisor starts what is not started yet)
         self._make_processes()
         for links in self.links.values():
             for link in links:
                 await link.start()
-        for process in self.processes.values():
+        for name, process in self.processes.items():
             process.start()
+            self._down.discard(name)
 
     def _start_servers(self) -> None:
         self.brokers.start()

@@ -32,8 +32,8 @@ from waiting import eventually
 pytestmark = pytest.mark.skipif(not has_counters(), reason="this system has no counters of sockets")
 
 _MIB = 1 << 20
-# A flood is paused within 0.2 s of the guard's processor time. An attacker that is not stopped gives up at this size: one
-# that gave up at 128 MiB had the processor while the guard had none.
+# A flood is paused within 0.2 s of the guard's processor time. An attacker that is not stopped gives up at this size.
+# (At 128 MiB, one was done before the guard had the processor.)
 SENT_MAX = 512 * _MIB
 # Of three connections. gRPC's core needs six times the bytes of a header block.
 GROWTH_MAX = 500 * _MIB

@@ -7,7 +7,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/pytest
+# (.ci/run has few failures confirmed; otherwise this is pytest.)
+PYTEST := $(BIN)/python tests/confirmed.py $(BIN)/pytest
 JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_OUT ?= bench.json

@@ -207,11 +207,11 @@ def _origin_of(found: EntryPoint | Callable[..., Any]) -> str:
 
 
 def _installed(group: str) -> tuple[EntryPoint, ...]:
-    return _found_on(tuple(sys.path), group)
+    return _entry_points_on(tuple(sys.path), group)
 
 
 @lru_cache(maxsize=8)
-def _found_on(path: tuple[str, ...], group: str) -> tuple[EntryPoint, ...]:
+def _entry_points_on(path: tuple[str, ...], group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group, read once: a search takes 20 ms, and each take-over of a partition needs some.
 
     :param path: where modules are searched now; another one may have other packages.

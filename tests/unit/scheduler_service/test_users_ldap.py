@@ -110,5 +110,8 @@ def test_a_directory_that_is_not_there_and_one_that_says_nothing(tmp_path: Path,
             with pytest.raises(UnknownUser, match="did not answer") as raised:
                 groups.resolve(user, (), "ldap", 1)
             assert "127.0.0.1" not in raised.value.reason
-    with pytest.raises(SourceUnavailable, match="LDAPSocketOpenError"):
-        LdapSource(directory, 5.0)("ann")  # the port is closed now
+    with socket.socket() as closed:  # (bound, so that nobody else listens there)
+        closed.bind(("127.0.0.1", 0))
+        (directory / "Port").write_text(str(closed.getsockname()[1]))
+        with pytest.raises(SourceUnavailable, match="LDAPSocketOpenError"):
+            LdapSource(directory, 5.0)("ann")

@@ -16,6 +16,7 @@ So a directory that hangs costs one wait, not one for each user.
 from __future__ import annotations
 
 import grp
+import math
 import os
 import pwd
 import queue
@@ -351,7 +352,7 @@ def _connect(config: LdapConfig, timeout_s: float) -> Any:
         config.bind_password,
         auto_bind=True,
         read_only=True,
-        receive_timeout=timeout_s,
+        receive_timeout=max(1, math.ceil(timeout_s)),  # whole seconds: ldap3 packs it as a C long
         raise_exceptions=True,
     )
 

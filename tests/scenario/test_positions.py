@@ -538,6 +538,8 @@ async def test_waiting_reads_are_bounded_and_hinder_no_others(strict: World) -> 
         digest = log_digest(await strict.log.identity())
         later = Position(digest, {partition: Stamp(stamp.before, 2**40)}).text()
         waits = strict.view.waits
+        # (It waits, too, as long as the view is behind. What has been shown stays.)
+        assert await strict.get(f"{P}/queues", client.position)
         waiting = [asyncio.create_task(strict.get(f"{P}/queues", later)) for _ in range(2)]
         await eventually(lambda: waits.waiting == 2)
         refused = await strict.http.get(f"{P}/queues", params={"rm": RM}, headers={"Muster-After": later})
@@ -545,7 +547,6 @@ async def test_waiting_reads_are_bounded_and_hinder_no_others(strict: World) -> 
         assert "2 reads of this caller wait for a position already" in refused.json()["message"]
         for _ in range(3):
             assert await strict.get(f"{P}/queues", client.position)
-            # (Without a position the view may be behind; what it has shown stays.)
             assert await strict.get(f"{P}/queues")
         given = {"Muster-After": later, "Muster-Wait": "-1"}
         assert (await strict.http.get(f"{P}/queues", headers=given)).status_code == 400

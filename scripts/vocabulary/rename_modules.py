@@ -19,6 +19,7 @@ import plan
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("tests/frozen/", "CHANGELOG.md", "scripts/vocabulary/", "docs/decisions/")
 TEXTS = {
+    ".proto",
     ".py",
     ".pyi",
     ".toml",
@@ -143,7 +144,7 @@ def main(wanted: set[str]) -> int:
         except UnicodeDecodeError:
             continue
         text = before
-        if file.suffix == ".py":
+        if file.suffix == ".py" or (text.startswith("#!") and "python" in text.split("\n", 1)[0]):
             text = imports(text, names, file)
         text = pattern.sub(dotted_in_text, text)
         text = re.sub(r"[\w./-]*\w\.py\b", lambda match, of=file: path_in_text(match, of), text)

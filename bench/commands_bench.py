@@ -44,7 +44,7 @@ from muster_bus.engines import make_log  # noqa: E402
 from muster_bus.log import Log, LogWriter, OutRecord  # noqa: E402
 from muster_bus.settings import LogSettings  # noqa: E402
 from muster_bus.topics import Topics  # noqa: E402
-from muster_cli import garbage  # noqa: E402
+from muster_cli import gc_tuning  # noqa: E402
 from muster_event_publisher.app import PublisherService  # noqa: E402
 from muster_event_publisher.settings import PublisherSettings  # noqa: E402
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb  # noqa: E402
@@ -311,7 +311,7 @@ def main() -> None:
     parser.add_argument("--backend", default="sqlite", choices=("sqlite", "memory"))
     parser.add_argument("--followers", action="store_true")
     arguments = parser.parse_args()
-    garbage.collect_young()
+    gc_tuning.collect_young()
     names = arguments.only.split(",")
     asyncio.run(measure_all(names, arguments.allocations, arguments.backend, followers=arguments.followers))
 

@@ -44,7 +44,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from muster_cli import garbage
+from muster_cli import gc_tuning
 from muster_core.model.commands import UpdateAllocations
 from muster_core.scheduler import SchedulerCore
 from muster_proto.si.v1 import si_pb2 as si
@@ -455,8 +455,8 @@ def main() -> int:
     parser.add_argument("--profile", type=Path, help="writes cProfile's statistics of the (slower) timed run there")
     parser.add_argument("--part", choices=["time", "memory", "pending", "gangs"], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    garbage.collect_young()
-    garbage.settle()
+    gc_tuning.collect_young()
+    gc_tuning.settle()
     match options.part:
         case "time":
             print(json.dumps(timed(options.only, options.profile)))

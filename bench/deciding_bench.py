@@ -31,7 +31,7 @@ from muster_bus.contention import Work
 from muster_bus.partition_worker import PartitionWorker
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_cli import garbage
+from muster_cli import gc_tuning
 from muster_core.model.steps import finish
 from muster_gateway.admission import admission_steps
 from muster_gateway.codec import RequestCodec
@@ -196,8 +196,8 @@ class Steps:
 
 
 async def _measured(asks: int, a_message: int, single: bool, steps: Steps | None) -> dict[str, float]:
-    garbage.collect_young()
-    garbage.settle()
+    gc_tuning.collect_young()
+    gc_tuning.settle()
     limits = AdmissionLimits()
     with tempfile.TemporaryDirectory(prefix="muster-deciding-") as directory:
         async with DecidingPath(Path(directory)) as path:
@@ -208,7 +208,7 @@ async def _measured(asks: int, a_message: int, single: bool, steps: Steps | None
                 await path.send(StreamKind.ALLOCATION, _asks(number, number + 1), limits)
                 await path.answered(number + 1)
             messages = [_asks(at, min(at + a_message, warm + asks)) for at in range(warm, warm + asks, a_message)]
-            garbage.settle()
+            gc_tuning.settle()
             before = (steps.turns, steps.callbacks) if steps else (0, 0)
             cpu_s, begun_s = time.process_time(), time.monotonic()
             if single:

@@ -27,7 +27,7 @@ from typing import Any
 import structlog
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
-from muster_cli import garbage
+from muster_cli import gc_tuning
 from muster_core.external.external import (
     ExternalAllocation,
     ExternalChange,
@@ -300,7 +300,7 @@ def main() -> int:
     parser.add_argument("--asks", type=int, default=20_000)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    garbage.collect_young()
+    gc_tuning.collect_young()
     make = CoreAlone if options.which == "core" else Machine
     print(json.dumps(measure(make, options.nodes, options.rounds, options.asks)))
     return 0

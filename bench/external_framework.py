@@ -33,7 +33,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_cli import garbage
+from muster_cli import gc_tuning
 from muster_informers.cache import LogCache
 from muster_informers.contract import ChangeType, Delta, Document, HandlerContext, Listing
 from muster_informers.handlers.default import make_handler
@@ -101,7 +101,7 @@ async def measured(place: Path) -> dict[str, Any]:
     )
     handler = make_handler(cache, None, HandlerContext("bench", clock))
     informer.add_event_handler(handler, distrust=cache.distrust, ready=cache.ready)
-    garbage.settle()
+    gc_tuning.settle()
     blocked: list[float] = []
     probe = asyncio.create_task(waits(blocked))
     # 1. the listing
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there, too")
     given = parser.parse_args()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    garbage.collect_young()
+    gc_tuning.collect_young()
     runs = []
     for _ in range(given.runs):
         with tempfile.TemporaryDirectory() as place:

@@ -29,7 +29,7 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.log import Record
 from muster_bus.topics import Topics
-from muster_cli import garbage
+from muster_cli import gc_tuning
 from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
@@ -148,7 +148,7 @@ def main() -> int:
     parser.add_argument("--asks", type=int, default=10_000)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    garbage.collect_young()
+    gc_tuning.collect_young()
     print(json.dumps(asyncio.run(measure(options.nodes, options.rounds, options.asks))))
     return 0
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from muster_bus.topics import EVENT_KINDS, Topics
-from muster_cli.composition import Setting
 from muster_cli.main import app
 from muster_cli.settings import STANDALONE_DEFAULTS, load
+from muster_cli.settings_loader import Setting
 
 ROOT = Path(__file__).resolve().parent.parent
 DAY_MS = 24 * 60 * 60 * 1000

@@ -46,8 +46,8 @@ _LOADED = (
     "redis.asyncio",
     "uvicorn.protocols.http.h11_impl",
     "muster_cli.main",
-    "muster_cli.serving",
-    "muster_cli.composition",
+    "muster_cli.bootstrap",
+    "muster_cli.settings_loader",
     "muster_cli.followers_process",
     _FOLLOWERS,
 )

@@ -41,8 +41,8 @@ def be_probed(out: Path) -> None:
     def begin() -> None:
         nonlocal full, probing
         gc.disable()
-        if hasattr(garbage, "Young"):
-            garbage.Young.look = lambda _: 1.0  # type: ignore[method-assign]
+        if hasattr(gc_tuning, "Young"):
+            gc_tuning.Young.look = lambda _: 1.0  # type: ignore[method-assign]
         probing = True
         unreachable("muster_")
         probing, full = False, 0
@@ -51,7 +51,7 @@ def be_probed(out: Path) -> None:
     gc.callbacks.append(collected)
     signal.signal(signal.SIGUSR1, lambda *_: write())
     signal.signal(signal.SIGUSR2, lambda *_: begin())
-    from muster_cli import garbage
+    from muster_cli import gc_tuning
     from muster_cli.main import main as muster
 
     muster()

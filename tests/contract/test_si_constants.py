@@ -29,7 +29,7 @@ ALLOWED = {
         "libs/bus/src/muster_bus/engines.py",
         "libs/bus/src/muster_bus/settings.py",
         "libs/bus/src/muster_bus/backends/memory.py",
-        "apps/cli/src/muster_cli/migrating.py",
+        "apps/cli/src/muster_cli/migrate.py",
         "apps/cli/src/muster_cli/top_screen.py",
         "libs/replay/src/muster_replay/report.py",
         "services/gateway/src/muster_gateway/sessions/__init__.py",
@@ -37,9 +37,9 @@ ALLOWED = {
     },
     # a service's readiness; the name of an attribute (__slots__)
     "ready": {
-        "apps/cli/src/muster_cli/operations.py",
-        "apps/cli/src/muster_cli/running.py",
-        "apps/cli/src/muster_cli/serving.py",
+        "apps/cli/src/muster_cli/health_app.py",
+        "apps/cli/src/muster_cli/service_runner.py",
+        "apps/cli/src/muster_cli/bootstrap.py",
         "libs/core/src/muster_core/model/application.py",
         "libs/core/src/muster_core/model/node.py",
         "libs/core/src/muster_core/model/queue.py",

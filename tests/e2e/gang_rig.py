@@ -13,7 +13,7 @@ from muster_bus.clock import NO_ANCHOR, Anchor, SystemClock
 from muster_bus.engines import make_log
 from muster_bus.log import Log
 from muster_bus.topics import Topics
-from muster_cli.serving import _everything
+from muster_cli.bootstrap import _everything
 from muster_cli.settings import embedded_defaults, load
 from muster_client import (
     Callbacks,

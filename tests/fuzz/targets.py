@@ -22,8 +22,8 @@ from muster_bus.backends import blocks
 from muster_bus.errors import CodecError, LogDamaged
 from muster_bus.log import Record
 from muster_bus.topics import parse_state_key
-from muster_cli.composition import SettingsError
 from muster_cli.settings import load
+from muster_cli.settings_loader import SettingsError
 from muster_core.external.errors import BadDocument
 from muster_event_publisher import codec as event_codec
 from muster_event_publisher import grpc_codec, ring_blocks

@@ -15,7 +15,7 @@ from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_cli.errors import UsageError
-from muster_cli.followers_pipe import socket_directory
+from muster_cli.followers_messages import socket_directory
 from muster_cli.followers_process import FollowersFailed, FollowersProcess, FollowersSilent
 from muster_cli.settings import MusterSettings, embedded_defaults, load
 from muster_rest.system_health import Part

@@ -15,7 +15,7 @@ from loop_steps import measured_steps
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.settings import LogSettings
-from muster_cli import garbage
+from muster_cli import gc_tuning
 
 from bench.commands_bench import COMMANDS, Rm, decided, run_command, scheduler_on
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(300)
 def collected_rarely() -> Iterator[None]:
     """The garbage collector as in Muster's process."""
     thresholds = gc.get_threshold()
-    garbage.collect_young()
+    gc_tuning.collect_young()
     yield
     gc.unfreeze()
     gc.set_threshold(*thresholds)

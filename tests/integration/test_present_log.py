@@ -9,8 +9,8 @@ import pytest
 from muster_bus.clock import SystemClock
 from muster_bus.engines import make_log
 from muster_bus.settings import LogSettings
+from muster_cli.existing_log import as_present
 from muster_cli.main import run
-from muster_cli.present_log import as_present
 
 
 @pytest.mark.parametrize(("backend", "expected"), [("kafka", 32), ("sqlite", 4), ("memory", 4)])

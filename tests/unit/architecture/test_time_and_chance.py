@@ -113,15 +113,15 @@ EXEMPT: Mapping[str, Exempt] = {
         "a process's figures", "resource.getrusage", "time.monotonic", "time.process_time"
     ),
     f"{_RUNTIME}/young_garbage.py": _exempt("when memory is collected decides nothing", "time.thread_time"),
-    f"{_CLI}/garbage.py": _exempt("when memory is collected decides nothing", "time.monotonic", "time.process_time"),
+    f"{_CLI}/gc_tuning.py": _exempt("when memory is collected decides nothing", "time.monotonic", "time.process_time"),
     # Others' clocks.
     f"{_GATEWAY}/access/jwt.py": _exempt("a token ends by the wall clock, as PyJWT reads it", "time.time"),
     # Commands.
     f"{_CLI}/audit.py": _exempt(_COMMAND, "time.sleep"),
     f"{_CLI}/backup.py": _exempt(_COMMAND, "datetime.datetime.now"),
     f"{_CLI}/events.py": _exempt(_COMMAND, "datetime.datetime.now"),
-    f"{_CLI}/explaining.py": _exempt(_COMMAND, "time.monotonic"),
-    f"{_CLI}/getting/command.py": _exempt(_COMMAND, "time.sleep", "time.time_ns"),
+    f"{_CLI}/explain_output.py": _exempt(_COMMAND, "time.monotonic"),
+    f"{_CLI}/get/command.py": _exempt(_COMMAND, "time.sleep", "time.time_ns"),
     f"{_CLI}/health.py": _exempt(_COMMAND, "time.time_ns"),
     f"{_CLI}/health_text.py": _exempt(_COMMAND, "time.time_ns"),
     f"{_CLI}/repair.py": _exempt(_COMMAND, "time.time"),

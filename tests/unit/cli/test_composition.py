@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from muster_cli.composition import MASK, Composed, Origin, SettingsError, compose, parse_assignment, show
+from muster_cli.settings_loader import MASK, Composed, Origin, SettingsError, compose, parse_assignment, show
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import documents
 import pytest
-from muster_cli import serving
+from muster_cli import bootstrap
 from muster_cli.addresses import check_private
-from muster_cli.common import AccessFlags, token_of
-from muster_cli.composition import leaves
 from muster_cli.errors import UsageError
+from muster_cli.flags import AccessFlags, token_of
 from muster_cli.main import run
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, load
+from muster_cli.settings_loader import leaves
 from muster_client.access import Access
 from muster_gateway.access.policy import read_policy
 from muster_replay.replay import ReplayOptions
@@ -125,15 +125,15 @@ def test_the_stack_starts_as_it_is_and_only_because_it_says_so() -> None:
     stack = _compose({})
     assert set(stack) == {"scheduler", "gateway", "view", "event-publisher", "derive"}
     for name, environment in stack.items():
-        serving._check_doors(_settings(environment), name)  # type: ignore[arg-type]
+        bootstrap._check_doors(_settings(environment), name)  # type: ignore[arg-type]
         if name == "gateway":
             shut = {**environment, "MUSTER_GATEWAY__GRPC_OPEN": "false"}
             with pytest.raises(UsageError, match=r"gateway\.grpc_address 0\.0\.0\.0:"):
-                serving._check_doors(_settings(shut), "gateway")
+                bootstrap._check_doors(_settings(shut), "gateway")
         for spared in ("MUSTER_PROCESS__TRUSTED_NETWORK", "MUSTER_GATEWAY__HTTP_OPEN"):
             environment.pop(spared, None)
         with pytest.raises(UsageError, match=r"\.http_address 0\.0\.0\.0:"):
-            serving._check_doors(_settings(environment), name)  # type: ignore[arg-type]
+            bootstrap._check_doors(_settings(environment), name)  # type: ignore[arg-type]
 
 
 def test_the_stacks_front_is_for_reading_and_env_closes_it() -> None:
@@ -141,9 +141,9 @@ def test_the_stacks_front_is_for_reading_and_env_closes_it() -> None:
     assert (gateway.http_open, gateway.http_open_role, gateway.tokens) == (True, "read", {})
     closed = _compose({"MUSTER_HTTP_OPEN": "false"})["gateway"]
     with pytest.raises(UsageError, match=r"gateway\.tokens\.NAME"):
-        serving._check_doors(_settings(closed), "gateway")
+        bootstrap._check_doors(_settings(closed), "gateway")
     environment = {**closed, "MUSTER_GATEWAY__TOKENS": json.dumps({"ops": {"role": "admin", "token": TOKEN}})}
-    serving._check_doors(_settings(environment), "gateway")
+    bootstrap._check_doors(_settings(environment), "gateway")
 
 
 # ---- secrets --------------------------------------------------------------------------------------------------------

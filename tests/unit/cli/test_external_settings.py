@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from muster_cli import serving
-from muster_cli.composition import SettingsError
+from muster_cli import bootstrap
 from muster_cli.errors import UsageError
 from muster_cli.main import run
 from muster_cli.settings import load
+from muster_cli.settings_loader import SettingsError
 from muster_informers.settings import ExternalSettings, InformerTable
 
 VMS = """
@@ -94,7 +94,7 @@ def test_flags_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
         found.append(settings.scheduler.external)  # type: ignore[attr-defined]
         return 0
 
-    monkeypatch.setattr(serving, "_serve", serve)
+    monkeypatch.setattr(bootstrap, "_serve", serve)
     anywhere = ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     beside = {
         "up": ["--data-dir", str(tmp_path / "data"), *anywhere],

@@ -7,10 +7,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from muster_cli import serving
+from muster_cli import bootstrap
 from muster_cli.errors import UsageError
 from muster_cli.followers_child import as_asked
-from muster_cli.followers_pipe import in_clear, socket_directory
+from muster_cli.followers_messages import in_clear, socket_directory
 from muster_cli.settings import MusterSettings, embedded_defaults, load
 from muster_runtime.addresses import listen
 from starlette.types import Receive, Scope, Send
@@ -108,20 +108,20 @@ def test_a_start_waits_for_the_port_of_a_killed_muster_only(
         settings = _front_of(tmp_path / "data", f"127.0.0.1:{before.getsockname()[1]}")
         if was_killed:  # a normal end removes it
             socket_directory(settings.log.sqlite_path).mkdir()
-            monkeypatch.setattr(serving.time, "sleep", lambda _s: before.close())
-            listener = serving._front_listener(settings)
+            monkeypatch.setattr(bootstrap.time, "sleep", lambda _s: before.close())
+            listener = bootstrap._front_listener(settings)
             assert listener is not None
             listener.close()
         else:
             with pytest.raises(UsageError, match=r"--http-address: .* is taken by another process"):
-                serving._front_listener(settings)
+                bootstrap._front_listener(settings)
 
 
 def test_the_port_of_a_front_is_bound_and_refuses_until_the_gateway_serves(tmp_path: Path) -> None:
-    with serving._front_listener(_front_of(tmp_path, "127.0.0.1:0")) as listener:  # type: ignore[union-attr]
+    with bootstrap._front_listener(_front_of(tmp_path, "127.0.0.1:0")) as listener:  # type: ignore[union-attr]
         port = listener.getsockname()[1]
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
         with pytest.raises(UsageError, match="--http-address"):
-            serving._front_listener(_front_of(tmp_path, "192.0.2.1:0"))  # nobody's (RFC 5737)
-    assert serving._front_listener(_front_of(tmp_path, "")) is None
+            bootstrap._front_listener(_front_of(tmp_path, "192.0.2.1:0"))  # nobody's (RFC 5737)
+    assert bootstrap._front_listener(_front_of(tmp_path, "")) is None

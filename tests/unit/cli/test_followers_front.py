@@ -10,7 +10,7 @@ from manual_clock import ManualClock
 from muster_cli import followers_front
 from muster_cli.followers_front import GatewayBackend
 from muster_cli.followers_handover import FrontHandover
-from muster_cli.followers_pipe import CloseFront, Forwarded, FrontState, OpenFront, Response
+from muster_cli.followers_messages import CloseFront, Forwarded, FrontState, OpenFront, Response
 from muster_gateway.http_bodies import HeldBodies
 from muster_runtime.caller import Caller, calling, current
 from muster_runtime.identity import Identity, Proof, Role, rights_of

@@ -1,4 +1,4 @@
-"""What a process that lives has of young objects (garbage.py)."""
+"""What a process that lives has of young objects (gc_tuning.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from muster_cli import garbage
+from muster_cli import gc_tuning
 
 LIVE, CAME = 30_000, 60_000
 
@@ -16,7 +16,7 @@ LIVE, CAME = 30_000, 60_000
 def thresholds() -> Iterator[None]:
     before = gc.get_threshold()
     gc.collect()
-    garbage.collect_young()
+    gc_tuning.collect_young()
     yield
     gc.set_threshold(*before)
 
@@ -25,7 +25,7 @@ def thresholds() -> Iterator[None]:
 def test_where_as_much_ends_as_begins_young_objects_stay_few() -> None:
     live: deque[list[None]] = deque(([] for _ in range(LIVE)), LIVE)
     gc.collect()
-    young = garbage.Young()
+    young = gc_tuning.Young()
     young.look()
     for number in range(CAME):
         live.append([])  # (and the oldest one ends)

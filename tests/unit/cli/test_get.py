@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from muster_cli.getting.kinds import BY_NAME, Column
-from muster_cli.getting.rows import condition, sort
+from muster_cli.get.resource_kinds import BY_NAME, Column
+from muster_cli.get.row_filters import condition, sort
 from muster_cli.main import run
 from ruamel.yaml import YAML
 

@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 import pytest
 from moto.server import ThreadedMotoServer
 from muster_cli.history import usage
-from muster_cli.history.app_life import read
-from muster_cli.history.app_screen import screen
-from muster_cli.history.bars import Axis
+from muster_cli.history.app_timeline import read
+from muster_cli.history.app_timeline_view import screen
+from muster_cli.history.duckdb_store import opened
 from muster_cli.history.output import shown_quantity, shown_seconds
 from muster_cli.history.source import Source
-from muster_cli.history.store import opened
-from muster_cli.history.tail import schema
+from muster_cli.history.time_axis import Axis
+from muster_cli.history.unexported_events import schema
 from muster_cli.main import run
 from muster_event_publisher.history.places import place_of
 from muster_runtime.terminal import Screen

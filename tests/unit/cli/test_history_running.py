@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from muster_cli.history.running import data_dir_of
+from muster_cli.history.local_instance import data_dir_of
 
 USUAL = "127.0.0.1:9080"
 

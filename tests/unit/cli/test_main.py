@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from muster_cli.composition import MASK
 from muster_cli.main import run
+from muster_cli.settings_loader import MASK
 from muster_replay.local import muster_command
 
 

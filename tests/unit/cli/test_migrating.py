@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from muster_cli.errors import UsageError
-from muster_cli.migrating import beside_the_log
+from muster_cli.migrate import beside_the_log
 from muster_cli.settings import MusterSettings, embedded_defaults, load
 
 KAFKA = {"backend": "kafka"}

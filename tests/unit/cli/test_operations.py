@@ -12,7 +12,7 @@ import grpc
 import httpx
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from muster_cli import addresses, operations
+from muster_cli import addresses, health_app
 from muster_cli.errors import UsageError
 from muster_cli.probe import probe
 from muster_runtime.http_server import HttpServer
@@ -43,7 +43,7 @@ async def _hangs() -> list[str]:
 
 @asynccontextmanager
 async def served(app: Starlette) -> AsyncIterator[str]:
-    server = HttpServer(app, "127.0.0.1:0", operations.STOP_TIMEOUT_S)
+    server = HttpServer(app, "127.0.0.1:0", health_app.STOP_TIMEOUT_S)
     await server.start()
     try:
         yield f"http://127.0.0.1:{server.port}"
@@ -62,11 +62,11 @@ async def served(app: Starlette) -> AsyncIterator[str]:
     ids=["good", "bad", "raises", "hangs"],
 )
 async def test_ready_is_what_every_service_says(
-    check: operations.ProblemCheck, problems: list[str], monkeypatch: pytest.MonkeyPatch
+    check: health_app.ProblemCheck, problems: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "HEALTH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(health_app, "HEALTH_TIMEOUT_S", 0.05)
     status = 503 if problems else 200
-    async with served(operations.operations_app({"a": _good, "b": check})) as url, httpx.AsyncClient() as client:
+    async with served(health_app.operations_app({"a": _good, "b": check})) as url, httpx.AsyncClient() as client:
         answer = await client.get(f"{url}/health/ready")
         assert answer.status_code == status
         assert answer.json()["problems"] == problems
@@ -80,7 +80,7 @@ async def test_a_ready_service_shows_its_problem(healthy: bool, status: int) -> 
     async def check() -> bool:
         return healthy
 
-    app = operations.operations_app({"b": _bad}, healthy={"b": check})
+    app = health_app.operations_app({"b": _bad}, healthy={"b": check})
     async with served(app) as url, httpx.AsyncClient() as client:
         answer = await client.get(f"{url}/health/ready")
         assert (answer.status_code, answer.json()["problems"]) == (status, ["b: the log does not answer"])
@@ -90,7 +90,7 @@ async def test_a_ready_service_shows_its_problem(healthy: bool, status: int) -> 
 async def test_metrics_are_exposed_and_the_rest_goes_to_the_service() -> None:
     service = Starlette(routes=[Route("/ws/v1/x", lambda request: PlainTextResponse("from the service"))])
     asked.inc()
-    async with served(operations.operations_app({}, service)) as url, httpx.AsyncClient() as client:
+    async with served(health_app.operations_app({}, service)) as url, httpx.AsyncClient() as client:
         assert "muster_test_asked_total 1.0" in (await client.get(f"{url}/metrics")).text
         assert (await client.get(f"{url}/ws/v1/x")).text == "from the service"
         assert (await client.get(f"{url}/absent")).status_code == 404

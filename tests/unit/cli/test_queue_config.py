@@ -6,9 +6,9 @@ import io
 from pathlib import Path
 
 import pytest
+from muster_cli.config_check import check, compare, refuse_if_wrong
 from muster_cli.errors import UsageError
 from muster_cli.main import run
-from muster_cli.queue_config import check, compare, refuse_if_wrong
 from muster_runtime.terminal import Screen
 
 GOOD = """\

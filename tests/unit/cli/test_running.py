@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from muster_cli.errors import ServiceDied, StartFailed
-from muster_cli.running import Opened, Part, run, signals
+from muster_cli.service_runner import Opened, Part, run, signals
 
 
 class Fake:

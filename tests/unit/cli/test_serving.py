@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from muster_cli.serving import data_lines
+from muster_cli.bootstrap import data_lines
 from muster_cli.settings import embedded_defaults, load
 
 IN = Path("/in")
@@ -44,7 +44,7 @@ def test_the_banner_names_what_is_there_and_no_secrets(toml: str, lines: list[st
 def test_it_takes_as_many_files_as_it_may(soft: int, hard: int, then: int) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= hard
     script = (
-        "import resource; from muster_cli.serving import _take_files\n"
+        "import resource; from muster_cli.bootstrap import _take_files\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); _take_files()\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

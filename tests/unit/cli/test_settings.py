@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from muster_cli.composition import Composed
 from muster_cli.settings import MusterSettings, embedded_defaults, load
+from muster_cli.settings_loader import Composed
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_event_publisher.history.registry import wanted_of
 

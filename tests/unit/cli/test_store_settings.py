@@ -6,8 +6,8 @@ import ssl
 from pathlib import Path
 
 import pytest
-from muster_cli.composition import SettingsError
 from muster_cli.settings import load
+from muster_cli.settings_loader import SettingsError
 from muster_runtime.secrets import MASK
 from muster_runtime.stores import ClientTls, Password, StoreFileUnusable, StoreNames, tls_problem
 from pydantic import SecretStr

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster_cli import serving
+from muster_cli import bootstrap
 from muster_cli.settings import STANDALONE_DEFAULTS, load
 from ruamel.yaml import YAML
 
@@ -105,7 +105,7 @@ def test_the_settings_of_each_service_are_taken(name: Any) -> None:
     assert settings.log.kafka_security_protocol == "SASL_SSL"
     assert settings.log.kafka_password()
     if name != "gateway":
-        serving._check_doors(settings, name)
+        bootstrap._check_doors(settings, name)
         return
     assert settings.gateway.http_open is False
     assert {name: token.role for name, token in settings.gateway.tokens.items()} == {

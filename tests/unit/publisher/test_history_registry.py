@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 from muster_bus.clock import SystemClock
-from muster_cli.composition import SettingsError
 from muster_cli.settings import load
+from muster_cli.settings_loader import SettingsError
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_event_publisher.history.files import FileSink
 from muster_event_publisher.history.registry import SinkPlan, readers_of, sinks_of

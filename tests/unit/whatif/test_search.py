@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from muster_cli import simulating
+from muster_cli import simulate
 from muster_whatif.errors import ScenarioWrong
 from muster_whatif.figures import figures
 from muster_whatif.matrix import Point, run
@@ -60,7 +60,7 @@ def test_a_goal_of_nobody_is_refused() -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     asked = {"tick_s": 0.0, "until_s": None, "keep": tmp_path, "json_file": None}
-    assert simulating.search(Source(LOADED), None, "node", "p95 wait < 60 s", **asked) == 0
+    assert simulate.search(Source(LOADED), None, "node", "p95 wait < 60 s", **asked) == 0
     out = capsys.readouterr().out
     assert "more machines of kind node" in out
     assert "reached" in out
@@ -74,5 +74,5 @@ def test_no_purchase_helps_a_task_that_fits_no_machine(capsys: pytest.CaptureFix
     )
     asked = {"tick_s": 0.0, "until_s": None, "keep": None, "json_file": None}
     source = Source("generate:tasks=5,nodes=1")
-    assert simulating.search(source, config, "node", "max wait of root.queue-1 < 1 s", **asked) == 1
+    assert simulate.search(source, config, "node", "max wait of root.queue-1 < 1 s", **asked) == 1
     assert "not even" in capsys.readouterr().out

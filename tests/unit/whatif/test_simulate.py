@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from muster_cli import simulating
+from muster_cli import simulate as simulating
 from muster_cli.errors import UsageError
 from muster_whatif import matrix
 from muster_whatif.comparison import Cell, duration, shown

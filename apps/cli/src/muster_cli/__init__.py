@@ -4,7 +4,7 @@ import gc
 import os
 
 # Modules that load leave no garbage. Collections while they load cost a tenth of a command's start; Python's own
-# threshold would make 400 of them. What serves sets its own thresholds (garbage.py).
+# threshold would make 400 of them. What serves sets its own thresholds (gc_tuning.py).
 gc.set_threshold(10_000)
 
 # gRPC's core writes to standard error past the log: a line for each connection without proper TLS, so as many as

@@ -17,9 +17,9 @@ from muster_runtime.terminal import as_seen, marked, styled, write_json_bytes
 from rich.table import Table
 from rich.text import Text
 
-from muster_cli.configuration import print_problems, read_configuration
+from muster_cli.config_apply import print_problems, read_configuration
 from muster_cli.errors import UsageError
-from muster_cli.operating import Operator, ask, console, print_json, run
+from muster_cli.operator_client import Operator, ask, console, print_json, run
 
 # A narrower terminal gets fewer columns.
 _WIDE = 140

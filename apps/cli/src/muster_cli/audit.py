@@ -24,7 +24,7 @@ from rich.table import Table
 from muster_cli.audit_flags import AuditWanted
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events import time_ns
-from muster_cli.operating import access_to, console, refusal
+from muster_cli.operator_client import access_to, console, refusal
 from muster_cli.settings import load
 
 Entry = dict[str, Any]

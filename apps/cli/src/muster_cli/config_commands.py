@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from muster_runtime.terminal import Screen
 
 from muster_cli import numbers
-from muster_cli.common import (
+from muster_cli.flags import (
     DEFAULT_GATEWAY,
     NO_ACCESS_FLAGS,
     OPERATE,
@@ -32,7 +32,8 @@ def config_check(file: InputFile) -> int:
 
     :param file: the queue configuration, or the policy file (.toml); "-": a queue configuration from standard input.
     """
-    from muster_cli import policy, queue_config
+    from muster_cli import config_check as queue_config
+    from muster_cli import policy
 
     check = policy.check if file.suffix.lower() == policy.SUFFIX else queue_config.check
     return 0 if check(file, Screen()) else 1
@@ -45,7 +46,7 @@ def config_diff(old: InputFile, new: InputFile) -> int:
     :param old: the present queue configuration.
     :param new: the new one.
     """
-    from muster_cli.queue_config import compare
+    from muster_cli.config_check import compare
 
     compare(old, new, Screen())
     return 0
@@ -69,7 +70,7 @@ def config_apply(
     :param gateway: gRPC address of a gateway.
     :param timeout_s: how long to wait for the answer.
     """
-    from muster_cli.configuration import apply
+    from muster_cli.config_apply import apply
 
     return 0 if apply(file, gateway, rm, timeout_s, Screen(), flags) else 1
 
@@ -88,6 +89,6 @@ def config_show(
     :param json: print JSON.
     :param changed: only settings that differ from their default.
     """
-    from muster_cli.show import show_settings
+    from muster_cli.config_show import show_settings
 
     return show_settings(common.settings, common.set, data_dir, as_json=json, changed=changed)

@@ -20,10 +20,10 @@ from muster_runtime import durable
 from muster_runtime.terminal import as_seen, say
 from rich.table import Table
 
-from muster_cli.common import GATEWAY_VARIABLE, HTTP_VARIABLE, OPERATE, RM_VARIABLE
 from muster_cli.context_positions import POSITIONS
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.operating import say_table
+from muster_cli.flags import GATEWAY_VARIABLE, HTTP_VARIABLE, OPERATE, RM_VARIABLE
+from muster_cli.operator_client import say_table
 
 CONTEXT_VARIABLE, FILE_VARIABLE = "MUSTER_CONTEXT", "MUSTER_CONTEXTS"
 # What a context may have: its name in the file, and the variable that it sets.

@@ -16,7 +16,7 @@ from muster_runtime.terminal import say, say_json
 from muster_cli import numbers
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events_flags import Wanted
-from muster_cli.operating import access_to, refusal
+from muster_cli.operator_client import access_to, refusal
 
 # Columns wide enough for most values; a longer value moves the rest of its line to the right.
 _COLUMNS = (("time (UTC)", 23), ("id", 8), ("what", 34), ("object", 28), ("reference", 28))

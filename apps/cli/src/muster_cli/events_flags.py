@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from muster_cli import numbers
-from muster_cli.common import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
+from muster_cli.flags import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
 
 Flags = Annotated[tuple[str, ...], Parameter(negative="")]
 

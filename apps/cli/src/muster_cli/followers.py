@@ -18,7 +18,7 @@ from muster_event_publisher.derive.rest import UsageRest
 from muster_rest.system_health import Part, ServiceCheck, ServiceFacts
 from muster_view import ViewService
 
-from muster_cli import running
+from muster_cli import service_runner
 from muster_cli.settings import MusterSettings
 
 
@@ -32,7 +32,7 @@ class Followers:
 
     view: ViewService
     publisher: PublisherService
-    parts: Sequence[running.Part]
+    parts: Sequence[service_runner.Part]
     checks: Mapping[Part, ServiceCheck]
 
 
@@ -52,11 +52,14 @@ def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
         fills_beside=True,
     )
     view.asks(publisher.asgi, publisher.damaged)
-    parts: list[running.Part] = [running.Part("view", view), running.Part("event-publisher", publisher)]
+    parts: list[service_runner.Part] = [
+        service_runner.Part("view", view),
+        service_runner.Part("event-publisher", publisher),
+    ]
     checks: dict[Part, ServiceCheck] = {Part.VIEW: view.facts, Part.PUBLISHER: publisher.service_facts}
     derive = PlainDerive(settings.derive, bus, topics, clock, is_urgent=view.is_late) if derives(settings) else None
-    parts += [running.Part("derive", derive)] if derive else []
-    parts += [running.Part("usage", usage)] if usage else []
+    parts += [service_runner.Part("derive", derive)] if derive else []
+    parts += [service_runner.Part("usage", usage)] if usage else []
     derived = [each for each in (derive, usage) if each is not None]
     if derived:
         checks[Part.USAGE] = partial(_facts_of, derived)

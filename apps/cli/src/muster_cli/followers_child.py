@@ -36,11 +36,11 @@ from muster_runtime.life import Life
 from muster_runtime.waits import in_step_s
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from muster_cli import garbage
+from muster_cli import gc_tuning
 from muster_cli.errors import ServiceDied, StartFailed
 from muster_cli.followers import Followers, followers_of
 from muster_cli.followers_front import FollowersFront
-from muster_cli.followers_pipe import (
+from muster_cli.followers_messages import (
     EVENTS_SOCKET,
     PUBLISHER_SOCKET,
     VIEW_SOCKET,
@@ -55,9 +55,9 @@ from muster_cli.followers_pipe import (
     Stop,
     Told,
 )
-from muster_cli.operations import HEALTH_TIMEOUT_S
+from muster_cli.health_app import HEALTH_TIMEOUT_S
 from muster_cli.priority import give_way
-from muster_cli.running import Opened, Part, run
+from muster_cli.service_runner import Opened, Part, run
 from muster_cli.settings import MusterSettings
 
 log = structlog.get_logger(__name__)
@@ -211,9 +211,9 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     def ready() -> None:
         teller.up()
         logs.ready()
-        garbage.settle()
-        garbage.collect_in_time()
-        garbage.collect_when_grown()
+        gc_tuning.settle()
+        gc_tuning.collect_in_time()
+        gc_tuning.collect_when_grown()
 
     running = asyncio.create_task(
         run(
@@ -280,7 +280,7 @@ def main() -> None:
 
 def run_on(end: socket.socket) -> NoReturn:
     """Runs the process, with its end of the pipe."""
-    garbage.collect_young()
+    gc_tuning.collect_young()
     run_child(end, FromParent, lambda channel: serve(channel, SystemClock()))
 
 

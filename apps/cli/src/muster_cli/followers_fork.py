@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from muster_runtime.child_process import ChildProcess
 
-from muster_cli.followers_pipe import FromFollowers
+from muster_cli.followers_messages import FromFollowers
 
 # What both processes load. (What only one needs would be the other's, too.)
 _BOTH = (

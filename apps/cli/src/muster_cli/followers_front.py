@@ -31,7 +31,7 @@ from muster_runtime.waits import in_step_s
 from starlette.types import Receive, Scope, Send
 
 from muster_cli.followers import Followers
-from muster_cli.followers_pipe import (
+from muster_cli.followers_messages import (
     LEVEL_PATH,
     OWN_PATHS,
     Forwarded,
@@ -195,7 +195,8 @@ class FollowersFront:
         """Returns the damaged parts of the log that the front end met, one sentence each."""
         return self._front.log_notes() if self._front is not None else []
 
-    # ---- the service; see :class:`muster_cli.running.Service` -------------------------------------------------------
+    # ---- the service; see :class:`muster_cli.service_runner.Service`
+    # -------------------------------------------------------
 
     async def start(self) -> None:
         """Returns at once. Start it after the followers."""

@@ -28,7 +28,7 @@ from muster_runtime.channel import Channel
 from muster_runtime.http_server import HttpServer
 from starlette.types import Message, Scope
 
-from muster_cli.followers_pipe import CloseFront, Forwarded, FromFollowers, FrontState, OpenFront, Response
+from muster_cli.followers_messages import CloseFront, Forwarded, FromFollowers, FrontState, OpenFront, Response
 
 log = structlog.get_logger(__name__)
 

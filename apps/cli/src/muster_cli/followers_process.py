@@ -49,7 +49,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from muster_cli.errors import UsageError
 from muster_cli.followers_handover import FrontHandover
-from muster_cli.followers_pipe import (
+from muster_cli.followers_messages import (
     EVENTS_SOCKET,
     LEVEL_PATH,
     OWN_PATHS,
@@ -102,7 +102,7 @@ class FollowersSilent(OSError):
 
 
 class FollowersProcess:
-    """See the module's docstring; :class:`~muster_cli.running.Service` describes the methods.
+    """See the module's docstring; :class:`~muster_cli.service_runner.Service` describes the methods.
 
     :param parts: of the followers, for the state of the whole.
     :param first: the first child, if it was started before; None: it is started here.

@@ -13,7 +13,7 @@ from muster_rest.system_health import duration, unreachable
 from muster_runtime.terminal import Screen, say, say_json
 from rich.table import Table
 
-from muster_cli.operating import say_table
+from muster_cli.operator_client import say_table
 from muster_cli.probe import opened, place_of, probe
 
 _COLOURS = {Grade.OK: "green", Grade.DEGRADED: "yellow", Grade.FAILED: "bold red"}

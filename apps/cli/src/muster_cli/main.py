@@ -18,7 +18,11 @@ from muster_si.positions import AFTER_HEADER
 
 from muster_cli import contexts, numbers
 from muster_cli.audit_flags import AuditWanted
-from muster_cli.common import (
+from muster_cli.config_commands import config_app
+from muster_cli.context_positions import POSITIONS
+from muster_cli.errors import CommandError, UsageError
+from muster_cli.events_flags import Wanted
+from muster_cli.flags import (
     DEFAULT_GATEWAY,
     DEFAULT_HTTP,
     HISTORY,
@@ -33,15 +37,11 @@ from muster_cli.common import (
     ReportFile,
     RmId,
 )
-from muster_cli.config_commands import config_app
-from muster_cli.context_positions import POSITIONS
-from muster_cli.errors import CommandError, UsageError
-from muster_cli.events_flags import Wanted
 from muster_cli.history.commands import history_app
 from muster_cli.operator_commands import admin_app, explain_app
 from muster_cli.probe import ADDRESS_VARIABLE, DEFAULT_ADDRESS, TIMEOUT_S
-from muster_cli.reach import check_reachable
-from muster_cli.what_if_commands import simulate, what_if
+from muster_cli.reachability import check_reachable
+from muster_cli.simulation_commands import simulate, what_if
 
 
 def _default(value: object) -> str | None:
@@ -97,14 +97,14 @@ def up(
     :param event_handler: what becomes of objects that informers bring (docs/external.md) [default].
     :param config_path: configuration file of the event handler, handed to it as it is.
     """
-    from muster_cli import serving
+    from muster_cli import bootstrap
 
     flags = [
         ("gateway.grpc_address", "--grpc-address", grpc_address),
         *_http(http_address),
         *_external(event_handler, config_path),
     ]
-    return serving.up(data_dir, config, common.settings, common.set, flags)
+    return bootstrap.up(data_dir, config, common.settings, common.set, flags)
 
 
 @app.command(group=RUN)
@@ -114,10 +114,10 @@ def gateway(*, grpc_address: str | None = None, http_address: str | None = None,
     :param grpc_address: where SI clients connect [127.0.0.1:9090].
     :param http_address: the REST front [127.0.0.1:9080].
     """
-    from muster_cli import serving
+    from muster_cli import bootstrap
 
     flags = [("gateway.grpc_address", "--grpc-address", grpc_address), *_http(http_address)]
-    return serving.one("gateway", common.settings, common.set, flags)
+    return bootstrap.one("gateway", common.settings, common.set, flags)
 
 
 @app.command(group=RUN)
@@ -136,10 +136,10 @@ def scheduler(
     :param event_handler: what becomes of objects that informers bring (docs/external.md) [default].
     :param config_path: configuration file of the event handler, handed to it as it is.
     """
-    from muster_cli import serving
+    from muster_cli import bootstrap
 
     flags = [("scheduler.http_address", "--http-address", http_address), *_external(event_handler, config_path)]
-    return serving.one("scheduler", common.settings, common.set, flags, config)
+    return bootstrap.one("scheduler", common.settings, common.set, flags, config)
 
 
 @app.command(group=RUN)
@@ -148,10 +148,10 @@ def view(*, http_address: str | None = None, common: Common = _COMMON) -> int:
 
     :param http_address: address of REST [127.0.0.1:9081].
     """
-    from muster_cli import serving
+    from muster_cli import bootstrap
 
     flags = [("view.http_address", "--http-address", http_address)]
-    return serving.one("view", common.settings, common.set, flags)
+    return bootstrap.one("view", common.settings, common.set, flags)
 
 
 @app.command(group=RUN)
@@ -160,10 +160,10 @@ def event_publisher(*, http_address: str | None = None, common: Common = _COMMON
 
     :param http_address: address of REST [127.0.0.1:9082].
     """
-    from muster_cli import serving
+    from muster_cli import bootstrap
 
     flags = [("publisher.http_address", "--http-address", http_address)]
-    return serving.one("event-publisher", common.settings, common.set, flags)
+    return bootstrap.one("event-publisher", common.settings, common.set, flags)
 
 
 @app.command(group=RUN)
@@ -172,10 +172,10 @@ def derive(*, http_address: str | None = None, common: Common = _COMMON) -> int:
 
     :param http_address: /metrics and /health [127.0.0.1:9084].
     """
-    from muster_cli import serving
+    from muster_cli import bootstrap
 
     flags = [("derive.http_address", "--http-address", http_address)]
-    return serving.one("derive", common.settings, common.set, flags)
+    return bootstrap.one("derive", common.settings, common.set, flags)
 
 
 @app.command(group=RUN)
@@ -370,7 +370,7 @@ def migrate(
     :param to_settings: TOML file with the settings of the new Muster.
     :param to_set: one setting of the new Muster as section.field=value; repeatable.
     """
-    from muster_cli import migrating
+    from muster_cli import migrate as migrating
 
     return migrating.migrate(data_dir, common.settings, common.set, to_data_dir, to_settings, to_set)
 
@@ -445,8 +445,8 @@ def get(
     :param interval: seconds between two readings, at least 0.1.
     :param timeout_s: how long to wait for an answer.
     """
-    from muster_cli.getting.command import Asked
-    from muster_cli.getting.command import get as show
+    from muster_cli.get.command import Asked
+    from muster_cli.get.command import get as show
 
     return show(
         Asked(kind, names, http, rm, partition, state, where, sort, columns, output, watch, interval, timeout_s, flags)
@@ -541,7 +541,7 @@ def topics_grow(partitions: numbers.Partitions, *, data_dir: Path | None = None,
     :param partitions: the new number.
     :param data_dir: the directory of `muster up`; without it the log is on Kafka.
     """
-    from muster_cli import migrating
+    from muster_cli import migrate as migrating
 
     return migrating.grow(partitions, data_dir, common.settings, common.set)
 
@@ -567,7 +567,7 @@ def _external(event_handler: str | None, config_path: Path | None) -> list[tuple
 
 def run(arguments: Sequence[str]) -> int:
     """Runs a command. Exit codes: 0 done, 1 failed, 2 invalid call."""
-    from muster_cli.composition import SettingsError
+    from muster_cli.settings_loader import SettingsError
 
     try:
         if arguments[:1] != ["context"]:  # which mends a file that cannot be read

@@ -9,8 +9,8 @@ from typing import Any, get_args, get_origin
 
 from cyclopts import App, Parameter
 
-from muster_cli.common import AccessFlags, Common
 from muster_cli.completion import commands
+from muster_cli.flags import AccessFlags, Common
 
 # Flags that many commands share have one section each.
 _SHARED = {"Access": AccessFlags, "Settings": Common}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cyclopts import App
 
-from muster_cli.common import LOOK, OPERATE, ReportFile
-from muster_cli.operating import Operator
+from muster_cli.flags import LOOK, OPERATE, ReportFile
+from muster_cli.operator_client import Operator
 
 admin_app = App(
     name="admin",
@@ -133,8 +133,8 @@ def explain_ask(
     :param partition: [default]
     :param when: instead: estimate when it will start, by simulations of the present state (docs/what-if-when.md).
     """
-    from muster_cli.explaining import explain
-    from muster_cli.explaining import when as when_it_starts
+    from muster_cli.explain_output import explain
+    from muster_cli.explain_output import when as when_it_starts
 
     if when:
         return when_it_starts(operator, application, key, partition)
@@ -148,7 +148,7 @@ def explain_application(application: str, *, partition: str = "", operator: Oper
     :param application: the application's id.
     :param partition: [default]
     """
-    from muster_cli.explaining import explain
+    from muster_cli.explain_output import explain
 
     return explain(operator, lambda admin, rm: admin.explain_application(rm, application, **operator.at(partition)))
 
@@ -160,7 +160,7 @@ def explain_queue(queue: str, *, partition: str = "", operator: Operator = _OPER
     :param queue: the queue's path, such as root.default.
     :param partition: [default]
     """
-    from muster_cli.explaining import explain
+    from muster_cli.explain_output import explain
 
     return explain(operator, lambda admin, rm: admin.explain_queue(rm, queue, **operator.at(partition)))
 
@@ -172,7 +172,7 @@ def explain_node(node: str, *, partition: str = "", operator: Operator = _OPERAT
     :param node: the node's id.
     :param partition: [default]
     """
-    from muster_cli.explaining import explain
+    from muster_cli.explain_output import explain
 
     return explain(operator, lambda admin, rm: admin.explain_node(rm, node, **operator.at(partition)))
 
@@ -185,7 +185,7 @@ def explain_preemption(name: str, key: str = "", *, partition: str = "", operato
     :param key: the allocationKey.
     :param partition: [default]
     """
-    from muster_cli.explaining import explain
+    from muster_cli.explain_output import explain
 
     application, key = (name, key) if key else ("", name)
     return explain(operator, lambda admin, rm: admin.explain_preemption(rm, application, key, **operator.at(partition)))

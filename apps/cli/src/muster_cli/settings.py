@@ -17,7 +17,7 @@ from muster_scheduler.settings import SchedulerSettings
 from muster_view.settings import ViewSettings
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from muster_cli.composition import Composed, Origin, compose, parse_assignment
+from muster_cli.settings_loader import Composed, Origin, compose, parse_assignment
 
 SETTINGS_VARIABLE = "MUSTER_SETTINGS"
 
@@ -96,7 +96,7 @@ def load(
 
     :param file: of ``--settings``; MUSTER_SETTINGS names one when it is None.
     :param assignments: ``section.field=value`` of ``--set``.
-    :param flags: the command's named flags, as :func:`muster_cli.composition.compose` takes them; they win.
+    :param flags: the command's named flags, as :func:`muster_cli.settings_loader.compose` takes them; they win.
     :param defaults: where the command's defaults differ from the models'.
     """
     given = os.environ if environment is None else environment

@@ -20,10 +20,10 @@ from rich.live import Live
 from rich.text import Text
 
 from muster_cli import health_text
-from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import CommandError
+from muster_cli.flags import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.health_text import health_lines
-from muster_cli.operating import access_to, refusal, say_table
+from muster_cli.operator_client import access_to, refusal, say_table
 from muster_cli.top_screen import Room, screen
 
 INTERVAL_MIN_S = 0.1

@@ -18,7 +18,7 @@ from muster_runtime.terminal import Screen, say
 from rich.table import Table
 
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.present_log import as_present
+from muster_cli.existing_log import as_present
 from muster_cli.settings import MusterSettings, load
 
 if TYPE_CHECKING:

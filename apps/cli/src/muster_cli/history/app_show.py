@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 from muster_cli.history import output
-from muster_cli.history.app_life import ApplicationLife
-from muster_cli.history.app_screen import screen
-from muster_cli.operating import print_json
+from muster_cli.history.app_timeline import ApplicationLife
+from muster_cli.history.app_timeline_view import screen
+from muster_cli.operator_client import print_json
 
 
 def show(life: ApplicationLife, rows: int, *, as_json: bool) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from muster_cli import numbers
-from muster_cli.common import Common
 from muster_cli.errors import UsageError
+from muster_cli.flags import Common
 from muster_cli.history.form import Form
 from muster_cli.history.source import HistoryFlags
 
@@ -40,10 +40,10 @@ def sql(
     :param limit: maximum number of rows; 0: all [100 in a table, else all].
     :param allow_files: allow the statement to read and write other files.
     """
+    from muster_cli.history.duckdb_store import opened
     from muster_cli.history.output import note
     from muster_cli.history.source import find
     from muster_cli.history.sql import answer
-    from muster_cli.history.store import opened
 
     form = _form(csv=csv, json=json)
     with opened(find(flags, common.settings, common.set), flags.rm, files_allowed=allow_files) as history:
@@ -69,11 +69,11 @@ def app(
     :param rows: maximum number of single allocations; more are combined.
     :param json: print all data as JSON.
     """
-    from muster_cli.history.app_life import read
     from muster_cli.history.app_show import show
+    from muster_cli.history.app_timeline import read
+    from muster_cli.history.duckdb_store import opened
     from muster_cli.history.output import note
     from muster_cli.history.source import find
-    from muster_cli.history.store import opened
 
     with opened(find(flags, common.settings, common.set), flags.rm) as history:
         show(read(history, application, life), rows, as_json=json)
@@ -112,9 +112,9 @@ def usage(
     :param json: print JSON with the same rows.
     """
     from muster_cli.history import plot as picture
+    from muster_cli.history.duckdb_store import opened
     from muster_cli.history.output import note
     from muster_cli.history.source import find
-    from muster_cli.history.store import opened
     from muster_cli.history.usage import Subject, read
     from muster_cli.history.usage_show import show
 
@@ -160,10 +160,10 @@ def nodes(*, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _F
 
 
 def _listed(statement: str, form: Form, flags: HistoryFlags, common: Common) -> int:
+    from muster_cli.history.duckdb_store import opened
     from muster_cli.history.output import note
     from muster_cli.history.source import find
     from muster_cli.history.sql import answer
-    from muster_cli.history.store import opened
 
     with opened(find(flags, common.settings, common.set), flags.rm) as history:
         answer(history, statement, form, None)

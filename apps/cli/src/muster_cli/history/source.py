@@ -12,9 +12,9 @@ from cyclopts import Parameter
 from muster_runtime.terminal import say
 
 from muster_cli import numbers
-from muster_cli.common import DEFAULT_HTTP, HTTP_VARIABLE
 from muster_cli.errors import UsageError
-from muster_cli.history import running
+from muster_cli.flags import DEFAULT_HTTP, HTTP_VARIABLE
+from muster_cli.history import local_instance
 
 if TYPE_CHECKING:  # loaded only for this command
     from muster_event_publisher.history.places import Place
@@ -106,7 +106,7 @@ def _of_running() -> Path:
     """Returns the data directory of the Muster that client commands reach, if it runs here. Raises UsageError."""
     address = os.environ.get(HTTP_VARIABLE, DEFAULT_HTTP)
     usual = DEFAULT_HTTP.partition("://")[2]
-    found = running.data_dir_of(address.rpartition("://")[2].rstrip("/"), usual)
+    found = local_instance.data_dir_of(address.rpartition("://")[2].rstrip("/"), usual)
     if found is None:
         raise UsageError(
             "there is nothing to read: expected --data-dir (of `muster up`), --history (Parquet files) or --http"

@@ -10,9 +10,9 @@ from muster_runtime.private_files import private_umask
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.history import output, views
+from muster_cli.history.duckdb_store import History
 from muster_cli.history.form import Form
 from muster_cli.history.output import Rows
-from muster_cli.history.store import History
 
 if TYPE_CHECKING:
     import duckdb

@@ -12,7 +12,7 @@ import numpy as np
 
 from muster_cli import numbers
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.history.store import History
+from muster_cli.history.duckdb_store import History
 
 if TYPE_CHECKING:
     import duckdb

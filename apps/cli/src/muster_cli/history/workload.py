@@ -23,7 +23,7 @@ from typing import Any
 from muster_whatif.workload import NS_PER_S, Machine, Task, Workload
 
 from muster_cli.errors import CommandError
-from muster_cli.history.store import History
+from muster_cli.history.duckdb_store import History
 
 _NODES = """
     SELECT object_id, arg_max(resource, id) FROM events

@@ -1,6 +1,6 @@
 """The circles of what has ended: references with which objects would wait for a full collection of garbage.
 
-A process that decides has no such collections (``muster_cli.garbage``). So what ends gives up what refers to it.
+A process that decides has no such collections (``muster_cli.gc_tuning``). So what ends gives up what refers to it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from muster_si.messages import REPORTED, REQUEST_CHANGED
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.history import views
-from muster_cli.history.store import History
+from muster_cli.history.duckdb_store import History
 
 if TYPE_CHECKING:
     import duckdb

@@ -11,10 +11,10 @@ from muster_client.errors import AdminFailed, AdminRefused
 from muster_runtime.terminal import Screen, marked
 
 from muster_cli import context_positions
-from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
+from muster_cli.config_check import read
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.operating import access_to, only_one, refusal
-from muster_cli.queue_config import read
+from muster_cli.flags import NO_ACCESS_FLAGS, AccessFlags
+from muster_cli.operator_client import access_to, only_one, refusal
 
 # Greatest number of changes in an answer (proto/muster/v1/admin.proto).
 CHANGES_TOLD_MAX = 1000

@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from muster_runtime.terminal import Screen, is_terminal, say, say_json
 
 from muster_cli import context_positions, numbers
-from muster_cli.common import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.reach import check_reachable
+from muster_cli.flags import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, GatewayAddress, RmId
+from muster_cli.reachability import check_reachable
 
 if TYPE_CHECKING:  # every command loads these flags, but few call a gateway
     from muster_client.access import Access

@@ -9,8 +9,8 @@ from pathlib import Path
 from muster_runtime.terminal import Screen, as_seen, is_terminal, say_json
 from rich.table import Table
 
-from muster_cli.composition import Origin
 from muster_cli.settings import embedded_defaults, load
+from muster_cli.settings_loader import Origin
 
 _PIPED_WIDTH = 200  # a file has no edge; wide enough for a description beside its value
 

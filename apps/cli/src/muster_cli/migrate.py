@@ -34,7 +34,7 @@ from muster_runtime.terminal import say
 
 from muster_cli import backup
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.present_log import partitions_of
+from muster_cli.existing_log import partitions_of
 from muster_cli.settings import HISTORY_DIR, MusterSettings, embedded_defaults, load
 from muster_cli.topics import checked_log, unchanged
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.getting.rest import Rest
+from muster_cli.get.rest_client import Rest
 
 Item = dict[str, Any]
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from muster_cli import numbers
 from muster_cli.errors import UsageError
-from muster_cli.getting.kinds import Column, Item, Value
+from muster_cli.get.resource_kinds import Column, Item, Value
 
 _CONDITION = re.compile(r"(?P<column>[^=!<>]+?)\s*(?P<how>!=|>=|<=|=|<|>)\s*(?P<wanted>.*)", re.DOTALL)
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {

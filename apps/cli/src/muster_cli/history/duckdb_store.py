@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster_cli.errors import CommandError
-from muster_cli.history import tail as tails
+from muster_cli.history import unexported_events as tails
 from muster_cli.history import views
 from muster_cli.history.source import Source
 

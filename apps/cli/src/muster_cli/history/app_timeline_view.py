@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from muster_cli.history import views
-from muster_cli.history.app_life import Allocation, ApplicationLife, Ask
-from muster_cli.history.bars import Axis
+from muster_cli.history.app_timeline import Allocation, ApplicationLife, Ask
 from muster_cli.history.output import shown_resource, shown_seconds, shown_time, time_unit
+from muster_cli.history.time_axis import Axis
 
 _KEY_CELLS = 32
 _BAR_CELLS_MIN = 12

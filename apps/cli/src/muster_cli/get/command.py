@@ -12,14 +12,14 @@ from muster_runtime.terminal import Screen, as_seen, is_terminal, say, say_json
 from rich.live import Live
 from rich.table import Table
 
-from muster_cli.common import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.errors import UsageError
-from muster_cli.getting.ended import KINDS as ENDED_KINDS
-from muster_cli.getting.ended import ended, without_present
-from muster_cli.getting.kinds import APPLICATION_STATES, BY_NAME, Column, Item, Kind
-from muster_cli.getting.rest import Rest
-from muster_cli.getting.rows import column_of, condition, sort
-from muster_cli.operating import check_call, say_table
+from muster_cli.flags import NO_ACCESS_FLAGS, AccessFlags
+from muster_cli.get.ended import KINDS as ENDED_KINDS
+from muster_cli.get.ended import ended, without_present
+from muster_cli.get.resource_kinds import APPLICATION_STATES, BY_NAME, Column, Item, Kind
+from muster_cli.get.rest_client import Rest
+from muster_cli.get.row_filters import column_of, condition, sort
+from muster_cli.operator_client import check_call, say_table
 
 
 @dataclass(frozen=True, slots=True)

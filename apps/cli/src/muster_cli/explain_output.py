@@ -12,7 +12,7 @@ from muster_client.admin import AdminClient, Explanation
 from muster_runtime.terminal import as_seen
 from rich.table import Table
 
-from muster_cli.operating import Operator, ask, console, print_json
+from muster_cli.operator_client import Operator, ask, console, print_json
 
 # Of an application or queue: reason → number of asks.
 _COUNTS = ("counts", "asks")

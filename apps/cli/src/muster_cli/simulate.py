@@ -22,7 +22,7 @@ from muster_whatif.workload import Workload
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from muster_cli import queue_config
+from muster_cli import config_check
 from muster_cli.errors import UsageError
 
 AS_IS = "as it is"
@@ -142,7 +142,7 @@ def search(
 def _scenarios(workload: Workload, configs: Sequence[Path], changes: Sequence[str]) -> list[Scenario]:
     """The workload's own configuration and the given ones, each with the machines as they are and with each change."""
     texts = [(AS_IS, workload.config)] if workload.config else []
-    texts += [(file.stem if file != Path("-") else "stdin", queue_config.read(file)) for file in configs]
+    texts += [(file.stem if file != Path("-") else "stdin", config_check.read(file)) for file in configs]
     if not texts:
         raise UsageError("--config: the trace comes without a queue configuration, so at least one is needed")
     named: list[Scenario] = []

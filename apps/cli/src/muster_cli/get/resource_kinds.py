@@ -12,7 +12,7 @@ from typing import Any
 from muster_core.model.quotas import QuotaKind
 from muster_si.constants import CPU, MEMORY
 
-from muster_cli.getting.rest import Rest, quoted
+from muster_cli.get.rest_client import Rest, quoted
 from muster_cli.top_screen import amount, duration
 
 Item = dict[str, Any]

@@ -14,7 +14,7 @@ from muster_client.access import Access
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.probe import opened
-from muster_cli.reach import check_reachable, no_answer
+from muster_cli.reachability import check_reachable, no_answer
 
 NO_QUERY: Mapping[str, str] = MappingProxyType({})
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from muster_whatif import sources
 from muster_whatif.workloads import saved
 
-from muster_cli import simulating
+from muster_cli import simulate
+from muster_cli.config_check import refuse_if_wrong
 from muster_cli.errors import UsageError
+from muster_cli.history.duckdb_store import opened
 from muster_cli.history.source import Source
-from muster_cli.history.store import opened
 from muster_cli.history.workload import read
-from muster_cli.queue_config import refuse_if_wrong
 
 
 def what_if(
@@ -42,7 +42,7 @@ def what_if(
     with tempfile.TemporaryDirectory() as folder:
         file = save or Path(folder) / f"history{sources.SAVED}"
         saved.write(recorded.workload, file)
-        return simulating.simulate(
+        return simulate.simulate(
             sources.Source(str(file)),
             files,
             changes,

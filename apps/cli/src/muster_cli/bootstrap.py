@@ -39,14 +39,14 @@ from muster_runtime.private_files import make_private_directory, private_umask
 from muster_runtime.supervisor import READY, notify
 from muster_runtime.terminal import Screen, marked
 
-from muster_cli import addresses, garbage, operations, queue_config
-from muster_cli.composition import Composed
+from muster_cli import addresses, config_check, gc_tuning, health_app
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
-from muster_cli.followers_pipe import socket_directory
-from muster_cli.present_log import as_present
+from muster_cli.existing_log import as_present
+from muster_cli.followers_messages import socket_directory
 from muster_cli.priority import give_way
-from muster_cli.running import Opened, Part, run, signals
+from muster_cli.service_runner import Opened, Part, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
+from muster_cli.settings_loader import Composed
 
 if TYPE_CHECKING:
     from muster_gateway.events_proxy import EventsDoor
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from muster_gateway.service import Gateway
     from muster_runtime.child_process import ChildProcess
 
-    from muster_cli.followers_pipe import FromFollowers
+    from muster_cli.followers_messages import FromFollowers
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ class Plan(NamedTuple):
 
     opened: list[Opened]
     parts: list[Part]
-    checks: list[operations.HealthCheck]
+    checks: list[health_app.HealthCheck]
 
 
 Build = Callable[[MusterSettings, Log, Clock], Plan]
@@ -277,20 +277,20 @@ def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 def _operations(
     name: str,
     address: str,
-    problems: operations.ProblemCheck,
-    healthy: operations.HealthCheck,
-    facts: operations.Facts | None = None,
+    problems: health_app.ProblemCheck,
+    healthy: health_app.HealthCheck,
+    facts: health_app.Facts | None = None,
 ) -> list[Opened]:
     """Returns the ``/health`` and ``/metrics`` server of a service without HTTP of its own, if it has an address."""
     if not address:
         return []
     addresses.check_free(f"{name}.http_address", address)
     server = HttpServer(
-        operations.operations_app(
+        health_app.operations_app(
             {name: problems}, healthy={name: healthy}, facts={} if facts is None else {name: facts}
         ),
         address,
-        operations.STOP_TIMEOUT_S,
+        health_app.STOP_TIMEOUT_S,
         programs_only=True,
     )
     return [Opened("http", server.start, server.stop)]
@@ -461,15 +461,15 @@ def _take_files() -> None:
 
 def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], None]) -> int:
     logs.configure(settings.process.log_level, settings.process.log_format, brief_start=True)
-    garbage.collect_young()
+    gc_tuning.collect_young()
     sys.setswitchinterval(_SWITCH_S)
     _take_files()
 
     def ready(plan: Plan) -> None:
-        garbage.settle()
-        garbage.collect_in_time()
+        gc_tuning.settle()
+        gc_tuning.collect_in_time()
         if any(part.name in _FOLLOWERS for part in plan.parts):
-            garbage.collect_when_grown()
+            gc_tuning.collect_when_grown()
         on_ready(plan)
         logs.ready()
         notify(READY)
@@ -560,5 +560,5 @@ def _queue_config(config: Path | None) -> Flags:
     """Checks a queue configuration before anything starts, so that the caller sees its errors at once."""
     if config is None:
         return []
-    queue_config.refuse_if_wrong(config)
+    config_check.refuse_if_wrong(config)
     return [("scheduler.default_queue_config", "--config", config.absolute())]

@@ -8,8 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from muster_cli import numbers
-from muster_cli.common import Common, ReportFile
 from muster_cli.errors import UsageError
+from muster_cli.flags import Common, ReportFile
 from muster_cli.history.source import HistoryFlags
 from muster_cli.history.source import find as find_history
 
@@ -64,7 +64,7 @@ def simulate(
     """
     from muster_whatif.sources import Source
 
-    from muster_cli import simulating
+    from muster_cli import simulate as simulating
 
     if bool(search) != bool(goal):
         raise UsageError("--search and --goal belong together")
@@ -110,7 +110,7 @@ def what_if(
     :param json: also write the figures there, as JSON; "-": to standard output, instead of the table.
     :param html: also write a report there, one HTML file.
     """
-    from muster_cli.history.playing import what_if as played
+    from muster_cli.history.what_if import what_if as played
 
     source = find_history(flags, common.settings, common.set)
     return played(

@@ -40,8 +40,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from loop_steps import LoopSteps, measured_steps  # noqa: E402
 from muster_bus.clock import SystemClock  # noqa: E402
-from muster_bus.engines import make_log  # noqa: E402
 from muster_bus.log import Log, LogWriter, OutRecord  # noqa: E402
+from muster_bus.log_factory import make_log  # noqa: E402
 from muster_bus.settings import LogSettings  # noqa: E402
 from muster_bus.topics import Topics  # noqa: E402
 from muster_cli import gc_tuning  # noqa: E402

@@ -30,8 +30,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import httpx  # noqa: E402
 import servers  # noqa: E402
 from muster_bus.clock import SystemClock  # noqa: E402
-from muster_bus.engines import make_log  # noqa: E402
 from muster_bus.log import Log, Record  # noqa: E402
+from muster_bus.log_factory import make_log  # noqa: E402
 from muster_bus.settings import LogSettings  # noqa: E402
 from muster_bus.topics import EVENT_KINDS, Topics  # noqa: E402
 from muster_event_publisher.derive.batches import PartitionDeriver  # noqa: E402

@@ -30,7 +30,7 @@ from typing import Any
 
 import structlog
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_cli import gc_tuning

@@ -33,7 +33,7 @@ _TIMED = (
     ("muster_bus.backends.sqlite_handles", "SqliteOwner", "_unit", "log: commit"),
     ("muster_bus.backends.sqlite", "SqliteLog", "submit", "log: hand-over to the writer"),
     ("muster_bus.backends.sqlite", "SqliteLog", "_settle", "log: publishing"),
-    ("muster_bus.pipe.serving", "LogServer", "_tell", "log: news for followers"),
+    ("muster_bus.pipe.log_server", "LogServer", "_tell", "log: news for followers"),
     ("muster_bus.partition_worker", "_Life", "_decide", "machine"),
     ("muster_scheduler.ingest", "", "read_allocations", "machine: ingest"),
     ("muster_core.scheduler", "SchedulerCore", "apply", "core: apply"),

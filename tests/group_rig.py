@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log, LogWriter, OutRecord
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb

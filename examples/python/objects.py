@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 
 TOPIC = "si.state.v1"

@@ -18,8 +18,8 @@ import asyncpg
 import httpx
 from history_files import rows_of
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import OutRecord
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING
 from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource

@@ -17,8 +17,8 @@ import pytest
 from chaos.harness import assert_counted_through, event_ids, folded_state, response_sequences
 from chaos.killed_in_steps import RM_ID
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from waiting import eventually

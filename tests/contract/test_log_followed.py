@@ -11,9 +11,9 @@ import pytest
 from contract.log_contract import LogContract
 from contract.test_log_sqlite import SqliteBench
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.pipe.following import FollowedLog
+from muster_bus.pipe.child_log import FollowedLog
+from muster_bus.pipe.log_server import LogServer
 from muster_bus.pipe.messages import FromChild, FromLog
-from muster_bus.pipe.serving import LogServer
 from muster_bus.settings import LogSettings
 from muster_runtime.channel import Channel
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from contract.log_contract import LogContract
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.backends.sqlite_units import Allowance
+from muster_bus.backends.sqlite_work_items import Allowance
 from muster_bus.clock import SystemClock
 from muster_bus.settings import LogSettings
 

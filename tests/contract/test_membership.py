@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from integration.takeover_rig import kafka_settings, started
 from muster_bus.backends.kafka import KafkaLog
-from muster_bus.backends.kafka_group import KafkaMembership
+from muster_bus.backends.kafka_membership import KafkaMembership
 from muster_bus.backends.memory import MemoryStore
 from muster_bus.backends.memory_group import MemoryGroups, MemoryMembership, SharedMemoryLog
 from muster_bus.clock import SystemClock

@@ -26,7 +26,7 @@ PUT_TOGETHER = {"REQUIRED_NODE_TAG", "K8S_CREATION_TIME_TAG", "APP_CREATION_TIME
 ALLOWED = {
     # the log, the sessions and the history that are kept in memory; headings
     "memory": {
-        "libs/bus/src/muster_bus/engines.py",
+        "libs/bus/src/muster_bus/log_factory.py",
         "libs/bus/src/muster_bus/settings.py",
         "libs/bus/src/muster_bus/backends/memory.py",
         "apps/cli/src/muster_cli/migrate.py",

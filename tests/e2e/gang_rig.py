@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import httpx
 from muster_bus.clock import NO_ANCHOR, Anchor, SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log
+from muster_bus.log_factory import make_log
 from muster_bus.topics import Topics
 from muster_cli.bootstrap import _everything
 from muster_cli.settings import embedded_defaults, load

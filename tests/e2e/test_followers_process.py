@@ -19,7 +19,7 @@ from chaos.harness import Deployment, embedded
 from contract.log_contract import all_of
 from history_files import rows_of
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.topics import HEADER_EVENT_ID
 from muster_cli.followers_messages import socket_directory
 from muster_client import EventsClient, Place, RmClient

@@ -19,7 +19,7 @@ from frozen.furnish import CURRENT, PREVIOUS
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import MessageToDict
 from integration.gateway_rig import Channel
-from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.topics import Topics, parse_state_key
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2

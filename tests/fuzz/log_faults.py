@@ -23,9 +23,9 @@ from typing import Any
 
 import structlog
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.backends.sqlite_file import LogFile
-from muster_bus.backends.sqlite_format import PAGE_BYTES, mark_of
+from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.backends.sqlite_mark import write_mark
+from muster_bus.backends.sqlite_schema import PAGE_BYTES, mark_of
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogError
 from muster_bus.settings import LogSettings

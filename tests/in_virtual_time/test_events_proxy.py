@@ -17,7 +17,7 @@ from in_virtual_time.test_events_grpc import Watching
 from integration.events_apart import Apart, apart
 from integration.gateway_rig import rig
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings

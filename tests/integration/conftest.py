@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from integration.gateway_rig import Rig, rig
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 
 

@@ -14,8 +14,8 @@ import structlog
 from aiokafka import AIOKafkaProducer
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log, Record
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import EVENT_KINDS, Topics
 from muster_event_publisher.derive.faust_app import FaustDerive

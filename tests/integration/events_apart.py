@@ -10,8 +10,8 @@ from typing import Any
 from in_virtual_time.test_events_grpc import Watching
 from integration.gateway_rig import Rig, rig
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings

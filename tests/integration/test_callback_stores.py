@@ -14,7 +14,7 @@ import grpc
 import pytest
 from integration.gateway_rig import Rig, rig
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions

@@ -25,8 +25,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from integration.deriving_rig import abort, assert_fan_out, assert_usage, read_all, until_fanned_out, until_ns
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log, Record
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_event_publisher.derive.rest import UsageRest

@@ -16,8 +16,8 @@ import pytest
 from history_files import rows_of
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_event_publisher.app import PublisherService
@@ -36,7 +36,7 @@ VICTIM = """
 import asyncio, sys
 from pathlib import Path
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings

@@ -32,7 +32,7 @@ from integration.deriving_rig import (
     until_ns,
 )
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings

@@ -20,7 +20,7 @@ import pytest
 from integration.gateway_rig import FakeScheduler
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_cli.followers_process import FollowersProcess
 from muster_cli.settings import embedded_defaults, load
 from muster_client import RmClient

@@ -13,7 +13,7 @@ import pytest
 from hanging import can_hang, hang
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_cli.errors import UsageError
 from muster_cli.followers_messages import socket_directory
 from muster_cli.followers_process import FollowersFailed, FollowersProcess, FollowersSilent

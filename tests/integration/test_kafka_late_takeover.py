@@ -17,8 +17,8 @@ from aiokafka.errors import IllegalOperation
 from contract.log_contract import all_of, values
 from integration.takeover_rig import answer, kafka_settings, started, with_requests
 from muster_bus.backends.kafka import KafkaLog
-from muster_bus.backends.kafka_offsets import stable_offset
 from muster_bus.backends.kafka_owner import KafkaOwner
+from muster_bus.backends.kafka_stable_offset import stable_offset
 from muster_bus.errors import Fenced
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings

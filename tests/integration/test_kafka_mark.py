@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 from muster_bus.backends.kafka import KafkaLog
-from muster_bus.backends.kafka_copy import delete_topics
+from muster_bus.backends.kafka_copy_target import delete_topics
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogBehind
 from muster_bus.log import OutRecord

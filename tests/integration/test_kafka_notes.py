@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from muster_bus.backends.kafka import KafkaLog
-from muster_bus.backends.kafka_copy import delete_topics
+from muster_bus.backends.kafka_copy_target import delete_topics
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged
 from muster_bus.log import OutRecord, Record

@@ -11,13 +11,13 @@ from uuid import uuid4
 import pytest
 from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
-from muster_bus.backends.sqlite_copy import SqliteTarget
+from muster_bus.backends.sqlite_copy_target import SqliteTarget
 from muster_bus.clock import SystemClock
 from muster_bus.copying.copier import copy, home_of, main_topics
 from muster_bus.copying.target import CopyTarget
-from muster_bus.engines import make_log
 from muster_bus.errors import LogBehind, LogUnavailable, SourceMoved, TargetNotEmpty, TargetTooSmall, TopicMismatch
 from muster_bus.log import Log, OutRecord, Record
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics, state_key
 
@@ -186,14 +186,14 @@ async def copy_with_interruptions(source: Log, topics: Topics, settings: LogSett
 def _target(settings: LogSettings) -> CopyTarget:
     if settings.backend == "sqlite":
         return SqliteTarget(settings, SystemClock())
-    from muster_bus.backends.kafka_copy import KafkaTarget
+    from muster_bus.backends.kafka_copy_target import KafkaTarget
 
     return KafkaTarget(settings, SystemClock())
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster_bus.copying.merging._BATCH_RECORDS", 20)
+    monkeypatch.setattr("muster_bus.copying.merged_reader._BATCH_RECORDS", 20)
 
 
 @pytest.mark.parametrize("seed", range(6))

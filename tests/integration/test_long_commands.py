@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from loop_steps import measured_steps
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_cli import gc_tuning
 

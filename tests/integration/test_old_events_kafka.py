@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_event_publisher import metrics
 from muster_event_publisher.app import PublisherService

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_cli.existing_log import as_present
 from muster_cli.main import run

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from integration.gateway_rig import Channel, Stream
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.memory import MemorySessions

@@ -13,8 +13,8 @@ from pathlib import Path
 import grpc
 import pytest
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_client import Callbacks, RmClient, application, ask, node

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from integration.gateway_rig import PATIENCE_S, Channel
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_gateway.rm_life import RmState

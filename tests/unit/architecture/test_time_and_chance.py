@@ -94,7 +94,7 @@ EXEMPT: Mapping[str, Exempt] = {
     # Threads and processes beside an event loop.
     f"{_BUS}/backends/sqlite_commits.py": _exempt("the writer's thread", "time.monotonic"),
     f"{_BUS}/backends/sqlite_maintenance.py": _exempt("the thread of maintenance", "time.monotonic"),
-    f"{_BUS}/backends/sqlite_format.py": _exempt("the id of a log's file, made once", "secrets.token_hex"),
+    f"{_BUS}/backends/sqlite_schema.py": _exempt("the id of a log's file, made once", "secrets.token_hex"),
     f"{_BUS}/backends/kafka_reader.py": _exempt("compares what Kafka's client stamped with this", "time.time"),
     f"{_RUNTIME}/liveness.py": _exempt("watches this process", _USAGE),
     f"{_RUNTIME}/child_process.py": _exempt("watches a process", "muster_runtime.processor_time.usage_of"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from contract.test_log_followed import Followed
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged
 from muster_bus.log import Log, OutRecord

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from contract.test_log_followed import Followed
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.clock import SystemClock
 from muster_bus.errors import BadRecord, Fenced, LogClosed, TransactionFailed, TransactionTimeout
 from muster_bus.log import Log, LogReader, OutRecord, Record
-from muster_bus.pipe import serving
-from muster_bus.pipe.following import FollowedLog
+from muster_bus.pipe import log_server
+from muster_bus.pipe.child_log import FollowedLog
+from muster_bus.pipe.log_server import LogServer
 from muster_bus.pipe.messages import Append, AskSeen, FromLog, Moved, NewRecord, Seen, Settled, error_of, failure_of
-from muster_bus.pipe.serving import LogServer
 from muster_bus.settings import LogSettings
 
 WITHIN_S = 60.0
@@ -168,7 +168,7 @@ async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(
 async def test_frames_have_a_distance_and_a_question_gets_the_rest_before(
     owned: SqliteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_PAUSE_S", 600.0)
+    monkeypatch.setattr(log_server, "_PAUSE_S", 600.0)
     topic = owned.settings.topics().events
     both = Followed(owned)
     log = await both.start()
@@ -188,8 +188,8 @@ async def test_frames_have_a_distance_and_a_question_gets_the_rest_before(
 async def test_a_question_does_not_wait_for_ever_for_a_busy_child(
     owned: SqliteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_PAUSE_S", 600.0)
-    monkeypatch.setattr(serving, "_SEEN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(log_server, "_PAUSE_S", 600.0)
+    monkeypatch.setattr(log_server, "_SEEN_TIMEOUT_S", 0.01)
     topic = owned.settings.topics().events
     sent: list[FromLog] = []
     server = LogServer(owned, await owned.writer("child"), sent.append, lambda: 0, lambda _: None)
@@ -201,7 +201,7 @@ async def test_a_question_does_not_wait_for_ever_for_a_busy_child(
         await server.told()
         kinds = [type(message) for message in sent]
         assert kinds == [Moved, AskSeen, AskSeen]
-        monkeypatch.setattr(serving, "_SEEN_TIMEOUT_S", 600.0)
+        monkeypatch.setattr(log_server, "_SEEN_TIMEOUT_S", 600.0)
         asking = [asyncio.create_task(server.told()) for _ in range(3)]
         await asyncio.sleep(0)
         question = sent[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster_bus.backends.kafka_copies import Shortage, shortage
+from muster_bus.backends.kafka_replication import Shortage, shortage
 
 
 def topic(name: str, *in_sync: int) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from aiokafka import errors
-from muster_bus.backends import kafka_offsets
+from muster_bus.backends import kafka_stable_offset
 from muster_bus.backends.kafka import KafkaLog
-from muster_bus.backends.kafka_offsets import stable_offset
+from muster_bus.backends.kafka_stable_offset import stable_offset
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogUnavailable
 from muster_bus.settings import LogSettings
@@ -22,7 +22,7 @@ def answer(error: int = 0, *, offset: int = 7, partition_error: int = 0, topic: 
     """An answer as a broker encodes it; with an error as a whole it holds no topics."""
     partitions = [(0, offset, -1, "", partition_error, {})]
     topics = [] if error else [(topic, partitions, {})]
-    return bytes(kafka_offsets._StableOffsetsResponse.SCHEMA.encode((0, topics, error, {})))
+    return bytes(kafka_stable_offset._StableOffsetsResponse.SCHEMA.encode((0, topics, error, {})))
 
 
 class Coordinator:
@@ -43,7 +43,7 @@ class Coordinator:
         given = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(given, errors.KafkaError):
             raise given
-        return kafka_offsets._StableOffsetsResponse.decode(given)
+        return kafka_stable_offset._StableOffsetsResponse.decode(given)
 
 
 async def ask(*answers: Answer) -> tuple[int | None, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from muster_bus.backends.kafka_link import stop
+from muster_bus.backends.kafka_connection import stop
 
 
 async def test_a_cancellation_that_a_client_hands_on_is_not_ours() -> None:

@@ -13,12 +13,12 @@ import pytest
 from manual_clock import ManualClock
 from muster_bus.clock import SystemClock
 from muster_bus.contention import Work
-from muster_bus.engines import make_log
 from muster_bus.errors import Fenced, LogUnavailable, MachineFailed
 from muster_bus.log import Log, OutRecord, Record
-from muster_bus.machine import Machine
+from muster_bus.log_factory import make_log
 from muster_bus.partition_worker import PartitionWorker
 from muster_bus.settings import LogSettings
+from muster_bus.state_machine import Machine
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from muster_bus.worker_progress import WorkerState
 from muster_bus.worker_settings import WorkerSettings

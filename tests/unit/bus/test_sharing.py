@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from muster_bus.backends.kafka_group import decode_claim, decode_share, encode_claim, encode_share
-from muster_bus.sharing import Claim, Share, share_out
+from muster_bus.backends.kafka_membership import decode_claim, decode_share, encode_claim, encode_share
+from muster_bus.partition_assignment import Claim, Share, share_out
 
 
 def claims_after(shares: dict[str, Share], generation: int, *, warm: bool = True, limit: int = 99) -> list[Claim]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from manual_clock import ManualClock
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.log import Log
+from muster_bus.log_factory import make_log
 from muster_bus.metrics import Metric
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics, event_id_of, parse_state_key, state_key, state_key_in

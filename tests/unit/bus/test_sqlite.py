@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from manual_clock import ManualClock
 from muster_bus.backends import blocks
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.backends.sqlite_format import SCHEMA_VERSION
-from muster_bus.backends.sqlite_units import Allowance
+from muster_bus.backends.sqlite_schema import SCHEMA_VERSION
+from muster_bus.backends.sqlite_work_items import Allowance
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged, LogError, LogIncompatible, LogUnavailable, OffsetGone, TopicMismatch
 from muster_bus.log import OutRecord, Record

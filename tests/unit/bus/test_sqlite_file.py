@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.clock import SystemClock
 from muster_bus.errors import BadRecord, LogIncompatible, LogUnavailable, OffsetGone
 from muster_bus.log import OutRecord, Record

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.backends.sqlite_units import LARGE_RECORDS
+from muster_bus.backends.sqlite_work_items import LARGE_RECORDS
 from muster_bus.backends.tail import PartitionTail, TailPart
 from muster_bus.clock import SystemClock
 from muster_bus.log import OutRecord, Record

@@ -13,7 +13,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.errors import BadRecord, LogClosed, LogError, LogUnavailable, OffsetGone, RecordTooLarge
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.pipe.messages import Append, NewRecord, Settled, error_of, failure_of
-from muster_bus.pipe.writing import PipeWriter
+from muster_bus.pipe.pipe_appends import PipeWriter
 from muster_bus.topics import Topics, state_key
 from muster_informers.child import PipeLog
 from muster_informers.log_end import LogEnd

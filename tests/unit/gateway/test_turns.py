@@ -9,8 +9,8 @@ import pytest
 from admitting import admit
 from muster_bus.clock import SystemClock
 from muster_bus.contention import Work
-from muster_bus.engines import make_log
 from muster_bus.log import OutRecord
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_client import ask
 from muster_gateway import response_reader

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from muster_bus.backends.rules import size_of
+from muster_bus.backends.record_limits import size_of
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, parse_state_key
 from muster_event_publisher import metrics

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from muster_bus.backends.reading import Changing
+from muster_bus.backends.read_ahead import Changing
 from muster_core.external.errors import CursorExpired
 from muster_gateway.access.calls import Calls
 from muster_informers.sources.snapshot import differences

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.errors import LogDamaged, LogError
 from muster_client.access import Access
 from muster_client.admin import AdminClient

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from muster_bus.backends.sqlite_backup import Verified, copy_database, verify_database, verify_log
-from muster_bus.backends.sqlite_format import lock
 from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
+from muster_bus.backends.sqlite_schema import lock
 from muster_bus.errors import LogBehind, LogError, LogUnavailable
 from muster_bus.log_mark import LogMark, check
 from muster_runtime import durable

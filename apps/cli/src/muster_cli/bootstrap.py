@@ -21,9 +21,9 @@ import structlog
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_mark import read_mark
 from muster_bus.clock import Anchor, Clock, SystemClock
-from muster_bus.engines import make_log
 from muster_bus.errors import BusError, LogBehind, LogDamaged, LogUnavailable
 from muster_bus.log import Log
+from muster_bus.log_factory import make_log
 from muster_bus.membership import GroupLog
 from muster_core.external.errors import NotSynced
 from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.clock import Clock
 from muster_bus.errors import LogError, LogUnavailable
 from muster_bus.settings import LogSettings
@@ -20,7 +20,7 @@ async def partitions_of(settings: LogSettings, clock: Clock) -> int:
     """Returns the number of partitions of an existing log; 0: there is none. Raises LogError."""
     topic = settings.topics().requests
     if settings.backend == "kafka":
-        from muster_bus.backends.kafka_copy import KafkaTopics
+        from muster_bus.backends.kafka_copy_target import KafkaTopics
 
         until_s = clock.monotonic() + settings.kafka_start_timeout_s
         while True:

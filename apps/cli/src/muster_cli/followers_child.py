@@ -2,7 +2,7 @@
 
 The followers (the view, the event publisher with its exports, usage) need as much time for a decision as the decision
 itself, and a Python process does one thing at a time. So they have a process of their own. It has the same parts, over
-a log whose file it reads itself (``muster_bus.pipe.following``). The followers answer on Unix sockets in a directory
+a log whose file it reads itself (``muster_bus.pipe.child_log``). The followers answer on Unix sockets in a directory
 that only this user can enter. All callers come through the gateway, which identifies them, or through the gateway's
 HTTP front, which is in this process (``followers_front.py``), so that no flood of requests delays a decision.
 
@@ -22,7 +22,7 @@ import structlog
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogDamaged
 from muster_bus.pipe import messages as of_log
-from muster_bus.pipe.following import FollowedLog
+from muster_bus.pipe.child_log import FollowedLog
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_event_publisher.grpc_events import EventsDoor
 from muster_rest.system_health import ServiceCheck, ServiceFacts

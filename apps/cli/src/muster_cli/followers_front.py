@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from muster_bus.clock import Clock, day_ns
 from muster_bus.errors import BusError
-from muster_bus.pipe.following import FollowedLog
+from muster_bus.pipe.child_log import FollowedLog
 from muster_gateway.errors import SettingsWrong
 from muster_gateway.front_end import FrontEnd
 from muster_gateway.http_bodies import HeldBodies, bounded

@@ -34,7 +34,7 @@ from muster_bus.clock import Anchor, Clock, SystemClock
 from muster_bus.errors import LogError
 from muster_bus.log import LogWriter
 from muster_bus.pipe import messages as of_log
-from muster_bus.pipe.serving import LogServer
+from muster_bus.pipe.log_server import LogServer
 from muster_gateway.errors import GatewayError
 from muster_gateway.events_proxy import EventsProxy
 from muster_gateway.http_front import Target, respond_error

@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster_bus.backends.sqlite_copy import SqliteTarget
+from muster_bus.backends.sqlite_copy_target import SqliteTarget
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.copying.copier import copy
 from muster_bus.copying.target import CopyTarget
@@ -167,7 +167,7 @@ async def _grow_kafka(
 ) -> bool:
     """The numbers are those of the module's docstring."""
     from muster_bus.backends.kafka import copying_topic
-    from muster_bus.backends.kafka_copy import KafkaTarget, KafkaTopics
+    from muster_bus.backends.kafka_copy_target import KafkaTarget, KafkaTopics
 
     staging = there.model_copy(update={"topic_prefix": f"{there.topic_prefix}{_STAGING}", "derived_topics": False})
     topics, staged = KafkaTopics(there, clock), KafkaTopics(staging, clock)
@@ -243,7 +243,7 @@ async def _as_it_is(settings: LogSettings, clock: Clock) -> LogSettings:
 def _target(settings: LogSettings, clock: Clock) -> CopyTarget:
     if settings.backend == "sqlite":
         return SqliteTarget(settings, clock)
-    from muster_bus.backends.kafka_copy import KafkaTarget
+    from muster_bus.backends.kafka_copy_target import KafkaTarget
 
     return KafkaTarget(settings, clock)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster_bus.clock import SystemClock
-from muster_bus.engines import make_log
 from muster_bus.errors import LogError, LogRefused, TopicMismatch
 from muster_bus.log import Log
+from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics, TopicSpec
 from muster_runtime import logs

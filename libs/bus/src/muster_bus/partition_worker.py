@@ -31,7 +31,7 @@ from muster_runtime.young_garbage import YoungGarbage
 
 from muster_bus import metrics
 from muster_bus.backends.live_keys import check_ends, check_state, live_keys_of
-from muster_bus.backends.rules import size_of
+from muster_bus.backends.record_limits import size_of
 from muster_bus.clock import Clock
 from muster_bus.contention import Contention, Work, WorkMeter
 from muster_bus.errors import (
@@ -45,9 +45,9 @@ from muster_bus.errors import (
     TransactionFailed,
 )
 from muster_bus.log import EarlyInput, Log, LogReader, OutRecord, PartitionOwner, PromptOwner, Record
-from muster_bus.machine import Machine, SteppedMachine
+from muster_bus.poison_tracker import MachineError, Suspicion, guard, kind_of, one_line
 from muster_bus.standby import Folded, Standby, close_reader, fold_all
-from muster_bus.suspicion import MachineError, Suspicion, guard, kind_of, one_line
+from muster_bus.state_machine import Machine, SteppedMachine
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from muster_bus.worker_progress import Progress, WorkerState
 from muster_bus.worker_settings import WorkerSettings

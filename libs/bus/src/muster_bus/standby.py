@@ -28,8 +28,8 @@ from muster_bus.backends.live_keys import LiveKeys, live_keys_of
 from muster_bus.clock import Clock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, LogReader, Record
-from muster_bus.machine import FollowingMachine, Machine
-from muster_bus.suspicion import MachineError, guard, one_line
+from muster_bus.poison_tracker import MachineError, guard, one_line
+from muster_bus.state_machine import FollowingMachine, Machine
 from muster_bus.topics import Topics
 from muster_bus.worker_settings import WorkerSettings
 

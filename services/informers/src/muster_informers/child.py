@@ -20,7 +20,7 @@ from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogError
 from muster_bus.log import LogReader, LogWriter, PartitionOwner, Record
 from muster_bus.pipe.messages import Append, Settled, error_of
-from muster_bus.pipe.writing import PipeWriter
+from muster_bus.pipe.pipe_appends import PipeWriter
 from muster_bus.topics import Topics
 from muster_core.external.errors import NotSynced, SettingsWrong
 from muster_runtime import logs

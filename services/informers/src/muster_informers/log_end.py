@@ -1,6 +1,6 @@
 """The scheduler's end of the pipe: appends and reads on the log for the informers' process (``pipe.py``).
 
-``muster_bus.pipe.writing`` does the appending.
+``muster_bus.pipe.pipe_appends`` does the appending.
 
 From ``si.state`` only offers of the informers' sources go through the pipe; their keys identify them.
 """
@@ -15,7 +15,7 @@ from muster_bus.clock import Clock
 from muster_bus.errors import LogError
 from muster_bus.log import Log, LogReader, LogWriter
 from muster_bus.pipe.messages import Append, failure_of
-from muster_bus.pipe.writing import Appends
+from muster_bus.pipe.pipe_appends import Appends
 from muster_runtime.channel import Channel
 
 from muster_informers.pipe import Answer, Ask, Message, ReadRecord

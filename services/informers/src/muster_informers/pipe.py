@@ -1,8 +1,8 @@
 """The messages between the scheduler and the process of its informers, over a pair of sockets.
 
 The informers' process is a child of the scheduler's (``process.py``, ``child.py``) and has no log of its own: it
-appends and reads through its parent (``muster_runtime.channel``, ``muster_bus.pipe.writing``). Secrets come over the
-pipe, too, in :class:`Begin`, so they are in no command line and no environment.
+appends and reads through its parent (``muster_runtime.channel``, ``muster_bus.pipe.pipe_appends``). Secrets come over
+the pipe, too, in :class:`Begin`, so they are in no command line and no environment.
 
 =========  =========  ==================================================================
 from       message    says

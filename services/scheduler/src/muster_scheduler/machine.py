@@ -82,7 +82,7 @@ _PART = 1024
 
 
 class SchedulerMachine:
-    """Implements :class:`muster_bus.machine.Machine`.
+    """Implements :class:`muster_bus.state_machine.Machine`.
 
     :param new_uuid: returns a new InstanceUUID (the core gets ids as arguments).
     :param configurations: finds the text for RMs that register with an empty configuration; a text is the default.

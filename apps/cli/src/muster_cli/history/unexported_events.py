@@ -85,7 +85,7 @@ def from_log(path: Path, topic: str, exported: Exported) -> Tail:
     A partition is exported in order, so everything before an exported event is exported, too. Raises CommandError if
     the log cannot be read.
     """
-    from muster_bus.backends.sqlite_file import LogFile
+    from muster_bus.backends.sqlite_file_reader import LogFile
     from muster_bus.errors import BusError, LogDamaged
 
     tail = Tail()

@@ -25,10 +25,10 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from muster_runtime.stores import StoreFileUnusable
 
+from muster_bus.backends.kafka_connection import KafkaLink, stop
 from muster_bus.backends.kafka_ends import topic_id_of
-from muster_bus.backends.kafka_group import KafkaMembership
-from muster_bus.backends.kafka_link import KafkaLink, stop
 from muster_bus.backends.kafka_mark import KafkaMarks
+from muster_bus.backends.kafka_membership import KafkaMembership
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES, KafkaOwner
 from muster_bus.backends.kafka_reader import KafkaReader
 from muster_bus.backends.kafka_writer import KafkaWriter

@@ -10,7 +10,7 @@ import asyncio
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop
+from muster_bus.backends.kafka_connection import RETRY_MS, KafkaLink, stop
 from muster_bus.log_mark import LogMark
 
 

@@ -23,7 +23,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from muster_bus.backends.breaks import Break, BreakKind
 from muster_bus.backends.kafka_ends import Present, present_ends
-from muster_bus.backends.kafka_offsets import Committed, stable_offsets
+from muster_bus.backends.kafka_stable_offset import Committed, stable_offsets
 from muster_bus.backends.live_keys import LiveKeys, LiveSum, names_of
 from muster_bus.errors import LogDamaged
 from muster_bus.topics import Topics

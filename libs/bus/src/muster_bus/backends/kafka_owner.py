@@ -13,9 +13,9 @@ from aiokafka import AIOKafkaProducer, TopicPartition, errors
 from aiokafka.client import AIOKafkaClient
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, retrieve, stop_producer, text_of
+from muster_bus.backends.kafka_connection import RETRY_MS, KafkaLink, retrieve, stop_producer, text_of
 from muster_bus.backends.kafka_notes import NotedPlaces, OwnerNotes, refuse
-from muster_bus.backends.kafka_offsets import stable_offset
+from muster_bus.backends.kafka_stable_offset import stable_offset
 from muster_bus.backends.kafka_writer import filled_batch
 from muster_bus.backends.live_keys import LiveKeys
 from muster_bus.errors import Fenced, LogClosed, LogDamaged, TransactionFailed, TransactionTimeout

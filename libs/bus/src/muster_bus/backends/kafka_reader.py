@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition, errors
 from aiokafka.protocol.offset import OffsetRequest
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop, text_of
+from muster_bus.backends.kafka_connection import RETRY_MS, KafkaLink, stop, text_of
 from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetGone
 from muster_bus.log import Record
 

@@ -12,7 +12,7 @@ import structlog
 from aiokafka import AIOKafkaProducer, errors
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import RETRY_MS, KafkaLink, stop_producer, text_of
+from muster_bus.backends.kafka_connection import RETRY_MS, KafkaLink, stop_producer, text_of
 from muster_bus.errors import BusError, LogClosed, LogError, LogUnavailable, RecordTooLarge, TooFewCopies
 from muster_bus.log import OutRecord, Record
 

@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from muster_bus import metrics
 from muster_bus.backends.memory_faults import Faults, Outcome
-from muster_bus.backends.rules import RecordRules
+from muster_bus.backends.record_limits import RecordRules
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Clock
 from muster_bus.errors import (

@@ -1,7 +1,7 @@
 """A group whose members share the partitions of a log in memory (``muster_bus.membership``). For tests and simulation.
 
-It shares out by the same rules as the group on Kafka (``sharing.py``). A member whose process ended, or that is
-silent, keeps its partitions until its session is over.
+It shares out by the same rules as the group on Kafka (``partition_assignment.py``). A member whose process ended, or
+that is silent, keeps its partitions until its session is over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.backends.memory_faults import Faults
 from muster_bus.clock import Clock
 from muster_bus.membership import Assignment, GroupTerms
-from muster_bus.sharing import Claim, Share, share_out
+from muster_bus.partition_assignment import Claim, Share, share_out
 from muster_bus.topics import TopicSpec
 
 Later = Callable[[float, Callable[[], None]], None]

@@ -32,7 +32,7 @@ from muster_runtime.private_files import make_private_database, make_private_dir
 from muster_bus import log_mark, metrics
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
-from muster_bus.backends.rules import RecordRules
+from muster_bus.backends.record_limits import RecordRules
 from muster_bus.backends.sqlite_breaks import refuse_breaks, was_written_by_older
 from muster_bus.backends.sqlite_chain import (
     Chains,
@@ -45,7 +45,12 @@ from muster_bus.backends.sqlite_chain import (
     refuse_hole,
 )
 from muster_bus.backends.sqlite_commits import Committer
-from muster_bus.backends.sqlite_format import (
+from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
+from muster_bus.backends.sqlite_maintenance import Maintenance
+from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
+from muster_bus.backends.sqlite_publishing import Publisher, Watcher
+from muster_bus.backends.sqlite_read_only import open_read_only
+from muster_bus.backends.sqlite_schema import (
     OFFSET_BITS,
     OFFSET_MASK,
     SELECT_BLOCKS,
@@ -57,12 +62,7 @@ from muster_bus.backends.sqlite_format import (
     mark_of,
     reading_error,
 )
-from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
-from muster_bus.backends.sqlite_maintenance import Maintenance
-from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
-from muster_bus.backends.sqlite_publishing import Publisher, Watcher
-from muster_bus.backends.sqlite_read_only import open_read_only
-from muster_bus.backends.sqlite_units import Allowance, Claim, Hold, Order, StoredPartition, Unit
+from muster_bus.backends.sqlite_work_items import Allowance, Claim, Hold, Order, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone, TopicMismatch

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from muster_runtime import durable
 
 from muster_bus.backends.sqlite_breaks import Gap, check, check_beside
-from muster_bus.backends.sqlite_format import is_new, mark_of
 from muster_bus.backends.sqlite_read_only import open_read_only
+from muster_bus.backends.sqlite_schema import is_new, mark_of
 from muster_bus.errors import LogIncompatible, LogUnavailable
 from muster_bus.log_mark import LogMark
 

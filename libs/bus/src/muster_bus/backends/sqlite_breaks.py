@@ -16,8 +16,8 @@ from muster_bus.backends import blocks
 from muster_bus.backends.blocks import DIGEST_MASK, Block
 from muster_bus.backends.breaks import Break, BreakKind, RecordNumbers, time_text
 from muster_bus.backends.sqlite_chain import is_chained, is_compacted
-from muster_bus.backends.sqlite_format import OFFSET_BITS, OFFSET_MASK, block_columns
 from muster_bus.backends.sqlite_mark import mark_path, read_mark
+from muster_bus.backends.sqlite_schema import OFFSET_BITS, OFFSET_MASK, block_columns
 from muster_bus.backends.sqlite_wal import unread_commits
 from muster_bus.clock import SystemClock
 from muster_bus.errors import LogDamaged

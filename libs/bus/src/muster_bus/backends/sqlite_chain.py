@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from muster_bus.backends.blocks import DIGEST_MASK, Block, digest_at, digest_of, place_of
-from muster_bus.backends.sqlite_format import INSERT_BLOCKS, OFFSET_BITS, OFFSET_MASK
+from muster_bus.backends.sqlite_schema import INSERT_BLOCKS, OFFSET_BITS, OFFSET_MASK
 from muster_bus.errors import LogDamaged
 
 Row = tuple[Any, ...]

@@ -18,8 +18,8 @@ import structlog
 
 from muster_bus import metrics
 from muster_bus.backends.sqlite_chain import Chains
-from muster_bus.backends.sqlite_format import INSERT_BLOCKS, PAGE_BYTES, ROWS_PER_INSERT, stored_bytes
-from muster_bus.backends.sqlite_units import Claim, Order, Stop, StoredPartition, Unit
+from muster_bus.backends.sqlite_schema import INSERT_BLOCKS, PAGE_BYTES, ROWS_PER_INSERT, stored_bytes
+from muster_bus.backends.sqlite_work_items import Claim, Order, Stop, StoredPartition, Unit
 from muster_bus.errors import Fenced, LogFull, LogUnavailable
 
 log = structlog.get_logger(__name__)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from muster_bus import metrics
-from muster_bus.backends.reading import AheadReader
-from muster_bus.backends.rules import RecordRules
-from muster_bus.backends.sqlite_units import LARGE_RECORDS, Hold, Run, StoredPartition, Unit
+from muster_bus.backends.read_ahead import AheadReader
+from muster_bus.backends.record_limits import RecordRules
+from muster_bus.backends.sqlite_work_items import LARGE_RECORDS, Hold, Run, StoredPartition, Unit
 from muster_bus.errors import (
     Fenced,
     LogClosed,

@@ -19,14 +19,14 @@ from muster_bus import metrics
 from muster_bus.backends import blocks, sqlite_chain
 from muster_bus.backends.blocks import Block
 from muster_bus.backends.sqlite_commits import Committer
-from muster_bus.backends.sqlite_format import (
+from muster_bus.backends.sqlite_schema import (
     OFFSET_BITS,
     OFFSET_MASK,
     SELECT_BLOCKS,
     connect,
     split_into_blocks,
 )
-from muster_bus.backends.sqlite_units import Order, StoredPartition
+from muster_bus.backends.sqlite_work_items import Order, StoredPartition
 from muster_bus.errors import LogClosed, LogError
 from muster_bus.log import Record
 from muster_bus.settings import LogSettings

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from muster_runtime.disposal import Disposal
 
-from muster_bus.backends.sqlite_units import LARGE_RECORDS, Run, StoredPartition, Unit
+from muster_bus.backends.sqlite_work_items import LARGE_RECORDS, Run, StoredPartition, Unit
 from muster_bus.backends.tail import PartitionTail, TailPart
 
 _RECORD_MEMORY_BYTES = 250  # memory of a record in the tail besides its content (tuple, bytes objects)

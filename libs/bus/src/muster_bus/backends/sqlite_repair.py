@@ -18,7 +18,8 @@ from muster_bus.backends.blocks import Block
 from muster_bus.backends.breaks import Break, BreakKind
 from muster_bus.backends.sqlite_breaks import Gap, check, gaps_of
 from muster_bus.backends.sqlite_chain import adopt, begin, is_chained, is_compacted
-from muster_bus.backends.sqlite_format import (
+from muster_bus.backends.sqlite_read_only import open_read_only
+from muster_bus.backends.sqlite_schema import (
     INSERT_BLOCKS,
     OFFSET_BITS,
     OFFSET_MASK,
@@ -28,7 +29,6 @@ from muster_bus.backends.sqlite_format import (
     identify,
     mark_of,
 )
-from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.errors import LogDamaged, LogUnavailable
 from muster_bus.log_mark import LogMark
 from muster_bus.topics import Topics

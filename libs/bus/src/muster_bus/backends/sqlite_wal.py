@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from muster_bus.backends.sqlite_format import PAGE_BYTES
+from muster_bus.backends.sqlite_schema import PAGE_BYTES
 
 _HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
 _HEADER = struct.Struct(">4s4sII8s8s")  # magic, version, page size, number of the checkpoint, salts, checksum

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from muster_bus.backends.reading import Changing
+from muster_bus.backends.read_ahead import Changing
 from muster_bus.log import Record
 
 # Limits of a part. To free the records of one costs some 50 µs.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from muster_bus.copying.merging import MergedPartitions
+from muster_bus.copying.merged_reader import MergedPartitions
 from muster_bus.copying.target import CopyTarget
 from muster_bus.errors import SourceMoved, TargetTooSmall
 from muster_bus.log import Log, Record

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition, errors
-from muster_bus.backends.kafka_link import stop
+from muster_bus.backends.kafka_connection import stop
 from muster_bus.backends.kafka_security import KafkaSecurity
 from muster_bus.clock import Clock
 from muster_core.external.errors import CursorExpired, InformerSettingsWrong, SourceUnavailable

@@ -2,7 +2,7 @@
 
 The child reads without the parent: SQLite's write-ahead log lets any process see the last commit without delaying the
 writer. So the child reads records from the file and decodes them. The pipe only tells when there is something new. The
-child's writes go over the pipe to the log's owner (``serving.py``), with the same contract and the same errors.
+child's writes go over the pipe to the log's owner (``log_server.py``), with the same contract and the same errors.
 
 Each thread owns some parts:
 
@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from muster_bus import metrics
-from muster_bus.backends.reading import AheadReader, Changing
-from muster_bus.backends.rules import RecordRules
-from muster_bus.backends.sqlite_file import LogFile
+from muster_bus.backends.read_ahead import AheadReader, Changing
+from muster_bus.backends.record_limits import RecordRules
+from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone
 from muster_bus.log import LogReader, LogWriter, OutRecord, PartitionOwner, Record
 from muster_bus.pipe.messages import (
@@ -46,7 +46,7 @@ from muster_bus.pipe.messages import (
     TakeOver,
     error_of,
 )
-from muster_bus.pipe.writing import PipeWriter
+from muster_bus.pipe.pipe_appends import PipeWriter
 from muster_bus.settings import LogSettings
 
 _READ_BYTES = 2 << 20  # limit of stored bytes per read

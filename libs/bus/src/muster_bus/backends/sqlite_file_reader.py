@@ -15,7 +15,8 @@ from types import TracebackType
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
 from muster_bus.backends.sqlite_chain import is_compacted, refuse_hole
-from muster_bus.backends.sqlite_format import (
+from muster_bus.backends.sqlite_read_only import open_read_only
+from muster_bus.backends.sqlite_schema import (
     APPLICATION_ID,
     OFFSET_BITS,
     OFFSET_MASK,
@@ -23,7 +24,6 @@ from muster_bus.backends.sqlite_format import (
     block_columns,
     reading_error,
 )
-from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.errors import BadRecord, LogDamaged, LogIncompatible, LogUnavailable, OffsetGone
 from muster_bus.log import Record
 

@@ -19,8 +19,8 @@ from muster_bus.backends import blocks
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_backup import verify_log
 from muster_bus.backends.sqlite_chain import Chains, Row, note_claims
-from muster_bus.backends.sqlite_format import INSERT_BLOCKS, OFFSET_BITS, connect, lock, mark_of, split_into_blocks
 from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
+from muster_bus.backends.sqlite_schema import INSERT_BLOCKS, OFFSET_BITS, connect, lock, mark_of, split_into_blocks
 from muster_bus.clock import Clock
 from muster_bus.errors import LogUnavailable, TargetNotEmpty
 from muster_bus.log import Record

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from muster_bus.backends import blocks
 from muster_bus.backends.blocks import Block
-from muster_bus.backends.sqlite_format import OFFSET_BITS
+from muster_bus.backends.sqlite_schema import OFFSET_BITS
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.log import OutRecord, Record
 

@@ -1,7 +1,7 @@
 """A member of a Kafka consumer group that shares the partitions of a topic. It consumes nothing.
 
-Kafka's group protocol decides who is a member; the group's leader shares the partitions out (``sharing.py``) and sends
-each member its share. Traps that this module avoids, in aiokafka 0.14:
+Kafka's group protocol decides who is a member; the group's leader shares the partitions out
+(``partition_assignment.py``) and sends each member its share. Traps that this module avoids, in aiokafka 0.14:
 
 - The protocol is eager: each change of the group revokes everything for a moment. Nothing here acts on that. An owner
   goes on until it hears that another member has its partition, or is fenced. So a change costs only what moves.
@@ -35,11 +35,11 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from muster_bus import metrics
-from muster_bus.backends.kafka_link import KafkaLink, stop, text_of
+from muster_bus.backends.kafka_connection import KafkaLink, stop, text_of
 from muster_bus.clock import Clock
 from muster_bus.errors import LogUnavailable
 from muster_bus.membership import Assignment, GroupTerms
-from muster_bus.sharing import Claim, Share, share_out
+from muster_bus.partition_assignment import Claim, Share, share_out
 
 log = structlog.get_logger(__name__)
 

@@ -11,9 +11,9 @@ from aiokafka import AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from muster_runtime.stores import StoreFileUnusable, StoreNames
 
-from muster_bus.backends.kafka_copies import Shortage, shortage
+from muster_bus.backends.kafka_replication import Shortage, shortage
 from muster_bus.backends.kafka_security import KafkaSecurity, Refusal
-from muster_bus.backends.rules import RecordRules
+from muster_bus.backends.record_limits import RecordRules
 from muster_bus.clock import Clock
 from muster_bus.errors import LogClosed, LogUnavailable
 from muster_bus.settings import LogSettings

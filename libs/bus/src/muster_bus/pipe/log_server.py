@@ -1,4 +1,4 @@
-"""The parent's end of a log whose file a child reads by itself (``following.py``).
+"""The parent's end of a log whose file a child reads by itself (``child_log.py``).
 
 No record's content goes to the child. One frame tells the child which partitions moved since the last frame. Frames
 have a distance, because each wakes the child and its readers; requests alone wait for the outcome that follows them.
@@ -30,7 +30,7 @@ from muster_bus.pipe.messages import (
     TakeOver,
     failure_of,
 )
-from muster_bus.pipe.writing import Appends
+from muster_bus.pipe.pipe_appends import Appends
 
 # While the child does not read the pipe, movements are collected. The child later gets only the newest.
 _UNSENT_BYTES_MAX = 64 << 10

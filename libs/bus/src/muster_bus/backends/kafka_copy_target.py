@@ -19,9 +19,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from muster_bus.backends.kafka import KafkaLog, copying_topic
-from muster_bus.backends.kafka_link import KafkaLink, stop, stop_producer, text_of
-from muster_bus.backends.kafka_offsets import stable_offset
+from muster_bus.backends.kafka_connection import KafkaLink, stop, stop_producer, text_of
 from muster_bus.backends.kafka_owner import TRANSACTION_BATCH_BYTES
+from muster_bus.backends.kafka_stable_offset import stable_offset
 from muster_bus.backends.kafka_writer import filled_batch
 from muster_bus.clock import Clock
 from muster_bus.errors import LogUnavailable, TargetNotEmpty

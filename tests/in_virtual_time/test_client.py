@@ -20,7 +20,7 @@ from muster_client import (
     previous_ask,
     release,
 )
-from muster_client import stream as client_stream
+from muster_client import resumable_stream as client_stream
 from muster_client.errors import (
     CallbackFailed,
     ClientClosed,

@@ -23,7 +23,7 @@ from chaos.storm.workload import StormRm
 from event_books_shown import of_rest
 from muster_bus.errors import BusError
 from muster_bus.topics import Topics
-from muster_client.stream import RESUME_METADATA
+from muster_client.resumable_stream import RESUME_METADATA
 from muster_proto.si.v1 import si_pb2 as si
 from prometheus_client import REGISTRY
 from prometheus_client import Counter as Metered

@@ -33,8 +33,8 @@ from muster_client import (
     release,
     removal,
 )
-from muster_client.channel import Channel
 from muster_client.errors import AdminFailed
+from muster_client.renewing_channel import Channel
 from muster_client.settings import ClientSettings
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_client.journal import Journal
+from muster_client.outbox import Journal
 
 
 def journal(messages: int = 100, size_bytes: int = 1_000_000, window_s: float = 60.0) -> Journal:

@@ -1,4 +1,4 @@
-"""When a stream gives up: the table of muster_client.stream, with a clock that the test moves."""
+"""When a stream gives up: the table of muster_client.resumable_stream, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from manual_clock import ManualClock
 from muster_client.backoff import Backoff
 from muster_client.errors import Superseded
 from muster_client.metrics import ClientMetrics
+from muster_client.resumable_stream import RmStream, _Lost
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
-from muster_client.stream import RmStream, _Lost
 
 
 def stream(clock: ManualClock) -> RmStream[Any]:

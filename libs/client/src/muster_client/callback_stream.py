@@ -1,7 +1,7 @@
 """The RM's callback stream: takes the scheduler's questions and messages, and sends answers (muster.v1.Callbacks,
 docs/callbacks.md).
 
-It works like the other streams (stream.py: reconnection, backoff, ends), with these differences:
+It works like the other streams (resumable_stream.py: reconnection, backoff, ends), with these differences:
 
 hello
     Each connection begins with a hello. The hello names the last processed events, if any.
@@ -33,9 +33,9 @@ from muster_client.callbacks import Callbacks
 from muster_client.clock import Clock
 from muster_client.errors import AdminFailed, ClientError
 from muster_client.metrics import ClientMetrics
+from muster_client.resumable_stream import Metadata, RmStream
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
-from muster_client.stream import Metadata, RmStream
 
 log = structlog.get_logger(__name__)
 

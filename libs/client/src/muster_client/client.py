@@ -26,7 +26,6 @@ from muster_client.callback_stream import NAME as CALLBACK
 from muster_client.callback_stream import CallbackStream, wants_callbacks
 from muster_client.callbacks import Callbacks, Rejection, Result
 from muster_client.chance import SYSTEM
-from muster_client.channel import Channel, RenewedChannel
 from muster_client.clock import Clock, SystemClock
 from muster_client.errors import (
     CallbackFailed,
@@ -38,9 +37,10 @@ from muster_client.errors import (
 )
 from muster_client.gateway_client import position_in
 from muster_client.metrics import ClientMetrics
+from muster_client.renewing_channel import Channel, RenewedChannel
+from muster_client.resumable_stream import Metadata, RmStream
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
-from muster_client.stream import Metadata, RmStream
 
 log = structlog.get_logger(__name__)
 

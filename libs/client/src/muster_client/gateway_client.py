@@ -11,9 +11,9 @@ import grpc.aio
 from muster_si.positions import AFTER_METADATA, POSITION_METADATA, newest
 
 from muster_client.access import PLAIN, Access
-from muster_client.channel import Channel, RenewedChannel
 from muster_client.errors import AdminFailed, AdminRefused
-from muster_client.stream import Metadata
+from muster_client.renewing_channel import Channel, RenewedChannel
+from muster_client.resumable_stream import Metadata
 
 # As large as a gateway's largest answer: ten thousand nodes with long names, an application with very many asks.
 _MESSAGE_BYTES_MAX = 64 << 20

@@ -28,8 +28,8 @@ import structlog
 from muster_client.backoff import Backoff
 from muster_client.clock import Clock
 from muster_client.errors import ClientClosed, ClientError, ReregistrationNeeded, StreamRefused, Superseded
-from muster_client.journal import Journal
 from muster_client.metrics import ClientMetrics
+from muster_client.outbox import Journal
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
 

@@ -28,7 +28,7 @@ import structlog
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
 from muster_cli import gc_tuning
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalChange,
     ExternalKind,

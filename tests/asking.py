@@ -25,7 +25,7 @@ from muster_core.model.outcome import (
     SchedulingState,
     SchedulingStateChanged,
 )
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.reasons import Reason
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.scheduler import SchedulerCore

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from muster_core import invariants
-from muster_core.config.config import ClusterConfig
+from muster_core.config.queue_config import ClusterConfig
 from muster_core.model.application import Allocation, Application, Ask, Gang
 from muster_core.model.commands import (
     AppItem,
@@ -23,7 +23,7 @@ from muster_core.model.commands import (
 )
 from muster_core.model.node import Node
 from muster_core.model.outcome import ConfigurationAnswer, NewAllocation, Outcome
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.queue import Queue
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore

@@ -8,7 +8,7 @@ from builders import Cluster, configured
 from muster_bus.log import Record
 from muster_bus.topics import state_key
 from muster_core import invariants
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalChange,
     ExternalKind,
     ExternalObject,
@@ -18,10 +18,10 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
-from muster_core.external.external_books import ExternalEntry
+from muster_core.external.reports import ExternalEntry
 from muster_core.model.commands import Command
 from muster_core.model.outcome import Outcome
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.states import APP_TERMINAL
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec

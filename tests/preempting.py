@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from builders import Cluster
-from muster_core.config.config import (
+from muster_core.config.queue_config import (
     ClusterConfig,
     LimitConfig,
     PartitionConfig,

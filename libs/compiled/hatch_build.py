@@ -94,16 +94,16 @@ PASSED = {
     ),
 }
 PLAIN = {
-    "muster_core.config.config": "msgspec reads its dataclasses, and finds no fields in those that mypyc makes",
-    "muster_core.external.checks": "judges values of any type",
-    "muster_core.external.external": "other packages give it values of any type, which checks.py judges",
+    "muster_core.config.queue_config": "msgspec reads its dataclasses, and finds no fields in those that mypyc makes",
+    "muster_core.external.validation": "judges values of any type",
+    "muster_core.external.model": "other packages give it values of any type, which validation.py judges",
     "muster_core.invariants": "derives from AssertionError",
     "muster_core.preemption.rule": "its protocols are checked at run time",
 }
 MARKS = {
     "muster_core.model.resources": {"Shape": "native_class=False"},  # it is referred to weakly
     "muster_core.nodes.node_index": {"NodeIndex": "allow_interpreted_subclasses=True"},
-    "muster_core.nodes.policies.shaped": {"ShapedIndex": "allow_interpreted_subclasses=True"},
+    "muster_core.nodes.policies.shape_index": {"ShapedIndex": "allow_interpreted_subclasses=True"},
 }
 # (The third level takes longer, and what it makes is no faster.)
 LEVEL = os.environ.get("MUSTER_COMPILE_LEVEL", "2")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from contract import openapi
 from muster_core.model.reasons import Reason, ReasonCode
-from muster_core.model.words import amount, count, lasted, listed
+from muster_core.model.text_format import amount, count, lasted, listed
 from unit.view import explained
 
 STORIES: dict[str, Callable[[], dict[str, Any]]] = {

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.unknown_fields import UnknownFieldSet
 from muster_bus.log import OutRecord
 from muster_bus.topics import is_rm_state_key, parse_state_key, state_key
-from muster_core.external.external import ExternalChange, ExternalKind, ExternalNode, SourceState
+from muster_core.external.model import ExternalChange, ExternalKind, ExternalNode, SourceState
 from muster_proto.muster.bus.v1 import envelope_pb2 as envelope
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si

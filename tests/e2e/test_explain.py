@@ -10,7 +10,7 @@ from typing import Any
 
 from e2e.gang_rig import QUICK, E, Muster, Rm, timeless
 from muster_client import RmClient, ask
-from muster_core.model.words import lasted
+from muster_core.model.text_format import lasted
 from muster_proto.si.v1 import si_pb2 as si
 from muster_si.constants import REQUIRED_NODE_TAG
 from up import Up

@@ -20,8 +20,8 @@ from muster_bus.errors import LogUnavailable
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_core.external.errors import NotSynced
-from muster_core.external.external import ExternalKind, ExternalOffer, OfferState
-from muster_core.external.external_books import ExternalEntry, SourceEntry
+from muster_core.external.model import ExternalKind, ExternalOffer, OfferState
+from muster_core.external.reports import ExternalEntry, SourceEntry
 from muster_informers.gate import life_again
 from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService

@@ -36,7 +36,7 @@ from muster_core.model.outcome import (
     ReleasedAllocation,
     ReleasedAsk,
 )
-from muster_core.model.pending import group_reason
+from muster_core.model.pending_reason import group_reason
 
 SEEDS = range(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "12")))
 QUEUES = """{name: root, submitacl: '*', queues: [

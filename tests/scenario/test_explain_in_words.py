@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from builders import SECOND_NS, nodes
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalChange,
     ExternalNode,
     ExternalOffer,
@@ -25,9 +25,9 @@ from muster_core.external.external import (
     kind_of,
 )
 from muster_core.model.commands import NodeAction
+from muster_core.model.cordons import ClosedBy, Closer
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.states import QueueEvent
-from muster_core.model.unschedulable import ClosedBy, Closer
 from muster_rest.shapes.explain import NowDao
 from muster_state.follower import RmInfo
 from muster_view.explain import explain_node, explain_now, explain_queue

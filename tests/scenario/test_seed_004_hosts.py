@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from builders import ask, nodes
 from manual_clock import ManualClock
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 from builders import SECOND_NS
 from muster_bus.topics import parse_state_key
-from muster_core.external.external import ExternalKind, ExternalOffer, ExternalPool, OfferState
+from muster_core.external.model import ExternalKind, ExternalOffer, ExternalPool, OfferState
 from muster_core.model.commands import Termination
 from muster_core.model.outcome import ReleasedAllocation
 from muster_state import state_codec

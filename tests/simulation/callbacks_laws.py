@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from muster_core.external.external import SetSource, UpdateExternal
+from muster_core.external.model import SetSource, UpdateExternal
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import (
     Answers,
@@ -41,7 +41,7 @@ from muster_core.model.resources import fits
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.model.states import APP_TERMINAL, AppState
 from muster_core.partition import Partition
-from muster_core.predicates.questions import OPEN_MIN
+from muster_core.predicates.predicate_calls import OPEN_MIN
 from muster_core.queues.rank import may_use
 from muster_core.scheduler import SchedulerCore
 from muster_state.encoding import REFUSALS_KEPT

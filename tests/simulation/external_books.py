@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,

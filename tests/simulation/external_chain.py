@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from manual_clock import ManualClock
 from muster_bus.log import OutRecord
 from muster_core.external.errors import CursorExpired, SourceUnavailable
-from muster_core.external.external import ExternalObject, SourceState
+from muster_core.external.model import ExternalObject, SourceState
 from muster_informers.cache import LogCache
 from muster_informers.contract import ChangeType, Delta, Document, Listing
 from muster_informers.documents import as_document

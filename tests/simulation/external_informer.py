@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from muster_core.external.external import ExternalChange, ExternalObject, SetSource, SourceState, UpdateExternal
+from muster_core.external.model import ExternalChange, ExternalObject, SetSource, SourceState, UpdateExternal
 from simulation.external_world import Key, Manager
 
 PARTITION = "default"

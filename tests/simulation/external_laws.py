@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from muster_bus.log import OutRecord
 from muster_bus.topics import parse_state_key
-from muster_core.external.external import ExternalKind, ExternalOffer, SourceState
+from muster_core.external.model import ExternalKind, ExternalOffer, SourceState
 from muster_core.model.commands import Command, NodeAction, UpdateAllocations, UpdateNodes
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2

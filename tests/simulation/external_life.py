@@ -15,7 +15,7 @@ from itertools import chain, islice
 
 from muster_bus.log import OutRecord, Record
 from muster_core import invariants
-from muster_core.external.external import SourceState
+from muster_core.external.model import SourceState
 from muster_core.model.commands import Command, SetCallbacks
 from muster_core.model.outcome import Event, Fact, Outcome
 from muster_core.scheduler import SchedulerCore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
-from muster_core.external.external import SetSource, UpdateExternal
+from muster_core.external.model import SetSource, UpdateExternal
 from muster_core.model.commands import (
     Answers,
     AskItem,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,

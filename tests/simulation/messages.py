@@ -30,8 +30,8 @@ from typing import Any
 from admitting import admit
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
-from muster_core.config.config import INDEPENDENT
-from muster_core.external.external import ExternalChange, ExternalKind, ExternalOffer, SourceState
+from muster_core.config.queue_config import INDEPENDENT
+from muster_core.external.model import ExternalChange, ExternalKind, ExternalOffer, SourceState
 from muster_core.model.scopes import SCOPE_TAG
 from muster_gateway import admission
 from muster_gateway.codec import RequestCodec

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from muster_core.config.config import INDEPENDENT
+from muster_core.config.queue_config import INDEPENDENT
 from muster_core.model.application import Application
 from muster_core.model.commands import (
     AppItem,

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 from muster_core.allocation import backfill, cycle, recovery
-from muster_core.allocation.announcements import Announcements
+from muster_core.allocation.allocation_facts import Announcements
 from muster_core.allocation.reservations import Reservations
-from muster_core.allocation.waiting import Waiting
+from muster_core.allocation.scheduling_queue import Waiting
 from muster_core.model.application import Ask
-from muster_core.model.fair_use import FairUse
+from muster_core.model.decayed_usage import FairUse
 from muster_core.model.outcome import Detail, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import fits
 from muster_core.model.wait_points import Bench
-from muster_core.nodes.node_books import NodeBooks
+from muster_core.nodes.node_accounting import NodeBooks
 from muster_core.nodes.node_index import NodeIndex
 from muster_core.partition import Partition
 from muster_core.queues import ordering, rank, reload
@@ -173,7 +173,7 @@ def _events_apart(patch: pytest.MonkeyPatch) -> None:
 
 def _forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who waits for a limit is not woken when it has room again."""
-    patch.setattr("muster_core.allocation.waiting.Waiting.ledgers_gained", lambda self, app: None)
+    patch.setattr("muster_core.allocation.scheduling_queue.Waiting.ledgers_gained", lambda self, app: None)
 
 
 def _record_lost(patch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from muster_core.allocation.turns import Turns
-from muster_core.allocation.waiting import Waiting
+from muster_core.allocation.exclusivity import Turns
+from muster_core.allocation.scheduling_queue import Waiting
 from muster_core.gangs.gangs import Gangs
 from muster_core.model.application import Allocation, Ask, AskGroup
 from muster_core.model.node import Node
@@ -21,7 +21,7 @@ from muster_core.model.predicate_checks import CheckKind, PredicateCheck, Retry
 from muster_core.model.queue import Ledger
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.nodes.node_index import NodeIndex
-from muster_core.predicates.questions import Questions
+from muster_core.predicates.predicate_calls import Questions
 from simulation.life import Life
 from simulation.manager import CALLBACKS
 from simulation.noticing import must_be_noticed

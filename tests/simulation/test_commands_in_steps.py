@@ -13,8 +13,8 @@ from builders import configured, snapshot
 from muster_core import invariants
 from muster_core.allocation import asks, releases
 from muster_core.applications import lifecycle
-from muster_core.external import external_books, external_partition, offers
-from muster_core.external.external import (
+from muster_core.external import offers, reconciler, reports
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -43,8 +43,8 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_core.model.outcome import Outcome
-from muster_core.nodes import node_lives
-from muster_core.requests import allocation_requests, node_requests, registration_end
+from muster_core.nodes import node_lifecycle
+from muster_core.requests import allocation_requests, deregistration, node_requests
 from muster_core.scheduler import SchedulerCore
 from muster_core.scheduler import __name__ as scheduler_name
 from muster_state import state_codec
@@ -57,8 +57,8 @@ QUEUES = (
 )
 OTHER_QUEUES = QUEUES.replace("vcore: 60", "vcore: 30").replace("users: ['*']", "users: ['ann']")
 USING = (
-    *(asks, releases, lifecycle, node_lives, allocation_requests, node_requests, registration_end),
-    *(external_books, external_partition, offers),
+    *(asks, releases, lifecycle, node_lifecycle, allocation_requests, node_requests, deregistration),
+    *(reports, reconciler, offers),
 )
 ENDS = (*Termination,)
 NODES = (NodeAction.CREATE, NodeAction.CREATE, NodeAction.DRAIN_NODE, NodeAction.DECOMISSION, NodeAction.DECOMISSION)

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from muster_core.allocation.releases import Releases
 from muster_core.external import external_merge
-from muster_core.external.external import (
+from muster_core.external.external_merge import Merged, Part
+from muster_core.external.model import (
     SetSource,
     UpdateExternal,
 )
-from muster_core.external.external_books import Changed, ExternalBooks, ExternalEntry
-from muster_core.external.external_merge import Merged, Part
-from muster_core.external.external_partition import PartitionExternal
+from muster_core.external.reconciler import PartitionExternal
+from muster_core.external.reports import Changed, ExternalBooks, ExternalEntry
 from muster_core.model.application import Allocation
 from muster_core.model.node import NodeReport
 from muster_core.model.outcome import Detail, Outcome
-from muster_core.nodes import node_lives
+from muster_core.nodes import node_lifecycle
 from muster_core.scheduler import SchedulerCore
 from muster_scheduler import registrar, sources
 from simulation.external_life import ExternalLife
@@ -46,7 +46,7 @@ def _merged_as(patch: pytest.MonkeyPatch, wrong: Callable[[NodeReport | None, Se
     def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
         return wrong(report, parts, whole(report, parts))
 
-    patch.setattr(node_lives, "merge", merge)
+    patch.setattr(node_lifecycle, "merge", merge)
 
 
 def _other_managers_cannot_drain(patch: pytest.MonkeyPatch) -> None:

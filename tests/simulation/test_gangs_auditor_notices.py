@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from muster_core.allocation import items
+from muster_core.allocation import item_conversion
+from muster_core.gangs.gang_headroom import GangRoom
 from muster_core.gangs.gangs import Gangs
-from muster_core.gangs.room import GangRoom
 from muster_core.model import application
 from muster_core.model.application import Allocation, Ask, AskGroup, Gang
+from muster_core.model.free_placeholders import FreePlaceholders
 from muster_core.model.outcome import Outcome
-from muster_core.model.placeholders import FreePlaceholders
 from muster_core.model.queue import Queue
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL
@@ -81,7 +81,7 @@ def _node_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 def _gang_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A gang that waits for room as a whole is not woken."""
-    patch.setattr("muster_core.allocation.waiting.Waiting._wake_gangs", lambda self, ledger: None)
+    patch.setattr("muster_core.allocation.scheduling_queue.Waiting._wake_gangs", lambda self, ledger: None)
 
 
 def _gang_torn(patch: pytest.MonkeyPatch) -> None:
@@ -97,12 +97,12 @@ def _gang_torn(patch: pytest.MonkeyPatch) -> None:
 
 def _flag_lost(patch: pytest.MonkeyPatch) -> None:
     """What the RM reports is no placeholder."""
-    whole = items.allocation_of
+    whole = item_conversion.allocation_of
 
     def real(item: Any, *others: Any) -> Allocation:
         return whole(replace(item, placeholder=False), *others)
 
-    patch.setattr(items, "allocation_of", real)
+    patch.setattr(item_conversion, "allocation_of", real)
 
 
 def _record_lost(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from muster_core.allocation.unnamed_releases import UnnamedReleases
+from muster_core.allocation.unqualified_releases import UnnamedReleases
 from muster_core.model.commands import NodeAction, ReleaseItem, UpdateAllocations, UpdateApplications, UpdateNodes
 from muster_core.model.outcome import Outcome
 from muster_core.model.steps import Steps

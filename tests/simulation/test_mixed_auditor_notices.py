@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from muster_core.predicates.questions import Questions
+from muster_core.predicates.predicate_calls import Questions
 from simulation.noticing import must_be_noticed
 from simulation.stories import KINDS, MIXED, new_life
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from muster_core.config.config import ClusterConfig
+from muster_core.config.queue_config import ClusterConfig
 from muster_core.model.steps import finish
 from muster_core.scheduler import SchedulerCore
 from simulation.circles import unreachable

@@ -8,7 +8,7 @@ import pytest
 from muster_core.model.resources import Shape
 from muster_core.nodes.policies.fragmentation import Fragmentation, Workload
 from muster_core.nodes.policies.registry import policy_named
-from muster_core.nodes.policies.shaped import ShapedIndex
+from muster_core.nodes.policies.shape_index import ShapedIndex
 from muster_core.partition import Partition
 from simulation.life import Life
 

@@ -13,15 +13,15 @@ import pytest
 from builders import snapshot
 from muster_bus.log import Record
 from muster_core import invariants
-from muster_core.allocation import long_wait
+from muster_core.allocation import escalation
 from muster_core.model.application import Ask
 from muster_core.model.commands import Command, ReleaseItem, Termination, UpdateAllocations
 from muster_core.model.outcome import Detail, Outcome
 from muster_core.model.reasons import PreemptionNo
 from muster_core.partition import Partition
-from muster_core.preemption import preemption
-from muster_core.preemption.cluster import Cluster
+from muster_core.preemption import victim_search
 from muster_core.preemption.plan import Plan
+from muster_core.preemption.search_context import Cluster
 from muster_state import state_codec
 from muster_state.follower import RmInfo, StateFolder, encode_registration, encode_rm
 from preempting import Arena, Laws, item, told
@@ -103,7 +103,7 @@ def _plans(arena: Arena) -> list[object]:
     found: list[object] = []
     for app_id in sorted(arena.partition.apps):
         for key, ask in sorted(arena.application(app_id).asks.items()):
-            plan = preemption.search(arena.partition.cluster, ask, arena.now_ns)
+            plan = victim_search.search(arena.partition.cluster, ask, arena.now_ns)
             if isinstance(plan, Plan):
                 node = plan.node.node_id if plan.node is not None else ""
                 found.append((key, node, [(victim.allocation.unique_key, victim.why) for victim in plan.victims]))
@@ -189,7 +189,7 @@ def test_a_kill_anywhere_in_the_story_changes_nothing_of_it(after: int) -> None:
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: f"seeds-{batch.start}")
 def test_in_random_lives_every_preemption_is_lawful(batch: range, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Plan] = []
-    search = preemption.search
+    search = victim_search.search
 
     def watched(cluster: Cluster, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
         found = search(cluster, ask, now_ns)
@@ -200,7 +200,7 @@ def test_in_random_lives_every_preemption_is_lawful(batch: range, monkeypatch: p
             plans.append(found)
         return found
 
-    monkeypatch.setattr(long_wait.preemption, "search", watched)
+    monkeypatch.setattr(escalation.preemption, "search", watched)
     for seed in batch:
         _live(random.Random(f"flow-{seed}"))
     assert len(plans) > len(batch)

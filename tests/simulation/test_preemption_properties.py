@@ -17,11 +17,11 @@ from muster_core.model.commands import UpdateAllocations
 from muster_core.model.outcome import Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.reasons import PreemptionNo
-from muster_core.preemption import preemption, preemption_cover
+from muster_core.preemption import cover_search, victim_search
 from muster_core.preemption.plan import Plan
-from muster_core.preemption.preemption_victims import Underway
 from muster_core.preemption.rule import Reach
 from muster_core.preemption.rules import guarantee, priority
+from muster_core.preemption.victims import Underway
 from preempting import Arena, Laws, item, random_arena
 
 RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "100")), 100)
@@ -59,7 +59,7 @@ def _search_in_random_clusters(seeds: range) -> None:
         if dice.random() < 0.4:
             arena.wait(3)  # some get a node to themselves
         for ask in _waiting(arena):
-            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
+            found = victim_search.search(arena.partition.cluster, ask, arena.now_ns)
             _check(arena, ask, found)
             # The next ones look at a cluster in which some were told to go and have not gone yet.
             if isinstance(found, Plan) and dice.random() < 0.6:
@@ -84,7 +84,7 @@ def _wait_for_victims(seeds: range) -> int:
         invariants.check(arena.core)
         for ask in _waiting(arena):
             if ask.demand.allow_preempt_other and not ask.demand.required_node and ask.group is not None:
-                found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
+                found = victim_search.search(arena.partition.cluster, ask, arena.now_ns)
                 assert isinstance(found, PreemptionNo), f"seed {seed}: {ask} has no victims, though there are {found}"
                 _check(arena, ask, found)
         with_victims += sum(ask.preempts for app in arena.partition.apps.values() for ask in app.asks.values())
@@ -97,7 +97,7 @@ def test_preempted_resources_are_not_preempted_back(first: int) -> None:
         dice = random.Random(f"cycle-{seed}")
         arena = random_arena(dice, allocations=dice.randint(4, 10))
         for ask in _waiting(arena):
-            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
+            found = victim_search.search(arena.partition.cluster, ask, arena.now_ns)
             if isinstance(found, Plan):
                 _take_back(arena, ask, found)
                 break
@@ -120,7 +120,7 @@ def _take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
     for victim in plan.victims:
         _ask_again(arena, victim.allocation)
     for again in _waiting(arena):
-        found = preemption.search(arena.partition.cluster, again, arena.now_ns)
+        found = victim_search.search(arena.partition.cluster, again, arena.now_ns)
         _check(arena, again, found)
         if isinstance(found, Plan):
             assert placed not in [victim.allocation for victim in found.victims], f"{again} takes {placed} back"
@@ -135,22 +135,22 @@ def _ask_again(arena: Arena, gone: Allocation) -> None:
 
 
 def _no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption_cover.Guard, "allows", lambda *_: True)
-    monkeypatch.setattr(guarantee, "Guard", lambda queue, spare: preemption_cover.Guard(queue, {}))
+    monkeypatch.setattr(cover_search.Guard, "allows", lambda *_: True)
+    monkeypatch.setattr(guarantee, "Guard", lambda queue, spare: cover_search.Guard(queue, {}))
 
 
 def _no_trim(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(chosen: list[preemption_cover.Entry], needs: list[int]) -> list[preemption_cover.Entry]:
+    def keep(chosen: list[cover_search.Entry], needs: list[int]) -> list[cover_search.Entry]:
         trim(list(chosen), [1 << 60] * len(needs))  # undoes what is on the guards
         return chosen
 
-    trim = preemption_cover._trim
-    monkeypatch.setattr(preemption_cover, "_trim", keep)
+    trim = cover_search._trim
+    monkeypatch.setattr(cover_search, "_trim", keep)
 
 
 def _any_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    def branch(leaf: Queue, rule: str, _: int | None, *guards: Any, **spared: Any) -> preemption_cover.Branch:
-        return preemption_cover.Branch(leaf, rule, None, *guards, **spared)
+    def branch(leaf: Queue, rule: str, _: int | None, *guards: Any, **spared: Any) -> cover_search.Branch:
+        return cover_search.Branch(leaf, rule, None, *guards, **spared)
 
     for rule in (guarantee, priority):
         monkeypatch.setattr(rule, "Branch", branch)
@@ -167,7 +167,7 @@ def _everybody_is_entitled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reservations_that_keep_victims_from_everybody_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption, "may_use", lambda ask, node: not set(node.reservations) - {ask})
+    monkeypatch.setattr(victim_search, "may_use", lambda ask, node: not set(node.reservations) - {ask})
     with pytest.raises(AssertionError, match=r"NOT_ENOUGH_VICTIMS|NODES_CLAIMED|NO_VICTIMS"):
         _wait_for_victims(range(200))
 
@@ -208,7 +208,7 @@ def test_victims_of_a_required_node_make_room_there_and_none_is_needless(first: 
             arena.partition.reservations.reserve(ask, node, Outcome(), arena.now_ns)
         laws = Laws(arena.partition, ask)
         able = [held for held in node.allocations.values() if _may_go_for(ask, held, arena)]
-        found = preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
+        found = victim_search.search_required_node(arena.partition, ask, node, arena.now_ns)
         if laws.over():
             assert found is PreemptionNo.LIMIT  # room on the node would not help it
             continue

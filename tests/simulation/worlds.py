@@ -11,7 +11,7 @@ import random
 from functools import lru_cache
 from typing import Any
 
-from muster_core.config.config import ClusterConfig
+from muster_core.config.queue_config import ClusterConfig
 from muster_queue_config.queue_yaml import load_queue_config
 
 USERS = ("ann", "bob", "cat", "dan")

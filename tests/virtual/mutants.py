@@ -89,7 +89,7 @@ MUTANTS: tuple[WholeMutant, ...] = (
     ),
     _of(
         "a rejection is not told", "one answer, run", 1, 60.0,
-        "muster_core.requests.item_checks:reject",
+        "muster_core.requests.item_validation:reject",
         "out.facts.append(RejectedAsk(item.key, item.app_id, reason, asked))", "pass",
     ),
     _of(

@@ -20,11 +20,11 @@ from event_books import EventBooks
 from event_books_shown import numbers_of, of_core
 from muster_bus.log import Record
 from muster_core import invariants
-from muster_core.config.config import ClusterConfig, parse_quantity, partition_name
+from muster_core.config.queue_config import ClusterConfig, parse_quantity, partition_name
 from muster_core.model import commands as c
 from muster_core.model import outcome as o
 from muster_core.model.demand import DURATION_TAG
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.states import AppState, GangPhase, PlaceholderState
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore

@@ -59,8 +59,8 @@ BREAK = r"(?: |\n[ #/*]*)"
 SHOWN_IN = ("apps/cli/src", "services/gateway/src/muster_gateway/page")
 # Names of modules, functions, classes, arguments and attributes: folder, retired name, name to use.
 NAMES = {
-    ("libs/core", "telling.py"): "notifications.py",
-    ("libs/core", "claims.py"): "long_wait.py",
+    ("libs/core", "telling.py"): "ask_events.py",
+    ("libs/core", "claims.py"): "escalation.py",
     ("libs/core", "adoption.py"): "recovery.py",
     ("libs/core", "telling"): "notifications",
     ("libs/core", "Telling"): "Notifications",
@@ -79,7 +79,7 @@ NAMES = {
     ("libs/core", "Inquiry"): "PredicateCheck",
     ("libs/core", "inquiry"): "check",
     ("libs/core", "inquiries"): "checks",
-    ("libs/core", "closing.py"): "unschedulable.py",
+    ("libs/core", "closing.py"): "cordons.py",
     ("libs/core", "come"): "on_deadline",
     ("libs/core", "_hear"): "_apply_source",
     ("services/scheduler", "_hear"): "_apply_source",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from muster_core.config import acl
-from muster_core.config.config import (
+from muster_core.config.queue_config import (
     QUEUE_DEPTH_MAX,
     RECOVERY_PATH,
     FilterConfig,
@@ -14,7 +14,7 @@ from muster_core.config.config import (
 )
 from muster_core.model.states import QueueState
 from muster_core.partition import Partition
-from muster_core.queues import placement
+from muster_core.queues import placement_rules
 from muster_si.constants import APP_TAG_CREATE_FORCE
 from muster_si.tags import is_forced
 
@@ -119,7 +119,7 @@ def _partition(*rules: PlacementRuleConfig, open_root: bool = True) -> Partition
 
 
 def _place(partition: Partition, queue: str = "", user: str = "ann", groups: tuple[str, ...] = (), **tags: str) -> str:
-    path, reason = placement.place(partition, queue, user, groups, tags)
+    path, reason = placement_rules.place(partition, queue, user, groups, tags)
     assert bool(path) != bool(reason)
     return path or f"no: {reason}"
 
@@ -228,7 +228,7 @@ def test_a_users_name_must_make_a_queues_name() -> None:
 
 def test_names_have_an_end_before_any_rule_sees_them() -> None:
     partition = _partition(PlacementRuleConfig("fixed", value="root.leaf"))
-    long = "a" * placement.NAME_CHARACTERS_MAX
+    long = "a" * placement_rules.NAME_CHARACTERS_MAX
     assert _place(partition, user=long, groups=(long,)) == "root.leaf"
     assert "expected at most 512" in _place(partition, user=long + "a")
     assert "expected at most 512" in _place(partition, groups=("ops", long + "a"))
@@ -319,7 +319,7 @@ def test_a_filter_lets_in(filtered: FilterConfig, user: str, groups: tuple[str, 
 def test_a_forced_application_goes_to_recovery_when_no_rule_matches(value: str, forced: bool) -> None:
     tags = {APP_TAG_CREATE_FORCE: value}
     partition = _partition(PROVIDED, open_root=False)
-    path, reason = placement.place(partition, "root.ghost", "ann", (), tags)
+    path, reason = placement_rules.place(partition, "root.ghost", "ann", (), tags)
     assert (path == RECOVERY_PATH) == forced
     assert "no placement rule matched" in reason  # (a forced one is told it as the reason for where it is)
     assert is_forced({APP_TAG_CREATE_FORCE.upper(): value}) == forced

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 from builders import Cluster, allocations, ask
-from muster_core.allocation import long_wait
+from muster_core.allocation import escalation
+from muster_core.allocation.allocator import Placing
 from muster_core.allocation.backfill import Backfill
-from muster_core.allocation.long_wait import LongWait
-from muster_core.allocation.placing import Placing
+from muster_core.allocation.escalation import LongWait
 from muster_core.model import wait_points
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.commands import AskItem, Termination, UpdateAllocations
@@ -101,7 +101,7 @@ def test_the_node_where_the_reservation_is_due_first_is_reserved(mode: str, node
 
 @pytest.mark.source  # it replaces a limit
 def test_of_many_nodes_only_the_best_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_wait, "NODES_COMPARED", 2)
+    monkeypatch.setattr(escalation, "NODES_COMPARED", 2)
     cluster = Cluster(QUEUES, partition="backfill: conservative, ")
     cluster.app("x", "root.a")
     for number, seconds in enumerate([900, 300, 100]):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_core.config.config import (
+from muster_core.config.config_diff import Change, diff
+from muster_core.config.properties import duration_text, parse_duration_ns
+from muster_core.config.queue_config import (
     DEFAULT_CONFIG,
     ClusterConfig,
     FilterConfig,
@@ -14,8 +16,6 @@ from muster_core.config.config import (
     effective_queues,
     rule_text,
 )
-from muster_core.config.config_diff import Change, diff
-from muster_core.config.properties import duration_text, parse_duration_ns
 from muster_queue_config.queue_yaml import load_queue_config
 
 BASE = """

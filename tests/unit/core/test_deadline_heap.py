@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from muster_core import deadline_heap
-from muster_core.config.config import ClusterConfig, PartitionConfig, QueueConfig
+from muster_core.config.queue_config import ClusterConfig, PartitionConfig, QueueConfig
 from muster_core.deadline_heap import DeadlineHeap
 from muster_core.model.steps import finish
 from muster_core.scheduler import SchedulerCore

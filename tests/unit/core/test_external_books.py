@@ -4,7 +4,7 @@ SharedIndexInformer")."""
 from __future__ import annotations
 
 import pytest
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -19,7 +19,7 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
-from muster_core.external.external_books import PAST_LIVES_MAX, Changed, ExternalBooks, ExternalEntry
+from muster_core.external.reports import PAST_LIVES_MAX, Changed, ExternalBooks, ExternalEntry
 from muster_core.model.steps import finish
 
 NODE, ALLOCATION = ExternalKind.NODE, ExternalKind.ALLOCATION

@@ -14,7 +14,7 @@ import pytest
 from builders import SECOND_NS
 from muster_bus.topics import parse_state_key
 from muster_core import invariants
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_core.external.external import (
+from muster_core.external.external_merge import all_parts_of, merge, merge_all, parts_of
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalNode,
     ExternalObject,
@@ -15,8 +16,7 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
-from muster_core.external.external_books import ExternalEntry, OnNode, PartitionBooks, SourceEntry
-from muster_core.external.external_merge import all_parts_of, merge, merge_all, parts_of
+from muster_core.external.reports import ExternalEntry, OnNode, PartitionBooks, SourceEntry
 from muster_core.model.node import NodeReport
 from outside import Outside
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 from builders import allocations, ask, nodes
 from muster_core import invariants
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,

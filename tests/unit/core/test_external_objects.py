@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from asking import Asking
 from builders import allocations, ask
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,

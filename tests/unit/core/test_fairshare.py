@@ -17,7 +17,7 @@ from muster_core.model.commands import (
     UpdateApplications,
 )
 from muster_core.model.decay import LEAST, ONE, moment, normal, seconds_of
-from muster_core.model.fair_use import FORGOTTEN_HALVES, PERIODS, FairUse
+from muster_core.model.decayed_usage import FORGOTTEN_HALVES, PERIODS, FairUse
 from muster_core.model.outcome import Outcome
 from muster_core.queues import ordering
 

@@ -16,7 +16,7 @@ import documents
 import pytest
 from builders import Cluster, nodes
 from muster_core.config.properties import KEYS
-from muster_core.gangs import placeholder_lives
+from muster_core.gangs import placeholders
 from muster_core.model.commands import (
     AppItem,
     AskItem,
@@ -115,7 +115,7 @@ def state(found: Cluster, key: str = "p") -> str:
     if app is None:
         return "Gone"
     held = app.allocations.get(key)
-    return placeholder_lives.state_of(held).value if held is not None else "Asked" if key in app.asks else "Gone"
+    return placeholders.state_of(held).value if held is not None else "Asked" if key in app.asks else "Gone"
 
 
 def asked() -> Cluster:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from builders import Cluster, allocations, ask, nodes
-from muster_core.allocation import items
-from muster_core.gangs.placeholder_lives import timeout_ns
+from muster_core.allocation import item_conversion
+from muster_core.gangs.placeholders import timeout_ns
 from muster_core.model.application import Allocation, Application, Gang
 from muster_core.model.commands import (
     AppItem,
@@ -22,8 +22,8 @@ from muster_core.model.commands import (
     UpdateApplications,
     UpdateNodes,
 )
+from muster_core.model.free_placeholders import FreePlaceholders, covers
 from muster_core.model.outcome import Outcome, ReleasedAllocation, ReleasedAsk
-from muster_core.model.placeholders import FreePlaceholders, covers
 from muster_core.model.resources import INT64_MAX, Types
 from muster_core.model.states import PLACEHOLDER_TIMEOUT_NS, AppState, GangPhase
 from muster_core.model.wait_points import GangLines
@@ -327,7 +327,7 @@ def test_free_placeholders_are_what_a_plain_list_says() -> None:
                 free.discard(gone)
             else:
                 item = AskItem(f"p{number}", "x", "default", {}, task_group="t", placeholder=True)
-                demand = items.demand_of(item, rng.choice(shapes), number, 0)
+                demand = item_conversion.demand_of(item, rng.choice(shapes), number, 0)
                 new = Allocation(app, demand, f"n{rng.randrange(4)}", rng.randrange(5))
                 free.add(new)
                 plain.append(new)

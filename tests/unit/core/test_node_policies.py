@@ -11,11 +11,11 @@ from muster_core.model.commands import UpdateConfiguration
 from muster_core.model.node import Node
 from muster_core.model.resources import INT64_MAX, Shape, Types
 from muster_core.nodes.node_index import NodeIndex
-from muster_core.nodes.policies import shaped
+from muster_core.nodes.policies import shape_index
 from muster_core.nodes.policies.dotproduct import DotProduct
 from muster_core.nodes.policies.fragmentation import WORKLOAD_SHAPES_MAX, Fragmentation, Workload, weight
 from muster_core.nodes.policies.registry import names, policy_named
-from muster_core.nodes.policies.shaped import ShapedIndex
+from muster_core.nodes.policies.shape_index import ShapedIndex
 
 MILLI = "nvidia.com/gpu-milli"
 GPU = "amd.com/gpu"
@@ -62,8 +62,8 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept = shaped.KEPT_SHAPES_MAX
-        shaped.KEPT_SHAPES_MAX = 3
+        self._kept = shape_index.KEPT_SHAPES_MAX
+        shape_index.KEPT_SHAPES_MAX = 3
         self.types = Types()
         for name in NAMES[:4]:
             self.types.number(name)
@@ -75,7 +75,7 @@ class Model(RuleBasedStateMachine):
         self.number = 0
 
     def teardown(self) -> None:
-        shaped.KEPT_SHAPES_MAX = self._kept
+        shape_index.KEPT_SHAPES_MAX = self._kept
 
     quantities = st.dictionaries(
         st.sampled_from(NAMES[:4]), st.sampled_from([1, 2, 300, 500, 700, 1000, 2000]), min_size=1, max_size=3

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from builders import SECOND_NS, nodes
 from builders import ask as ask_item
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,

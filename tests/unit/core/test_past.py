@@ -8,7 +8,7 @@ import pytest
 from asking import Asking
 from builders import SECOND_NS, Cluster, nodes
 from muster_core.model.commands import AskItem, NodeAction, UpdateAllocations, UpdateApplications
-from muster_core.model.past import PAST_KEPT, Past, PastReason, begun, ended, followed
+from muster_core.model.reason_history import PAST_KEPT, Past, PastReason, begun, ended, followed
 from muster_core.model.reasons import Reason, ReasonCode
 
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"

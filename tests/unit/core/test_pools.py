@@ -11,7 +11,7 @@ import pytest
 from builders import Cluster, nodes
 from builders import ask as ask_item
 from muster_core import invariants
-from muster_core.external.external import ExternalKind, ExternalPool, SourceState
+from muster_core.external.model import ExternalKind, ExternalPool, SourceState
 from muster_core.model.commands import AppItem, AskItem, NodeAction, UpdateAllocations, UpdateApplications
 from muster_core.model.outcome import Detail, Outcome
 from muster_core.model.reasons import Reason

@@ -6,7 +6,7 @@ Quantities are of memory and gpu, which are written as they are.
 from __future__ import annotations
 
 import pytest
-from muster_core.config.config import PreemptionConfig
+from muster_core.config.queue_config import PreemptionConfig
 from muster_core.model.allocation import Preempted
 from muster_core.model.commands import (
     AskItem,
@@ -17,7 +17,7 @@ from muster_core.model.commands import (
 )
 from muster_core.model.outcome import Outcome
 from muster_core.model.reasons import PreemptionNo
-from muster_core.preemption import preemption
+from muster_core.preemption import victim_search
 from muster_core.preemption.plan import Plan
 from preempting import Arena
 
@@ -40,7 +40,7 @@ def two_queues(*, poor: str = POOR, rich: str = RICH, opted_out_last: bool = Fal
 
 
 def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | PreemptionNo:
-    return preemption.search(arena.partition.cluster, arena.the_ask(app_id, key), arena.now_ns)
+    return victim_search.search(arena.partition.cluster, arena.the_ask(app_id, key), arena.now_ns)
 
 
 def victims(arena: Arena, app_id: str = "p", key: str = "ask") -> list[str]:
@@ -491,7 +491,7 @@ def test_a_search_that_has_too_many_ways_to_try_says_so(monkeypatch: pytest.Monk
     arena = two_queues(memory=40)
     arena.want("r", "k", wanted=40, memory=1)
     arena.want("p", "ask", memory=9)
-    monkeypatch.setattr(preemption, "STEPS_PER_NODE_MAX", 5)
+    monkeypatch.setattr(victim_search, "STEPS_PER_NODE_MAX", 5)
     assert search(arena) is PreemptionNo.TOO_MANY_WAYS
 
 
@@ -587,7 +587,7 @@ def daemon(arena: Arena, key: str = "ask", *, memory: int, priority: int = 0) ->
     arena.core.apply(UpdateAllocations([item]), arena.now_ns)
     ask, node = arena.the_ask("p", key), arena.the_node("n")
     arena.partition.reservations.reserve(ask, node, Outcome(), arena.now_ns)
-    return preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
+    return victim_search.search_required_node(arena.partition, ask, node, arena.now_ns)
 
 
 def keys(found: Plan | PreemptionNo) -> list[str]:

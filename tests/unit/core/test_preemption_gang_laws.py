@@ -11,14 +11,15 @@ from collections.abc import Iterable
 
 import pytest
 from muster_core import invariants
-from muster_core.config.config import PreemptionConfig, QueueConfig
+from muster_core.config.queue_config import PreemptionConfig, QueueConfig
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import UpdateAllocations
 from muster_core.model.outcome import Outcome
 from muster_core.model.reasons import PreemptionNo
-from muster_core.preemption import preemption, preemption_victims
+from muster_core.preemption import victim_search
+from muster_core.preemption import victims as preemption_victims
+from muster_core.preemption.cover_search import WholeGang
 from muster_core.preemption.plan import Plan
-from muster_core.preemption.preemption_cover import WholeGang
 from muster_core.preemption.rules import quota as quota_rule
 from preempting import Arena, Laws, is_of_whole_gang, is_replacing, item, random_arena, was_told
 
@@ -60,7 +61,7 @@ def search_in_random_clusters(seeds: range) -> dict[str, int]:
         dice = random.Random(f"gangs-{seed}")
         arena = arena_of(dice)
         for ask in waiting(arena):
-            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
+            found = victim_search.search(arena.partition.cluster, ask, arena.now_ns)
             laws = Laws(arena.partition, ask)
             if isinstance(found, PreemptionNo):
                 lawful = next(laws.lawful_sets(), None)
@@ -106,9 +107,9 @@ def test_kept_data_equal_those_of_a_fresh_search(first: int) -> None:
         dice = random.Random(f"known-{seed}")
         arena = arena_of(dice)
         for ask in waiting(arena):
-            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
+            found = victim_search.search(arena.partition.cluster, ask, arena.now_ns)
             arena.partition.known_victims = None
-            assert preemption.search(arena.partition.cluster, ask, arena.now_ns) == found, seed
+            assert victim_search.search(arena.partition.cluster, ask, arena.now_ns) == found, seed
             if isinstance(found, Plan):
                 arena.partition.long_wait.carry_out(found, ask, Outcome(), arena.now_ns)
 
@@ -119,7 +120,7 @@ def test_gangs_that_were_preempted_do_not_take_back(first: int) -> None:
         dice = random.Random(f"back-{seed}")
         arena = arena_of(dice)
         for ask in waiting(arena):
-            found = preemption.search(arena.partition.cluster, ask, arena.now_ns)
+            found = victim_search.search(arena.partition.cluster, ask, arena.now_ns)
             if isinstance(found, Plan):
                 take_back(arena, ask, found)
                 break
@@ -143,7 +144,7 @@ def take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
         quantities = {arena.partition.types.names[number]: value for number, value in gone.shape.items}
         arena.want(gone.app_id, f"{gone.key}-again", priority=gone.priority, **quantities)
     for again in waiting(arena):
-        found = preemption.search(arena.partition.cluster, again, arena.now_ns)
+        found = victim_search.search(arena.partition.cluster, again, arena.now_ns)
         if isinstance(found, Plan):
             assert placed not in [victim.allocation for victim in found.victims], f"{again} takes {placed} back"
 
@@ -166,7 +167,7 @@ def test_daemons_take_whole_gangs(first: int) -> None:
         if laws.over() or ask.reserved_node != node.node_id:
             continue
         able = [held for held in node.allocations.values() if may_go_for(ask, held, laws)]
-        found = preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
+        found = victim_search.search_required_node(arena.partition, ask, node, arena.now_ns)
         if isinstance(found, PreemptionNo):
             assert not laws.helps(node, able) or found is PreemptionNo.NOT_NEEDED, f"{seed}: {found}"
             continue
@@ -205,7 +206,7 @@ def test_cuts_take_whole_gangs_never_too_much_and_leave_nothing_that_could_go() 
         arena = above_its_max(dice)
         queue = arena.queue("root.a")
         excess = quota_rule.excess(queue)
-        victims = [victim.allocation for victim in preemption.search_quota(arena.partition, queue, arena.now_ns)]
+        victims = [victim.allocation for victim in victim_search.search_quota(arena.partition, queue, arena.now_ns)]
         assert len(set(victims)) == len(victims), seed
         # 1. Whole gangs; of no type more than is over; no queue below its guarantee.
         going = {unit: None for held in victims for unit in [together(held)]}
@@ -292,7 +293,7 @@ def allowed(arena: Arena, going: list[Allocation], excess: dict[int, int]) -> bo
 )
 def test_a_broken_search_is_noticed(broken: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken == "single members":
-        monkeypatch.setattr(preemption, "goes_whole", lambda _: False)
+        monkeypatch.setattr(victim_search, "goes_whole", lambda _: False)
     else:
 
         def careless(app: Application, **_: object) -> WholeGang | None:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from muster_core.config.config import PreemptionConfig
+from muster_core.config.queue_config import PreemptionConfig
 from muster_core.model.application import Allocation
 from muster_core.model.commands import (
     AppItem,
@@ -23,10 +23,11 @@ from muster_core.model.commands import (
 from muster_core.model.outcome import Outcome
 from muster_core.model.reasons import PreemptionNo, ReasonCode
 from muster_core.model.states import GangPhase
-from muster_core.preemption import preemption, preemption_victims
+from muster_core.preemption import victim_search
+from muster_core.preemption import victims as preemption_victims
 from muster_core.preemption.plan import Plan
 from muster_core.preemption.rules import quota as quota_rule
-from muster_core.preemption.rules import revoked
+from muster_core.preemption.rules import revoked_offer
 from preempting import Arena, item, told
 
 POLICIES = pytest.mark.parametrize("policy", ["members", "whole"])
@@ -71,7 +72,7 @@ def member(arena: Arena, key: str, node_id: str, *, app_id: str = "g", placehold
 
 
 def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | PreemptionNo:
-    return preemption.search(arena.partition.cluster, arena.the_ask(app_id, key), arena.now_ns)
+    return victim_search.search(arena.partition.cluster, arena.the_ask(app_id, key), arena.now_ns)
 
 
 def victims(arena: Arena, app_id: str = "p", key: str = "ask") -> list[str]:
@@ -455,7 +456,7 @@ def daemon(arena: Arena, *, memory: int, priority: int = 0, node_id: str = "n0")
     arena.core.apply(UpdateAllocations([wanted]), arena.now_ns)
     ask, node = arena.the_ask("p", "ask"), arena.the_node(node_id)
     arena.partition.reservations.reserve(ask, node, Outcome(), arena.now_ns)
-    return preemption.search_required_node(arena.partition, ask, node, arena.now_ns)
+    return victim_search.search_required_node(arena.partition, ask, node, arena.now_ns)
 
 
 @POLICIES
@@ -536,7 +537,7 @@ def over(policy: str, maximum: int) -> Arena:
 
 
 def cut(arena: Arena) -> list[str]:
-    found = preemption.search_quota(arena.partition, arena.queue("root.a"), arena.now_ns)
+    found = victim_search.search_quota(arena.partition, arena.queue("root.a"), arena.now_ns)
     return [victim.allocation.key for victim in found]
 
 
@@ -654,9 +655,9 @@ def test_where_no_queue_says_so_no_gang_is_looked_up(monkeypatch: pytest.MonkeyP
         raise AssertionError("a gang was looked up")
 
     monkeypatch.setattr(preemption_victims, "whole_gang", noticed)
-    for rule in (quota_rule, revoked):
+    for rule in (quota_rule, revoked_offer):
         monkeypatch.setattr(rule, "whole_gang", noticed)
     assert len(victims(arena)) == 2
     arena.release("p", "ask")
     assert len(keys(daemon(arena, memory=2))) == 2
-    assert preemption.search_quota(arena.partition, arena.queue("root.rich"), arena.now_ns) == ()
+    assert victim_search.search_quota(arena.partition, arena.queue("root.rich"), arena.now_ns) == ()

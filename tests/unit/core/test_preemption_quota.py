@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_core.config.config import PreemptionConfig, QueueConfig
+from muster_core.config.queue_config import PreemptionConfig, QueueConfig
 from muster_core.model.allocation import Preempted
 from muster_core.model.commands import AskItem, UpdateAllocations
 from muster_core.model.outcome import Detail, Event, Outcome
-from muster_core.preemption import preemption
+from muster_core.preemption import victim_search
 from muster_core.preemption.rules import quota as quota_rule
-from muster_core.queues import quota
+from muster_core.queues import quota_enforcement
 from preempting import Arena, item, told
 
 ON = PreemptionConfig(quota_enabled=True)
@@ -39,7 +39,7 @@ def filled(*queues: str, config: PreemptionConfig = ON, used: int = 10) -> Arena
 
 def gone(arena: Arena, path: str = "root.a") -> list[str]:
     """The keys that a cut of the queue would take, in order."""
-    found = preemption.search_quota(arena.partition, arena.queue(path), arena.now_ns)
+    found = victim_search.search_quota(arena.partition, arena.queue(path), arena.now_ns)
     return [victim.allocation.key for victim in found]
 
 
@@ -89,7 +89,7 @@ def test_a_lowered_max_is_enforced_after_the_delay_and_once() -> None:
 def test_the_meaning_of_a_lower_max(old: dict[str, int] | None, new: dict[str, int] | None, *, lowered: bool) -> None:
     numbers = {"memory": 0, "gpu": 1}
     by_number = [{numbers[name]: value for name, value in each.items()} if each else None for each in (old, new)]
-    assert quota.was_lowered(*by_number) == lowered
+    assert quota_enforcement.was_lowered(*by_number) == lowered
 
 
 @pytest.mark.parametrize("case", ["above what is used", "partition off", "no delay", "first max"])
@@ -271,7 +271,7 @@ def parent_of(*children: tuple[str, int | None, int], maximum: int) -> Arena:
 
 def taken(arena: Arena) -> dict[str, int]:
     found: dict[str, int] = {}
-    for victim in preemption.search_quota(arena.partition, arena.queue("root.a"), arena.now_ns):
+    for victim in victim_search.search_quota(arena.partition, arena.queue("root.a"), arena.now_ns):
         app_id = victim.allocation.app_id
         found[app_id] = found.get(app_id, 0) + 1
     return found
@@ -345,7 +345,7 @@ def _random_item(dice: random.Random, app_id: str, key: str, wanted: dict[str, i
 def _check_cut(arena: Arena, seed: int) -> int:
     queue = arena.queue("root.a")
     excess = quota_rule.excess(queue)
-    victims = [victim.allocation for victim in preemption.search_quota(arena.partition, queue, arena.now_ns)]
+    victims = [victim.allocation for victim in victim_search.search_quota(arena.partition, queue, arena.now_ns)]
     assert len(set(victims)) == len(victims)
     freed: dict[str, dict[int, int]] = {}
     for held in victims:

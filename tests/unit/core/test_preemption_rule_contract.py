@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from builders import SECOND_NS, snapshot
 from from_outside import install
-from muster_core.config.config import PreemptionConfig
-from muster_core.external.external import ExternalChange, ExternalKind, ExternalOffer
+from muster_core.config.queue_config import PreemptionConfig
+from muster_core.external.model import ExternalChange, ExternalKind, ExternalOffer
 from muster_core.model.allocation import Preempted
 from muster_core.model.application import Allocation
 from muster_core.model.commands import UpdateExternal
@@ -28,7 +28,7 @@ DOC = Path(__file__).parents[3] / "docs/preemption.md"
 
 # The whole of it: one module and one entry. An ask takes from its neighbours, equal priorities too.
 NEIGHBOUR = """
-from muster_core.preemption.preemption_cover import Branch
+from muster_core.preemption.cover_search import Branch
 from muster_core.preemption.rule import Promises, Reach, asker_of
 
 class Neighbour:

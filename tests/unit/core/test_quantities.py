@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_core.config.config import InvalidQuantity, parse_quantity, quantity_text
+from muster_core.config.queue_config import InvalidQuantity, parse_quantity, quantity_text
 from muster_core.model.resources import INT64_MAX
 
 DECIMAL = {letter: 1000**power for power, letter in enumerate(["", "k", "M", "G", "T", "P", "E"])}

@@ -39,7 +39,7 @@ from muster_core.model.reasons import ReasonCode
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.model.states import AppState, GangPhase
 from muster_core.model.steps import finish
-from muster_core.predicates.questions import PROBE_NODES_MAX
+from muster_core.predicates.predicate_calls import PROBE_NODES_MAX
 from muster_core.predicates.refused_nodes import RETRY_MAX_NS
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_si.constants import FOREIGN, REQUIRED_NODE_TAG

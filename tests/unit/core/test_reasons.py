@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from builders import Cluster, ask, nodes
 from muster_core.model.commands import NodeAction, UpdateAllocations
+from muster_core.model.cordons import Closed, ClosedBy
 from muster_core.model.reasons import Reason, ReasonCode
-from muster_core.model.unschedulable import Closed, ClosedBy
 
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
 

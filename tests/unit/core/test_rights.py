@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 import pytest
 from muster_core import invariants
-from muster_core.allocation import long_wait
-from muster_core.allocation.rights import RETRY_NS, Rights
+from muster_core.allocation import escalation
+from muster_core.allocation.preemptors import RETRY_NS, Rights
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.commands import UpdateAllocations
 from muster_core.model.outcome import Outcome, ReleasedAllocation
 from muster_core.model.reasons import PreemptionNo
-from muster_core.preemption import preemption
-from muster_core.preemption.cluster import Cluster
+from muster_core.preemption import victim_search
 from muster_core.preemption.plan import Plan
+from muster_core.preemption.search_context import Cluster
 from preempting import Arena, item
 
 GROUPS = 200
@@ -27,14 +27,14 @@ LEAF = "{name: root, submitacl: '*', queues: [{name: leaf}]}"
 def searched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The keys of the asks for which victims are searched."""
     keys: list[str] = []
-    search = preemption.search
+    search = victim_search.search
 
     def noted(cluster: Cluster, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
         keys.append(ask.key)
         return search(cluster, ask, now_ns)
 
     with monkeypatch.context() as patched:
-        patched.setattr(long_wait.preemption, "search", noted)
+        patched.setattr(escalation.preemption, "search", noted)
         yield keys
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builders import SECOND_NS, Cluster, ask, snapshot
-from muster_core.allocation.long_wait import REPORTS_MAX
+from muster_core.allocation.escalation import REPORTS_MAX
 from muster_core.model.commands import (
     AppItem,
     Command,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_core.model.sorted_line import CHUNK_MAX, SortedLine
+from muster_core.model.sorted_queue import CHUNK_MAX, SortedLine
 
 
 def _line(*numbers: int) -> SortedLine:

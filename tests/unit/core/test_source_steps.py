@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from muster_core import invariants
-from muster_core.config.config import ClusterConfig, PartitionConfig, QueueConfig
-from muster_core.external.external import (
+from muster_core.config.queue_config import ClusterConfig, PartitionConfig, QueueConfig
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,

@@ -18,8 +18,8 @@ import documents
 import muster_core
 import pytest
 from builders import Cluster, nodes
-from muster_core.config.config import ReservationConfig
 from muster_core.config.properties import SECOND_NS, QueuePolicy, duration_text
+from muster_core.config.queue_config import ReservationConfig
 from muster_core.model.commands import (
     AppItem,
     AskItem,

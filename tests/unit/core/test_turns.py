@@ -29,7 +29,7 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_core.model.outcome import NewAllocation, Outcome, PredicatesAsked, RejectedAsk, ReleasedAllocation
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.predicate_checks import PredicateCheck
 from muster_core.model.reasons import ReasonCode
 from muster_core.model.scopes import SCOPE_TAG, SCOPES, CallbackPolicy, Scope

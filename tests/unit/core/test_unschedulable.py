@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from builders import nodes
-from muster_core.external.external import ExternalNode, ExternalOffer, SourceState
+from muster_core.external.model import ExternalNode, ExternalOffer, SourceState
 from muster_core.model.commands import NodeAction, NodeItem, UpdateNodes
+from muster_core.model.cordons import Closed, ClosedBy, Closer, closed_counts, words
 from muster_core.model.reasons import Reason, ReasonCode
-from muster_core.model.unschedulable import Closed, ClosedBy, Closer, closed_counts, words
 from muster_si.constants import NODE_READY_ATTRIBUTE
 from outside import Outside
 from preempting import told as released

@@ -13,7 +13,7 @@ from muster_bus.errors import LogClosed, LogError, LogUnavailable, RecordTooLarg
 from muster_bus.log import OutRecord
 from muster_bus.topics import Topics
 from muster_core.external.errors import BadDocument
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,

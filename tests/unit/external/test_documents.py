@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from muster_core.external.checks import DURATION_NS_MAX, QUANTITY_MAX, problem_of
 from muster_core.external.errors import BadDocument
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -23,6 +22,7 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
+from muster_core.external.validation import DURATION_NS_MAX, QUANTITY_MAX, problem_of
 from muster_informers.documents import (
     FIELDS,
     VERSION_MAX,

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from manual_clock import ManualClock
 from muster_core.external.errors import HandlerSettingsWrong, InformerSettingsWrong, NotTaken
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalApplication,
     ExternalKind,
     ExternalNode,

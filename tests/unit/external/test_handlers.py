@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from manual_clock import ManualClock
 from muster_core.external.errors import HandlerSettingsWrong, NotTaken
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,

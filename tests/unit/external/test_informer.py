@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from muster_core.external.errors import CursorExpired, SourceSaysNonsense, SourceUnavailable
-from muster_core.external.external import ExternalAllocation, ExternalKind, ExternalNode, ExternalObject, SourceState
+from muster_core.external.model import ExternalAllocation, ExternalKind, ExternalNode, ExternalObject, SourceState
 from muster_informers.contract import ChangeType, Delta
 from muster_informers.informer import NOT_WHOLE, SLICE, SharedIndexInformer
 from muster_informers.problems import LINES_MAX, PROBLEMS_MAX

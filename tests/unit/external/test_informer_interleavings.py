@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.topics import Topics
 from muster_core.external.errors import SourceSaysNonsense, SourceUnavailable
-from muster_core.external.external import ExternalKind, ExternalObject, SourceState
+from muster_core.external.model import ExternalKind, ExternalObject, SourceState
 from muster_informers.cache import LogCache
 from muster_informers.contract import ChangeType, HandlerContext
 from muster_informers.documents import read_document

@@ -10,8 +10,8 @@ from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.log import OutRecord
 from muster_bus.topics import Topics, state_key
 from muster_core.external.errors import SourceUnavailable
-from muster_core.external.external import ExternalKind, ExternalOffer, ExternalPool, OfferState
-from muster_core.external.external_books import ExternalEntry, SourceEntry
+from muster_core.external.model import ExternalKind, ExternalOffer, ExternalPool, OfferState
+from muster_core.external.reports import ExternalEntry, SourceEntry
 from muster_informers.outlet import BATCH_MAX, OfferOutlet, taker_of
 from muster_state import state_codec
 from unit.external.faking import Manager, ManualTime, settled

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from muster_core.config.config import DEFAULT_CONFIG, ClusterConfig
+from muster_core.config.queue_config import DEFAULT_CONFIG, ClusterConfig
 from muster_queue_config import compiled
 from muster_queue_config.queue_yaml import load_queue_config, load_recorded
 

@@ -11,7 +11,7 @@ from event_books_shown import of_core
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import HEADER_ERROR, HEADER_EVENT_ID, HEADER_RM_ID, Topics
 from muster_core import invariants
-from muster_core.external.external import ExternalChange, ExternalKind, ExternalObject, SourceState, id_of, kind_of
+from muster_core.external.model import ExternalChange, ExternalKind, ExternalObject, SourceState, id_of, kind_of
 from muster_core.model.outcome import Outcome
 from muster_core.scheduler import SchedulerCore
 from muster_informers.gate import Gate

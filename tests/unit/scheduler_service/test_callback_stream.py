@@ -9,11 +9,11 @@ import pytest
 from builders import snapshot
 from muster_bus.log import Record
 from muster_core.model.application import Ask
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.reasons import ReasonCode
 from muster_core.model.scopes import SECOND_NS, CallbackPolicy
-from muster_core.predicates import questions
-from muster_core.predicates.questions import Questions
+from muster_core.predicates import predicate_calls as questions
+from muster_core.predicates.predicate_calls import Questions
 from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si

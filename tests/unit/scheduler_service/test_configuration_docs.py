@@ -6,10 +6,10 @@ import re
 
 import documents
 import pytest
-from muster_core.config import acl, config, patterns, properties
+from muster_core.config import acl, patterns, properties, queue_config
 from muster_core.model import resources
 from muster_core.nodes.policies.registry import SHIPPED
-from muster_core.queues import placement
+from muster_core.queues import placement_rules
 from muster_queue_config import queue_yaml, queue_yaml_rules, yaml_reader
 from muster_scheduler import users
 
@@ -54,7 +54,7 @@ def test_every_property_has_a_row_with_its_default() -> None:
 
 
 def test_every_rule_and_policy_is_named() -> None:
-    assert _first(TABLES["Keys of a placement rule"][1]) == list(config.RULES)
+    assert _first(TABLES["Keys of a placement rule"][1]) == list(queue_config.RULES)
     kinds = next(row for row in TABLES["Keys of nodesortpolicy"][0] if row[0] == "`type`")[2]
     assert [f"`{policy.name}`" in kinds for policy in SHIPPED] == [True] * len(SHIPPED)
     resolvers = TABLES["Keys of usergroupresolver"][0][0][2]
@@ -74,13 +74,13 @@ def test_the_bounds_are_the_codes() -> None:
         queue_yaml.TEXT_BYTES_MAX,
         yaml_reader.PROBLEMS_MAX,
         queue_yaml.QUEUES_MAX,
-        config.QUEUE_DEPTH_MAX,
+        queue_config.QUEUE_DEPTH_MAX,
         resources.TYPES_MAX,
         queue_yaml_rules.RULES_MAX,
         queue_yaml_rules.EXPRESSIONS_MAX,
         patterns.PATTERN_CHARACTERS_MAX,
         acl.ACL_CHARACTERS_MAX,
-        placement.NAME_CHARACTERS_MAX,
+        placement_rules.NAME_CHARACTERS_MAX,
     ]
 
 

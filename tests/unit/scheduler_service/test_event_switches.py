@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_STORE_CAPACITY, HEADER_TRACKING
-from muster_core.allocation.notifications import LOOKS_MAX
+from muster_core.allocation.ask_events import LOOKS_MAX
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from unit.scheduler_service import rig as make

@@ -6,9 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from muster_core.external.checks import QUANTITY_MAX, REASON_CHARACTERS_MAX, plain, text_problem
 from muster_core.external.errors import BadDocument
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -24,6 +23,7 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
+from muster_core.external.validation import QUANTITY_MAX, REASON_CHARACTERS_MAX, plain, text_problem
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_scheduler import ingest
 from muster_state import source_codec as codec

@@ -21,7 +21,7 @@ from muster_core.external.errors import (
     SourceUnavailable,
     UnknownName,
 )
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalChange,
     ExternalKind,
     ExternalNode,
@@ -31,7 +31,7 @@ from muster_core.external.external import (
     SourceState,
     UpdateExternal,
 )
-from muster_core.external.external_books import ExternalBooks
+from muster_core.external.reports import ExternalBooks
 from muster_core.model.steps import finish
 from muster_informers import registry
 from muster_informers import service as service_module

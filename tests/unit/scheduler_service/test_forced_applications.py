@@ -7,7 +7,7 @@ from dataclasses import replace
 from admitting import admit
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from muster_core.config.config import ClusterConfig, QueueConfig
+from muster_core.config.queue_config import ClusterConfig, QueueConfig
 from muster_core.model.commands import UpdateConfiguration
 from muster_core.model.outcome import AcceptedApplication, NewAllocation, RejectedApplication, RejectedAsk
 from muster_gateway.settings import AdmissionLimits

@@ -9,8 +9,8 @@ import pytest
 from builders import SECOND_NS
 from muster_bus.log import Record
 from muster_core import invariants
-from muster_core.config.config import INDEPENDENT
-from muster_core.external.external import ExternalApplication, ExternalNode, SourceState
+from muster_core.config.queue_config import INDEPENDENT
+from muster_core.external.model import ExternalApplication, ExternalNode, SourceState
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si

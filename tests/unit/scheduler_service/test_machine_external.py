@@ -7,7 +7,7 @@ import random
 import pytest
 from muster_bus.log import Record
 from muster_bus.topics import HEADER_ERROR, Topics, parse_state_key
-from muster_core.external.external import (
+from muster_core.external.model import (
     NOT_CONFIGURED,
     ExternalKind,
     ExternalNode,

@@ -10,7 +10,7 @@ import os
 
 import pytest
 from google.protobuf.message import Message
-from muster_core.external.checks import QUANTITY_MAX
+from muster_core.external.validation import QUANTITY_MAX
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from unit.scheduler_service.rig import RM
 from unit.scheduler_service.test_machine_external_merge import of_books

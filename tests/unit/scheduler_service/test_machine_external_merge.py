@@ -7,8 +7,7 @@ import random
 
 import pytest
 from muster_bus.topics import parse_state_key
-from muster_core.external.checks import QUANTITY_MAX
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -22,6 +21,7 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
+from muster_core.external.validation import QUANTITY_MAX
 from unit.scheduler_service.rig import CONFIG, RM, Rig, application, forgotten, registration, said
 from unit.scheduler_service.test_machine_external import H1, H2, LIVE, STALE, decides, furnished, kept, sources
 from unit.scheduler_service.test_machine_recovery import (

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import parse_state_key
-from muster_core.external.external import ExternalNode, SourceState
+from muster_core.external.model import ExternalNode, SourceState
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.si.v1 import si_pb2 as si

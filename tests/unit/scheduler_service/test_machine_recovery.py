@@ -14,7 +14,7 @@ from builders import snapshot
 from muster_bus.log import Record
 from muster_core import invariants
 from muster_core.model.outcome import Outcome
-from muster_core.model.pending import group_reason
+from muster_core.model.pending_reason import group_reason
 from muster_core.model.steps import finish
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb

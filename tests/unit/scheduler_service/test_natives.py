@@ -13,7 +13,7 @@ from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.topics import Topics, parse_state_key
 from muster_core.external.errors import HandlerGone, HandlerSettingsWrong, NotTaken, SettingsWrong
-from muster_core.external.external import (
+from muster_core.external.model import (
     NOT_CONFIGURED,
     ExternalAllocation,
     ExternalApplication,

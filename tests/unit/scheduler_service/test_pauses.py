@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from builders import SECOND_NS
 from muster_bus.log import Record
-from muster_core.external.external import SourceState
+from muster_core.external.model import SourceState
 from muster_informers.gate import Gate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2 as pb_state

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster_core.config.acl import ACL_CHARACTERS_MAX
-from muster_core.config.config import (
+from muster_core.config.queue_config import (
     DEFAULT_CONFIG,
     QUEUE_DEPTH_MAX,
     ChildTemplateConfig,

@@ -8,7 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from muster_core import invariants
-from muster_core.config.config import (
+from muster_core.config.config_diff import diff
+from muster_core.config.properties import KEYS, duration_text
+from muster_core.config.queue_config import (
     BACKFILLS,
     ChildTemplateConfig,
     ClusterConfig,
@@ -21,8 +23,6 @@ from muster_core.config.config import (
     ReservationConfig,
     quantity_text,
 )
-from muster_core.config.config_diff import diff
-from muster_core.config.properties import KEYS, duration_text
 from muster_core.model.commands import AppItem, UpdateApplications
 from muster_core.model.outcome import AcceptedApplication, RejectedApplication
 from muster_core.model.resources import INT64_MAX

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 from google.protobuf.message import Message
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -21,7 +21,7 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
-from muster_core.external.external_books import ExternalEntry, SourceEntry
+from muster_core.external.reports import ExternalEntry, SourceEntry
 from muster_core.model.allocation import Preempted, Replaced
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.demand import Demand

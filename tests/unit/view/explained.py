@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from builders import SECOND_NS, nodes
-from muster_core.config.config import PreemptionConfig
-from muster_core.external.external import (
+from muster_core.config.queue_config import PreemptionConfig
+from muster_core.external.model import (
     ExternalChange,
     ExternalKind,
     ExternalNode,
@@ -39,7 +39,7 @@ from muster_core.model.outcome import Outcome, PredicatesAsked
 from muster_core.model.reasons import PreemptionNo, ReasonCode
 from muster_core.model.scopes import CallbackPolicy, Scope
 from muster_core.model.states import QueueEvent
-from muster_core.preemption import preemption
+from muster_core.preemption import victim_search
 from muster_runtime.go_json import go_json
 from muster_si.constants import NODE_READY_ATTRIBUTE
 from muster_state.follower import CALLBACKS_ABSENT_KEY, Pause, RmInfo, RmState
@@ -405,7 +405,7 @@ def not_needed() -> Explained:
 def too_many_ways() -> Explained:
     """The search may try five combinations only."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(preemption, "STEPS_PER_NODE_MAX", 5)
+        patched.setattr(victim_search, "STEPS_PER_NODE_MAX", 5)
         arena = cluster("{name: a, resources: {guaranteed: {vcore: 20}}}", RICH)
         arena.node("n1", vcore=40_000)
         add(arena, "app", "root.a")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from muster_core.config.config import DEFAULT_CONFIG
+from muster_core.config.queue_config import DEFAULT_CONFIG
 from muster_queue_config.judge import Judge
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_queue_config.settings import QueueConfigSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from builders import SECOND_NS, Cluster, ask, nodes
-from muster_core.external.external import ExternalChange, ExternalPool, ExternalQueue, UpdateExternal, id_of, kind_of
+from muster_core.external.model import ExternalChange, ExternalPool, ExternalQueue, UpdateExternal, id_of, kind_of
 from muster_core.model.allocation import Preempted
 from muster_core.model.commands import (
     AppItem,

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from builders import nodes
-from muster_core.external.external import ExternalChange, ExternalOffer, UpdateExternal, kind_of
+from muster_core.external.model import ExternalChange, ExternalOffer, UpdateExternal, kind_of
 from muster_core.model.commands import (
     AppItem,
     AskItem,

@@ -7,7 +7,7 @@ from json import loads
 import httpx
 import pytest
 from muster_bus.log import OutRecord
-from muster_core.external.external import (
+from muster_core.external.model import (
     NOT_CONFIGURED,
     ExternalAllocation,
     ExternalApplication,
@@ -25,7 +25,7 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
-from muster_core.external.external_books import ExternalBooks
+from muster_core.external.reports import ExternalBooks
 from muster_core.model.steps import finish
 from muster_state import state_codec
 from muster_view.rest.external import sources

@@ -22,7 +22,7 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_core.model.outcome import Detail
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.states import AppState
 from muster_runtime.go_json import go_json
 from muster_si.constants import REQUIRED_NODE_TAG

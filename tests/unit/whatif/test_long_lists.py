@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from muster_core.allocation.rights import Rights
+from muster_core.allocation.preemptors import Rights
 from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
 from muster_whatif.sources import Source

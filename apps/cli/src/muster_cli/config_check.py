@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from muster_core.config import properties
-from muster_core.config.config import (
+from muster_core.config.config_diff import Change, diff, limit_text
+from muster_core.config.properties import duration_text
+from muster_core.config.queue_config import (
     BACKFILL_OFF,
     ClusterConfig,
     EffectiveQueue,
@@ -17,8 +19,6 @@ from muster_core.config.config import (
     rule_text,
     set_quantities,
 )
-from muster_core.config.config_diff import Change, diff, limit_text
-from muster_core.config.properties import duration_text
 from muster_queue_config.queue_yaml import Problem, load_queue_config
 from muster_runtime.terminal import Screen, as_seen, marked, styled
 from rich.table import Table

@@ -10,7 +10,7 @@ from muster_core.applications.lifecycle import counts_as_running
 from muster_core.external import external_invariants
 from muster_core.model.application import Application, Ask, AskGroup, Gang
 from muster_core.model.node import Node
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.queue import Ledger, Queue, Tracker
 from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import UNLIMITED, fits

@@ -6,47 +6,47 @@ needs in a Protocol of its own, and is connected once both exist.
 
 from __future__ import annotations
 
-from muster_core.allocation.announcements import Announcements
+from muster_core.allocation.accounting import Books
+from muster_core.allocation.allocation_facts import Announcements
+from muster_core.allocation.allocator import Placing
+from muster_core.allocation.ask_events import Notifications
 from muster_core.allocation.asks import Asks
 from muster_core.allocation.backfill import Backfill, in_force_ms
-from muster_core.allocation.books import Books
 from muster_core.allocation.cycle import Cycle
-from muster_core.allocation.fair_shares import FairShares
+from muster_core.allocation.escalation import LongWait
+from muster_core.allocation.exclusivity import Turns
+from muster_core.allocation.fair_share_accounting import FairShares
 from muster_core.allocation.limit_checks import LimitChecks
-from muster_core.allocation.long_wait import LongWait
-from muster_core.allocation.notifications import Notifications
-from muster_core.allocation.placing import Placing
 from muster_core.allocation.recovery import Recovery
 from muster_core.allocation.releases import Releases
 from muster_core.allocation.reservations import Reservations
-from muster_core.allocation.turns import Turns
-from muster_core.allocation.waiting import Waiting
+from muster_core.allocation.scheduling_queue import Waiting
 from muster_core.applications.lifecycle import Lifecycle
-from muster_core.config.config import BACKFILL_OFF, PartitionConfig, types_named
-from muster_core.external.external_books import ExternalEntry, PartitionBooks
-from muster_core.external.external_partition import PartitionExternal
+from muster_core.config.queue_config import BACKFILL_OFF, PartitionConfig, types_named
 from muster_core.external.offers import Offers, due_of
+from muster_core.external.reconciler import PartitionExternal
+from muster_core.external.reports import ExternalEntry, PartitionBooks
+from muster_core.gangs.gang_headroom import GangRoom
 from muster_core.gangs.gangs import Gangs
-from muster_core.gangs.room import GangRoom
 from muster_core.model.application import Allocation, Application, Ask
-from muster_core.model.fair_use import FairUses
+from muster_core.model.decayed_usage import FairUses
 from muster_core.model.outcome import (
     Outcome,
 )
 from muster_core.model.partition_state import PartitionState, Timed
 from muster_core.model.predicate_checks import Retry
 from muster_core.model.queue import Queue, Waitlist
+from muster_core.model.scope_queues import TurnLines
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
 from muster_core.model.steps import FEW, STEP, Steps, clear_in_steps, finish
-from muster_core.model.turn_lines import TurnLines
-from muster_core.nodes.figures import NodeFigures
-from muster_core.nodes.node_books import NodeBooks
+from muster_core.nodes.node_accounting import NodeBooks
 from muster_core.nodes.node_index import NodeIndex
-from muster_core.nodes.node_lives import NodeLives
+from muster_core.nodes.node_lifecycle import NodeLives
+from muster_core.nodes.node_stats import NodeFigures
 from muster_core.nodes.pools import Pools
-from muster_core.predicates.questions import Questions
-from muster_core.preemption.cluster import Cluster
-from muster_core.queues import quota
+from muster_core.predicates.predicate_calls import Questions
+from muster_core.preemption.search_context import Cluster
+from muster_core.queues import quota_enforcement
 from muster_core.queues.limits import Limits
 from muster_core.queues.queue_tree import QueueTree
 
@@ -381,7 +381,7 @@ class Partition(PartitionState):
         match what:
             case Queue():
                 if what.quota_ns and what.quota_ns == due_ns:
-                    quota.due(self, self.releases, what, out, now_ns)
+                    quota_enforcement.due(self, self.releases, what, out, now_ns)
                 self.queue_tree.sweep_queue(what, out, now_ns)
             case Application():
                 if what.deadline_ns == due_ns:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 
-from muster_core.allocation.turns import WholeTurn
-from muster_core.allocation.unnamed_releases import UnnamedReleases
-from muster_core.config.config import ClusterConfig, PartitionConfig, QueueConfig, partition_name, queue_paths
+from muster_core.allocation.exclusivity import WholeTurn
+from muster_core.allocation.unqualified_releases import UnnamedReleases
+from muster_core.config.queue_config import ClusterConfig, PartitionConfig, QueueConfig, partition_name, queue_paths
 from muster_core.deadline_heap import DeadlineHeap
-from muster_core.external.external import SetSource, UpdateExternal
-from muster_core.external.external_books import ExternalBooks, ExternalEntry
+from muster_core.external.model import SetSource, UpdateExternal
 from muster_core.external.problems import no_partition
+from muster_core.external.reports import ExternalBooks, ExternalEntry
 from muster_core.model.application import Application
 from muster_core.model.circles import vacate
 from muster_core.model.commands import (
@@ -39,11 +39,11 @@ from muster_core.model.steps import FEW, GROWTH, LIGHT_STEP, SOME, STEP, Pace, S
 from muster_core.partition import CONNECTED, Partition
 from muster_core.queues import reload
 from muster_core.queues.limits import limit_events, link_event
-from muster_core.queues.quota import rearm
+from muster_core.queues.quota_enforcement import rearm
 from muster_core.requests.allocation_requests import AllocationRequests
 from muster_core.requests.application_requests import ApplicationRequests
+from muster_core.requests.deregistration import ANEW, ENDED_ONE_BY_ONE_MAX, end_holdings, end_sums
 from muster_core.requests.node_requests import NodeRequests
-from muster_core.requests.registration_end import ANEW, ENDED_ONE_BY_ONE_MAX, end_holdings, end_sums
 
 # A search may free room for which other asks wait, such as a reservation that is not needed any more: these asks are
 # tried in the next pass. One cycle has up to so many passes. The rest follows in the next cycle, after new requests.

@@ -10,7 +10,8 @@ import hashlib
 import zlib
 
 import msgspec
-from muster_core.config.config import (
+from muster_core.config.patterns import InvalidPattern
+from muster_core.config.queue_config import (
     ClusterConfig,
     FilterConfig,
     PartitionConfig,
@@ -19,7 +20,6 @@ from muster_core.config.config import (
     QueueConfig,
     ReservationConfig,
 )
-from muster_core.config.patterns import InvalidPattern
 
 # Goes up with each change of what a text means or of the classes below.
 VERSION = 3

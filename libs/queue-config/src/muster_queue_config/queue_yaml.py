@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from muster_core.config import acl, properties
-from muster_core.config.config import (
+from muster_core.config.queue_config import (
     BACKFILL_OFF,
     BACKFILLS,
     DEFAULT_CONFIG,

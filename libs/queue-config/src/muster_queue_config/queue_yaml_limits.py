@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from muster_core.config import acl
 from muster_core.config.acl import EVERYBODY
-from muster_core.config.config import LimitConfig, QueueConfig, quantity_text
+from muster_core.config.queue_config import LimitConfig, QueueConfig, quantity_text
 
 from muster_queue_config.yaml_reader import Reader, cut, place_of
 from muster_queue_config.yaml_tree import Place

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from muster_core.config import acl
-from muster_core.config.config import (
+from muster_core.config.patterns import InvalidPattern, compile_pattern
+from muster_core.config.queue_config import (
     INDEPENDENT_PATH,
     QUEUE_DEPTH_MAX,
     RECOVERY_PATH,
@@ -20,7 +21,6 @@ from muster_core.config.config import (
     QueueConfig,
     is_expression,
 )
-from muster_core.config.patterns import InvalidPattern, compile_pattern
 
 from muster_queue_config.yaml_reader import Reader, cut, is_nothing, place_of
 from muster_queue_config.yaml_tree import Mapping, Place

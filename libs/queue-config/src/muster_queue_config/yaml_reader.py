@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from muster_core.config.config import InvalidQuantity, parse_quantity
 from muster_core.config.properties import parse_duration_ns
+from muster_core.config.queue_config import InvalidQuantity, parse_quantity
 
 from muster_queue_config.yaml_tree import Mapping, Place, Scalar, Sequence
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from muster_core.external.external import ExternalKind
-from muster_core.external.external_books import ExternalEntry, SourceEntry
+from muster_core.external.model import ExternalKind
+from muster_core.external.reports import ExternalEntry, SourceEntry
 from muster_core.model.allocation import Backfilled, Preempted, Replaced
 from muster_core.model.application import Allocation, Application, Ask, Gang
+from muster_core.model.decayed_usage import FairUse
 from muster_core.model.demand import Demand
-from muster_core.model.fair_use import FairUse
 from muster_core.model.node import Node, NodeReport
-from muster_core.model.past import Past
 from muster_core.model.queue import Queue, Waitlist
+from muster_core.model.reason_history import Past
 from muster_core.model.reasons import Reason
 from muster_core.model.refusals import Refusals
 from muster_core.model.resources import Shape, saturated

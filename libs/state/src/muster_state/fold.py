@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from muster_core.allocation import items
+from muster_core.allocation import item_conversion
 from muster_core.applications.lifecycle import counts_as_running
-from muster_core.external.external import OfferState, SourceState
-from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
+from muster_core.external.model import OfferState, SourceState
+from muster_core.external.reports import ExternalBooks, ExternalEntry, SourceEntry
 from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import AskItem
+from muster_core.model.cordons import Closed, ClosedBy, Closer
 from muster_core.model.node import Node, NodeReport
-from muster_core.model.past import Past, PastReason
 from muster_core.model.queue import Queue, WaitKey, Waitlist
+from muster_core.model.reason_history import Past, PastReason
 from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
 from muster_core.model.refusals import Asked, Refusal, Refusals
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, AppState, GangPhase, QueueState
 from muster_core.model.task_group import TaskGroup
-from muster_core.model.unschedulable import Closed, ClosedBy, Closer
 from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_si.held_tags import held
@@ -376,7 +376,7 @@ def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
         return
     item = _item(recorded_demand, previous_generation=recorded.previous_generation)
     shape = partition.types.shape(item.quantities)
-    demand = items.demand_of(item, shape, recorded_demand.submission, recorded_demand.created_ns)
+    demand = item_conversion.demand_of(item, shape, recorded_demand.submission, recorded_demand.created_ns)
     demand.created_ns = recorded_demand.created_ns
     ask = Ask(app, demand, recorded.pending, recorded.allocated)
     ask.preempts, ask.scaled_up, ask.mismatched = recorded.preempts, recorded.scaled_up, recorded.mismatched
@@ -451,7 +451,7 @@ def fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> None
     node_id = node.node_id if node is not None else recorded.node_id
     item = _item(demand, previous_generation=recorded.previous_generation, node_id=node_id, uuid=recorded.uuid)
     shape = partition.types.shape(item.quantities)
-    allocation = items.allocation_of(item, app, shape, demand.submission, recorded.allocated_ns)
+    allocation = item_conversion.allocation_of(item, app, shape, demand.submission, recorded.allocated_ns)
     allocation.demand.created_ns, allocation.demand.changed_ns = demand.created_ns, demand.changed_ns
     allocation.ordinal, allocation.published = recorded.ordinal, True
     allocation.preempted = _preempted_of(recorded.preempted) if recorded.HasField("preempted") else None

@@ -19,10 +19,10 @@ from muster_bus.clock import NO_ANCHOR, Anchor
 from muster_bus.errors import CodecError
 from muster_bus.log import Record
 from muster_bus.topics import parse_state_key
-from muster_core.config.config import ClusterConfig
+from muster_core.config.queue_config import ClusterConfig
 from muster_core.external.errors import BadDocument
-from muster_core.external.external_books import ExternalBooks
 from muster_core.external.offers import REPORT_NS
+from muster_core.external.reports import ExternalBooks
 from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
 from muster_core.model.quotas import QuotaLimits
 from muster_core.model.steps import Steps, finish

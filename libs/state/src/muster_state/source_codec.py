@@ -10,18 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from muster_core.config.config import partition_name
-from muster_core.external.checks import (
-    REASON_CHARACTERS_MAX,
-    plain,
-    problem_of,
-    problem_of_read,
-    shown,
-    source_problem,
-    text_problem,
-)
+from muster_core.config.queue_config import partition_name
 from muster_core.external.errors import BadDocument
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -34,6 +25,15 @@ from muster_core.external.external import (
     SetSource,
     SourceState,
     UpdateExternal,
+)
+from muster_core.external.validation import (
+    REASON_CHARACTERS_MAX,
+    plain,
+    problem_of,
+    problem_of_read,
+    shown,
+    source_problem,
+    text_problem,
 )
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from muster_bus.topics import state_key, state_key_in
-from muster_core.external.external import ExternalKind, OfferState
-from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
+from muster_core.external.model import ExternalKind, OfferState
+from muster_core.external.reports import ExternalBooks, ExternalEntry, SourceEntry
 from muster_core.model.application import Allocation, Application, Ask
-from muster_core.model.fair_use import FairUse
+from muster_core.model.decayed_usage import FairUse
 from muster_core.model.node import Node
 from muster_core.model.outcome import Primary
 from muster_core.model.queue import Queue, Waitlist

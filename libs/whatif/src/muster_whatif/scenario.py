@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from muster_core.config.config import ClusterConfig
+from muster_core.config.queue_config import ClusterConfig
 from muster_queue_config.queue_yaml import load_queue_config
 
 from muster_whatif.errors import ScenarioWrong

@@ -34,7 +34,7 @@ from muster_bus.clock import Clock
 from muster_bus.errors import BadRecord, LogError, LogUnavailable, RecordTooLarge
 from muster_bus.log import LogWriter, OutRecord
 from muster_core.external.errors import BadDocument
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalChange,
     ExternalKind,

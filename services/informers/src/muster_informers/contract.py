@@ -34,7 +34,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from muster_bus.clock import Clock
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,

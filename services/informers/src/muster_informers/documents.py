@@ -22,9 +22,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from muster_core.config.config import InvalidQuantity, parse_quantity
 from muster_core.config.properties import duration_text, parse_duration_ns
-from muster_core.external.checks import (
+from muster_core.config.queue_config import InvalidQuantity, parse_quantity
+from muster_core.external.errors import BadDocument
+from muster_core.external.model import (
+    ExternalAllocation,
+    ExternalApplication,
+    ExternalKind,
+    ExternalNode,
+    ExternalObject,
+    ExternalOffer,
+    ExternalPool,
+    ExternalQueue,
+    id_of,
+    kind_of,
+)
+from muster_core.external.validation import (
     DURATION_NS_MAX,
     GROUPS_MAX,
     NAME_CHARACTERS_MAX,
@@ -39,19 +52,6 @@ from muster_core.external.checks import (
     plain,
     shown,
     text_problem,
-)
-from muster_core.external.errors import BadDocument
-from muster_core.external.external import (
-    ExternalAllocation,
-    ExternalApplication,
-    ExternalKind,
-    ExternalNode,
-    ExternalObject,
-    ExternalOffer,
-    ExternalPool,
-    ExternalQueue,
-    id_of,
-    kind_of,
 )
 from muster_si.constants import CPU
 

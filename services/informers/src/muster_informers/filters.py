@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from hashlib import blake2b
 
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalNode,

@@ -58,7 +58,6 @@ from typing import Any
 
 import structlog
 from muster_bus.clock import Clock
-from muster_core.external.checks import plain
 from muster_core.external.errors import (
     BadDocument,
     CursorExpired,
@@ -66,7 +65,8 @@ from muster_core.external.errors import (
     SourceError,
     SourceUnavailable,
 )
-from muster_core.external.external import ExternalAllocation, ExternalKind, ExternalObject, SourceState
+from muster_core.external.model import ExternalAllocation, ExternalKind, ExternalObject, SourceState
+from muster_core.external.validation import plain
 from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
 from muster_runtime.waits import growing_s

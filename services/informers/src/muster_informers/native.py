@@ -34,9 +34,8 @@ from typing import Any
 import msgspec
 import structlog
 from muster_bus.clock import Clock
-from muster_core.external.checks import plain, shown
 from muster_core.external.errors import BadDocument, InformerSettingsWrong, NotTaken, SettingsWrong
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -46,6 +45,7 @@ from muster_core.external.external import (
     id_of,
     kind_of,
 )
+from muster_core.external.validation import plain, shown
 from muster_runtime.secrets import masked_text
 from muster_state.source_codec import change_bytes, check
 

@@ -26,9 +26,9 @@ from google.protobuf.message import DecodeError
 from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import parse_state_key, state_key
-from muster_core.external.checks import plain
 from muster_core.external.errors import SourceError
-from muster_core.external.external import ExternalKind, OfferState
+from muster_core.external.model import ExternalKind, OfferState
+from muster_core.external.validation import plain
 from muster_runtime.secrets import masked_text
 from muster_runtime.waits import growing_s
 from muster_state import state_codec

@@ -16,7 +16,7 @@ from muster_core.external.errors import (
     SourceSaysNonsense,
     SourceUnavailable,
 )
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster_bus.clock import Clock
-from muster_core.external.checks import plain
+from muster_core.external.validation import plain
 from structlog.typing import FilteringBoundLogger
 
 PROBLEMS_MAX = 100

@@ -32,9 +32,9 @@ from muster_bus.errors import LogClosed, LogError, LogUnavailable
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.pipe.messages import Append
 from muster_bus.topics import Topics, state_key
-from muster_core.external.checks import plain
 from muster_core.external.errors import HandlerGone, NotSynced, SettingsWrong
-from muster_core.external.external import ExternalKind, SourceState
+from muster_core.external.model import ExternalKind, SourceState
+from muster_core.external.validation import plain
 from muster_runtime import logs
 from muster_runtime.channel import Channel
 from muster_runtime.child_process import BEGIN_AVAILABLE_S, WAIT_MIN_S, ChildProcess, keep_running

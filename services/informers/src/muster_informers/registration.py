@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from muster_core.external.external import ExternalKind, ExternalObject
+from muster_core.external.model import ExternalKind, ExternalObject
 
 from muster_informers.contract import EventHandler
 from muster_informers.store import Key

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from muster_core.external.external import SourceState
+from muster_core.external.model import SourceState
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.metrics_core import Metric as Collected
 from prometheus_client.registry import Collector

@@ -28,9 +28,9 @@ from muster_bus.clock import Clock
 from muster_bus.errors import LogError
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
-from muster_core.external.checks import plain
 from muster_core.external.errors import InformerSettingsWrong, NotSynced, SettingsWrong
-from muster_core.external.external import SourceState
+from muster_core.external.model import SourceState
+from muster_core.external.validation import plain
 from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
 from muster_runtime.watchdog import Usage

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
-from muster_core.config.config import partition_name
-from muster_core.external.checks import name_problem
+from muster_core.config.queue_config import partition_name
+from muster_core.external.validation import name_problem
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 HANDLER_PREFIX = "handler_"

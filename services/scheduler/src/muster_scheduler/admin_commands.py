@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 from muster_bus.log import OutRecord
-from muster_core.config.config import partition_name
+from muster_core.config.queue_config import partition_name
 from muster_core.model.commands import NodeAction, NodeItem, SetDeciding, UpdateNodes
 from muster_core.model.outcome import AcceptedNode, Outcome, RejectedNode
 from muster_core.model.steps import Steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_core.config.config import INDEPENDENT
+from muster_core.config.queue_config import INDEPENDENT
 from muster_core.model.outcome import (
     PredicatesAsked,
     PreemptionPredicatesAsked,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from muster_core.config import config_diff
-from muster_core.config.config import ClusterConfig
+from muster_core.config.queue_config import ClusterConfig
 from muster_core.model.steps import Steps, finish
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_queue_config import compiled

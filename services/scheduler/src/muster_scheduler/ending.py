@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster_core.config.config import INDEPENDENT, partition_name
+from muster_core.config.queue_config import INDEPENDENT, partition_name
 from muster_core.model.commands import EndApplication
 from muster_core.model.outcome import Outcome
 from muster_core.model.states import AppState

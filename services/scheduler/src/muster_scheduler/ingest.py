@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
-from muster_core.config.config import without_rm
-from muster_core.external.external import SetSource, UpdateExternal
+from muster_core.config.queue_config import without_rm
+from muster_core.external.model import SetSource, UpdateExternal
 from muster_core.model.commands import (
     AppItem,
     AskItem,

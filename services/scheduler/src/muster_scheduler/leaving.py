@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from muster_bus.topics import rm_state_key, state_key
-from muster_core.external.external_books import ExternalEntry, SourceEntry
+from muster_core.external.reports import ExternalEntry, SourceEntry
 from muster_core.model.outcome import Outcome, Primary
 from muster_core.model.steps import LIGHT_STEP, clear_list_in_steps, emptied
 from muster_core.partition import Partition

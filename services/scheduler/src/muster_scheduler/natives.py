@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Record
-from muster_core.config.config import INDEPENDENT, partition_name
+from muster_core.config.queue_config import INDEPENDENT, partition_name
 from muster_core.external.errors import HandlerGone, HandlerSilent
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,

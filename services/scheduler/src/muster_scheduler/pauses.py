@@ -17,9 +17,9 @@ opens and ends repeatedly must not displace an operator's pauses.
 
 from __future__ import annotations
 
-from muster_core.external.external import SourceState
-from muster_core.external.external_books import ExternalBooks
-from muster_core.model.past import PAST_KEPT, counts
+from muster_core.external.model import SourceState
+from muster_core.external.reports import ExternalBooks
+from muster_core.model.reason_history import PAST_KEPT, counts
 from muster_informers.gate import Gate
 from muster_state.follower import Pause, PauseKind, RmInfo
 

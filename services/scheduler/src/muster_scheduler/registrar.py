@@ -13,7 +13,7 @@ from muster_core.model.application import Allocation
 from muster_core.model.commands import SetCallbacks, SetQuotas
 from muster_core.model.outcome import Outcome, Primary
 from muster_core.model.steps import STEP, Pace, Steps, emptied
-from muster_core.requests.registration_end import FORGOTTEN
+from muster_core.requests.deregistration import FORGOTTEN
 from muster_core.scheduler import SchedulerCore
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import structlog
-from muster_core.config.config import ClusterConfig, queue_paths
+from muster_core.config.queue_config import ClusterConfig, queue_paths
 from muster_core.model.commands import SetQuotas
 from muster_core.model.outcome import Outcome
 from muster_core.model.quotas import QuotaKind, Quotas

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import structlog
-from muster_core.config.config import partition_name
-from muster_core.external.checks import name_problem
-from muster_core.external.external import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
+from muster_core.config.queue_config import partition_name
+from muster_core.external.model import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
+from muster_core.external.validation import name_problem
 from muster_core.model.commands import SetDeciding
 from muster_core.model.steps import LIGHT_STEP, Steps, emptied, finish
 from muster_informers.gate import Gate

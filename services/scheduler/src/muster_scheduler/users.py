@@ -29,9 +29,9 @@ from typing import Any
 
 import structlog
 from muster_core.config.acl import USER_NAME
-from muster_core.config.config import partition_name
+from muster_core.config.queue_config import partition_name
 from muster_core.model.commands import AppItem, UpdateApplications
-from muster_core.queues.placement import NAME_CHARACTERS_MAX
+from muster_core.queues.placement_rules import NAME_CHARACTERS_MAX
 from muster_core.scheduler import SchedulerCore
 from muster_runtime.extras import ExtraMissing, require
 

@@ -10,7 +10,7 @@ import structlog
 from muster_bus.clock import Clock, day_ns
 from muster_bus.log import Log, end_of
 from muster_bus.topics import Topics
-from muster_core.external.external_books import ExternalBooks
+from muster_core.external.reports import ExternalBooks
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
 from muster_rest.system_health import ServiceFacts

@@ -18,7 +18,7 @@ from muster_bus.clock import Clock, recorded_ns
 from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
-from muster_core.external.external_books import ExternalBooks
+from muster_core.external.reports import ExternalBooks
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_runtime.disposal import Disposal

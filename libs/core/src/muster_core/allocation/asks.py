@@ -13,15 +13,15 @@ from muster_core.model.steps import STEP, Steps, emptied
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from muster_core.allocation.announcements import Announcements
-    from muster_core.allocation.books import Books
-    from muster_core.allocation.notifications import Notifications
+    from muster_core.allocation.accounting import Books
+    from muster_core.allocation.allocation_facts import Announcements
+    from muster_core.allocation.ask_events import Notifications
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.model.application import Ask
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.scopes import Scope
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
 
 
 class GangAsks(Protocol):

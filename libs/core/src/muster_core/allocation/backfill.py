@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from muster_core.config.config import BACKFILL_EASY, BACKFILL_OFF
 from muster_core.config.properties import duration_text
+from muster_core.config.queue_config import BACKFILL_EASY, BACKFILL_OFF
 from muster_core.model.allocation import Backfilled
 from muster_core.model.demand import DURATION_TAG, Demand
 from muster_core.model.reasons import Reason, ReasonCode

@@ -18,19 +18,19 @@ from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM, placed
 from muster_core.queues.rank import highest, outranks
 
 if TYPE_CHECKING:
+    from muster_core.allocation.allocator import Placing
+    from muster_core.allocation.ask_events import Notifications
     from muster_core.allocation.backfill import Backfill
+    from muster_core.allocation.escalation import LongWait
+    from muster_core.allocation.exclusivity import Turns
     from muster_core.allocation.limit_checks import LimitChecks
-    from muster_core.allocation.long_wait import LongWait
-    from muster_core.allocation.notifications import Notifications
-    from muster_core.allocation.placing import Placing
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.turns import Turns
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Waitlist
-    from muster_core.nodes.figures import NodeFigures
-    from muster_core.predicates.questions import Questions
+    from muster_core.nodes.node_stats import NodeFigures
+    from muster_core.predicates.predicate_calls import Questions
     from muster_core.queues.queue_tree import QueueTree
 
 

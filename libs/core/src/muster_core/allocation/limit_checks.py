@@ -9,7 +9,7 @@ from muster_core.model.queue import Ledger, Tracker
 from muster_core.model.reasons import Reason, ReasonCode
 
 if TYPE_CHECKING:
-    from muster_core.gangs.room import GangRoom
+    from muster_core.gangs.gang_headroom import GangRoom
     from muster_core.model.application import Application, Ask
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.resources import Shape

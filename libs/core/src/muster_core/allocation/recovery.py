@@ -14,20 +14,20 @@ from muster_core.model.demand import Demand
 from muster_core.model.node import Node
 from muster_core.model.outcome import Detail, NewAllocation, Outcome
 from muster_core.model.quotas import text_bytes
-from muster_core.queues import quota
+from muster_core.queues import quota_enforcement
 
 if TYPE_CHECKING:
-    from muster_core.allocation.announcements import Announcements
+    from muster_core.allocation.accounting import Books
+    from muster_core.allocation.allocation_facts import Announcements
     from muster_core.allocation.backfill import Backfill
-    from muster_core.allocation.books import Books
-    from muster_core.allocation.fair_shares import FairShares
+    from muster_core.allocation.fair_share_accounting import FairShares
     from muster_core.allocation.releases import Releases
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.applications.lifecycle import Lifecycle
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_books import NodeBooks
-    from muster_core.predicates.questions import Questions
+    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.predicates.predicate_calls import Questions
 
 
 class Recovery:
@@ -96,7 +96,7 @@ class Recovery:
         self._announcements.tell_new(allocation, out, now_ns, adopted=True, echo=echo)
         if not allocation.source:
             self._tell_excess(allocation, node, out, now_ns)
-        quota.usage_changed(state, app.queue, allocation.shape.items, out, now_ns)
+        quota_enforcement.usage_changed(state, app.queue, allocation.shape.items, out, now_ns)
 
     def change(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from muster_core.allocation.announcements import released
+from muster_core.allocation.allocation_facts import released
 from muster_core.applications import usage
 from muster_core.gangs.messages import replacing_message
 from muster_core.model.allocation import Preempted
@@ -17,17 +17,17 @@ from muster_core.model.commands import Termination
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, event_of
 from muster_core.model.states import REMINDER_NS, PlaceholderEvent
 from muster_core.model.steps import STEP, Steps, emptied
-from muster_core.queues import quota
+from muster_core.queues import quota_enforcement
 from muster_core.queues.limits import usage_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from muster_core.allocation.books import Books
-    from muster_core.allocation.fair_shares import FairShares
+    from muster_core.allocation.accounting import Books
+    from muster_core.allocation.fair_share_accounting import FairShares
     from muster_core.model.application import Application
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
 
 REMINDER_MESSAGE = "reminder: the release of the allocation was not confirmed"
 
@@ -174,7 +174,7 @@ class Releases:
             out.touch(app, state.name)
         for queue in app.queue.ancestry:
             if queue.quota_ns:
-                quota.usage_changed(state, app.queue, (), out, now_ns)
+                quota_enforcement.usage_changed(state, app.queue, (), out, now_ns)
                 break
         if completing:
             self._lifecycle.complete_if_idle(app, out, now_ns)

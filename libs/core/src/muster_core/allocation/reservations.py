@@ -23,12 +23,12 @@ from muster_core.model.resources import fits
 from muster_core.queues.rank import may_take_over, outranks
 
 if TYPE_CHECKING:
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.model.application import Ask
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Queue
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
 
 
 class StateNotifications(Protocol):

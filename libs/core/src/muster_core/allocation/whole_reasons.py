@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster_core.model.past import PAST_KEPT, begun, ended, followed
+from muster_core.model.reason_history import PAST_KEPT, begun, ended, followed
 
 if TYPE_CHECKING:
     from muster_core.model.application import Application

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster_core.config import acl, namespace
-from muster_core.config.config import RECOVERY_PATH
+from muster_core.config.queue_config import RECOVERY_PATH
 from muster_core.model.commands import AppItem
 from muster_core.model.outcome import Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import TooManyTypes
-from muster_core.model.words import as_map
-from muster_core.queues.placement import NAME_CHARACTERS_MAX
+from muster_core.model.text_format import as_map
+from muster_core.queues.placement_rules import NAME_CHARACTERS_MAX
 
 if TYPE_CHECKING:
     from muster_core.partition import Partition

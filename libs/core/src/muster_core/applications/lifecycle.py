@@ -36,7 +36,7 @@ from muster_core.queues.limits import link_event
 if TYPE_CHECKING:
     from muster_core.allocation.asks import Asks
     from muster_core.allocation.releases import Releases
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.model.partition_state import PartitionState
     from muster_core.queues.limits import Limits
 

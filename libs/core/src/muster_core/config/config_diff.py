@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from muster_core.config.config import (
+from muster_core.config.properties import duration_text
+from muster_core.config.queue_config import (
     ChildTemplateConfig,
     ClusterConfig,
     EffectiveQueue,
@@ -16,7 +17,6 @@ from muster_core.config.config import (
     rule_text,
     set_quantities,
 )
-from muster_core.config.properties import duration_text
 from muster_core.model.steps import SOME
 
 # Limit of a value in a line: access lists and lists of rules may be long, and an answer has many lines.

@@ -51,7 +51,7 @@ class AppSort:
     :param fair: by share instead of submission.
     :param gangs: whether gangs may run in the leaf. (In order of shares, several gangs would form at the same time, and
         each would hold a part of what one of them needs: the gang design, "Handling queue with a FAIR sort policy".)
-    :param decays: by the decayed use of their users (``model/fair_use.py``).
+    :param decays: by the decayed use of their users (``model/decayed_usage.py``).
     """
 
     name: str

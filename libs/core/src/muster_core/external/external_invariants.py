@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,
@@ -18,10 +18,10 @@ from muster_core.external.external import (
     ExternalQueue,
     OfferState,
 )
-from muster_core.external.external_books import ExternalEntry, OnNode, PartitionBooks
+from muster_core.external.reports import ExternalEntry, OnNode, PartitionBooks
 from muster_core.model.application import Allocation
+from muster_core.model.cordons import closed_counts
 from muster_core.model.node import Node
-from muster_core.model.unschedulable import closed_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

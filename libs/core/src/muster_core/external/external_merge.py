@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from muster_core.external.external import ExternalNode, ExternalOffer, ExternalQueue, OfferState
-from muster_core.external.external_books import ExternalEntry, OnNode
+from muster_core.external.model import ExternalNode, ExternalOffer, ExternalQueue, OfferState
+from muster_core.external.reports import ExternalEntry, OnNode
+from muster_core.model.cordons import ClosedBy, Closer
 from muster_core.model.node import NodeReport
-from muster_core.model.unschedulable import ClosedBy, Closer
 
 RM = "the resource manager"
 RULE = "the smaller counts"

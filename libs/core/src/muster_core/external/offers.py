@@ -20,22 +20,22 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from muster_core.external.external import ExternalKind, ExternalNode, ExternalObject, ExternalOffer, OfferState
-from muster_core.external.external_books import ExternalEntry, OnNode
+from muster_core.external.model import ExternalKind, ExternalNode, ExternalObject, ExternalOffer, OfferState
 from muster_core.external.problems import counted_of
+from muster_core.external.reports import ExternalEntry, OnNode
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.outcome import Outcome
 from muster_core.model.resources import INT64_MAX
 from muster_core.model.states import OfferEvent, next_offer_state
 from muster_core.model.steps import FEW, STEP, Steps, emptied
-from muster_core.preemption import preemption
+from muster_core.preemption import victim_search
 
 if TYPE_CHECKING:
     from muster_core.allocation.releases import Releases
-    from muster_core.external.external_books import PartitionBooks
+    from muster_core.external.reports import PartitionBooks
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_lives import NodeLives
-    from muster_core.predicates.questions import Questions
+    from muster_core.nodes.node_lifecycle import NodeLives
+    from muster_core.predicates.predicate_calls import Questions
 
 
 # An RM that registers again has still to report its allocations, nodes first. Before that, a node looks empty and its
@@ -228,7 +228,7 @@ class Offers:
         """Releases allocations that do not fit on the node any more: daemons, too, but no allocations of sources."""
         numbers = self._state.types.numbers
         lack = {numbers[name]: value for name, value in room.lacking().items()}
-        for count, victim in enumerate(preemption.search_revoked(node, lack, entry, now_ns), 1):
+        for count, victim in enumerate(victim_search.search_revoked(node, lack, entry, now_ns), 1):
             self._releases.preempt(victim.allocation, victim.why, victim.message, out, now_ns)
             if not count % STEP:
                 yield

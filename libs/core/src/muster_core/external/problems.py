@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_core.external.external_books import ExternalEntry, OnNode
+from muster_core.external.reports import ExternalEntry, OnNode
 from muster_core.model.outcome import Outcome
 
 

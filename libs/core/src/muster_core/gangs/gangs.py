@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster_core.allocation.announcements import released
+from muster_core.allocation.allocation_facts import released
 from muster_core.gangs import messages
-from muster_core.gangs.needs import GangQuestions, NodeTurns, RealPlacing, StuckAsks
-from muster_core.gangs.placeholder_lives import move, takes, timeout_ns
+from muster_core.gangs.placeholders import move, takes, timeout_ns
+from muster_core.gangs.protocols import GangQuestions, NodeTurns, RealPlacing, StuckAsks
 from muster_core.model.application import Allocation, Application, Ask, AskGroup, Gang
 from muster_core.model.commands import Termination
 from muster_core.model.demand import Demand
+from muster_core.model.free_placeholders import covers
 from muster_core.model.node import Node
 from muster_core.model.outcome import Detail, Outcome
-from muster_core.model.placeholders import covers
 from muster_core.model.queue import Queue
 from muster_core.model.resources import INT64_MAX, fits
 from muster_core.model.states import (
@@ -35,18 +35,18 @@ from muster_core.model.states import (
     next_gang_phase,
 )
 from muster_core.model.steps import Steps
-from muster_core.model.words import as_map
+from muster_core.model.text_format import as_map
 
 if TYPE_CHECKING:
     from muster_core.allocation.asks import Asks
     from muster_core.allocation.releases import Releases
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.applications.lifecycle import Lifecycle
-    from muster_core.gangs.room import GangRoom
+    from muster_core.gangs.gang_headroom import GangRoom
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.predicate_checks import PredicateCheck
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
 
 
 class Gangs:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster_core.gangs.placeholder_lives import timeout_ns, timeout_setting_ns
+from muster_core.gangs.placeholders import timeout_ns, timeout_setting_ns
 from muster_core.model.application import Gang
 from muster_core.model.outcome import Outcome
 
 if TYPE_CHECKING:
-    from muster_core.gangs.room import GangRoom
+    from muster_core.gangs.gang_headroom import GangRoom
 
 # Shims recognise a time-out by this text.
 TIMEOUT_MESSAGE = "ResourceReservationTimeout"

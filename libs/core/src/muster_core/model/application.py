@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any
 
-from muster_core.config.config import INDEPENDENT_PATH
+from muster_core.config.queue_config import INDEPENDENT_PATH
 from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
 from muster_core.model.demand import _Demanded
-from muster_core.model.placeholders import to_come
+from muster_core.model.free_placeholders import to_come
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, Types, Vector
 from muster_core.model.states import APP_ENDING, AppState, GangPhase
@@ -18,12 +18,12 @@ from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM
 
 if TYPE_CHECKING:
     from muster_core.model.demand import Demand
-    from muster_core.model.past import Past
     from muster_core.model.queue import Ledger, Queue, Tracker, WaitKey
+    from muster_core.model.reason_history import Past
     from muster_core.model.refusals import Asked, Refusals
 
 _DURATION_MAX = (1 << 62) - 1
-# The last event for people about an ask, which is recorded (``notifications.py``): the ask does not fit in its queue,
+# The last event for people about an ask, which is recorded (``ask_events.py``): the ask does not fit in its queue,
 # or in the quota of its user or group; the RM refuses every node for it; preemption finds nothing on its required node.
 NOTIFIED_QUEUE, NOTIFIED_USER, NOTIFIED_REFUSED, NOTIFIED_NO_VICTIM = 1, 2, 4, 8
 HARD = "hard"
@@ -107,10 +107,10 @@ class Application:
         wait. ``waiting_key``: its place there.
     :ivar waits_whole: it waits there for room for its gang, not for a place among the running applications.
     :ivar reason: why the whole application may not run; None: it may, or has not been tried. ``past``: its past
-        reasons, and those of its asks of one shape (``past.py``).
+        reasons, and those of its asks of one shape (``reason_history.py``).
     :ivar gang: its placeholders; None: it has none, and announced none.
     :ivar proposed: the number of its open proposals that are booked on a node.
-    :ivar taken: no further proposal is made for it until the RM has answered (``turns.py``).
+    :ivar taken: no further proposal is made for it until the RM has answered (``exclusivity.py``).
     :ivar source: the external source that brought it; "": the RM did. An external application never completes by
         itself.
     :ivar independent: it is the scheduler's own, for independent allocations: the RM gets no messages about it, and it
@@ -250,9 +250,9 @@ class AskGroup:
         (:attr:`Ask.apart`); 0: not apart.
     :ivar notified_skipped: the ask, and the reason, that the RM was last told is skipped.
     :ivar held: the gang holds it back (:meth:`Gang.holds`): it is neither ready nor parked.
-    :ivar in_line: it stands in the line of its task group's turn, or gives way (``turn_lines.py``): it is neither ready
-        nor parked.
-    :ivar stood: the obstacle of its asks at the last event for people (``notifications.py``); None: there was no event.
+    :ivar in_line: it stands in the line of its task group's turn, or gives way (``scope_queues.py``): it is neither
+        ready nor parked.
+    :ivar stood: the obstacle of its asks at the last event for people (``ask_events.py``); None: there was no event.
     :ivar untold: the asks that were added since.
     """
 

@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from muster_core.config.config import ClusterConfig
-from muster_core.external.external import SetSource, UpdateExternal
+from muster_core.config.queue_config import ClusterConfig
+from muster_core.external.model import SetSource, UpdateExternal
 from muster_core.model.quotas import QuotaLimits
 from muster_core.model.scopes import CallbackPolicy
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from muster_si.constants import NODE_READY_ATTRIBUTE
 
+from muster_core.model.cordons import ClosedBy, Closer
 from muster_core.model.resources import Types, Vector, saturated
 from muster_core.model.steps import Steps, clear_in_steps
-from muster_core.model.unschedulable import ClosedBy, Closer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,8 @@ class Node:
     :ivar index_key: its key in the node index; None: it is not in the index (draining, or reserved).
     :ivar reservations: the asks for which it is reserved, in order.
     :ivar refused_by: the asks for which the RM refused it.
-    :ivar taken: no further proposal is made there until the RM has answered (``turns.py``): it is not in the index.
+    :ivar taken: no further proposal is made there until the RM has answered (``exclusivity.py``): it is not in the
+        index.
     """
 
     __slots__ = (

@@ -7,11 +7,11 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
-from muster_core.external.external_books import ExternalEntry, SourceEntry
+from muster_core.external.reports import ExternalEntry, SourceEntry
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import Termination
+from muster_core.model.decayed_usage import FairUse
 from muster_core.model.demand import Demand
-from muster_core.model.fair_use import FairUse
 from muster_core.model.node import Node
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.resources import Shape

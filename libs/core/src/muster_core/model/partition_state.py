@@ -15,7 +15,7 @@ from muster_core.model.states import APP_TERMINAL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from muster_core.config.config import PartitionConfig
+    from muster_core.config.queue_config import PartitionConfig
     from muster_core.model.application import Allocation, Application
     from muster_core.model.node import Node
     from muster_core.model.queue import Queue
@@ -56,7 +56,7 @@ class PartitionState:
     :ivar text_bytes: the size of all kept tags and attributes.
     :ivar users: by name, the number of live applications.
     :ivar quotas: of the RM; all its partitions share them.
-    :ivar known_victims: room for what preemption keeps between two searches (``preemption_victims.py``).
+    :ivar known_victims: room for what preemption keeps between two searches (``victims.py``).
     """
 
     root: Queue

@@ -1,7 +1,7 @@
 """Predicate checks: questions to the RM before decisions, and the RM's answers, as plain data (the scheduler interface,
 "Scheduler plugin").
 
-``predicates/questions.py`` works with them.
+``predicates/predicate_calls.py`` works with them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from muster_core.model.refusals import Asked
 if TYPE_CHECKING:
     from muster_core.model.application import Allocation, Application, Ask
     from muster_core.model.node import Node
-    from muster_core.model.past import Past
+    from muster_core.model.reason_history import Past
     from muster_core.model.refusals import Refusals
 
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedList
 
-from muster_core.config.config import ChildTemplateConfig
 from muster_core.config.properties import DEFAULT_POLICY
+from muster_core.config.queue_config import ChildTemplateConfig
 from muster_core.model.priorities import Priorities
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import UNLIMITED, Shape, Types, Vector
-from muster_core.model.sorted_line import SortedLine
+from muster_core.model.sorted_queue import SortedLine
 from muster_core.model.states import QueueState
 from muster_core.model.wait_points import DURATION_FROM, Bench, Party, WaitPoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from muster_core.model.fair_use import FairUses
-    from muster_core.model.past import Past
+    from muster_core.model.decayed_usage import FairUses
+    from muster_core.model.reason_history import Past
 
 
 class Ledger:
@@ -272,7 +272,7 @@ class Waitlist:
         (None: it reserves for itself).
     :ivar relay: the wait point that woke the list, until the other lists of its bench know the result.
     :ivar urgent: if priority does not come first in the leaf: its groups by priority, then in order.
-    :ivar reason: the last reason; ``past``: the reasons before it (``past.py``).
+    :ivar reason: the last reason; ``past``: the reasons before it (``reason_history.py``).
     :ivar due_ns: when it may reserve or preempt because of a long wait; 0: no deadline is set.
     :ivar tried: its turn was handled once with its present first ask.
     :ivar seen_ns: until when its turns were handled before a restart; 0: it was tried since then, or there was none.

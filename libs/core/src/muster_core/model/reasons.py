@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from muster_core.model.unschedulable import Closed, words
-from muster_core.model.words import amounts, count, listed, plain
+from muster_core.model.cordons import Closed, words
+from muster_core.model.text_format import amounts, count, listed, plain
 
 
 class ReasonCode(StrEnum):

@@ -48,7 +48,7 @@ class Refusals:
         on, not at once, because it was asked a moment ago. The record does not have them any more.
     :ivar rest_ns: how long the last rest was.
     :ivar armed_ns: the next deadline; 0: none.
-    :ivar turn: where the ask gives way to others, the number of its last refused turn (``allocation/turns.py``).
+    :ivar turn: where the ask gives way to others, the number of its last refused turn (``allocation/exclusivity.py``).
     """
 
     nodes: dict[str, Refusal] = field(default_factory=dict)

@@ -10,7 +10,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Scope(IntFlag):
-    """A scope in which proposals must be alone: no other proposal is open beside one (``turns.py``).
+    """A scope in which proposals must be alone: no other proposal is open beside one (``exclusivity.py``).
 
     Several scopes may hold together.
     """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from muster_core.external.external import OfferState
+from muster_core.external.model import OfferState
 
 _State = TypeVar("_State", bound=StrEnum)
 _Event = TypeVar("_Event", bound=StrEnum)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from muster_core.model.placeholders import FreePlaceholders
+from muster_core.model.free_placeholders import FreePlaceholders
 
 if TYPE_CHECKING:
     from muster_core.model.resources import Shape

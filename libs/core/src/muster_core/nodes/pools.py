@@ -15,20 +15,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from muster_core.external.external import ExternalPool
-from muster_core.external.external_books import ExternalEntry
+from muster_core.external.model import ExternalPool
 from muster_core.external.problems import set_problem
+from muster_core.external.reports import ExternalEntry
 from muster_core.model.outcome import Outcome
 from muster_core.model.resources import TooManyTypes, fits
 
 if TYPE_CHECKING:
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.waiting import Waiting
-    from muster_core.external.external_books import PartitionBooks
+    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.external.reports import PartitionBooks
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.application import Application
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
     from muster_core.queues.limits import Limits
     from muster_core.queues.queue_tree import QueueTree
 

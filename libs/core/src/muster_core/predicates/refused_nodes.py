@@ -19,10 +19,10 @@ from muster_core.model.resources import fits
 from muster_core.model.scopes import SECOND_NS, CallbackPolicy
 
 if TYPE_CHECKING:
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
 
 # The pause before refusals are forgotten doubles up to this value.
 RETRY_MAX_NS = 60 * SECOND_NS

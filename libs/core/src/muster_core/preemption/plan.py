@@ -10,8 +10,8 @@ from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.node import Node
 from muster_core.model.queue import Ledger, Queue
 from muster_core.model.resources import add, subtract
-from muster_core.preemption.preemption_cover import Entry, WholeGang
-from muster_core.preemption.preemption_victims import Underway
+from muster_core.preemption.cover_search import Entry, WholeGang
+from muster_core.preemption.victims import Underway
 from muster_core.queues.ordering import queue_share, share_of
 
 # Limit of further victims: they are not needed to make room, but the RM may want them released, too.

@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from muster_core.preemption.rule import AskRule, OfferRule, PreemptionRule, QueueRule, RequiredNodeRule
-from muster_core.preemption.rules import guarantee, priority, quota, required_node, revoked
+from muster_core.preemption.rules import guarantee, priority, quota, required_node, revoked_offer
 
-SHIPPED: tuple[PreemptionRule, ...] = (guarantee.RULE, priority.RULE, required_node.RULE, quota.RULE, revoked.RULE)
+SHIPPED: tuple[PreemptionRule, ...] = (
+    guarantee.RULE,
+    priority.RULE,
+    required_node.RULE,
+    quota.RULE,
+    revoked_offer.RULE,
+)
 
 
 class _Rules:

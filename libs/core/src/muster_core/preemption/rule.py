@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from muster_core.external.external_books import ExternalEntry
+    from muster_core.external.reports import ExternalEntry
     from muster_core.model.allocation import Preempted
     from muster_core.model.application import Allocation, Ask
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Ledger, Queue
     from muster_core.model.reasons import PreemptionNo
+    from muster_core.preemption.cover_search import Branch
     from muster_core.preemption.plan import Plan, Victim
-    from muster_core.preemption.preemption_cover import Branch
-    from muster_core.preemption.preemption_victims import Known, Underway
+    from muster_core.preemption.victims import Known, Underway
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ class Reach:
 class AskRule(PreemptionRule, Protocol):
     """Consulted for an ask that has waited for its leaf's ``preemption.delay`` and fits nowhere.
 
-    The rule says from which leaves, up to which priority and down to which guarantees. The search (``preemption.py``)
-    chooses the victims. The search tries each rule alone, then all rules together; if several rules reach the same
-    leaf, the first of them counts for the leaf then. ``preemption.enabled`` of the partition and ``allowPreemptOther``
-    of the ask switch all rules of this kind.
+    The rule says from which leaves, up to which priority and down to which guarantees. The search
+    (``victim_search.py``) chooses the victims. The search tries each rule alone, then all rules together; if several
+    rules reach the same leaf, the first of them counts for the leaf then. ``preemption.enabled`` of the partition and
+    ``allowPreemptOther`` of the ask switch all rules of this kind.
 
     Asks of one leaf get the same reach if they share shape, priority, and limits of users and groups, and if their
     applications hold nothing. The search calls the rule once for all of them.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from muster_core.config.config import INDEPENDENT_PATH, LimitConfig, QueueConfig
+from muster_core.config.queue_config import INDEPENDENT_PATH, LimitConfig, QueueConfig
 from muster_core.model.application import Application
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, Quantities, event_of
 from muster_core.model.queue import Queue, Tracker

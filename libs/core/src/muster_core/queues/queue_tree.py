@@ -6,8 +6,8 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from muster_core.config import properties
-from muster_core.config.config import INDEPENDENT_PATH, RECOVERY_PATH, QueueConfig
-from muster_core.model.fair_use import FairUses
+from muster_core.config.queue_config import INDEPENDENT_PATH, RECOVERY_PATH, QueueConfig
+from muster_core.model.decayed_usage import FairUses
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.states import QueueEvent, QueueState, next_queue_state
@@ -16,7 +16,7 @@ from muster_core.queues import ordering
 from muster_core.queues.limits import limit_events
 
 if TYPE_CHECKING:
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
     from muster_core.queues.limits import Limits

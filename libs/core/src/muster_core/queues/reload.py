@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from muster_core.config import properties
-from muster_core.config.config import BACKFILL_OFF, PartitionConfig, QueueConfig, types_named
+from muster_core.config.queue_config import BACKFILL_OFF, PartitionConfig, QueueConfig, types_named
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TYPES_MAX
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueEvent, QueueState, next_queue_state
 from muster_core.model.steps import FEW, SOME, Pace, Steps
-from muster_core.queues import quota
+from muster_core.queues import quota_enforcement
 from muster_core.queues.limits import limit_events, regrouped
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
         partition.limits.leave(app)
         if not count % SOME:
             yield
-    queues = {queue: (queue.maximum, quota.delay_ns(partition, queue)) for queue in partition.queues.values()}
+    queues = {
+        queue: (queue.maximum, quota_enforcement.delay_ns(partition, queue)) for queue in partition.queues.values()
+    }
     yield
     # 2. The rules change.
     yield from _change_rules(partition, config, out, now_ns)
@@ -89,7 +91,7 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     yield
     for count, (queue, (maximum, delay_ns)) in enumerate(queues.items(), 1):
         if not queue.gone:
-            quota.configured(partition, queue, maximum, delay_ns, out, now_ns)
+            quota_enforcement.configured(partition, queue, maximum, delay_ns, out, now_ns)
         if not count % SOME:
             yield
     partition.version += 1

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from muster_si.constants import FOREIGN
 
-from muster_core.allocation import items
+from muster_core.allocation import item_conversion
 from muster_core.allocation.backfill import outlives
-from muster_core.allocation.unnamed_releases import UnnamedReleases
-from muster_core.config.config import INDEPENDENT, INDEPENDENT_PATH, partition_name
+from muster_core.allocation.unqualified_releases import UnnamedReleases
+from muster_core.config.queue_config import INDEPENDENT, INDEPENDENT_PATH, partition_name
 from muster_core.model.allocation import made_uuid, unique_key
 from muster_core.model.allocation_order import asks_in_steps, held_in_steps, ordered_in_steps
 from muster_core.model.application import Allocation, Application, Ask
@@ -22,7 +22,7 @@ from muster_core.model.scopes import SCOPE_TAG, SCOPES
 from muster_core.model.states import AppEvent, AppState
 from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied
 from muster_core.partition import Partition
-from muster_core.requests.item_checks import SHOWN_MAX, Negative, announce, begin, refuse_negative, reject
+from muster_core.requests.item_validation import SHOWN_MAX, Negative, announce, begin, refuse_negative, reject
 
 _RELEASE_DETAILS = {
     Termination.TIMEOUT: Detail.ALLOC_TIMEOUT,
@@ -93,7 +93,7 @@ class AllocationRequests:
                 partition.lifecycle.complete_if_idle(app, out, now_ns)
             return
         submission = old.submission if old is not None else self._submission()
-        demand = items.demand_of(item, shape, submission, old.created_ns if old is not None else now_ns)
+        demand = item_conversion.demand_of(item, shape, submission, old.created_ns if old is not None else now_ns)
         ask = Ask(app, demand, item.wanted - made, made)
         if old is not None:
             demand.admitted_ns = old.demand.admitted_ns  # it has waited since then
@@ -150,7 +150,7 @@ class AllocationRequests:
             reject(replace(item, app_id=said_for), f"allocation {item.key}: {why}", out)
             return
         if old is not None:
-            demand = items.demand_of(_as_far_as_said(item, old), shape, old.submission, old.created_ns)
+            demand = item_conversion.demand_of(_as_far_as_said(item, old), shape, old.submission, old.created_ns)
             declared = item.execution_timeout_ms > 0
             allocation = partition.recovery.change(
                 old, demand, item.node_id, item.uuid, out, now_ns, echo=True, declared=declared
@@ -158,7 +158,7 @@ class AllocationRequests:
             if app is None:
                 return
         else:
-            allocation = items.allocation_of(item, app, shape, self._submission(), now_ns)
+            allocation = item_conversion.allocation_of(item, app, shape, self._submission(), now_ns)
             if app is None:
                 partition.recovery.adopt(allocation, out, now_ns)
                 return
@@ -189,7 +189,7 @@ class AllocationRequests:
                 placeholder=held.placeholder,
                 previous_generation=held.previous_generation,
             )
-            demand = items.demand_of(said, shape, held.submission, held.created_ns)
+            demand = item_conversion.demand_of(said, shape, held.submission, held.created_ns)
             if not demand.same_as(held.demand) or outlives(held, demand.execution_timeout_ms):
                 partition.recovery.change(held, demand, held.node_id, "", out, now_ns, echo=False)
 

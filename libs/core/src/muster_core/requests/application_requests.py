@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from muster_si.tags import is_forced
 
 from muster_core.applications import admission
-from muster_core.config.config import INDEPENDENT, partition_name
+from muster_core.config.queue_config import INDEPENDENT, partition_name
 from muster_core.model.application import Application
 from muster_core.model.commands import AppItem
 from muster_core.model.outcome import AcceptedApplication, Change, Detail, EventType, Outcome, RejectedApplication
 from muster_core.model.states import AppState
 from muster_core.model.steps import Steps
 from muster_core.partition import Partition
-from muster_core.queues import placement
-from muster_core.requests.item_checks import announce, begin
+from muster_core.queues import placement_rules
+from muster_core.requests.item_validation import announce, begin
 
 
 class ApplicationRequests:
@@ -63,7 +63,7 @@ class ApplicationRequests:
         if problem and not forced:
             return problem
         reasons += [problem] if problem else []
-        path, problem = placement.place(partition, item.queue, user, groups, item.tags)
+        path, problem = placement_rules.place(partition, item.queue, user, groups, item.tags)
         if not path:
             return f"failed to place application {item.app_id}: {problem}"
         reasons += [problem] if problem else []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from muster_si.constants import NODE_PARTITION, NODE_READY_ATTRIBUTE
 
-from muster_core.config.config import partition_name
+from muster_core.config.queue_config import partition_name
 from muster_core.model.commands import AskItem, NodeAction, NodeItem
 from muster_core.model.node import Node, NodeReport, is_ready
 from muster_core.model.outcome import AcceptedNode, Outcome, RejectedNode
@@ -15,7 +15,7 @@ from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import TooManyTypes
 from muster_core.model.steps import STEP, Steps
 from muster_core.partition import Partition
-from muster_core.requests.item_checks import SHOWN_MAX, Negative, refuse_negative, reject
+from muster_core.requests.item_validation import SHOWN_MAX, Negative, refuse_negative, reject
 
 
 class NodeRequests:

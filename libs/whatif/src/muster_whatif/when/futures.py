@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from muster_core.config.config import ClusterConfig
+from muster_core.config.queue_config import ClusterConfig
 from muster_core.model.commands import UpdateConfiguration
 from muster_core.model.outcome import ConfigurationAnswer
 from muster_core.scheduler import SchedulerCore

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from muster_bus.log import Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE
-from muster_core.config.config import ROOT
+from muster_core.config.queue_config import ROOT
 
 from muster_event_publisher.codec import decode
 from muster_event_publisher.derive.batches import KNOWN_KIND

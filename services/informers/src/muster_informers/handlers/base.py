@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster_core.external.external import ExternalKind, ExternalObject
+from muster_core.external.model import ExternalKind, ExternalObject
 
 
 class BaseEventHandler:

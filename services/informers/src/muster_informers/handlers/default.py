@@ -5,7 +5,7 @@ suite).
 from __future__ import annotations
 
 from muster_core.external.errors import HandlerSettingsWrong
-from muster_core.external.external import ExternalObject, id_of, kind_of
+from muster_core.external.model import ExternalObject, id_of, kind_of
 
 from muster_informers.contract import ExternalCache, HandlerContext
 from muster_informers.handlers.base import AnyKindEventHandler

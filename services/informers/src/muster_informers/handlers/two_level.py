@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from muster_core.external.errors import BadDocument, HandlerSettingsWrong, NotTaken
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,

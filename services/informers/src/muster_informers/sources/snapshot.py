@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from muster_core.external.errors import CursorExpired
-from muster_core.external.external import ExternalKind
+from muster_core.external.model import ExternalKind
 
 from muster_informers.contract import ChangeType, Delta, Document
 

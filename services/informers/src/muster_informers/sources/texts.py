@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from muster_core.external.errors import SourceSaysNonsense
-from muster_core.external.external import ExternalKind
+from muster_core.external.model import ExternalKind
 from muster_queue_config import yaml_tree
 
 from muster_informers.contract import Document

@@ -13,17 +13,17 @@ from functools import partial
 from operator import attrgetter
 
 from muster_core.allocation.backfill import due_of, is_reported
-from muster_core.config.config import BACKFILL_OFF
+from muster_core.config.queue_config import BACKFILL_OFF
 from muster_core.gangs.messages import TIMEOUT_MESSAGE
 from muster_core.model.application import Allocation, Application, Ask, AskGroup
-from muster_core.model.past import Past, PastReason
-from muster_core.model.past import counts as lasts
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.queue import Queue
+from muster_core.model.reason_history import Past, PastReason
+from muster_core.model.reason_history import counts as lasts
 from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
 from muster_core.model.resources import saturated
 from muster_core.model.states import AppState, QueueState
-from muster_core.model.words import amount, count, lasted, listed
+from muster_core.model.text_format import amount, count, lasted, listed
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import (
     ApplicationHeadDao,

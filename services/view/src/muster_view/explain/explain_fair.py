@@ -6,10 +6,10 @@ from math import log
 
 from muster_core.config.properties import duration_text
 from muster_core.model.decay import moment, seconds_of
-from muster_core.model.fair_use import FairUse
+from muster_core.model.decayed_usage import FairUse
 from muster_core.model.queue import Queue
 from muster_core.model.resources import saturated
-from muster_core.model.words import count
+from muster_core.model.text_format import count
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import FairShareDao
 

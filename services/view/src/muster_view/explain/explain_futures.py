@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_core.model.words import count
+from muster_core.model.text_format import count
 from muster_rest.shapes.explain import FutureQueueDao, FuturesDao, OutlookDao, RiseDao
 from muster_whatif.when.forecaster import ToldFutures
 from muster_whatif.when.messages import Compared

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from muster_core.gangs.placeholder_lives import timeout_ns
+from muster_core.gangs.placeholders import timeout_ns
 from muster_core.model.application import Allocation, Application, Ask, Gang
 from muster_core.model.queue import Ledger, Queue
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import saturated
 from muster_core.model.states import GangPhase
 from muster_core.model.task_group import TaskGroup
-from muster_core.model.words import count, listed
+from muster_core.model.text_format import count, listed
 from muster_core.partition import Partition
 from muster_rest.shapes.base import Quantities
 from muster_rest.shapes.explain import AwaitedDao, ClosedDao, GangDao, ReplacementDao, TaskGroupDao, WhyDao

@@ -1,6 +1,6 @@
 """Earlier reasons of asks, applications and queues, from the records of waitlists and applications.
 
-(``model/past.py`` defines what is kept, and where. A reason without any waiting ask is dropped.)
+(``model/reason_history.py`` defines what is kept, and where. A reason without any waiting ask is dropped.)
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from muster_core.model.application import Application, Ask, AskGroup
-from muster_core.model.past import PAST_KEPT, Past, PastReason, counts
 from muster_core.model.queue import Queue
+from muster_core.model.reason_history import PAST_KEPT, Past, PastReason, counts
 from muster_core.model.reasons import Reason, ReasonCode, capital
 from muster_core.model.resources import saturated
-from muster_core.model.words import SECOND_NS, count, lasted
+from muster_core.model.text_format import SECOND_NS, count, lasted
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import EpisodeDao, PastDao
 

@@ -7,15 +7,15 @@ from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 
-from muster_core.external.external import ExternalOffer, OfferState
-from muster_core.external.external_books import ExternalBooks, OnNode
 from muster_core.external.external_merge import Part, merge, parts_of
+from muster_core.external.model import ExternalOffer, OfferState
+from muster_core.external.reports import ExternalBooks, OnNode
 from muster_core.model.application import Allocation, Ask
+from muster_core.model.cordons import ClosedBy
 from muster_core.model.node import Node
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, fits
-from muster_core.model.unschedulable import ClosedBy
-from muster_core.model.words import count, listed
+from muster_core.model.text_format import count, listed
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import (
     KeptForDao,

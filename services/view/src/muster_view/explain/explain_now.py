@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import cached_property
 
 from muster_core.model.application import Application
+from muster_core.model.cordons import Closed, ClosedBy, Closer, closed_counts
 from muster_core.model.node import Node
 from muster_core.model.queue import Ledger
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import UNLIMITED, saturated
-from muster_core.model.unschedulable import Closed, ClosedBy, Closer, closed_counts
-from muster_core.model.words import amounts, count, lasted, plain
+from muster_core.model.text_format import amounts, count, lasted, plain
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import NowDao
 

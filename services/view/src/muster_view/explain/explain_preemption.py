@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster_core.allocation.rights import preempts_from
+from muster_core.allocation.preemptors import preempts_from
 from muster_core.config.properties import PreemptionPolicy
 from muster_core.model.allocation import Preempted
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.queue import Queue
 from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
-from muster_core.model.words import count, lasted
+from muster_core.model.text_format import count, lasted
 from muster_core.partition import Partition
 from muster_core.preemption import registry
-from muster_core.preemption.preemption_victims import goes_whole
+from muster_core.preemption.victims import goes_whole
 from muster_rest.shapes.explain import AskPreemptionDao, PreemptedDao, ToldToGoDao
 
 # The preempted allocations, by application and key of the ask that needs their room.

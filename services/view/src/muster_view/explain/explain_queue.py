@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from muster_core.config.config import ROOT
 from muster_core.config.properties import PreemptionPolicy
-from muster_core.model.past import Past
+from muster_core.config.queue_config import ROOT
 from muster_core.model.queue import Queue
+from muster_core.model.reason_history import Past
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import saturated
 from muster_core.model.states import QueueState
-from muster_core.model.words import amount, amounts, count, listed
+from muster_core.model.text_format import amount, amounts, count, listed
 from muster_core.partition import Partition
-from muster_core.preemption.preemption_victims import POLICY
+from muster_core.preemption.victims import POLICY
 from muster_rest.shapes.explain import GuaranteeDao, QueueDao
 
 from muster_view.explain import explain_fair, explain_gang, explain_history

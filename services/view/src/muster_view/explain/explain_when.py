@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster_core.model.application import Application, Ask
-from muster_core.model.words import count, lasted
+from muster_core.model.text_format import count, lasted
 from muster_rest.shapes.explain import RowWhenDao, WhenDao
 from muster_whatif.when.forecast import HORIZON_S
 from muster_whatif.when.forecaster import Told

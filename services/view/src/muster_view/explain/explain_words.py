@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_core.config.config import ROOT
+from muster_core.config.queue_config import ROOT
 from muster_core.model.reasons import ReasonCode
 from muster_core.queues.limits import WILDCARD
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from muster_core.config.config import ROOT, partition_name
+from muster_core.config.queue_config import ROOT, partition_name
 from muster_queue_config.errors import QueueConfigError
 from muster_queue_config.judge import Judge
 from muster_queue_config.queue_yaml import checksum

@@ -11,7 +11,7 @@ from muster_core.applications import usage
 from muster_core.config.properties import PreemptionPolicy, QueuePolicy
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.node import Node
-from muster_core.model.pending import ask_reason
+from muster_core.model.pending_reason import ask_reason
 from muster_core.model.queue import Queue
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import saturated

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
 
-from muster_core.external.external import (
+from muster_core.external.model import (
     NOT_CONFIGURED,
     ExternalAllocation,
     ExternalApplication,
@@ -22,7 +22,7 @@ from muster_core.external.external import (
     ExternalQueue,
     OfferState,
 )
-from muster_core.external.external_books import ExternalBooks, ExternalEntry, SourceEntry
+from muster_core.external.reports import ExternalBooks, ExternalEntry, SourceEntry
 from muster_rest.shapes.external import ObjectDao, SourceDao
 from muster_runtime.go_json import go_json
 from muster_runtime.secrets import masked

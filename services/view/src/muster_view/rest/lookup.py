@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster_core.config.config import without_rm
+from muster_core.config.queue_config import without_rm
 from muster_core.model.queue import Queue
 from muster_core.partition import Partition
 from muster_runtime import rm_words, whose

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from muster_core.config.acl import QUEUE_NAME
-from muster_core.external.external import ExternalKind
+from muster_core.external.model import ExternalKind
 from muster_core.model.application import Application
 
 from muster_view.errors import RequestRefused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_core.config.config import RECOVERY_PATH, ROOT, FilterConfig, PlacementRuleConfig, is_expression
+from muster_core.config.queue_config import RECOVERY_PATH, ROOT, FilterConfig, PlacementRuleConfig, is_expression
 from muster_core.partition import Partition
 from muster_rest.shapes.configuration import FilterDao, RuleDao
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from muster_core.nodes.node_index import Items
 from muster_core.nodes.policies.policy import NodePolicy, minus_used_share
-from muster_core.nodes.policies.shaped import ShapedIndex, Slots, Values
+from muster_core.nodes.policies.shape_index import ShapedIndex, Slots, Values
 
 
 class DotProduct(ShapedIndex):

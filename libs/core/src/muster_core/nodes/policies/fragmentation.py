@@ -15,7 +15,7 @@ from sortedcontainers import SortedList
 from muster_core.model.resources import INT64_MAX, INT64_MIN, Shape, Types
 from muster_core.nodes.node_index import Items
 from muster_core.nodes.policies.policy import NodePolicy, minus_used_share
-from muster_core.nodes.policies.shaped import Ints, ShapedIndex, Slots, Values
+from muster_core.nodes.policies.shape_index import Ints, ShapedIndex, Slots, Values
 
 # The workload consists of at most so many shapes, the most frequent ones.
 WORKLOAD_SHAPES_MAX = 128

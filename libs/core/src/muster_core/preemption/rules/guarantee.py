@@ -19,9 +19,9 @@ from muster_core.model.allocation import Preempted
 from muster_core.model.application import Allocation, Ask
 from muster_core.model.queue import Ledger, Queue
 from muster_core.model.reasons import PreemptionNo
-from muster_core.preemption.preemption_cover import Branch, Guard
-from muster_core.preemption.preemption_victims import Underway, is_protected
+from muster_core.preemption.cover_search import Branch, Guard
 from muster_core.preemption.rule import Promises, Reach, asker_of, shares
+from muster_core.preemption.victims import Underway, is_protected
 
 NAME = "GUARANTEE"
 

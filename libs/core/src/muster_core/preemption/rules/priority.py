@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from muster_core.model.allocation import Preempted
 from muster_core.model.application import Allocation, Ask
 from muster_core.model.queue import Ledger
-from muster_core.preemption.preemption_cover import Branch
-from muster_core.preemption.preemption_victims import Underway, is_protected
+from muster_core.preemption.cover_search import Branch
 from muster_core.preemption.rule import Promises, Reach, asker_of
+from muster_core.preemption.victims import Underway, is_protected
 
 
 class Priority:

@@ -1,6 +1,6 @@
 """QUOTA: a queue that is above its max gives back the excess.
 
-``queues/quota.py`` decides when.
+``queues/quota_enforcement.py`` decides when.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from muster_core.model.allocation import Preempted
 from muster_core.model.application import Allocation
 from muster_core.model.partition_state import PartitionState
 from muster_core.model.queue import Queue
+from muster_core.preemption.cover_search import Class, Items, age_of, rank_of
 from muster_core.preemption.plan import Victim, used_without
-from muster_core.preemption.preemption_cover import Class, Items, age_of, rank_of
-from muster_core.preemption.preemption_victims import goes_whole, may_go, whole_gang
 from muster_core.preemption.rule import Promises, shares
+from muster_core.preemption.victims import goes_whole, may_go, whole_gang
 from muster_core.queues.ordering import queue_share, share_of
 
 HOUR_NS = 3600 * 1_000_000_000

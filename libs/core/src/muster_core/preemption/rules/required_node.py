@@ -12,10 +12,10 @@ from muster_core.model.allocation import Preempted
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.node import Node
 from muster_core.model.reasons import PreemptionNo
+from muster_core.preemption.cover_search import STEPS_MAX, Branch, Budget, Entry, age_of, cover, rank_of, relief_of
 from muster_core.preemption.plan import FURTHER_MAX, Plan, gains_of, gains_of_gang, limits_over, plan_of
-from muster_core.preemption.preemption_cover import STEPS_MAX, Branch, Budget, Entry, age_of, cover, rank_of, relief_of
-from muster_core.preemption.preemption_victims import Known, goes_whole, may_go
 from muster_core.preemption.rule import Promises, asker_of
+from muster_core.preemption.victims import Known, goes_whole, may_go
 
 
 class RequiredNode:

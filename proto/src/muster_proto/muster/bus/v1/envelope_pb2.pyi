@@ -348,7 +348,7 @@ Global___Notice: _TypeAlias = Notice  # noqa: Y015
 @_typing.final
 class ExternalChanges(_message.Message):
     """What a source outside of the RM says (the event handler framework): written by the informers beside the scheduler.
-    The words are those of muster_core.external.external.
+    The words are those of muster_core.external.model.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

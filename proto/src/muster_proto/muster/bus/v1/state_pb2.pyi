@@ -841,7 +841,7 @@ Global___QueueObject: _TypeAlias = QueueObject  # noqa: Y015
 
 @_typing.final
 class FairUseObject(_message.Message):
-    """The decayed use of one user in one leaf (muster_core.model.fair_use). It outlives the RM's registrations."""
+    """The decayed use of one user in one leaf (muster_core.model.decayed_usage). It outlives the RM's registrations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1723,7 +1723,7 @@ class ClosedNodes(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     by: _builtins.str
-    """see muster_core.model.unschedulable.ClosedBy"""
+    """see muster_core.model.cordons.ClosedBy"""
     source: _builtins.str
     """for SOURCE, SOURCE_LOST, WANTED_BACK"""
     nodes: _builtins.int

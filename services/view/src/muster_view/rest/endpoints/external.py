@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_core.external.external_books import ExternalBooks
+from muster_core.external.reports import ExternalBooks
 from muster_runtime import rm_words, whose
 
 from muster_view.errors import RequestRefused

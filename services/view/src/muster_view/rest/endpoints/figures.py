@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from muster_bus.clock import Clock, recorded_ns
-from muster_core.config.config import partition_name
+from muster_core.config.queue_config import partition_name
 from muster_rest.shapes.measures import ProcessHealthDao
 from muster_runtime.exposition import SharedExposition
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest

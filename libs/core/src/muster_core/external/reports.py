@@ -1,4 +1,4 @@
-"""The statements of external sources, by partition: the input of the merge, not its result. ``external.py`` defines the
+"""The statements of external sources, by partition: the input of the merge, not its result. ``model.py`` defines the
 terms.
 
 :class:`ExternalBooks` belong to an RM's id, not to one of its registrations: they exist before the RM registers, and
@@ -15,8 +15,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from muster_core.config.config import partition_name
-from muster_core.external.external import (
+from muster_core.config.queue_config import partition_name
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,

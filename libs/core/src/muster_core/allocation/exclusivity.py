@@ -39,19 +39,19 @@ from muster_core.model.node import Node
 from muster_core.model.predicate_checks import PredicateCheck
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, fits
+from muster_core.model.scope_queues import Later, Turn
 from muster_core.model.scopes import Scope
-from muster_core.model.turn_lines import Later, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.refusals import Refusals
+    from muster_core.model.scope_queues import TurnLines, What
     from muster_core.model.scopes import CallbackPolicy
-    from muster_core.model.turn_lines import TurnLines, What
-    from muster_core.nodes.figures import NodeFigures
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_stats import NodeFigures
 
 
 class WholeTurn(Turn):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from muster_core.model.decay import LEAST, Moment, moment, normal
-from muster_core.model.sorted_line import SortedLine
+from muster_core.model.sorted_queue import SortedLine
 
 # The horizon moves so many times in a half-life. Each time costs one new place for each user that holds something.
 PERIODS = 8

@@ -11,7 +11,7 @@ concerns this ask alone.
   of its nodes. If the RM refuses that node, the ask gets the first agreed node that still has room.
 * The scheduler forgets refusals after a pause, which grows; when the node changes; and when an allocation on the node
   ends. It cannot see everything that the RM checks.
-* A refused ask gives way to others, so that its many rounds delay nobody (``allocation/turns.py``).
+* A refused ask gives way to others, so that its many rounds delay nobody (``allocation/exclusivity.py``).
 * A missing answer counts as a temporary refusal. So the scheduler keeps no more questions open than the RM answers in
   time: otherwise, in a burst of thousands, the last answers would be late, and the scheduler would repeat these
   questions again and again. The limit grows with each quick answer.
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from muster_core.allocation.turns import Turns
+from muster_core.allocation.exclusivity import Turns
 from muster_core.model.application import Allocation, Ask, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import (
@@ -34,8 +34,8 @@ from muster_core.model.outcome import (
     SchedulingState,
     SchedulingStateChanged,
 )
-from muster_core.model.past import Past
 from muster_core.model.predicate_checks import CheckKind, PredicateCheck
+from muster_core.model.reason_history import Past
 from muster_core.model.reasons import Reason
 from muster_core.model.refusals import Refusal
 from muster_core.model.resources import fits
@@ -44,20 +44,20 @@ from muster_core.predicates.refused_nodes import RefusedNodes
 from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
+    from muster_core.allocation.accounting import Books
+    from muster_core.allocation.allocator import Placing
+    from muster_core.allocation.ask_events import Notifications
     from muster_core.allocation.asks import Asks
-    from muster_core.allocation.books import Books
-    from muster_core.allocation.fair_shares import FairShares
+    from muster_core.allocation.exclusivity import Turns
+    from muster_core.allocation.fair_share_accounting import FairShares
     from muster_core.allocation.limit_checks import LimitChecks
-    from muster_core.allocation.notifications import Notifications
-    from muster_core.allocation.placing import Placing
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.turns import Turns
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.applications.lifecycle import Lifecycle
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Waitlist
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
 
 # The number of nodes in one probe, for an ask that was refused before. Each node costs the RM a check, so the first try
 # has one node.

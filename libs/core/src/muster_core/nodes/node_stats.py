@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from muster_core.model.cordons import Closed, Closer, closed_counts
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, Types, saturated
-from muster_core.model.unschedulable import Closed, Closer, closed_counts
 
 if TYPE_CHECKING:
     from muster_core.model.node import Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster_core.allocation.announcements import Announcements
+from muster_core.allocation.allocation_facts import Announcements
 from muster_core.model.allocation_order import asks_in_steps, ordered_in_steps
 from muster_core.model.application import Application, Ask
 from muster_core.model.outcome import Change, Detail, EventType, Outcome

@@ -20,17 +20,17 @@ from muster_core.model.resources import fits
 from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied
 
 if TYPE_CHECKING:
+    from muster_core.allocation.accounting import Books
     from muster_core.allocation.backfill import Backfill
-    from muster_core.allocation.books import Books
     from muster_core.allocation.releases import Releases
     from muster_core.allocation.reservations import Reservations
     from muster_core.applications.lifecycle import Lifecycle
-    from muster_core.external.external_books import OnNode, PartitionBooks
+    from muster_core.external.reports import OnNode, PartitionBooks
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.figures import NodeFigures
-    from muster_core.nodes.node_books import NodeBooks
-    from muster_core.predicates.questions import Questions
+    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_stats import NodeFigures
+    from muster_core.predicates.predicate_calls import Questions
 
 
 class NodeSources(Protocol):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedList
 
-from muster_core.allocation.rights import Rights
+from muster_core.allocation.preemptors import Rights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

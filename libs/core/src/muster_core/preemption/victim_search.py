@@ -1,7 +1,7 @@
 """The search for victims of preemption, on a snapshot. The search changes nothing.
 
-Each rule is a module in ``rules/``; ``registry.py`` has their order. ``preemption_victims.py`` finds possible victims,
-and ``preemption_cover.py`` puts a set of victims together. ``docs/preemption.md`` describes the rules, and the laws
+Each rule is a module in ``rules/``; ``registry.py`` has their order. ``victims.py`` finds possible victims,
+and ``cover_search.py`` puts a set of victims together. ``docs/preemption.md`` describes the rules, and the laws
 that every plan keeps.
 """
 
@@ -17,17 +17,9 @@ from muster_core.model.node import Node
 from muster_core.model.queue import Ledger, Queue
 from muster_core.model.reasons import PreemptionNo
 from muster_core.model.resources import Shape
-from muster_core.preemption import preemption_victims, registry
-from muster_core.preemption.plan import (
-    FURTHER_MAX,
-    Plan,
-    Victim,
-    gains_of,
-    gains_of_gang,
-    limits_over,
-    plan_of,
-)
-from muster_core.preemption.preemption_cover import (
+from muster_core.preemption import registry
+from muster_core.preemption import victims as preemption_victims
+from muster_core.preemption.cover_search import (
     STEPS_MAX,
     Branch,
     Budget,
@@ -41,13 +33,22 @@ from muster_core.preemption.preemption_cover import (
     rank_of,
     relief_of,
 )
-from muster_core.preemption.preemption_victims import goes_whole, known, may_go
+from muster_core.preemption.plan import (
+    FURTHER_MAX,
+    Plan,
+    Victim,
+    gains_of,
+    gains_of_gang,
+    limits_over,
+    plan_of,
+)
+from muster_core.preemption.victims import goes_whole, known, may_go
 from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
-    from muster_core.external.external_books import ExternalEntry
+    from muster_core.external.reports import ExternalEntry
     from muster_core.model.partition_state import PartitionState
-    from muster_core.preemption.cluster import Cluster
+    from muster_core.preemption.search_context import Cluster
 
 # The limit of compared nodes on which victims of the lowest class suffice: among thousands, one is as good as another.
 NODES_COMPARED_MAX = 32

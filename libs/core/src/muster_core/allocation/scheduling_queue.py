@@ -24,25 +24,25 @@ from typing import TYPE_CHECKING, Any
 
 from muster_core.allocation import whole_reasons
 from muster_core.allocation.application_lines import ApplicationLines, key_of
-from muster_core.allocation.maxima import MAXIMA, maximum_of
-from muster_core.allocation.parking import Parking, first_open
+from muster_core.allocation.parked_groups import Parking, first_open
 from muster_core.model.application import Application, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, EventType, Outcome
-from muster_core.model.past import Past, ended, followed
 from muster_core.model.queue import Ledger, Queue, Tracker, Waitlist
+from muster_core.model.reason_history import Past, ended, followed
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, QueueState
 from muster_core.model.wait_points import Bench, WaitPoint
 from muster_core.queues import ordering
+from muster_core.queues.running_limits import MAXIMA, maximum_of
 
 if TYPE_CHECKING:
+    from muster_core.allocation.ask_events import Notifications
     from muster_core.allocation.backfill import Backfill
-    from muster_core.allocation.notifications import Notifications
-    from muster_core.gangs.room import GangRoom
+    from muster_core.gangs.gang_headroom import GangRoom
     from muster_core.model.partition_state import PartitionState
-    from muster_core.model.turn_lines import TurnLines
+    from muster_core.model.scope_queues import TurnLines
 
 
 # If no more nodes than this gained, a search tries them one by one; otherwise it uses the index.

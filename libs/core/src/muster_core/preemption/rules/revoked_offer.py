@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from muster_core.model.allocation import Preempted
 from muster_core.model.application import Allocation
 from muster_core.model.node import Node
+from muster_core.preemption.cover_search import age_of
 from muster_core.preemption.plan import Victim
-from muster_core.preemption.preemption_cover import age_of
-from muster_core.preemption.preemption_victims import goes_whole, whole_gang
 from muster_core.preemption.rule import Promises
+from muster_core.preemption.victims import goes_whole, whole_gang
 
 if TYPE_CHECKING:
-    from muster_core.external.external_books import ExternalEntry
+    from muster_core.external.reports import ExternalEntry
 
 
 class Revoked:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from muster_core.gangs.room import GangRoom
+    from muster_core.gangs.gang_headroom import GangRoom
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
 
 
 class AskedBefore(Protocol):

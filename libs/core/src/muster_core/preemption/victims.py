@@ -16,7 +16,7 @@ from muster_core.model.node import Node
 from muster_core.model.queue import Ledger, Queue
 from muster_core.model.reasons import PreemptionNo
 from muster_core.model.resources import Shape, add
-from muster_core.preemption.preemption_cover import Class, Items, WholeGang, rank_of
+from muster_core.preemption.cover_search import Class, Items, WholeGang, rank_of
 
 if TYPE_CHECKING:
     from muster_core.model.partition_state import PartitionState

@@ -1,4 +1,4 @@
-"""The lines at task groups that see one proposal at a time (``allocation/turns.py``)."""
+"""The lines at task groups that see one proposal at a time (``allocation/exclusivity.py``)."""
 
 from __future__ import annotations
 

@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from muster_core.allocation import items
-from muster_core.config.config import INDEPENDENT
-from muster_core.external.external import (
+from muster_core.allocation import item_conversion
+from muster_core.config.queue_config import INDEPENDENT
+from muster_core.external.external_merge import (
+    merge,
+    parts_of,
+    quota_dispute,
+    smallest_maximum,
+    taken_back,
+    wanted_back,
+)
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,
@@ -22,39 +30,31 @@ from muster_core.external.external import (
     ExternalPool,
     ExternalQueue,
 )
-from muster_core.external.external_books import Changed, ExternalEntry, OnNode, PartitionBooks, SourceEntry, order_of
-from muster_core.external.external_merge import (
-    merge,
-    parts_of,
-    quota_dispute,
-    smallest_maximum,
-    taken_back,
-    wanted_back,
-)
 from muster_core.external.problems import no_partition, set_problem, without
+from muster_core.external.reports import Changed, ExternalEntry, OnNode, PartitionBooks, SourceEntry, order_of
 from muster_core.model.allocation import foreign_id, unique_key
 from muster_core.model.application import Allocation, Application
 from muster_core.model.commands import AskItem, Termination
+from muster_core.model.cordons import Closer
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TooManyTypes
 from muster_core.model.states import AppState
 from muster_core.model.steps import FEW, LIGHT_STEP, STEP, Pace, Steps, emptied, sorted_in_steps
-from muster_core.model.unschedulable import Closer
-from muster_core.queues import placement, quota
+from muster_core.queues import placement_rules, quota_enforcement
 from muster_core.queues.limits import link_event
 
 if TYPE_CHECKING:
     from muster_core.allocation.recovery import Recovery
     from muster_core.allocation.releases import Releases
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.applications.lifecycle import Lifecycle
     from muster_core.external.offers import Offers
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.figures import NodeFigures
-    from muster_core.nodes.node_lives import NodeLives
+    from muster_core.nodes.node_lifecycle import NodeLives
+    from muster_core.nodes.node_stats import NodeFigures
     from muster_core.nodes.pools import Pools
     from muster_core.queues.queue_tree import QueueTree
 
@@ -411,8 +411,8 @@ class PartitionExternal:
             state.capacity_moved = True
             state.version += 1
             self._queue_tree.limit_events(queue, *before, out, now_ns)
-            delay_ns = quota.delay_ns(state, queue)
-            quota.configured(state, queue, before[1], delay_ns, out, now_ns)
+            delay_ns = quota_enforcement.delay_ns(state, queue)
+            quota_enforcement.configured(state, queue, before[1], delay_ns, out, now_ns)
             self._gangs.limits_changed(queue, out, now_ns)
             self._waiting.stir((queue,))
             out.touch(queue, state.name)
@@ -462,7 +462,7 @@ class PartitionExternal:
         assert isinstance(said, ExternalApplication)
         if said.app_id == INDEPENDENT:
             return None, f"{INDEPENDENT} is the scheduler's own application, for independent allocations"
-        path, problem = placement.path_of(state, said.queue)
+        path, problem = placement_rules.path_of(state, said.queue)
         if problem:
             return None, problem
         queue, created, problem = self._queue_tree.create_queue(path)
@@ -531,12 +531,12 @@ class PartitionExternal:
         tags, node_id = said.tags, said.node_id
         item = AskItem(key, app_id, state.name, said.quantities, priority=said.priority, tags=tags, node_id=node_id)
         if held is not None and held.app is app:
-            demand = items.demand_of(item, shape, held.submission, held.created_ns)
+            demand = item_conversion.demand_of(item, shape, held.submission, held.created_ns)
             self._recovery.change(held, demand, node_id, "", out, now_ns, echo=False)
             return
         if held is not None:
             self._release(held, f"it is of application {app_id or 'nobody'} now", out, now_ns)
-        allocation = items.allocation_of(item, app, shape, self._node_lives.number(), now_ns)
+        allocation = item_conversion.allocation_of(item, app, shape, self._node_lives.number(), now_ns)
         allocation.source = entry.source
         self._recovery.adopt(allocation, out, now_ns, echo=False)
 

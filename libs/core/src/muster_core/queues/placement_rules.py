@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from muster_si.tags import is_forced, tag_value
 
 from muster_core.config import acl
-from muster_core.config.config import (
+from muster_core.config.queue_config import (
     INDEPENDENT_PATH,
     QUEUE_DEPTH_MAX,
     RECOVERY_PATH,

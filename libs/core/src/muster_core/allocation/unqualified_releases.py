@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from muster_core.config.config import partition_name
+from muster_core.config.queue_config import partition_name
 from muster_core.model.application import Application
 from muster_core.model.commands import ReleaseItem
 from muster_core.partition import Partition

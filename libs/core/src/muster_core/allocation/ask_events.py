@@ -20,7 +20,7 @@ from muster_core.model.application import NOTIFIED_NO_VICTIM, NOTIFIED_QUEUE, NO
 from muster_core.model.outcome import Outcome
 from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
 from muster_core.model.resources import UNLIMITED
-from muster_core.model.words import as_map
+from muster_core.model.text_format import as_map
 
 if TYPE_CHECKING:
     from muster_core.model.application import Ask, AskGroup

@@ -1,7 +1,7 @@
 """The books: pending and allocated amounts of nodes, applications and all queues up to root.
 
 Only the books count asks, proposals to the RM, and allocations that are made, reported or ended. Each booking costs
-O(changed). At each end, the books tell ``waiting.py`` which nodes and limits gained room.
+O(changed). At each end, the books tell ``scheduling_queue.py`` which nodes and limits gained room.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import add, subtract
 
 if TYPE_CHECKING:
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.model.application import Allocation, Application, Ask
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Queue
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
 
 
 class PlaceholderBooks(Protocol):

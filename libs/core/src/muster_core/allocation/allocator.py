@@ -12,14 +12,14 @@ from muster_core.model.states import AppState, GangPhase
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from muster_core.allocation.announcements import Announcements
+    from muster_core.allocation.accounting import Books
+    from muster_core.allocation.allocation_facts import Announcements
+    from muster_core.allocation.ask_events import Notifications
     from muster_core.allocation.asks import Asks
-    from muster_core.allocation.books import Books
-    from muster_core.allocation.fair_shares import FairShares
-    from muster_core.allocation.notifications import Notifications
+    from muster_core.allocation.exclusivity import Turns
+    from muster_core.allocation.fair_share_accounting import FairShares
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.turns import Turns
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.applications.lifecycle import Lifecycle
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.allocation import Backfilled
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from muster_core.model.node import Node
     from muster_core.model.outcome import Outcome
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_books import NodeBooks
+    from muster_core.nodes.node_accounting import NodeBooks
 
 
 class Placing:

@@ -6,8 +6,8 @@ fits causes neither a reservation nor a preemption. A turn without success is re
 then at whole multiples of :data:`RETRY_NS` after the first turn was due. So asks that wait forever cost nothing while
 nothing changes. The time of a turn depends on recorded values only, so that a restart changes nothing.
 
-A long list must not make a turn long. ``rights.py`` keeps when its groups may preempt, and which of them are alike: one
-search answers for all of these. Only once victims were found for one of them are the groups looked at one by one.
+A long list must not make a turn long. ``preemptors.py`` keeps when its groups may preempt, and which of them are alike:
+one search answers for all of these. Only once victims were found for one of them are the groups looked at one by one.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from muster_core.allocation.backfill import due_first
-from muster_core.allocation.rights import RETRY_NS, Noes, Rights, next_preemptor, preempts_from
+from muster_core.allocation.preemptors import RETRY_NS, Noes, Rights, next_preemptor, preempts_from
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.outcome import Outcome, TooSmallCluster
-from muster_core.model.pending import group_reason
+from muster_core.model.pending_reason import group_reason
 from muster_core.model.queue import Waitlist
 from muster_core.model.reasons import PreemptionNo, ReasonCode
 from muster_core.model.steps import FEW, SOME, Pace, Steps
-from muster_core.preemption import preemption, registry
+from muster_core.preemption import registry, victim_search
 from muster_core.preemption.plan import Plan
 from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
+    from muster_core.allocation.ask_events import Notifications
     from muster_core.allocation.backfill import Backfill
     from muster_core.allocation.limit_checks import LimitChecks
-    from muster_core.allocation.notifications import Notifications
     from muster_core.allocation.releases import Releases
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.figures import NodeFigures
-    from muster_core.predicates.questions import Questions
-    from muster_core.preemption.cluster import Cluster
+    from muster_core.nodes.node_stats import NodeFigures
+    from muster_core.predicates.predicate_calls import Questions
+    from muster_core.preemption.search_context import Cluster
 
 # The turns in one cycle, and the preemptions for one leaf in it. The rest comes in the next cycle, after new requests.
 TURNS_MAX = 100
@@ -413,7 +413,7 @@ class LongWait:
         """
         self._planned = None
         refused: dict[Waitlist, Noes | None] = {}
-        before = preemption.searches(self._state)
+        before = victim_search.searches(self._state)
         for count, waitlist in enumerate(due, 1):
             if not count % FEW:
                 yield
@@ -429,9 +429,9 @@ class LongWait:
             refused[waitlist] = noes = Noes(waitlist, rights, now_ns, self._state.version)
             for group in noes.one_of_each():
                 asking = noes.asking(group)
-                if asking is None or preemption.searches(self._state) - before >= SEARCHES_MAX:
+                if asking is None or victim_search.searches(self._state) - before >= SEARCHES_MAX:
                     return None
-                found = preemption.search(self._cluster, asking, now_ns)
+                found = victim_search.search(self._cluster, asking, now_ns)
                 if not isinstance(found, PreemptionNo):
                     self._planned = (asking, self._state.version, found)
                     return None
@@ -485,7 +485,7 @@ class LongWait:
                 if planned is not None and planned[:2] == (asking, self._state.version):
                     found = planned[2]
                 else:
-                    found = preemption.search(self._cluster, asking, now_ns)
+                    found = victim_search.search(self._cluster, asking, now_ns)
             if isinstance(found, PreemptionNo):
                 noes.add(group, found)
                 return True, found
@@ -500,7 +500,7 @@ class LongWait:
         if not head.reserved_node or head.preempts or (head.planned_ns and preempts_from(head) > now_ns):
             return
         node = self._state.nodes[head.reserved_node]
-        found = preemption.search_required_node(self._state, head, node, now_ns)
+        found = victim_search.search_required_node(self._state, head, node, now_ns)
         if isinstance(found, PreemptionNo):
             self._say_no(waitlist, found, out)
         elif (agreed := self._agreed(found, head, out, now_ns)) is not None:
@@ -514,7 +514,7 @@ class LongWait:
         victims = [victim.allocation for victim in plan.victims]
         further = [entry.allocation for entry in plan.further]
         more = self._questions.may_preempt(asking, plan.node, victims, further, out, now_ns)
-        return None if more is None else preemption.with_further(plan, more, asking, now_ns)
+        return None if more is None else victim_search.with_further(plan, more, asking, now_ns)
 
     def carry_out(self, plan: Plan, asking: Ask, out: Outcome, now_ns: int) -> None:
         """Releases the victims, and claims the node for the ask."""
@@ -523,7 +523,7 @@ class LongWait:
         for victim in plan.victims:
             self._releases.preempt(victim.allocation, victim.why, victim.message, out, now_ns)
         self._reservations.claim(asking, plan.node, out, now_ns)
-        preemption.carried_out(state, plan, asking, version)
+        victim_search.carried_out(state, plan, asking, version)
 
     def _say_no(self, waitlist: Waitlist, no: PreemptionNo, out: Outcome) -> None:
         if waitlist.reason is not None and waitlist.reason.preemption is not no:

@@ -1,7 +1,7 @@
 """The nodes of a partition: their capacity and use, the sum of both, and their places in the node index
 (``node_index.py``).
 
-Whenever a node gains room, asks that wait for room are woken (``waiting.py``).
+Whenever a node gains room, asks that wait for room are woken (``scheduling_queue.py``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from muster_core.config.config import DEFAULT_NODE_SORT_POLICY, PartitionConfig
+from muster_core.config.queue_config import DEFAULT_NODE_SORT_POLICY, PartitionConfig
 from muster_core.model.node import Node
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.quotas import text_bytes
@@ -18,9 +18,9 @@ from muster_core.nodes.node_index import NodeIndex
 from muster_core.nodes.policies.registry import policy_named
 
 if TYPE_CHECKING:
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.figures import NodeFigures
+    from muster_core.nodes.node_stats import NodeFigures
 
 
 class NodeBooks:

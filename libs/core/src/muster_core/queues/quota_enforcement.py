@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.model.queue import Queue
-from muster_core.preemption import preemption
+from muster_core.preemption import victim_search
 from muster_core.preemption.rules.quota import excess
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _set(state: PartitionState, queue: Queue, when_ns: int, out: Outcome) -> Non
 
 def _cut(state: PartitionState, releases: Preempting, queue: Queue, out: Outcome, now_ns: int) -> None:
     above = excess(queue)
-    victims = preemption.search_quota(state, queue, now_ns)
+    victims = victim_search.search_quota(state, queue, now_ns)
     freed: dict[int, int] = {}
     for victim in victims:
         for number, value in victim.allocation.shape.items:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from muster_si.characters import code_point, first_hidden
 from muster_si.constants import CPU, MEMORY
 
-from muster_core.external.external import (
+from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,

@@ -1,13 +1,13 @@
-"""Books the use of users in leaves whose applications are in the order of decayed use (``model/fair_use.py``)."""
+"""Books the use of users in leaves whose applications are in the order of decayed use (``model/decayed_usage.py``)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster_core.model.fair_use import FORGOTTEN_HALVES, FairUse, FairUses
+from muster_core.model.decayed_usage import FORGOTTEN_HALVES, FairUse, FairUses
 
 if TYPE_CHECKING:
-    from muster_core.allocation.waiting import Waiting
+    from muster_core.allocation.scheduling_queue import Waiting
     from muster_core.model.application import Application
     from muster_core.model.outcome import Outcome
     from muster_core.model.partition_state import PartitionState

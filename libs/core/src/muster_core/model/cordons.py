@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from muster_core.model.words import count, listed
+from muster_core.model.text_format import count, listed
 
 
 class ClosedBy(StrEnum):

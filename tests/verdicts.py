@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from muster_queue_config.judge import Judge, Judged
+from muster_queue_config.sandboxed_parser import Judge, Judged
 from muster_queue_config.settings import QueueConfigSettings
 
 # What these test is the reading itself.

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import httpx
 import pytest
-from muster_queue_config.judge import Judge
-from muster_queue_config.judge_messages import OUT_OF_MEMORY
+from muster_queue_config.parser_messages import OUT_OF_MEMORY
+from muster_queue_config.sandboxed_parser import Judge
 from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.http_server import HttpServer
 from starlette.types import ASGIApp, Receive, Scope, Send

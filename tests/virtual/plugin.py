@@ -26,7 +26,7 @@ import muster_view.app
 import pytest
 from muster_bus.clock import SystemClock
 from muster_client import chance as client_chance
-from muster_queue_config.judge import Judge
+from muster_queue_config.sandboxed_parser import Judge
 from muster_runtime import chance
 
 from virtual import module_state, stores

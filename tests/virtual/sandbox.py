@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from muster_queue_config.judge_messages import Limits, Ready, Text, Verdict
+from muster_queue_config.parser_messages import Limits, Ready, Text, Verdict
 from muster_queue_config.verdict import verdict_on
 
 
@@ -20,7 +20,7 @@ def _verdict(text: str, bytes_max: int, queues_max: int) -> Verdict:
 
 
 class InlineReading:
-    """See ``muster_queue_config.judge.Reading``.
+    """See ``muster_queue_config.sandboxed_parser.Reading``.
 
     :param ends: returns the exit code with which the process ends at a text; None: it reads the text.
     :param delay_s: returns how long a text takes.

@@ -31,7 +31,7 @@ from muster_gateway.service import Gateway
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_informers.settings import ExternalSettings, InformerTable
-from muster_queue_config.judge import Judge
+from muster_queue_config.sandboxed_parser import Judge
 from muster_runtime.watchdog import Usage
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings

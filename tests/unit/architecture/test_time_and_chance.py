@@ -102,7 +102,7 @@ EXEMPT: Mapping[str, Exempt] = {
     f"{_GATEWAY}/connection_guard.py": _exempt("a thread", "time.monotonic", "time.thread_time"),
     f"{_PUBLISHER}/history/slices.py": _exempt("a thread lets the event loop have the interpreter", "time.sleep"),
     f"{_VIEW}/muster_view/rest/inside.py": _exempt("a thread that samples the others", "time.monotonic", "time.sleep"),
-    "libs/queue-config/src/muster_queue_config/judge_child.py": _exempt(
+    "libs/queue-config/src/muster_queue_config/parser_main.py": _exempt(
         "a child: its processor time is limited, and a thread watches its memory", "resource.getrusage", "time.sleep"
     ),
     "libs/whatif/src/muster_whatif/when/child.py": _exempt(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from muster_core.config.queue_config import DEFAULT_CONFIG, ClusterConfig
-from muster_queue_config import compiled
+from muster_queue_config import config_codec
 from muster_queue_config.queue_yaml import load_queue_config, load_recorded
 
 # Each key of a configuration once.
@@ -53,7 +53,7 @@ def read(text: str) -> ClusterConfig:
 
 def test_a_configuration_comes_back_whole() -> None:
     config = read(FULL)
-    again = compiled.decode(FULL, compiled.encode(FULL, config))
+    again = config_codec.decode(FULL, config_codec.encode(FULL, config))
     assert again == config
     rules, expected = (each.partitions[0].placement_rules for each in (again, config))
     for user, groups in (("ann", ()), ("bob", ("dev",)), ("bob", ("none",))):
@@ -69,30 +69,32 @@ def test_a_configuration_comes_back_whole() -> None:
         lambda value: b"no zlib",
         lambda value: zlib.compress(b"\xc1"),
         lambda value: zlib.compress(zlib.decompress(value)[:-1]),
-        lambda value: zlib.compress(zlib.decompress(value).replace(bytes([0x93, compiled.VERSION]), b"\x93\x7f", 1)),
+        lambda value: zlib.compress(
+            zlib.decompress(value).replace(bytes([0x93, config_codec.VERSION]), b"\x93\x7f", 1)
+        ),
     ],
     ids=["nothing", "cut", "not compressed", "no message", "half a message", "another version"],
 )
 def test_bytes_that_cannot_be_used_are_not_used(damage: object) -> None:
-    value = compiled.encode(FULL, read(FULL))
+    value = config_codec.encode(FULL, read(FULL))
     damaged = damage(value)  # type: ignore[operator]
-    assert compiled.decode(FULL, damaged) is None
+    assert config_codec.decode(FULL, damaged) is None
     config, anew, _ = load_recorded(FULL, damaged)
     assert config == read(FULL)
     assert anew == value
 
 
 def test_bytes_of_another_text_are_not_used() -> None:
-    assert compiled.decode(FULL + "#", compiled.encode(FULL, read(FULL))) is None
+    assert config_codec.decode(FULL + "#", config_codec.encode(FULL, read(FULL))) is None
 
 
 def test_a_bomb_is_not_inflated() -> None:
-    bomb = zlib.compress(b"\x93" + bytes(compiled.BYTES_MAX * 4))
-    assert compiled.decode(FULL, bomb) is None
+    bomb = zlib.compress(b"\x93" + bytes(config_codec.BYTES_MAX * 4))
+    assert config_codec.decode(FULL, bomb) is None
 
 
 def test_a_recorded_text_is_not_read_when_its_configuration_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    value = compiled.encode(FULL, read(FULL))
+    value = config_codec.encode(FULL, read(FULL))
     monkeypatch.setattr("muster_queue_config.queue_yaml.read_tree", None)
     config, again, problems = load_recorded(FULL, value)
     assert config is not None
@@ -115,8 +117,8 @@ def test_a_partition_keeps_the_name_that_an_earlier_version_gave_it(monkeypatch:
     (partition,) = config.partitions
     assert (partition.name, partition.of_rm) == ("batch", "rm7")
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "VERSION", 2)
-        old = compiled.encode(text, ClusterConfig((replace(partition, name="[rm7]batch", of_rm=""),)))
+        patch.setattr(config_codec, "VERSION", 2)
+        old = config_codec.encode(text, ClusterConfig((replace(partition, name="[rm7]batch", of_rm=""),)))
     for _ in range(2):  # the second time from what the first one kept
         kept, old, _ = load_recorded(text, old)
         assert kept is not None

@@ -8,10 +8,10 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from muster_queue_config import compiled
+from muster_queue_config import config_codec
 from muster_queue_config.errors import JudgeBusy, JudgeClosed
-from muster_queue_config.judge import Judge
 from muster_queue_config.queue_yaml import load_queue_config
+from muster_queue_config.sandboxed_parser import Judge
 from muster_queue_config.settings import QueueConfigSettings
 
 LIMIT_S = 60.0
@@ -37,7 +37,7 @@ async def test_a_verdict_is_that_of_reading_here(judge: Judge) -> None:
     config, _ = load_queue_config(GOOD)
     assert config is not None
     assert good.accepted
-    assert compiled.decode(GOOD, good.compiled) == config
+    assert config_codec.decode(GOOD, good.compiled) == config
     assert not refused.accepted
     assert list(refused.problems) == load_queue_config(bad)[1]
 
@@ -144,7 +144,7 @@ async def test_texts_that_wait_at_the_end_are_answered() -> None:
 
 
 async def test_no_more_than_so_many_texts_wait(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster_queue_config.judge._WAITING_MAX", 2)
+    monkeypatch.setattr("muster_queue_config.sandboxed_parser._WAITING_MAX", 2)
     asks = [asyncio.create_task(judge.judge(f"{GOOD}# {number}")) for number in range(4)]
     results = await asyncio.gather(*asks, return_exceptions=True)
     assert sum(isinstance(each, JudgeBusy) for each in results) >= 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from muster_core.config.queue_config import DEFAULT_CONFIG
-from muster_queue_config.judge import Judge
 from muster_queue_config.queue_yaml import load_queue_config
+from muster_queue_config.sandboxed_parser import Judge
 from muster_queue_config.settings import QueueConfigSettings
 from muster_view.rest import configured
 from ruamel.yaml import YAML

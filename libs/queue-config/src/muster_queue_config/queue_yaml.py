@@ -39,7 +39,8 @@ from muster_core.config.queue_config import (
 from muster_core.model.resources import TYPES_MAX
 from muster_si.constants import CPU, MEMORY
 
-from muster_queue_config import compiled, node_policies
+from muster_queue_config import config_codec as compiled
+from muster_queue_config import node_policies
 from muster_queue_config.queue_yaml_limits import LIMIT_KEYS, LimitsReader, ReadLimit
 from muster_queue_config.queue_yaml_rules import FILTER_KEYS, RULE_KEYS, RulesReader
 from muster_queue_config.yaml_reader import Problem, Reader, cut, is_nothing, kind, place_of

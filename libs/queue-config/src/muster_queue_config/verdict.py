@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster_queue_config import compiled
-from muster_queue_config.judge_messages import Text, Verdict
+from muster_queue_config import config_codec
+from muster_queue_config.parser_messages import Text, Verdict
 from muster_queue_config.queue_yaml import load_queue_config
 
 
@@ -12,4 +12,4 @@ def verdict_on(text: Text) -> Verdict:
     config, problems = load_queue_config(text.text, bytes_max=text.bytes_max, queues_max=text.queues_max)
     if config is None:
         return Verdict(accepted=False, compiled=b"", problems=problems)
-    return Verdict(accepted=True, compiled=compiled.encode(text.text, config), problems=problems)
+    return Verdict(accepted=True, compiled=config_codec.encode(text.text, config), problems=problems)

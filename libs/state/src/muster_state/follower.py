@@ -92,7 +92,7 @@ class Pause(NamedTuple):
 class RmInfo:
     """The recorded data of an RM itself (proto RmObject and RegistrationObject).
 
-    :ivar compiled: ``config`` as read, by ``muster_queue_config.compiled``; b"": it was not kept.
+    :ivar compiled: ``config`` as read, by ``muster_queue_config.config_codec``; b"": it was not kept.
     :ivar life: INIT, RUNNING, DISCONNECTED or STOPPED; ``life_ns``: since when, 0: not known.
     :ivar next_event_id: the id of the next event; all lower ones were written.
     :ivar last_decided_ns: the highest time that a decision used; time continues from there.

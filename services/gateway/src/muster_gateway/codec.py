@@ -13,7 +13,7 @@ from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_proto.muster.v1 import admin_pb2
-from muster_queue_config.judge import Judged
+from muster_queue_config.sandboxed_parser import Judged
 from muster_rest.system_health import OwnerState
 from muster_runtime.caller import current
 from muster_si.positions import NO_STAMP, Positions, Stamp

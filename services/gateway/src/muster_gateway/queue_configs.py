@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from muster_queue_config.errors import JudgeBusy, JudgeClosed
-from muster_queue_config.judge import Judge
+from muster_queue_config.sandboxed_parser import Judge
 
 from muster_gateway.codec import JudgedConfiguration, encode_judged
 from muster_gateway.errors import GatewayStopping, OverLimit

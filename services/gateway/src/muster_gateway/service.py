@@ -22,7 +22,7 @@ from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.errors import BusError, LogBehind
 from muster_bus.log import Log, LogCondition, LogWriter, OutRecord
 from muster_bus.topics import Topics
-from muster_queue_config.judge import Judge
+from muster_queue_config.sandboxed_parser import Judge
 from muster_rest.system_health import Part, SchedulerFacts, ServiceCheck
 from muster_runtime.addresses import on_loopback
 from muster_runtime.chance import SYSTEM, new_id

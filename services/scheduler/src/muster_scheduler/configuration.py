@@ -11,7 +11,7 @@ from muster_core.config import config_diff
 from muster_core.config.queue_config import ClusterConfig
 from muster_core.model.steps import Steps, finish
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_queue_config import compiled
+from muster_queue_config import config_codec as compiled
 from muster_queue_config.queue_yaml import Problem, load_queue_config
 from muster_runtime import event_settings
 from muster_runtime.secrets import MASK, is_secret, masked_text

@@ -15,8 +15,8 @@ from typing import Any
 
 from muster_core.config.queue_config import ROOT, partition_name
 from muster_queue_config.errors import QueueConfigError
-from muster_queue_config.judge import Judge
 from muster_queue_config.queue_yaml import checksum
+from muster_queue_config.sandboxed_parser import Judge
 from muster_queue_config.yaml_reader import truth
 from muster_queue_config.yaml_tree import Mapping, Place, Scalar, Sequence, read_tree
 from muster_rest.shapes.configuration import ValidatedDao

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from muster_bus.clock import Clock
-from muster_queue_config.judge import Judge
+from muster_queue_config.sandboxed_parser import Judge
 from muster_rest.route import Route
 from muster_rest.view import VIEW
 from muster_runtime.positions import PositionWaits

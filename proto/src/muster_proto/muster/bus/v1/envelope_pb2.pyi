@@ -299,7 +299,7 @@ class JudgedConfiguration(_message.Message):
     PROBLEMS_FIELD_NUMBER: _builtins.int
     accepted: _builtins.bool
     compiled: _builtins.bytes
-    """the read text, as muster_queue_config.compiled writes it; empty: too large"""
+    """the read text, as muster_queue_config.config_codec writes it; empty: too large"""
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigProblem]: ...
     def __init__(

@@ -522,7 +522,7 @@ class RegistrationObject(_message.Message):
     identity: _builtins.str
     """the name of the identity that registered; empty: not known"""
     compiled: _builtins.bytes
-    """the read configuration (muster_queue_config.compiled); empty: read the text"""
+    """the read configuration (muster_queue_config.config_codec); empty: read the text"""
     @_builtins.property
     def build_info(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property

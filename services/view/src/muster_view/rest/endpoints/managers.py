@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster_bus.clock import Clock, recorded_ns
-from muster_queue_config.judge import Judge
+from muster_queue_config.sandboxed_parser import Judge
 from muster_runtime.go_json import go_json
 from muster_state.follower import RmState
 

@@ -1,4 +1,4 @@
-"""The reading process: reads one configuration after the other within limits. ``judge.py`` starts it.
+"""The reading process: reads one configuration after the other within limits. ``sandboxed_parser.py`` starts it.
 
 Its limits are the operating system's. Too much processor time ends the process, and the parent starts another one. A
 thread ends it a little before the limit of memory: Python does not always survive that one. (CPython 3.11 turns for
@@ -19,7 +19,7 @@ from pathlib import Path
 from muster_runtime.as_child import become_child, run_child
 from muster_runtime.channel import Channel
 
-from muster_queue_config.judge_messages import OUT_OF_MEMORY, Limits, Ready, Text, ToChild
+from muster_queue_config.parser_messages import OUT_OF_MEMORY, Limits, Ready, Text, ToChild
 from muster_queue_config.verdict import verdict_on
 
 # The kernel's limit counts whole seconds and catches what the timer does not.

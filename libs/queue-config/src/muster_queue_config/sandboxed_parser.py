@@ -19,15 +19,16 @@ from typing import Any, Protocol
 import structlog
 from muster_runtime.child_process import BEGIN_AVAILABLE_S, ChildProcess
 
-from muster_queue_config import compiled, judge_messages
+from muster_queue_config import config_codec as compiled
+from muster_queue_config import parser_messages
 from muster_queue_config.errors import JudgeBusy, JudgeClosed
-from muster_queue_config.judge_messages import OUT_OF_MEMORY, Limits, Ready, Text, Verdict
+from muster_queue_config.parser_messages import OUT_OF_MEMORY, Limits, Ready, Text, Verdict
 from muster_queue_config.settings import QueueConfigSettings
 from muster_queue_config.yaml_reader import Problem
 
 log = structlog.get_logger(__name__)
 
-_CHILD = "muster_queue_config.judge_child"
+_CHILD = "muster_queue_config.parser_main"
 # Decisions have priority for the processor.
 _NICE = 5
 # Chance (``muster_runtime.watchdog``) of a child that does not use the processor, beyond what it may use for one text.
@@ -88,7 +89,7 @@ class Reading(Protocol):
 
 def spawned() -> Reading:
     """Starts the reading process. Raises OSError."""
-    return ChildProcess[Any].spawn(_CHILD, judge_messages.ToParent)
+    return ChildProcess[Any].spawn(_CHILD, parser_messages.ToParent)
 
 
 class Judge:

@@ -1,4 +1,4 @@
-"""Messages between a service and its reading process (``judge.py``, ``judge_child.py``).
+"""Messages between a service and its reading process (``sandboxed_parser.py``, ``parser_main.py``).
 
 parent   Limits           once, first
 parent   Text             a configuration

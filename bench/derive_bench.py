@@ -38,7 +38,7 @@ from muster_event_publisher.derive.batches import PartitionDeriver  # noqa: E402
 from muster_event_publisher.derive.plain import PlainDerive  # noqa: E402
 from muster_event_publisher.derive.settings import DeriveSettings  # noqa: E402
 from muster_proto.si.v1.si_pb2 import EventRecord as E  # noqa: E402
-from muster_replay.local import LocalProcess, free_ports, muster_command  # noqa: E402
+from muster_replay.local_process import LocalProcess, free_ports, muster_command  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from unit.publisher.feeding import START_NS, Feeder, headers  # noqa: E402

@@ -51,7 +51,7 @@ from kubernetes.rig import (  # noqa: E402
     packaged,
     pod,
 )
-from muster_replay.local import LocalProcess, free_ports, muster_command  # noqa: E402
+from muster_replay.local_process import LocalProcess, free_ports, muster_command  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 

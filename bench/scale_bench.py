@@ -39,7 +39,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import servers  # noqa: E402
 import structlog  # noqa: E402
 from muster_client import RmClient  # noqa: E402
-from muster_replay.local import LocalProcess, free_ports, muster_command  # noqa: E402
+from muster_replay.local_process import LocalProcess, free_ports, muster_command  # noqa: E402
 from waiting import eventually  # noqa: E402
 
 from bench.driver import Driver, Shape  # noqa: E402

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 
 HERE = Path(__file__).parent
 NO_RMS = ("wire.py", "objects.py", "consume_events.py", "faust_consumer.py")

@@ -24,7 +24,7 @@ from muster_cli.top_screen import Room, screen
 from muster_client import Callbacks, RmClient, application, ask, confirmation, node, release, removal
 from muster_client.metrics_client import MetricsClient
 from muster_proto.si.v1 import si_pb2 as si
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 from muster_runtime.terminal import Screen
 from PIL import Image
 from playwright.async_api import async_playwright

@@ -14,7 +14,7 @@ from typing import Any
 
 import servers
 from aiokafka.admin import AIOKafkaAdminClient
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from wanting import server_wanted
 
 NODES = (1, 2, 3)

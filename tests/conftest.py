@@ -19,7 +19,7 @@ import secured_servers
 import servers
 import structlog
 from hypothesis import HealthCheck, settings
-from muster_replay.local import LocalProcess
+from muster_replay.local_process import LocalProcess
 from wanting import server_wanted
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling

@@ -150,7 +150,7 @@ class ForkServer:
 
 
 def popen_by(server: ForkServer, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """A stand-in for `subprocess.Popen` in `muster_replay.local`: forks where that makes no difference."""
+    """A stand-in for `subprocess.Popen` in `muster_replay.local_process`: forks where that makes no difference."""
 
     def popen(command: Sequence[str], *, stdout: IO[bytes], env: Mapping[str, str], **more: Any) -> Any:
         script = Path(command[0])

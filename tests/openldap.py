@@ -17,7 +17,7 @@ from typing import Any
 
 import ldap3
 from ldap3.core.exceptions import LDAPException
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from servers import NoServer
 
 ANSWER_TIMEOUT_S = 60.0

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from servers import NoServer
 
 ANSWER_TIMEOUT_S = 60.0

@@ -21,7 +21,7 @@ from pathlib import Path
 import servers
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from servers import NoServer, Server
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -39,7 +39,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 
 Kind = Literal["kafka", "redis", "postgres"]
 Origin = Literal["environment", "docker", "local"]

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(

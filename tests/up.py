@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 from waiting import PATIENCE_S
 
 _START_S = 240.0  # (where no fork starts it, it loads a thousand modules first)

@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_example_vmhosts.handler import read_overheads
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 from rich.console import Console
 from rich.table import Table
 

@@ -23,7 +23,7 @@ from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE, HEADER_RM_ID, HEADER_TRACKING
 from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 
 STORES = ("postgres", "parquet", "jsonl")
 POLL_S = 0.1

@@ -17,7 +17,7 @@ from muster_bus.settings import LogSettings
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_RM_ID, Topics, parse_state_key
 from muster_client.access import PLAIN, Access
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 from muster_replay.report import ReplayReport
 
 SERVING_TIMEOUT_S = 180.0  # four Python processes that start on two busy cores, behind a broker

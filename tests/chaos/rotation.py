@@ -11,7 +11,7 @@ import grpc.aio
 from certificates import Authority
 from grpc_health.v1 import health_pb2
 from muster_client.access import Access
-from muster_replay.local import is_serving
+from muster_replay.local_process import is_serving
 from waiting import eventually
 
 NAME = "chaos.test"

@@ -25,7 +25,7 @@ from chaos.harness import (
     response_sequences,
 )
 from chaos.test_kill import OPENB, RM_ID, options
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from muster_replay.replay import replay
 from waiting import eventually
 

@@ -14,7 +14,7 @@ from muster_client import Callbacks, RmClient, application, ask, node, release
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot, Section, Tally
 from muster_client.settings import ClientSettings
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from waiting import eventually
 
 RM_ID = "counted"

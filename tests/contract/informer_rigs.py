@@ -21,7 +21,7 @@ from muster_bus.clock import SystemClock
 from muster_informers.contract import ChangeType, Delta, Document, InformerContext, ListWatch
 from muster_informers.sources import file, http, kafka
 from muster_informers.sources import redis as redis_informer
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from redis.asyncio import Redis
 
 Key = tuple[str, str]

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 from muster_client import Callbacks, Rejection, RmClient, application, ask, node, release
 from muster_proto.si.v1 import si_pb2 as si
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from up import Up
 from waiting import answered, eventually
 

@@ -30,7 +30,7 @@ from muster_client import (
 from muster_client.access import PLAIN, Access
 from muster_client.callbacks import Rejection
 from muster_proto.si.v1 import si_pb2 as si
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from virtual.loop import VirtualLoop
 from virtual.stores import log_at
 from waiting import answered, eventually

@@ -17,7 +17,7 @@ from muster_client import Callbacks, EventsClient, Place, RmClient, application,
 from muster_client.admin import AdminClient
 from muster_client.errors import AdminRefused
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from waiting import eventually
 
 PATIENCE_S = 60.0

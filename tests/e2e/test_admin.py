@@ -16,7 +16,7 @@ import pytest
 from muster_cli.main import run
 from muster_client import Callbacks, RmClient, application, ask, node
 from muster_core.model.demand import DURATION_TAG
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from up import Up
 from waiting import eventually
 

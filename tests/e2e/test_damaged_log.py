@@ -19,7 +19,7 @@ from e2e.full_disk import small_disk
 from frozen.furnish import Stream, allocation, application, node
 from muster_proto.si.v1 import si_pb2 as si
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from up import Up
 from waiting import eventually
 

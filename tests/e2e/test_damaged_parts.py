@@ -23,7 +23,7 @@ from muster_bus.settings import LogSettings
 from muster_client.admin import AdminClient
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from up import Up
 from waiting import PATIENCE_S, eventually
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from muster_replay.live import RM_ID, Live
-from muster_replay.local import is_serving, muster_command
+from muster_replay.local_process import is_serving, muster_command
 from up import up
 from waiting import eventually
 

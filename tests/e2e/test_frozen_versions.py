@@ -24,7 +24,7 @@ from muster_bus.topics import Topics, parse_state_key
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from up import Up
 from waiting import eventually
 

@@ -16,7 +16,7 @@ from e2e.full_disk import small_disk
 from e2e.test_lost_log import register
 from muster_cli.probe import probe
 from muster_client.audit_client import AuditClient, AuditQuery
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from up import Up
 from waiting import eventually
 

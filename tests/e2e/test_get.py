@@ -8,7 +8,7 @@ import subprocess
 
 from e2e.gang_rig import Muster, Rm
 from muster_client import ask
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 
 QUEUES = """
 partitions:

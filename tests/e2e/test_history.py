@@ -20,7 +20,7 @@ from muster_cli.history import views
 from muster_cli.main import run
 from muster_client import ask
 from muster_proto.si.v1 import si_pb2 as si
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -17,7 +17,7 @@ import grpc
 import pytest
 from muster_proto.si.v1 import si_pb2
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from up import Up
 from waiting import eventually
 

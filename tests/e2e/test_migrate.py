@@ -17,7 +17,7 @@ import pytest
 from integration.gateway_rig import Channel, Stream
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.si.v1 import si_pb2 as si
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from up import Up
 from waiting import eventually
 

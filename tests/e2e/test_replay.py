@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from chaos.harness import Deployment, embedded, on_kafka
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 
 ROOT = Path(__file__).parents[2]
 OPENB = ROOT / "examples" / "openb"

@@ -20,7 +20,7 @@ import asyncpg
 import pytest
 import secured_servers
 from chaos.harness import Deployment, on_kafka
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from secured_servers import Secured
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis, pytest.mark.postgres, pytest.mark.timeout(600)]

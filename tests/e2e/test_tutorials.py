@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import duckdb
 import pytest
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from snippets import ROOT, Reader, blocks, matches
 
 TUTORIALS = ROOT / "docs" / "tutorials"

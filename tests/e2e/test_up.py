@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from muster_replay.local import LocalProcess, free_ports, is_serving, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, is_serving, muster_command
 from up import Up
 from waiting import eventually
 

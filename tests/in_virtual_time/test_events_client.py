@@ -13,7 +13,7 @@ from muster_bus.backends.memory import MemoryStore
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import Event, EventFilter, EventsClient, Place
 from muster_proto.si.v1.si_pb2 import EventRecord
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from unit.publisher.feeding import INSTANCE, START_NS
 from virtual.plugin import advance
 

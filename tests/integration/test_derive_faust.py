@@ -33,7 +33,7 @@ from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.usage import S_IN_NS
 from muster_proto.si.v1.si_pb2 import EventRecord
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 from unit.publisher.feeding import Feeder
 from unit.publisher.using import Life
 from waiting import eventually

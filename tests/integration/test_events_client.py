@@ -15,7 +15,7 @@ from in_virtual_time.test_events_grpc import PATIENCE_S, World, asked, world
 from muster_cli.main import run
 from muster_client.events_client import Event
 from muster_proto.si.v1.si_pb2 import EventRecord
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from muster_runtime import logs
 from unit.publisher.running import until_next
 

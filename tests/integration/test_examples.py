@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from muster_replay.local import free_ports, muster_command
+from muster_replay.local_process import free_ports, muster_command
 from up import Up
 from waiting import eventually
 

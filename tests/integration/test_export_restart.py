@@ -22,7 +22,7 @@ from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_event_publisher.app import PublisherService
 from muster_event_publisher.settings import PublisherSettings
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from pydantic import SecretStr
 from unit.publisher.feeding import INSTANCE, Feeder
 from waiting import eventually

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from muster_runtime.http_server import HttpServer
 from starlette.types import Receive, Scope, Send
 

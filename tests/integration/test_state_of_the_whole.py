@@ -17,7 +17,7 @@ from chaos.harness import Deployment, on_kafka
 from muster_cli.probe import probe
 from muster_client.health_client import Grade, HealthClient
 from muster_proto.si.v1 import si_pb2 as si
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(600)]

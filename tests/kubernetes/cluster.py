@@ -32,7 +32,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kubernetes.api import Api
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from servers import NoServer
 
 HERE = Path(__file__).resolve().parent

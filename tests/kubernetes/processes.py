@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from muster_replay.local import LocalProcess
+from muster_replay.local_process import LocalProcess
 
 # The shim ends by itself where a new registration or the Lease is needed (deploy/kubernetes/shim/README.md).
 RESTARTED = (4, 5, 6)

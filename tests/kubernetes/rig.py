@@ -19,7 +19,7 @@ from kubernetes.cluster import kubeconfig_of, kubectl
 from kubernetes.kubelets import FAKE, Kubelets
 from kubernetes.processes import ShimProcess
 from kubernetes.violations import violations
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIM = ROOT / "deploy" / "kubernetes" / "shim"

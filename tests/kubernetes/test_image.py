@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from kubernetes.kubelets import node
 from kubernetes.rig import LEASE_FLAGS, NAMESPACE, SHIM, Rig, eventually, pod
-from muster_replay.local import LocalProcess, free_ports
+from muster_replay.local_process import LocalProcess, free_ports
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.timeout(1800)]
 

@@ -10,7 +10,7 @@ from kubernetes.bindings import Bindings
 from kubernetes.cluster import ControlPlane
 from kubernetes.kubelets import node
 from kubernetes.rig import Rig, eventually, pod
-from muster_replay.local import LocalProcess, free_ports
+from muster_replay.local_process import LocalProcess, free_ports
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 

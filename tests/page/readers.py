@@ -14,7 +14,7 @@ import httpx
 from muster_client import ClientSettings, RmClient
 from muster_client.access import PLAIN, Access
 from muster_client.errors import ClientError
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from playwright.async_api import Page
 from waiting import eventually
 

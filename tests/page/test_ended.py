@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from muster_client import removal
 from muster_proto.si.v1 import si_pb2 as si
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 from page import world
 from page.conftest import Opened
 from page.world import QUEUES, Rm

@@ -21,7 +21,7 @@ import httpx
 import muster_event_publisher.app
 import muster_gateway.connection_guard
 import muster_gateway.doors
-import muster_replay.local
+import muster_replay.local_process
 import muster_view.app
 import pytest
 from muster_bus.clock import SystemClock
@@ -88,7 +88,7 @@ def ports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         (httpx, "AsyncHTTPTransport", made.transport),
         (httpx._client, "AsyncHTTPTransport", made.transport),
         (muster_gateway.connection_guard, "AcceptedSockets", _no_sockets),
-        (muster_replay.local, "free_ports", made.free),
+        (muster_replay.local_process, "free_ports", made.free),
         (uuid, "uuid4", lambda: uuid.UUID(int=dice.getrandbits(128), version=4)),
         (SystemClock.__init__, "__defaults__", _clock_of_the_loop()),
         (Judge.__init__, "__defaults__", (InlineReading,)),

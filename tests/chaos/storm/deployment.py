@@ -25,7 +25,7 @@ from chaos.storm.proxy import Link
 from e2e.external_rig import settings_text
 from e2e.wall_clock import WallClock, library
 from muster_bus.settings import LogSettings
-from muster_replay.local import LocalProcess, free_ports, muster_command
+from muster_replay.local_process import LocalProcess, free_ports, muster_command
 
 PARTITIONS = 4
 DOORS = {"GATEWAYS": "gateways-brokers", "SCHEDULERS": "schedulers-brokers", "FOLLOWERS": "followers-brokers"}

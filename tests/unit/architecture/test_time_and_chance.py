@@ -127,7 +127,7 @@ EXEMPT: Mapping[str, Exempt] = {
     f"{_CLI}/repair.py": _exempt(_COMMAND, "time.time"),
     f"{_CLI}/serving.py": _exempt("waits for a port before there is an event loop", "time.sleep"),
     f"{_REPLAY}/demo.py": _exempt(_COMMAND, "time.monotonic", "time.sleep"),
-    f"{_REPLAY}/local.py": _exempt("starts processes, for a command", "time.monotonic", "random.SystemRandom"),
+    f"{_REPLAY}/local_process.py": _exempt("starts processes, for a command", "time.monotonic", "random.SystemRandom"),
 }
 
 

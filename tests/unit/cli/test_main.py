@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from muster_cli.main import run
 from muster_cli.settings_loader import MASK
-from muster_replay.local import muster_command
+from muster_replay.local_process import muster_command
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import forking
 import pytest
-from muster_replay.local import LocalProcess, muster_command
+from muster_replay.local_process import LocalProcess, muster_command
 from up import Up
 from waiting import eventually
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from chaos.storm.proxy import Link
-from muster_replay.local import free_ports
+from muster_replay.local_process import free_ports
 from waiting import eventually
 
 MANY = b"x" * 3_000_000

@@ -21,7 +21,7 @@ from muster_runtime.terminal import Screen, marked
 
 from muster_replay.errors import ReplayFailed
 from muster_replay.live import Live
-from muster_replay.local import LocalProcess, are_free, muster_command
+from muster_replay.local_process import LocalProcess, are_free, muster_command
 from muster_replay.replay import is_standard_output, main_replay
 from muster_replay.trace import OPENB
 

@@ -61,7 +61,7 @@ from muster_event_publisher.ring import EventRing, Rings  # noqa: E402
 from muster_event_publisher.settings import PublisherSettings  # noqa: E402
 from muster_event_publisher.source import EventSource  # noqa: E402
 from muster_event_publisher.streams import EventStreams, StreamLimits  # noqa: E402
-from muster_rest import publisher as routes  # noqa: E402
+from muster_rest import publisher_routes as routes  # noqa: E402
 from muster_rest.system_health import ServiceFacts  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402

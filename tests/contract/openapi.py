@@ -11,7 +11,7 @@ import httpx
 from jsonschema import Draft202012Validator
 from muster_rest.openapi import document_json
 from muster_rest.route import Media
-from muster_rest.services import through_the_gateway
+from muster_rest.route_table import through_the_gateway
 from referencing import Registry, Resource
 
 _BASE = "urn:muster"

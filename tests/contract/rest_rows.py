@@ -9,7 +9,7 @@ import httpx
 from contract import openapi
 from muster_rest.parameters import RM
 from muster_rest.route import Media, Route
-from muster_rest.services import through_the_gateway
+from muster_rest.route_table import through_the_gateway
 
 # What stands for a parameter of a path, in the life of e2e/test_rest_forms.py.
 GIVEN = {

@@ -22,7 +22,7 @@ from muster_client.admin import AdminClient
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_rest.route import Media
-from muster_rest.services import through_the_gateway
+from muster_rest.route_table import through_the_gateway
 from muster_runtime import logs
 from planted import Planted, every_form
 from waiting import eventually

@@ -15,7 +15,7 @@ from muster_gateway import audit
 from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import admin_pb2, audit_pb2
 from muster_proto.si.v1 import si_pb2
-from muster_rest.methods import METHODS, by_path
+from muster_rest.grpc_methods import METHODS, by_path
 from virtual.plugin import advance
 
 OPS, READER = "ops-token-0123456789", "reader-token-0123456789"

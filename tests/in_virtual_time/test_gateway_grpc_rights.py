@@ -18,7 +18,7 @@ from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import admin_pb2, audit_pb2, callbacks_pb2, events_pb2, metrics_pb2
 from muster_proto.muster.v1 import health_pb2 as whole_pb2
 from muster_proto.si.v1 import si_pb2
-from muster_rest.methods import METHODS, by_path
+from muster_rest.grpc_methods import METHODS, by_path
 from muster_runtime.identity import Right, Role
 
 ADMIN, READER = "admin-token-0123456789", "reader-token-9876543210"

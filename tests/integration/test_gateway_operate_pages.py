@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from integration.gateway_rig import Rig
 from muster_gateway.service import Gateway
-from muster_rest.gateway import GATEWAY
+from muster_rest.gateway_routes import GATEWAY
 
 OPS, READER = "ops-token-0123456789", "reader-token-0123456789"
 TOKENS = {"ops": {"role": "admin", "token": OPS}, "reader": {"role": "read", "token": READER}}

@@ -22,7 +22,7 @@ from muster_gateway.page import Page
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
-from muster_rest.services import BELOW, through_the_gateway
+from muster_rest.route_table import BELOW, through_the_gateway
 from muster_rest.system_health import SchedulerFacts
 from muster_runtime.identity import Role
 from muster_view import ViewService

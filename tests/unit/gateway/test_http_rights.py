@@ -14,7 +14,7 @@ from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.http_rights import needed
 from muster_rest.route import READS, Route
-from muster_rest.services import PUBLISHER, VIEW, default_right, through_the_gateway
+from muster_rest.route_table import PUBLISHER, VIEW, default_right, through_the_gateway
 from muster_runtime.identity import Right
 from muster_view import ViewService
 from muster_view.settings import ViewSettings

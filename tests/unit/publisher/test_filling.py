@@ -19,7 +19,7 @@ from muster_event_publisher.errors import NotNow
 from muster_event_publisher.filling import Filling
 from muster_event_publisher.history.exporter import FlushPolicy
 from muster_event_publisher.settings import PublisherSettings
-from muster_rest.publisher import BATCH, OPEN_STREAMS, STREAM
+from muster_rest.publisher_routes import BATCH, OPEN_STREAMS, STREAM
 from unit.publisher.feeding import Feeder
 from unit.publisher.memory_sink import MemorySink
 from unit.publisher.running import TOPICS

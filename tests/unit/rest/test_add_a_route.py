@@ -13,7 +13,7 @@ from muster_gateway.http_rights import Rights
 from muster_rest import openapi
 from muster_rest.parameters import RM
 from muster_rest.route import Route
-from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places, through_the_gateway
+from muster_rest.route_table import GATEWAY, PUBLISHER, VIEW, Places, through_the_gateway
 from muster_rest.shapes.base import Whole
 from muster_runtime.identity import Right
 from muster_view.rest import render

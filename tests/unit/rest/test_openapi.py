@@ -9,7 +9,7 @@ import pytest
 from contract import openapi
 from muster_rest import openapi as openapi_document
 from muster_rest.route import Route
-from muster_rest.services import through_the_gateway
+from muster_rest.route_table import through_the_gateway
 from muster_runtime.identity import Role
 
 DOCUMENT = openapi.document()

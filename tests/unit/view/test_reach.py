@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 from muster_rest.route import Route
-from muster_rest.view import VIEW
+from muster_rest.view_routes import VIEW
 from muster_runtime.identity import Right
 from muster_runtime.reach import Reach
 from unit.view.recorded import Bench, client_of

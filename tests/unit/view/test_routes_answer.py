@@ -9,8 +9,8 @@ import httpx
 import pytest
 from muster_rest.parameters import RM
 from muster_rest.route import Media, Route
-from muster_rest.services import through_the_gateway
-from muster_rest.view import VIEW
+from muster_rest.route_table import through_the_gateway
+from muster_rest.view_routes import VIEW
 from unit.view.recorded import Bench, client_of
 
 TYPES = {

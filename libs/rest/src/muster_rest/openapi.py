@@ -15,7 +15,7 @@ from muster_runtime.identity import Role
 from muster_si.positions import AFTER_HEADER, POSITION_HEADER, WAIT_HEADER
 
 from muster_rest.route import Media, Parameter, Route
-from muster_rest.services import through_the_gateway
+from muster_rest.route_table import through_the_gateway
 from muster_rest.shapes.base import ErrorDao
 
 _REF = "#/components/schemas/{name}"

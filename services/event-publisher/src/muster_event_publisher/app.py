@@ -13,7 +13,7 @@ from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.log import Log, end_of
 from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
-from muster_rest.publisher import USAGE
+from muster_rest.publisher_routes import USAGE
 from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.life import Life, together

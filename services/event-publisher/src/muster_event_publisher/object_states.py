@@ -21,7 +21,7 @@ import msgspec
 import structlog
 from muster_bus.clock import Clock
 from muster_rest.shapes.objects import ObjectStateDao, ObjectStatesDao
-from muster_rest.view import OBJECT_STATES
+from muster_rest.view_routes import OBJECT_STATES
 from muster_runtime.go_json import go_text
 from muster_runtime.sibling import Sibling
 from starlette.types import ASGIApp

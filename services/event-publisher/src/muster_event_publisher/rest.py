@@ -34,7 +34,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from muster_rest.publisher import BATCH, OPEN_STREAMS, PUBLISHER, STREAM
+from muster_rest.publisher_routes import BATCH, OPEN_STREAMS, PUBLISHER, STREAM
 from muster_rest.system_health import ServiceCheck
 from muster_runtime import whose
 from muster_runtime.elapsed import elapsed_s

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 import structlog
 from muster_bus.errors import BusError
 from muster_rest import openapi, system_health
-from muster_rest.services import GATEWAY, PUBLISHER, VIEW, Places
+from muster_rest.route_table import GATEWAY, PUBLISHER, VIEW, Places
 from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_runtime.caller import Caller, current
 from muster_runtime.elapsed import elapsed_s

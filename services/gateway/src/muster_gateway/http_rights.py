@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from muster_rest.route import READS, Media, Route
-from muster_rest.services import BELOW, default_right, through_the_gateway
+from muster_rest.route_table import BELOW, default_right, through_the_gateway
 from muster_runtime.identity import Right
 
 _ASKED_BEFORE = "OPTIONS"

@@ -16,7 +16,7 @@ from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
 from muster_bus.topics import Topics
-from muster_rest.publisher import USAGE
+from muster_rest.publisher_routes import USAGE
 from muster_runtime import whose
 from muster_runtime.life import Life
 from muster_runtime.reach import Reach, reach_of

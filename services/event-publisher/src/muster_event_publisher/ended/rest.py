@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
-from muster_rest.publisher import ENDED
+from muster_rest.publisher_routes import ENDED
 from muster_rest.shapes.ended import EndedAllocationDao, EndedDao, EndedObjectDao, EndedStateDao
 from muster_rest.shapes.events import EventDao
 from muster_runtime import whose

@@ -1,8 +1,8 @@
 """The door of gRPC: an interceptor that identifies the caller of every call and checks the method's right.
 
-The table of rights (``muster_rest.methods``) says what a method needs, and which field of its request names the RM. A
-method without a row needs the role admin. The door hands the caller to the method (``muster_runtime.caller``). A stream
-of an RM names its RM later, so its servicer checks that one.
+The table of rights (``muster_rest.grpc_methods``) says what a method needs, and which field of its request names the
+RM. A method without a row needs the role admin. The door hands the caller to the method (``muster_runtime.caller``). A
+stream of an RM names its RM later, so its servicer checks that one.
 
 A refused call leaves an audit entry, and so does one that ends because of a limit. So does every call of an audited
 method, unless the scheduler writes it.
@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 import structlog
-from muster_rest.methods import METHODS, Method, by_path
+from muster_rest.grpc_methods import METHODS, Method, by_path
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import Caller
 from muster_runtime.elapsed import elapsed_s

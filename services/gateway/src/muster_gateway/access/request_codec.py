@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from muster_proto.muster.v1 import admin_pb2, audit_pb2, events_pb2, metrics_pb2
 from muster_proto.si.v1 import si_pb2
-from muster_rest.methods import METHODS, Method
+from muster_rest.grpc_methods import METHODS, Method
 
 from muster_gateway.bounded_messages import SIZES, Steps, StepSizes
 from muster_gateway.wire_fields import FieldScanner, Malformed

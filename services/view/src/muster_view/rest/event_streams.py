@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import msgspec
 import structlog
-from muster_rest.publisher import OPEN_STREAMS
+from muster_rest.publisher_routes import OPEN_STREAMS
 from muster_rest.shapes.events import EventStreamDao
 from muster_runtime.sibling import Sibling
 from starlette.types import ASGIApp

@@ -1,7 +1,8 @@
 """REST: answers ``/ws/v1/*`` like YuniKorn's core, from the state that the followers have folded.
 
 Bodies, statuses and headers are those of YuniKorn's core; docs/rest.md says where they differ. The routes are those of
-``muster_rest.view``; here each gets its endpoint. ``?rm=`` names the resource manager; it is needed only when several
+``muster_rest.view_routes``; here each gets its endpoint. ``?rm=`` names the resource manager; it is needed only when
+    several
 are possible (``muster_runtime.whose``).
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from muster_bus.clock import Clock
 from muster_queue_config.sandboxed_parser import Judge
 from muster_rest.route import Route
-from muster_rest.view import VIEW
+from muster_rest.view_routes import VIEW
 from muster_runtime.positions import PositionWaits
 
 from muster_view.rest.call import Endpoint

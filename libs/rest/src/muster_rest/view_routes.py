@@ -21,7 +21,7 @@ from muster_rest.parameters import (
     STATUS,
     SUBTREE,
 )
-from muster_rest.process import of_process
+from muster_rest.process_routes import of_process
 from muster_rest.route import Media, Route
 from muster_rest.shapes import (
     configuration,

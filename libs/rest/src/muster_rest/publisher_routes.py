@@ -24,7 +24,7 @@ from muster_rest.parameters import (
     TO,
     WINDOW,
 )
-from muster_rest.process import of_process
+from muster_rest.process_routes import of_process
 from muster_rest.route import Media, Route
 from muster_rest.shapes import ended, events
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from muster_runtime.identity import Right
 
-from muster_rest import gateway, publisher, view
+from muster_rest import gateway_routes, publisher_routes, view_routes
 from muster_rest.route import READS, Route, Service
 
-VIEW = Service("view", view.VIEW, ("/ws/v1/", "/debug/"))
-PUBLISHER = Service("publisher", publisher.PUBLISHER, ("/ws/v1/events/",))
-GATEWAY = Service("gateway", gateway.GATEWAY)
+VIEW = Service("view", view_routes.VIEW, ("/ws/v1/", "/debug/"))
+PUBLISHER = Service("publisher", publisher_routes.PUBLISHER, ("/ws/v1/events/",))
+GATEWAY = Service("gateway", gateway_routes.GATEWAY)
 
 # The gateway comes last, so its own answers count for paths that several services have (/health, /metrics).
 SERVICES = (VIEW, PUBLISHER, GATEWAY)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from muster_rest.methods import METHODS
+from muster_rest.grpc_methods import METHODS
 from muster_rest.route import READS
-from muster_rest.services import BELOW, through_the_gateway
+from muster_rest.route_table import BELOW, through_the_gateway
 
 
 def endpoints() -> str:

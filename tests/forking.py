@@ -35,7 +35,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from muster_runtime.as_child import end_with_parent
+from muster_runtime.child_main import end_with_parent
 
 _REQUEST_BYTES = 1 << 20
 _FOLLOWERS = "muster_cli.followers_child"

@@ -15,7 +15,7 @@ from muster_bus.pipe.child_log import FollowedLog
 from muster_bus.pipe.log_server import LogServer
 from muster_bus.pipe.messages import FromChild, FromLog
 from muster_bus.settings import LogSettings
-from muster_runtime.channel import Channel
+from muster_runtime.message_channel import Channel
 
 
 class Followed:

@@ -24,7 +24,7 @@ from muster_gateway.connection_guard import ConnectionGuard
 from muster_gateway.service import Gateway
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import audit_pb2
-from muster_runtime.process import resident_bytes
+from muster_runtime.process_stats import resident_bytes
 from muster_runtime.tcp_sockets import AcceptedSockets, has_counters
 from raw_http2 import FLOODS, PING, call, connect, flood, frame
 from waiting import eventually

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc.aio
 import httpx
-from muster_runtime.pages import for_programs
+from muster_runtime.cross_site import for_programs
 from starlette.types import ASGIApp, Message
 
 from virtual.calls import Channel, Network, Server

@@ -9,7 +9,7 @@ import pytest
 from muster_cli.settings import load
 from muster_cli.settings_loader import SettingsError
 from muster_runtime.secrets import MASK
-from muster_runtime.stores import ClientTls, Password, StoreFileUnusable, StoreNames, tls_problem
+from muster_runtime.store_credentials import ClientTls, Password, StoreFileUnusable, StoreNames, tls_problem
 from pydantic import SecretStr
 
 SECRET = "s3cret-of-a-store"

@@ -29,7 +29,7 @@ from muster_informers.pipe import (
     Stop,
     Told,
 )
-from muster_runtime.channel import FRAME_BYTES_MAX, Channel
+from muster_runtime.message_channel import FRAME_BYTES_MAX, Channel
 
 WITHIN_S = 20.0
 TOPICS = Topics(partitions=1)

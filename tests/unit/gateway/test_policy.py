@@ -10,7 +10,7 @@ from muster_gateway.errors import PolicyUnusable
 from muster_gateway.identity import Doorman
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.identity import LOOPBACK, Identity, Proof, Right, Rights, Role, rights_of
-from muster_runtime.reach import EVERYTHING, NOTHING, Reach, fits, reach_of
+from muster_runtime.read_scope import EVERYTHING, NOTHING, Reach, fits, reach_of
 
 POLICY = """
 [[rule]]

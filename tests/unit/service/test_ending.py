@@ -11,7 +11,7 @@ import pytest
 import structlog
 from muster_runtime.child_process import ChildProcess
 from muster_runtime.ending import Ending, error_of
-from muster_runtime.life import Life, together, until
+from muster_runtime.service_lifecycle import Life, together, until
 from unit.service.watched_child import Beat, Do
 
 WITHIN_S = 60.0

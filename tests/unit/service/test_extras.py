@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from muster_runtime import extras
-from muster_runtime.extras import EXTRAS, ExtraMissing, explained, is_extra, require
+from muster_runtime import optional_packages
+from muster_runtime.optional_packages import EXTRAS, ExtraMissing, explained, is_extra, require
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
@@ -51,7 +51,7 @@ def test_what_is_installed_is_required_silently() -> None:
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "_is_there", lambda name: False)
+    monkeypatch.setattr(optional_packages, "_is_there", lambda name: False)
     with pytest.raises(
         ExtraMissing, match=r"^log.backend = kafka needs the package aiokafka, which .* 'muster\[kafka\]'$"
     ):

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from muster_runtime.grpc_headers import send_headers
-from muster_runtime.life import until
+from muster_runtime.service_lifecycle import until
 
 MESSAGE = b"x" * (1 << 20)  # more than flow control lets through at once
 PATIENCE_S = 60

@@ -6,7 +6,7 @@ import asyncio
 import re
 
 import pytest
-from muster_runtime.life import Life, together, until
+from muster_runtime.service_lifecycle import Life, together, until
 
 
 async def _for_ever() -> None:

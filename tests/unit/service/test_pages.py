@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from muster_runtime.cross_site import for_programs
 from muster_runtime.http_server import HttpServer
-from muster_runtime.pages import for_programs
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse

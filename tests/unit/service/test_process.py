@@ -6,7 +6,7 @@ import gc
 import os
 import time
 
-from muster_runtime.process import process_figures
+from muster_runtime.process_stats import process_figures
 
 
 def test_it_is_this_process() -> None:

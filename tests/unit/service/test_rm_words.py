@@ -6,7 +6,16 @@ import shlex
 
 import pytest
 from muster_runtime.gateway_note import NO_NOTE, GatewayNote, note_of
-from muster_runtime.rm_words import DISCONNECTED, REPLAY_KEY, RUNNING, STATES, STOPPED, RmFacts, description, is_replay
+from muster_runtime.rm_status_text import (
+    DISCONNECTED,
+    REPLAY_KEY,
+    RUNNING,
+    STATES,
+    STOPPED,
+    RmFacts,
+    description,
+    is_replay,
+)
 
 SECOND_NS = 1_000_000_000
 BEGAN_NS, NOW_NS = 1_000 * SECOND_NS, 1_120 * SECOND_NS

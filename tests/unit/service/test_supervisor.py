@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from muster_runtime.supervisor import READY, STOPPING, notify
+from muster_runtime.systemd import READY, STOPPING, notify
 
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from muster_runtime.waits import growing_s, in_step_s
+from muster_runtime.backoff import growing_s, in_step_s
 
 
 class Clocked(asyncio.SelectorEventLoop):

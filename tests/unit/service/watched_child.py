@@ -8,8 +8,8 @@ import threading
 import time
 from pathlib import Path
 
-from muster_runtime.as_child import become_child, run_child
-from muster_runtime.channel import Channel, Message
+from muster_runtime.child_main import become_child, run_child
+from muster_runtime.message_channel import Channel, Message
 
 
 class Do(Message):

@@ -9,7 +9,7 @@ import pytest
 from muster_rest.route import Route
 from muster_rest.view_routes import VIEW
 from muster_runtime.identity import Right
-from muster_runtime.reach import Reach
+from muster_runtime.read_scope import Reach
 from unit.view.recorded import Bench, client_of
 
 MINE = dict(Reach((("mi*", "*"),)).header())

@@ -32,11 +32,11 @@ from muster_rest import system_health as health
 from muster_runtime import logs
 from muster_runtime.addresses import listen
 from muster_runtime.elapsed import elapsed_s
-from muster_runtime.extras import require
 from muster_runtime.http_server import HttpServer
 from muster_runtime.liveness import Liveness
+from muster_runtime.optional_packages import require
 from muster_runtime.private_files import make_private_directory, private_umask
-from muster_runtime.supervisor import READY, notify
+from muster_runtime.systemd import READY, notify
 from muster_runtime.terminal import Screen, marked
 
 from muster_cli import addresses, config_check, gc_tuning, health_app

@@ -28,12 +28,12 @@ from muster_event_publisher.grpc_events import EventsDoor
 from muster_rest.system_health import ServiceCheck, ServiceFacts
 from muster_runtime import logs
 from muster_runtime.addresses import listen_at
-from muster_runtime.as_child import become_child, run_child
-from muster_runtime.channel import Channel
+from muster_runtime.backoff import in_step_s
+from muster_runtime.child_main import become_child, run_child
 from muster_runtime.ending import first_of
 from muster_runtime.http_server import HttpServer
-from muster_runtime.life import Life
-from muster_runtime.waits import in_step_s
+from muster_runtime.message_channel import Channel
+from muster_runtime.service_lifecycle import Life
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_cli import gc_tuning

@@ -23,11 +23,11 @@ from muster_gateway.http_bodies import HeldBodies, bounded
 from muster_gateway.http_front import Target, respond_error
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import unreachable
+from muster_runtime.backoff import in_step_s
 from muster_runtime.caller import INTERNAL, Caller, current
-from muster_runtime.channel import Channel
 from muster_runtime.ending import first_of
-from muster_runtime.life import Life
-from muster_runtime.waits import in_step_s
+from muster_runtime.message_channel import Channel
+from muster_runtime.service_lifecycle import Life
 from starlette.types import Receive, Scope, Send
 
 from muster_cli.followers import Followers

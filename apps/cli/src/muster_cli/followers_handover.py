@@ -24,8 +24,8 @@ from collections.abc import Callable
 import structlog
 from muster_gateway.front_end import Admitted
 from muster_runtime.caller import Caller
-from muster_runtime.channel import Channel
 from muster_runtime.http_server import HttpServer
+from muster_runtime.message_channel import Channel
 from starlette.types import Message, Scope
 
 from muster_cli.followers_messages import CloseFront, Forwarded, FromFollowers, FrontState, OpenFront, Response

@@ -31,8 +31,8 @@ import msgspec
 from muster_bus.clock import Anchor
 from muster_bus.pipe import messages as of_log
 from muster_rest.system_health import Part, ServiceFacts
-from muster_runtime.channel import Message
 from muster_runtime.identity import Identity
+from muster_runtime.message_channel import Message
 from pydantic import BaseModel, SecretStr
 
 VIEW_SOCKET, PUBLISHER_SOCKET, EVENTS_SOCKET = "view", "publisher", "events"

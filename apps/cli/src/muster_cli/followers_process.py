@@ -42,8 +42,8 @@ from muster_gateway.http_target import HttpTarget
 from muster_gateway.view_client import ViewClient
 from muster_rest.system_health import Part, ServiceCheck, ServiceFacts
 from muster_runtime import exposition, logs
-from muster_runtime.channel import Channel
 from muster_runtime.child_process import WAIT_MIN_S, ChildProcess, keep_running
+from muster_runtime.message_channel import Channel
 from prometheus_client import Counter
 from starlette.types import Message, Receive, Scope, Send
 

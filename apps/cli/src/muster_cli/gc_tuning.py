@@ -21,8 +21,8 @@ import gc
 import time
 from collections.abc import Callable
 
-from muster_runtime.process import resident_bytes
-from muster_runtime.waits import in_step_s
+from muster_runtime.backoff import in_step_s
+from muster_runtime.process_stats import resident_bytes
 
 # A young collection per 5,000 new objects (under a millisecond). Every second one is a middle one, of 10,000 objects
 # (some three milliseconds; all wait meanwhile). Python's number for full ones is never reached.

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 from muster_client.access import AFTER_VARIABLE, AccessWrong
-from muster_runtime import extras, logs
+from muster_runtime import logs, optional_packages
 from muster_runtime.terminal import drop_output, give_up_output, guard_tracebacks, say, write_data
 from muster_si.positions import AFTER_HEADER
 
@@ -584,9 +584,9 @@ def run(arguments: Sequence[str]) -> int:
             say(f"muster: {problem}", error=True)
         return 2
     except ImportError as error:
-        if not extras.is_extra(error):
+        if not optional_packages.is_extra(error):
             raise
-        say(f"muster: {extras.explained(error)}", error=True)
+        say(f"muster: {optional_packages.explained(error)}", error=True)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 from muster_runtime.ending import Ending, error_of
-from muster_runtime.supervisor import STOPPING, notify
+from muster_runtime.systemd import STOPPING, notify
 
 from muster_cli.errors import ServiceDied, StartFailed
 

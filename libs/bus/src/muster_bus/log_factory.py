@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_runtime.extras import require
+from muster_runtime.optional_packages import require
 
 from muster_bus.clock import Clock
 from muster_bus.log import Log

@@ -23,9 +23,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import structlog
+from muster_runtime.backoff import in_step_s
 from muster_runtime.disposal import Disposal
 from muster_runtime.processor_time import own_usage
-from muster_runtime.waits import in_step_s
 from muster_runtime.watchdog import Reading, Usage, Watchdog, look_every_s
 from muster_runtime.young_garbage import YoungGarbage
 

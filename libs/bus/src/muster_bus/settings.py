@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from muster_runtime.stores import ClientTls, Password, check_pairs
+from muster_runtime.store_credentials import ClientTls, Password, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from muster_bus.topics import Topics

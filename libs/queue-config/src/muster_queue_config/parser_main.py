@@ -16,8 +16,8 @@ import threading
 import time
 from pathlib import Path
 
-from muster_runtime.as_child import become_child, run_child
-from muster_runtime.channel import Channel
+from muster_runtime.child_main import become_child, run_child
+from muster_runtime.message_channel import Channel
 
 from muster_queue_config.parser_messages import OUT_OF_MEMORY, Limits, Ready, Text, ToChild
 from muster_queue_config.verdict import verdict_on

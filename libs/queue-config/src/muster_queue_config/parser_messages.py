@@ -10,7 +10,7 @@ A child that needs too much memory ends with OUT_OF_MEMORY: it may have none lef
 
 from __future__ import annotations
 
-from muster_runtime.channel import Message
+from muster_runtime.message_channel import Message
 
 from muster_queue_config.yaml_reader import Problem
 

@@ -26,7 +26,7 @@ from muster_client.errors import BadAddress, ClientError, RegistrationRejected, 
 from muster_client.settings import ClientSettings
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.private_files import open_private
-from muster_runtime.rm_words import REPLAY_KEY
+from muster_runtime.rm_status_text import REPLAY_KEY
 from muster_runtime.terminal import Screen, marked, standard_error, write_json
 from muster_si.constants import CPU, MEMORY
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn

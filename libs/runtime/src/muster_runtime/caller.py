@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from muster_runtime.identity import GATEWAY, Identity, Right, Rights
-from muster_runtime.reach import Reach
+from muster_runtime.read_scope import Reach
 
 Door = Literal["grpc", "http", "internal"]
 Claim = tuple[Right, str]

@@ -1,4 +1,4 @@
-"""Child processes as seen from their parent: start, listen, end. ``as_child.py`` is the child's side.
+"""Child processes as seen from their parent: start, listen, end. ``child_main.py`` is the child's side.
 
 A child ends when its parent ends it, when the other end of its pipe closes, and with the thread that started it. It
 ignores SIGTERM and SIGINT, which a whole process group may get; the parent handles them. The child gets its settings
@@ -23,11 +23,11 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
 
-from muster_runtime.as_child import become_copy
-from muster_runtime.channel import Channel
+from muster_runtime.backoff import growing_s
+from muster_runtime.child_main import become_copy
 from muster_runtime.ending import Ending
+from muster_runtime.message_channel import Channel
 from muster_runtime.processor_time import usage_of
-from muster_runtime.waits import growing_s
 from muster_runtime.watchdog import Usage, patiently, until_stuck
 
 # Processor time that a child may have before its first message. It loads its modules meanwhile, which takes 2 s of it.

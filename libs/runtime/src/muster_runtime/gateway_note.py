@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
-from muster_runtime.rm_words import RmFacts
+from muster_runtime.rm_status_text import RmFacts
 
 HEADER = b"x-muster-gateway-note"
 

@@ -20,12 +20,12 @@ from uvicorn.server import ServerState
 
 from muster_runtime.acceptor import Acceptor
 from muster_runtime.addresses import is_loopback, listen
+from muster_runtime.backoff import in_step_s
+from muster_runtime.cross_site import for_programs
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.http_framing import StrictConnection
-from muster_runtime.pages import for_programs
-from muster_runtime.process import open_files_max
+from muster_runtime.process_stats import open_files_max
 from muster_runtime.transports import release
-from muster_runtime.waits import in_step_s
 
 # Extra time beyond that of open requests.
 _STOP_MARGIN_S = 1.0

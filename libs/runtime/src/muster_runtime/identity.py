@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from muster_runtime.reach import ANY, EVERYTHING, NOTHING, REACH_HEADER, Reach, fits
+from muster_runtime.read_scope import ANY, EVERYTHING, NOTHING, REACH_HEADER, Reach, fits
 
 IDENTITY_HEADER = b"x-muster-identity"
 ROLE_HEADER = b"x-muster-role"

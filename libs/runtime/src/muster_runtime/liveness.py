@@ -15,8 +15,8 @@ import threading
 import structlog
 
 from muster_runtime.addresses import listen
+from muster_runtime.backoff import in_step_s
 from muster_runtime.processor_time import own_usage
-from muster_runtime.waits import in_step_s
 from muster_runtime.watchdog import Reading, Watchdog, look_every_s
 
 log = structlog.get_logger(__name__)

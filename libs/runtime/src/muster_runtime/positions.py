@@ -28,10 +28,10 @@ from muster_si.positions import (
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import Receive, Scope, Send
 
+from muster_runtime.backoff import before_deadline_s
 from muster_runtime.go_json import error_body
 from muster_runtime.identity import IDENTITY_HEADER
-from muster_runtime.life import until, wait_disconnected
-from muster_runtime.waits import before_deadline_s
+from muster_runtime.service_lifecycle import until, wait_disconnected
 
 _AFTER, _WAIT, _FORWARDED = AFTER_METADATA.encode(), WAIT_METADATA.encode(), b"x-forwarded-for"
 _REFUSED, _AGAIN = 400, 503

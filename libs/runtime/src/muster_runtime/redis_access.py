@@ -7,7 +7,7 @@ from typing import Any
 from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from muster_runtime.stores import ClientTls, Password, StoreNames, no_tls_hint, tls_problem
+from muster_runtime.store_credentials import ClientTls, Password, StoreNames, no_tls_hint, tls_problem
 
 # Redis' errors for an unknown user, a wrong password, and a connection without one.
 _ACCOUNT_ERRORS = ("WRONGPASS", "NOAUTH", "invalid username-password", "AUTH ")

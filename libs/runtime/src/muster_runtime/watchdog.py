@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from muster_runtime.waits import in_step_s
+from muster_runtime.backoff import in_step_s
 
 # How often a watcher looks (seconds).
 LOOK_S = 1.0

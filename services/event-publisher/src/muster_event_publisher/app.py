@@ -15,10 +15,10 @@ from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
 from muster_rest.publisher_routes import USAGE
 from muster_rest.system_health import ServiceFacts
+from muster_runtime.backoff import in_step_s
 from muster_runtime.http_server import HttpServer
-from muster_runtime.life import Life, together
 from muster_runtime.positions import PositionWaits
-from muster_runtime.waits import in_step_s
+from muster_runtime.service_lifecycle import Life, together
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 

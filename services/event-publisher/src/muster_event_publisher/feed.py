@@ -11,7 +11,7 @@ import structlog
 from muster_bus.damage import Readers
 from muster_bus.errors import LogError, LogUnavailable, OffsetGone
 from muster_bus.log import LogReader
-from muster_runtime.waits import in_step_s
+from muster_runtime.backoff import in_step_s
 
 from muster_event_publisher import metrics
 from muster_event_publisher.events import EventBatch, ShimEvent, batch_of

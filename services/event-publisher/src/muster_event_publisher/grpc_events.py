@@ -21,15 +21,15 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as grpc_health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
-from muster_runtime import whose
+from muster_runtime import default_rm as whose
 from muster_runtime.addresses import host_of_peer
+from muster_runtime.backoff import in_step_s
 from muster_runtime.caller import INTERNAL, current
 from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.grpc_headers import send_headers
-from muster_runtime.life import until
 from muster_runtime.positions import PositionWaits, ReadRefused
-from muster_runtime.reach import Reach, reach_in
-from muster_runtime.waits import in_step_s
+from muster_runtime.read_scope import Reach, reach_in
+from muster_runtime.service_lifecycle import until
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics

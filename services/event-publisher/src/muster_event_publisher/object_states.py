@@ -23,7 +23,7 @@ from muster_bus.clock import Clock
 from muster_rest.shapes.objects import ObjectStateDao, ObjectStatesDao
 from muster_rest.view_routes import OBJECT_STATES
 from muster_runtime.go_json import go_text
-from muster_runtime.sibling import Sibling
+from muster_runtime.service_client import Sibling
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics

@@ -17,9 +17,9 @@ from muster_bus.errors import LogError, LogUnavailable, OffsetGone
 from muster_bus.log import LogReader
 from muster_bus.topics import Topics, is_forgotten_state_key, is_rm_state_key, parse_state_key
 from muster_runtime import event_settings
+from muster_runtime.backoff import in_step_s
 from muster_runtime.event_settings import EventSettings
-from muster_runtime.life import together
-from muster_runtime.waits import in_step_s
+from muster_runtime.service_lifecycle import together
 
 from muster_event_publisher.app_queues import APPLICATION, AppQueues
 from muster_event_publisher.codec import forgotten_stamp, recorded_rm, registered_extra_config

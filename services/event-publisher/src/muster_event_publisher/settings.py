@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from muster_runtime.addresses import OptionalListenAddress
 from muster_runtime.positions import PositionSettings
-from muster_runtime.stores import ClientTls, check_pairs
+from muster_runtime.store_credentials import ClientTls, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]

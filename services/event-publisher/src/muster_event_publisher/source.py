@@ -8,9 +8,9 @@ from typing import Protocol
 import structlog
 from muster_bus.errors import LogError
 from muster_bus.topics import Topics
-from muster_runtime import whose
+from muster_runtime import default_rm as whose
 from muster_runtime.event_settings import DEFAULT, EventSettings
-from muster_runtime.reach import EVERYTHING, Reach
+from muster_runtime.read_scope import EVERYTHING, Reach
 
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError, known_rms, shown
 from muster_event_publisher.history.reader import HistoryReader

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import structlog
 from muster_bus.clock import Clock, day_ns
+from muster_runtime.backoff import in_step_s
 from muster_runtime.ending import Ending
 from muster_runtime.go_json import error_body
 from muster_runtime.http_server import cut
-from muster_runtime.life import wait_disconnected
-from muster_runtime.waits import in_step_s
+from muster_runtime.service_lifecycle import wait_disconnected
 from starlette.types import Receive, Scope, Send
 
 from muster_event_publisher import metrics, render

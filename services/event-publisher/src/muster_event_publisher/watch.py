@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import structlog
 from muster_bus.clock import Clock
-from muster_runtime import whose
+from muster_runtime import default_rm as whose
+from muster_runtime.backoff import in_step_s
 from muster_runtime.ending import Ending
-from muster_runtime.reach import EVERYTHING, Reach
+from muster_runtime.read_scope import EVERYTHING, Reach
 from muster_runtime.request_store import RequestReader
-from muster_runtime.waits import in_step_s
 
 from muster_event_publisher import metrics
 from muster_event_publisher.app_queues import AppQueues

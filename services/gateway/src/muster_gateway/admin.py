@@ -17,7 +17,7 @@ import grpc
 import structlog
 from muster_bus.clock import Clock
 from muster_runtime.caller import current
-from muster_runtime.rm_words import RmFacts
+from muster_runtime.rm_status_text import RmFacts
 
 from muster_gateway import admin_codec, metrics
 from muster_gateway.admin_codec import Command

@@ -12,7 +12,7 @@ from typing import Any
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.muster.v1 import admin_pb2 as pb
 from muster_proto.si.v1 import si_pb2
-from muster_runtime import rm_words
+from muster_runtime import rm_status_text
 
 from muster_gateway.admission import parsed
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, encode_configuration_answer
@@ -175,7 +175,12 @@ def _refuse(problem: str | None) -> None:
 
 
 def encode_changed(
-    answer: CommandAnswer, session: Session, now_ns: int, facts: rm_words.RmFacts = rm_words.NO_FACTS, *, held: bool
+    answer: CommandAnswer,
+    session: Session,
+    now_ns: int,
+    facts: rm_status_text.RmFacts = rm_status_text.NO_FACTS,
+    *,
+    held: bool,
 ) -> bytes:
     """Encodes a ResourceManagerAnswer.
 
@@ -246,12 +251,14 @@ def encode_resource_managers(managers: Iterable[Mapping[str, Any]]) -> bytes:
     return pb.ListResourceManagersResponse(resource_managers=listed).SerializeToString()
 
 
-def described(session: Session, now_ns: int, facts: rm_words.RmFacts, *, replay: bool = False, **paused: Any) -> str:
+def described(
+    session: Session, now_ns: int, facts: rm_status_text.RmFacts, *, replay: bool = False, **paused: Any
+) -> str:
     """The meaning of an RM's state, and advice.
 
     :param paused: as ``rm_words.description`` takes it.
     """
-    return rm_words.description(
+    return rm_status_text.description(
         RmState(session.state).name,
         session.since_ns,
         now_ns,
@@ -268,7 +275,7 @@ def resource_manager(
     living: frozenset[str],
     registered: Mapping[str, Any] | None,
     now_ns: int,
-    facts: rm_words.RmFacts = rm_words.NO_FACTS,
+    facts: rm_status_text.RmFacts = rm_status_text.NO_FACTS,
 ) -> dict[str, Any]:
     """Describes an RM, by the field names of muster.v1.ResourceManager.
 
@@ -284,7 +291,7 @@ def resource_manager(
             session,
             now_ns,
             facts,
-            replay=rm_words.is_replay(known.get("extraConfig", {})),
+            replay=rm_status_text.is_replay(known.get("extraConfig", {})),
             paused=known.get("held", False),
             paused_reason=known.get("heldReason", ""),
             paused_since_ns=known.get("heldSince", 0),

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 import structlog
-from muster_runtime.process import return_memory
+from muster_runtime.process_stats import return_memory
 from muster_runtime.tcp_sockets import AcceptedSockets, TcpSocket
 
 from muster_gateway import metrics

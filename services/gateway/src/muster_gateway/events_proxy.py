@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import grpc
 import structlog
 from muster_proto.muster.v1 import events_pb2
-from muster_runtime import whose
+from muster_runtime import default_rm as whose
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import current
 from muster_runtime.grpc_headers import send_headers
-from muster_runtime.life import until
-from muster_runtime.reach import REACH_METADATA
+from muster_runtime.read_scope import REACH_METADATA
+from muster_runtime.service_lifecycle import until
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayError, GatewayStopping

@@ -24,12 +24,12 @@ from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import failed_cause
+from muster_runtime.backoff import in_step_s
 from muster_runtime.caller import Caller
 from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
-from muster_runtime.life import Life
-from muster_runtime.waits import in_step_s
+from muster_runtime.service_lifecycle import Life
 from starlette.types import Receive, Scope, Send
 
 from muster_gateway.access.calls import Calls

@@ -31,7 +31,7 @@ from muster_rest.system_health import (
     fault_for,
     system_health,
 )
-from muster_runtime.reach import EVERYTHING
+from muster_runtime.read_scope import EVERYTHING
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayError

@@ -25,6 +25,7 @@ from muster_rest import openapi, system_health
 from muster_rest.route_table import GATEWAY, PUBLISHER, VIEW, Places
 from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_runtime.caller import Caller, current
+from muster_runtime.default_rm import DEFAULT_RM_HEADER, header
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.exposition import SharedExposition, TooManyReaders
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
@@ -33,7 +34,6 @@ from muster_runtime.go_json import error_body, go_json
 from muster_runtime.http_server import cutter
 from muster_runtime.identity import IDENTITY_HEADERS, Identity, Right, Role
 from muster_runtime.positions import position_given
-from muster_runtime.whose import DEFAULT_RM_HEADER, header
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.types import Receive, Scope, Send
 

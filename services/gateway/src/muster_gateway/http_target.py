@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Iterable, Set
 import aiohttp
 import structlog
 from multidict import CIMultiDict
+from muster_runtime.default_rm import DEFAULT_RM_HEADER
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
 from muster_runtime.http_server import cut
 from muster_runtime.identity import IDENTITY_HEADERS
-from muster_runtime.life import until, wait_disconnected
-from muster_runtime.whose import DEFAULT_RM_HEADER
+from muster_runtime.service_lifecycle import until, wait_disconnected
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 

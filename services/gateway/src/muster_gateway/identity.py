@@ -27,6 +27,7 @@ from typing import Any
 
 from muster_runtime.addresses import host_of_peer, ip_of, is_loopback, on_loopback
 from muster_runtime.caller import Caller, Door
+from muster_runtime.cross_site import foreign_page, names_loopback, values_of
 from muster_runtime.http_server import peer_certificate
 from muster_runtime.identity import (
     ANYONE,
@@ -40,7 +41,6 @@ from muster_runtime.identity import (
     Role,
     rights_of,
 )
-from muster_runtime.pages import foreign_page, names_loopback, values_of
 from starlette.types import Scope
 
 from muster_gateway.access.certificates import name_of

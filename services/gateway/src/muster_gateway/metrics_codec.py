@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 from msgspec.structs import asdict
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_rest.shapes.figures import RuntimeDao, SnapshotDao
-from muster_runtime.process import ProcessFigures
-from muster_runtime.reach import EVERYTHING, Reach
+from muster_runtime.process_stats import ProcessFigures
+from muster_runtime.read_scope import EVERYTHING, Reach
 
 from muster_gateway.errors import InvalidRequest, ViewSilent, shown
 from muster_gateway.settings import AdmissionLimits

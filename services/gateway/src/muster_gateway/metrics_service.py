@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 from muster_bus.clock import Clock
 from muster_runtime.caller import current
-from muster_runtime.process import process_figures
+from muster_runtime.process_stats import process_figures
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayStopping, InvalidRequest, NotThere, OverLimit, ViewSilent

@@ -13,9 +13,9 @@ from typing import TypeVar
 from muster_bus.errors import BusError
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
+from muster_runtime.backoff import before_deadline_s
 from muster_runtime.caller import current
 from muster_runtime.elapsed import elapsed_s
-from muster_runtime.waits import before_deadline_s
 
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, Registration
 from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent, why_not

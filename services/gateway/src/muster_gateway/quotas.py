@@ -18,7 +18,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_runtime.caller import current
 from muster_runtime.identity import Identity, Proof
-from muster_runtime.reach import fits
+from muster_runtime.read_scope import fits
 
 from muster_gateway.errors import GatewayError
 from muster_gateway.quota_settings import QuotaRule, QuotaSettings

@@ -35,8 +35,8 @@ from muster_bus.damage import DamagedParts, Readers
 from muster_bus.errors import CodecError, LogDamaged, LogError, LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader, PromptReader, Record
 from muster_bus.topics import Topics
+from muster_runtime.backoff import in_step_s
 from muster_runtime.elapsed import elapsed_s
-from muster_runtime.waits import in_step_s
 from muster_si.positions import Positions, log_digest
 
 from muster_gateway import metrics

@@ -25,11 +25,11 @@ from muster_bus.topics import Topics
 from muster_queue_config.sandboxed_parser import Judge
 from muster_rest.system_health import Part, SchedulerFacts, ServiceCheck
 from muster_runtime.addresses import on_loopback
+from muster_runtime.backoff import growing_s, in_step_s
 from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
-from muster_runtime.life import Life
-from muster_runtime.waits import growing_s, in_step_s
+from muster_runtime.service_lifecycle import Life
 
 from muster_gateway import admin, audit_reads, callbacks, events_proxy, health_service, metrics, metrics_service
 from muster_gateway.access.calls import Calls

@@ -9,10 +9,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.addresses import ListenAddress, OptionalListenAddress
+from muster_runtime.cross_site import names_loopback
 from muster_runtime.identity import RESERVED_NAMES
-from muster_runtime.pages import names_loopback
-from muster_runtime.process import open_files_max
-from muster_runtime.stores import ClientTls, Password, check_pairs
+from muster_runtime.process_stats import open_files_max
+from muster_runtime.store_credentials import ClientTls, Password, check_pairs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
 from muster_gateway.quota_settings import QuotaSettings

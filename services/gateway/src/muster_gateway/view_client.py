@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import structlog
-from muster_runtime import whose
+from muster_runtime import default_rm as whose
 from muster_runtime.caller import Caller, current
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.identity import GATEWAY
 from muster_runtime.positions import ReadRefused, wait_of
-from muster_runtime.reach import Reach
+from muster_runtime.read_scope import Reach
 from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
 from muster_gateway.errors import InvalidRequest, OverLimit, ViewSilent

@@ -43,7 +43,7 @@ from muster_core.external.model import (
     id_of,
     kind_of,
 )
-from muster_runtime.waits import growing_s
+from muster_runtime.backoff import growing_s
 from muster_state.source_codec import SourceNote, check, encode
 
 from muster_informers import metrics

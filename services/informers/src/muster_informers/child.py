@@ -24,9 +24,9 @@ from muster_bus.pipe.pipe_appends import PipeWriter
 from muster_bus.topics import Topics
 from muster_core.external.errors import NotSynced, SettingsWrong
 from muster_runtime import logs
-from muster_runtime.as_child import become_child, run_child
-from muster_runtime.channel import Channel
+from muster_runtime.child_main import become_child, run_child
 from muster_runtime.ending import first_of
+from muster_runtime.message_channel import Channel
 
 from muster_informers import samples
 from muster_informers.pipe import (

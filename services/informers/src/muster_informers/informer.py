@@ -67,9 +67,9 @@ from muster_core.external.errors import (
 )
 from muster_core.external.model import ExternalAllocation, ExternalKind, ExternalObject, SourceState
 from muster_core.external.validation import plain
+from muster_runtime.backoff import growing_s
 from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
-from muster_runtime.waits import growing_s
 from muster_runtime.watchdog import LOOK_S, Reading, Usage, Watchdog, look_every_s
 
 from muster_informers import metrics

@@ -16,7 +16,7 @@ from muster_bus.errors import LogError
 from muster_bus.log import Log, LogReader, LogWriter
 from muster_bus.pipe.messages import Append, failure_of
 from muster_bus.pipe.pipe_appends import Appends
-from muster_runtime.channel import Channel
+from muster_runtime.message_channel import Channel
 
 from muster_informers.pipe import Answer, Ask, Message, ReadRecord
 

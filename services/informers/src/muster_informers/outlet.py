@@ -29,8 +29,8 @@ from muster_bus.topics import parse_state_key, state_key
 from muster_core.external.errors import SourceError
 from muster_core.external.model import ExternalKind, OfferState
 from muster_core.external.validation import plain
+from muster_runtime.backoff import growing_s
 from muster_runtime.secrets import masked_text
-from muster_runtime.waits import growing_s
 from muster_state import state_codec
 
 from muster_informers import metrics

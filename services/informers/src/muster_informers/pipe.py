@@ -1,8 +1,8 @@
 """The messages between the scheduler and the process of its informers, over a pair of sockets.
 
 The informers' process is a child of the scheduler's (``process.py``, ``child.py``) and has no log of its own: it
-appends and reads through its parent (``muster_runtime.channel``, ``muster_bus.pipe.pipe_appends``). Secrets come over
-the pipe, too, in :class:`Begin`, so they are in no command line and no environment.
+appends and reads through its parent (``muster_runtime.message_channel``, ``muster_bus.pipe.pipe_appends``). Secrets
+come over the pipe, too, in :class:`Begin`, so they are in no command line and no environment.
 
 =========  =========  ==================================================================
 from       message    says
@@ -29,12 +29,12 @@ from typing import Literal
 
 import msgspec
 from muster_bus.pipe.messages import Append, Failure, Settled
-from muster_runtime import channel
+from muster_runtime import message_channel
 
 from muster_informers.native import Call, Judged
 
 
-class Begin(channel.Message):
+class Begin(message_channel.Message):
     """:param settings: ``ExternalSettings.in_clear``.
     :param topics: the fields of ``Topics``.
     :param path: the search path of modules, as in the parent.
@@ -58,7 +58,7 @@ class ReadRecord(msgspec.Struct, array_like=True, frozen=True):
     value: bytes | None
 
 
-class Answer(channel.Message):
+class Answer(message_channel.Message):
     """:param number: the Ask's.
     :param offset: the position after the records read, or the requested offset.
     """
@@ -69,7 +69,7 @@ class Answer(channel.Message):
     failure: Failure | None = None
 
 
-class Judge(channel.Message):
+class Judge(message_channel.Message):
     """:param name: the informer's.
     :param begins: its handler begins anew.
     """
@@ -80,18 +80,18 @@ class Judge(channel.Message):
     calls: tuple[Call, ...]
 
 
-class Answered(channel.Message):
+class Answered(message_channel.Message):
     """:param number: the Judge's."""
 
     number: int
     judged: tuple[Judged, ...]
 
 
-class Stop(channel.Message):
+class Stop(message_channel.Message):
     """The scheduler stops."""
 
 
-class Ask(channel.Message):
+class Ask(message_channel.Message):
     """:param reader: its number.
     :param offset: start of ``open`` and ``read``; None: the first offset.
     """
@@ -106,7 +106,7 @@ class Ask(channel.Message):
     timeout_s: float = 0.0
 
 
-class Told(channel.Message):
+class Told(message_channel.Message):
     """:param synced: the scheduler waits for no source any more.
     :param known: the sources that have synced once.
     """
@@ -125,13 +125,13 @@ class Family(msgspec.Struct, array_like=True, frozen=True):
     samples: tuple[tuple[str, dict[str, str], float], ...]
 
 
-class Sampled(channel.Message):
+class Sampled(message_channel.Message):
     """The child's metrics."""
 
     families: tuple[Family, ...]
 
 
-class Ended(channel.Message):
+class Ended(message_channel.Message):
     """:param late: by informer, why it had not synced.
     :param problems: otherwise: the problems of the settings.
     """

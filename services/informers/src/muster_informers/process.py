@@ -36,9 +36,9 @@ from muster_core.external.errors import HandlerGone, NotSynced, SettingsWrong
 from muster_core.external.model import ExternalKind, SourceState
 from muster_core.external.validation import plain
 from muster_runtime import logs
-from muster_runtime.channel import Channel
+from muster_runtime.backoff import growing_s
 from muster_runtime.child_process import BEGIN_AVAILABLE_S, WAIT_MIN_S, ChildProcess, keep_running
-from muster_runtime.waits import growing_s
+from muster_runtime.message_channel import Channel
 from muster_runtime.watchdog import Usage, until_stuck
 from muster_state.source_codec import SourceNote, encode
 

@@ -26,7 +26,7 @@ from muster_core.external.errors import (
     SettingsWrong,
     UnknownName,
 )
-from muster_runtime.extras import explained
+from muster_runtime.optional_packages import explained
 
 from muster_informers.contract import (
     EVENT_HANDLERS_GROUP,

@@ -20,7 +20,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
-from muster_runtime import event_settings, rm_words
+from muster_runtime import event_settings, rm_status_text
 from muster_runtime.secrets import masked_text
 from muster_state.follower import PauseKind, RmInfo, RmState
 
@@ -252,11 +252,11 @@ def never_registered(rm_id: str, result: pb.AdminResult) -> None:
 
 def may_forget(info: RmInfo, now_ns: int, result: pb.AdminResult, *, force: bool) -> bool:
     """Tells whether an RM may be forgotten. If not, the result says why."""
-    if info.life == rm_words.STOPPED or force:
+    if info.life == rm_status_text.STOPPED or force:
         return True
     result.code = pb.AdminResult.NOT_POSSIBLE
     result.message = (
-        f"rm_id {info.rm_id[:_SHOWN_MAX]!r} is {info.life}{rm_words.ago(info.life_ns, now_ns)}, expected "
-        f"{rm_words.STOPPED}: stop it first, or say that it is to be forgotten all the same (force)"
+        f"rm_id {info.rm_id[:_SHOWN_MAX]!r} is {info.life}{rm_status_text.ago(info.life_ns, now_ns)}, expected "
+        f"{rm_status_text.STOPPED}: stop it first, or say that it is to be forgotten all the same (force)"
     )
     return False

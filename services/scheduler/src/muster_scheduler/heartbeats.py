@@ -16,7 +16,7 @@ from muster_bus.errors import BusError, LogClosed
 from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
 from muster_rest.system_health import HEARTBEAT_S, OwnerState, SchedulerFacts
-from muster_runtime.waits import in_step_s
+from muster_runtime.backoff import in_step_s
 
 from muster_scheduler.emit import heartbeat
 

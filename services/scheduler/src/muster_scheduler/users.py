@@ -33,7 +33,7 @@ from muster_core.config.queue_config import partition_name
 from muster_core.model.commands import AppItem, UpdateApplications
 from muster_core.queues.placement_rules import NAME_CHARACTERS_MAX
 from muster_core.scheduler import SchedulerCore
-from muster_runtime.extras import ExtraMissing, require
+from muster_runtime.optional_packages import ExtraMissing, require
 
 from muster_scheduler.errors import BadLdapConfig, SchedulerServiceError, SourceUnavailable, UnknownUser
 from muster_scheduler.settings import UserSettings

@@ -21,8 +21,8 @@ from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 from muster_core.external.reports import ExternalBooks
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
+from muster_runtime.backoff import in_step_s
 from muster_runtime.disposal import Disposal
-from muster_runtime.waits import in_step_s
 from muster_si.positions import NO_STAMP, Stamp
 from muster_state import state_codec
 from muster_state.follower import RmState, StateFolder

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from muster_runtime.extras import require
+from muster_runtime.optional_packages import require
 from muster_runtime.private_files import open_private
 
 from muster_cli.errors import UsageError

@@ -23,7 +23,7 @@ import structlog
 from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from muster_runtime.stores import StoreFileUnusable
+from muster_runtime.store_credentials import StoreFileUnusable
 
 from muster_bus.backends.kafka_connection import KafkaLink, stop
 from muster_bus.backends.kafka_ends import topic_id_of

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from aiokafka import AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient
-from muster_runtime.stores import StoreFileUnusable, StoreNames
+from muster_runtime.store_credentials import StoreFileUnusable, StoreNames
 
 from muster_bus.backends.kafka_replication import Shortage, shortage
 from muster_bus.backends.kafka_security import KafkaSecurity, Refusal

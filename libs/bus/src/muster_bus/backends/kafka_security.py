@@ -11,7 +11,14 @@ from typing import Any
 from aiokafka import errors
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.protocol.metadata import MetadataRequest
-from muster_runtime.stores import ClientTls, Password, StoreFileUnusable, StoreNames, no_tls_hint, tls_problem
+from muster_runtime.store_credentials import (
+    ClientTls,
+    Password,
+    StoreFileUnusable,
+    StoreNames,
+    no_tls_hint,
+    tls_problem,
+)
 
 # A broker answers a handshake within milliseconds. It delays its refusal of a password (by 100 ms as delivered).
 _ASK_S = 5.0

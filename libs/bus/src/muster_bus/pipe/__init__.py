@@ -1,4 +1,4 @@
-"""The log for a child process of the log's owner, over a pipe (``muster_runtime.channel``).
+"""The log for a child process of the log's owner, over a pipe (``muster_runtime.message_channel``).
 
 =============  ===========================================================================================
 module         content

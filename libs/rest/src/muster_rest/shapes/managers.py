@@ -37,7 +37,7 @@ class ResourceManagerDao(Whole, kw_only=True):
     """An RM. Times are nanoseconds since the epoch, 0: none.
 
     ``life``: INIT, RUNNING, DISCONNECTED or STOPPED, as the scheduler knows it, since ``lifeSince``. ``held``: an
-    operator paused it. ``description``: the meaning of the state, and what to do (``muster_runtime.rm_words``).
+    operator paused it. ``description``: the meaning of the state, and what to do (``muster_runtime.rm_status_text``).
     ``default``: requests that name no RM mean this one. ``callbacks``: the calls that its callback stream takes;
     ``callbacksConnected``: whether the stream is open now. ``identity``: the name of the identity that registered it.
     """

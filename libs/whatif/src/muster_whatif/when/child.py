@@ -8,8 +8,8 @@ import resource
 import time
 from pathlib import Path
 
-from muster_runtime.as_child import become_child, run_child
-from muster_runtime.channel import Channel
+from muster_runtime.child_main import become_child, run_child
+from muster_runtime.message_channel import Channel
 
 from muster_whatif.errors import ScenarioWrong, WhatIfError
 from muster_whatif.when.durations import Came, Key, Known, Ran

@@ -6,7 +6,7 @@ child    Made | Compared | Failed    once; then the child ends
 
 from __future__ import annotations
 
-from muster_runtime.channel import Message
+from muster_runtime.message_channel import Message
 
 
 class LearntLengths(Message):

@@ -41,8 +41,8 @@ from muster_bus.errors import LogError
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import parse_state_key
-from muster_runtime.life import Life
 from muster_runtime.processor_time import own_usage
+from muster_runtime.service_lifecycle import Life
 from muster_runtime.watchdog import Reading, Usage, Watchdog, look_every_s
 
 from muster_event_publisher import metrics

@@ -15,8 +15,8 @@ from muster_bus.damage import DamagedParts, PassingReaders, Readers
 from muster_bus.errors import LogUnavailable, OffsetGone, TransactionFailed
 from muster_bus.log import Log, LogReader, PartitionOwner, Record
 from muster_bus.topics import Topics
-from muster_runtime.life import Life
-from muster_runtime.waits import in_step_s
+from muster_runtime.backoff import in_step_s
+from muster_runtime.service_lifecycle import Life
 
 from muster_event_publisher import metrics
 from muster_event_publisher.derive.batches import PartitionDeriver

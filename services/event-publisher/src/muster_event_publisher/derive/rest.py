@@ -17,10 +17,10 @@ from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
 from muster_bus.topics import Topics
 from muster_rest.publisher_routes import USAGE
-from muster_runtime import whose
-from muster_runtime.life import Life
-from muster_runtime.reach import Reach, reach_of
-from muster_runtime.waits import in_step_s
+from muster_runtime import default_rm as whose
+from muster_runtime.backoff import in_step_s
+from muster_runtime.read_scope import Reach, reach_of
+from muster_runtime.service_lifecycle import Life
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp

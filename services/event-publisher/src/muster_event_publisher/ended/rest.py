@@ -14,8 +14,8 @@ import msgspec
 from muster_rest.publisher_routes import ENDED
 from muster_rest.shapes.ended import EndedAllocationDao, EndedDao, EndedObjectDao, EndedStateDao
 from muster_rest.shapes.events import EventDao
-from muster_runtime import whose
-from muster_runtime.reach import Reach, reach_of
+from muster_runtime import default_rm as whose
+from muster_runtime.read_scope import Reach, reach_of
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp

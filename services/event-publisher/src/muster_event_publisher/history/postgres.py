@@ -21,7 +21,7 @@ import asyncpg
 import structlog
 from msgspec.json import encode
 from muster_bus.clock import Clock, SystemClock, day_ns
-from muster_runtime.stores import ClientTls, Password
+from muster_runtime.store_credentials import ClientTls, Password
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from muster_event_publisher import metrics

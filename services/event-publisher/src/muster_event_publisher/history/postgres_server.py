@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass
 
 import asyncpg
-from muster_runtime.stores import (
+from muster_runtime.store_credentials import (
     NO_PASSWORD,
     NO_TLS_FILES,
     ClientTls,

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from muster_bus.clock import Clock
 from muster_bus.topics import Topics
-from muster_runtime.extras import explained
+from muster_runtime.optional_packages import explained
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from muster_event_publisher.errors import SinkSettingsWrong

@@ -26,7 +26,7 @@ from muster_runtime.caller import Caller
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.identity import Proof, Right
-from muster_runtime.life import until
+from muster_runtime.service_lifecycle import until
 from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
 from muster_gateway import metrics

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Literal
 
 from muster_runtime.identity import RESERVED_NAMES, Identity, Rights, Role
-from muster_runtime.reach import ANY, Reach, fits
+from muster_runtime.read_scope import ANY, Reach, fits
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from muster_gateway.errors import PolicyUnusable, shown

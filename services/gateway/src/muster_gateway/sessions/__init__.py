@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from muster_bus.clock import Clock
-from muster_runtime.extras import require
-from muster_runtime.stores import StoreFileUnusable
+from muster_runtime.optional_packages import require
+from muster_runtime.store_credentials import StoreFileUnusable
 
 from muster_gateway.errors import StoreCredentialsUnusable
 from muster_gateway.sessions.contract import SessionStore

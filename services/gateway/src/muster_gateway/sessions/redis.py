@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 from muster_runtime.redis_access import redis_options, redis_problem
-from muster_runtime.stores import NO_PASSWORD, NO_TLS_FILES, ClientTls, Password, StoreNames
+from muster_runtime.store_credentials import NO_PASSWORD, NO_TLS_FILES, ClientTls, Password, StoreNames
 from pydantic import SecretStr
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry

@@ -33,7 +33,7 @@ from muster_bus.backends.kafka_connection import stop
 from muster_bus.backends.kafka_security import KafkaSecurity
 from muster_bus.clock import Clock
 from muster_core.external.errors import CursorExpired, InformerSettingsWrong, SourceUnavailable
-from muster_runtime.stores import Password, StoreFileUnusable, check_pairs
+from muster_runtime.store_credentials import Password, StoreFileUnusable, check_pairs
 from pydantic import Field, SecretStr, model_validator
 
 from muster_informers.contract import ChangeType, Delta, Document, InformerContext, Listing, Options

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 from muster_core.external.errors import InformerSettingsWrong
-from muster_runtime.stores import ClientTls, StoreNames
+from muster_runtime.store_credentials import ClientTls, StoreNames
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from muster_informers.contract import InformerContext, Options

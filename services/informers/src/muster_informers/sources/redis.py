@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, TypeVar
 from muster_core.external.errors import CursorExpired, InformerSettingsWrong, SourceSaysNonsense, SourceUnavailable
 from muster_core.external.model import ExternalKind
 from muster_runtime.redis_access import redis_options, redis_problem
-from muster_runtime.stores import Password, StoreFileUnusable, check_pairs
+from muster_runtime.store_credentials import Password, StoreFileUnusable, check_pairs
 from pydantic import Field, SecretStr, field_validator, model_validator
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from muster_core.model.queue import Queue
 from muster_core.model.states import AppState
 from muster_core.partition import Partition
-from muster_runtime.process import process_figures
+from muster_runtime.process_stats import process_figures
 from muster_state.follower import RmState
 from muster_state.tally import DECIDING_LIMITS_US
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 
-from muster_runtime import rm_words
+from muster_runtime import rm_status_text
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -48,7 +48,7 @@ class RmStates(Collector):
         state = GaugeMetricFamily(RM_STATE, "1 for the state that the RM is in", labels=["rm", "state"])
         paused = GaugeMetricFamily(RM_PAUSED, "1 while an operator has paused the RM", labels=["rm"])
         for rm_id, (life, held) in self._states().items():
-            for name in rm_words.STATES:
+            for name in rm_status_text.STATES:
                 state.add_metric([rm_id, name], int(name == life))
             paused.add_metric([rm_id], int(held))
         return (state, paused)

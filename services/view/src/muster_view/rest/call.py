@@ -8,7 +8,7 @@ from http import HTTPStatus
 from urllib.parse import quote
 
 from muster_runtime.gateway_note import NO_NOTE, GatewayNote
-from muster_runtime.reach import EVERYTHING, Reach
+from muster_runtime.read_scope import EVERYTHING, Reach
 
 from muster_view.rest.render import Pieces
 

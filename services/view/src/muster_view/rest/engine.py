@@ -12,11 +12,11 @@ import structlog
 from muster_bus.clock import Clock
 from muster_queue_config.queue_yaml import TEXT_BYTES_MAX
 from muster_rest.route import Route
-from muster_runtime import rm_words, whose
+from muster_runtime import default_rm, rm_status_text
 from muster_runtime.gateway_note import note_of
 from muster_runtime.go_json import error_body
 from muster_runtime.positions import PositionWaits
-from muster_runtime.reach import reach_of
+from muster_runtime.read_scope import reach_of
 from starlette.types import Receive, Scope, Send
 
 from muster_view.errors import ReaderStalled, RequestRefused
@@ -93,7 +93,7 @@ class Engine:
         call = Call(
             match.parameters,
             _query(scope),
-            default_rm=whose.default_of(scope["headers"]),
+            default_rm=default_rm.default_of(scope["headers"]),
             note=note_of(scope["headers"]),
             raw_query=scope.get("query_string", b"").decode("latin-1"),
             accept=_header(scope, b"accept"),
@@ -139,7 +139,7 @@ class Engine:
             "snapshot" if complete and not torn and version == self._source.version() else "object"
         )
         if (state := self._source.states().get(call.rm_id or "")) is not None:
-            headers["X-Muster-Rm-State"] = rm_words.label(state.info.life, paused=state.info.paused)
+            headers["X-Muster-Rm-State"] = rm_status_text.label(state.info.life, paused=state.info.paused)
         headers["Vary"] = "Accept-Encoding"
         size = sum(map(len, chunks))
         gzip = _accepts_gzip(scope) and (size >= _GZIP_FROM_BYTES or not complete)

@@ -7,7 +7,7 @@ import msgspec
 import structlog
 from muster_rest.publisher_routes import OPEN_STREAMS
 from muster_rest.shapes.events import EventStreamDao
-from muster_runtime.sibling import Sibling
+from muster_runtime.service_client import Sibling
 from starlette.types import ASGIApp
 
 log = structlog.get_logger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster_core.model.quotas import QuotaKind
 from muster_rest.shapes.managers import ConfigurationDao, CountsDao, QuotaDao, ResourceManagerDao
-from muster_runtime import rm_words
+from muster_runtime import rm_status_text
 from muster_runtime.secrets import masked, masked_text, masked_yaml
 from muster_state.follower import RmInfo, RmState
 
@@ -13,9 +13,9 @@ from muster_view.rest import dao
 _WANTS = ("predicates", "preemption_predicates", "scheduling_states", "state_dump", "events")
 
 
-def described(info: RmInfo, now_ns: int, facts: rm_words.RmFacts = rm_words.NO_FACTS) -> str:
+def described(info: RmInfo, now_ns: int, facts: rm_status_text.RmFacts = rm_status_text.NO_FACTS) -> str:
     """The meaning of the RM's state, and advice."""
-    return rm_words.description(
+    return rm_status_text.description(
         info.life,
         info.life_ns,
         now_ns,
@@ -23,7 +23,7 @@ def described(info: RmInfo, now_ns: int, facts: rm_words.RmFacts = rm_words.NO_F
         paused_reason=masked_text(info.paused_reason),
         paused_since_ns=info.paused_ns,
         rm_id=info.rm_id,
-        replay=rm_words.is_replay(info.extra_config),
+        replay=rm_status_text.is_replay(info.extra_config),
         facts=facts,
     )
 

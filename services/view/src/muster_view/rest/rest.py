@@ -3,7 +3,7 @@
 Bodies, statuses and headers are those of YuniKorn's core; docs/rest.md says where they differ. The routes are those of
 ``muster_rest.view_routes``; here each gets its endpoint. ``?rm=`` names the resource manager; it is needed only when
     several
-are possible (``muster_runtime.whose``).
+are possible (``muster_runtime.default_rm``).
 """
 
 from __future__ import annotations

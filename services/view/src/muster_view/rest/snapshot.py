@@ -24,7 +24,7 @@ from muster_core.model.reasons import Reason
 from muster_core.partition import Partition
 from muster_rest.shapes.figures import NodeDao, ProcessDao, QueueDao, RecentDao, RuntimeDao, SchedulerDao, TallyDao
 from muster_runtime.go_json import go_json
-from muster_runtime.process import process_figures
+from muster_runtime.process_stats import process_figures
 from muster_state.follower import RmState
 from muster_state.tally import TALLIED, Tally
 

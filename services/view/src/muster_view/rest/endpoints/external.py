@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster_core.external.reports import ExternalBooks
-from muster_runtime import rm_words, whose
+from muster_runtime import default_rm, rm_status_text
 
 from muster_view.errors import RequestRefused
 from muster_view.rest import external
@@ -44,8 +44,8 @@ class External:
         books, states = self._source.external(), self._lookup.states(call)
         named = call.query.get("rm", "")
         known = sorted({rm_id for rm_id in (*books, *states) if call.reach.sees_whole(rm_id)})
-        stopped = {each: each in states and states[each].info.life == rm_words.STOPPED for each in known}
-        meant = named or whose.meant(stopped, call.default_rm)
+        stopped = {each: each in states and states[each].info.life == rm_status_text.STOPPED for each in known}
+        meant = named or default_rm.meant(stopped, call.default_rm)
         if meant is None and known:
             raise RequestRefused(400, f'Several resource managers are known, name one with "rm": {", ".join(known)}')
         if named and named not in known:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
-from muster_runtime.channel import Channel
+from muster_runtime.message_channel import Channel
 
 _PR_SET_PDEATHSIG = 1
 

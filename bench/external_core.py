@@ -44,7 +44,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_scheduler import ingest
 from muster_scheduler.machine import SchedulerMachine
-from muster_state import source_codec as codec
+from muster_state import external_codec as codec
 
 from bench.core_parts import START_NS, budget, clock, drain, resource
 from bench.driver import queue_config

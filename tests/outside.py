@@ -25,7 +25,7 @@ from muster_core.model.pending_reason import ask_reason
 from muster_core.model.states import APP_TERMINAL
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
-from muster_state.follower import RmInfo, StateFolder, encode_registration, encode_rm, new_core
+from muster_state.state_folder import RmInfo, StateFolder, encode_registration, encode_rm, new_core
 
 RM = "rm"
 LEAVES = "{name: root, submitacl: '*', queues: [{name: a}, {name: b}]}"

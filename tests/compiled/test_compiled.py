@@ -28,7 +28,7 @@ PASSED = (
     "muster_scheduler.machine",
     "muster_state.encoding",
     "muster_state.state_codec",
-    "muster_state.wire",
+    "muster_state.protobuf_wire",
 )
 FORMS = {"plain": "0", "compiled": "1"}
 LIVES, STEPS = 3, 60

@@ -20,7 +20,7 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_si.constants import FOREIGN
 from muster_state import state_codec
-from muster_state.source_codec import SourceNote, encode
+from muster_state.external_codec import SourceNote, encode
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import Rig
 

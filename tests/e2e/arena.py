@@ -50,7 +50,7 @@ from muster_scheduler import app as scheduler_app
 from muster_scheduler.leaving import published
 from muster_scheduler.machine import SchedulerMachine
 from muster_state import state_codec
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 from waiting import eventually
 
 RMS = (VICTIM, WITNESS, BREAKER)

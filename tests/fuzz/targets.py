@@ -61,7 +61,7 @@ from muster_runtime.invisible import first_invisible, visible, visible_json
 from muster_runtime.secrets import masked_json, masked_text, masked_yaml
 from muster_scheduler import ingest
 from muster_scheduler.dead_letters import without_secrets
-from muster_state.follower import StateFolder
+from muster_state.state_folder import StateFolder
 from muster_whatif.errors import WorkloadWrong
 from muster_whatif.figures import figures
 from muster_whatif.play import play

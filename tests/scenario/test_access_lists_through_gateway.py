@@ -11,7 +11,7 @@ from muster_client import application
 from muster_scheduler.app import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_state import state_codec
-from muster_state.follower import encode_registration
+from muster_state.state_folder import encode_registration
 from scenario.operated import RM, World, on_every_log
 from waiting import PATIENCE_S, eventually
 

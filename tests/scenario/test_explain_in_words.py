@@ -29,7 +29,7 @@ from muster_core.model.cordons import ClosedBy, Closer
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.states import QueueEvent
 from muster_rest.shapes.explain import NowDao
-from muster_state.follower import RmInfo
+from muster_state.state_folder import RmInfo
 from muster_view.explain import explain_node, explain_now, explain_queue
 from muster_view.explain.explain_now import Present
 from preempting import Arena

@@ -14,7 +14,7 @@ from typing import Any
 from muster_bus.topics import parse_state_key
 from muster_core.model.commands import Command, UpdateAllocations, UpdateConfiguration, UpdateNodes
 from muster_core.model.outcome import Event, EventType, Fact, Outcome
-from muster_state.follower import RmInfo
+from muster_state.state_folder import RmInfo
 from simulation import backfilling, claims_laws
 from simulation.books import AuditFailure, BookedAllocation, BookedApp, BookedAsk, Document, must
 from simulation.deciding import Deciding, note_limited

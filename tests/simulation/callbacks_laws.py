@@ -45,7 +45,7 @@ from muster_core.predicates.predicate_calls import OPEN_MIN
 from muster_core.queues.rank import may_use
 from muster_core.scheduler import SchedulerCore
 from muster_state.encoding import REFUSALS_KEPT
-from muster_state.follower import RmInfo
+from muster_state.state_folder import RmInfo
 from simulation.books import must
 from simulation.callbacks_turns import Rounds, Turns, Wire, check_alone
 from simulation.run import Law, Run

@@ -22,7 +22,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.emit import Emitter
-from muster_state.follower import RmInfo
+from muster_state.state_folder import RmInfo
 from muster_state.tally import Tally
 from simulation.books import must
 

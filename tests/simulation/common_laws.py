@@ -15,7 +15,7 @@ from muster_core.model.outcome import Event, EventType, Fact, Outcome
 from muster_core.scheduler import SchedulerCore
 from muster_proto.si.v1 import si_pb2 as si
 from muster_state import state_codec
-from muster_state.follower import RmInfo
+from muster_state.state_folder import RmInfo
 from simulation.books import AuditFailure, must
 from simulation.hearing_asks import plain
 from simulation.records import RM, as_folded, difference, published, sums

@@ -23,7 +23,7 @@ from muster_informers.handlers.default import DefaultEventHandler
 from muster_informers.informer import SharedIndexInformer
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_runtime.watchdog import Usage
-from muster_state import source_codec as codec
+from muster_state import external_codec as codec
 from simulation import external_wire as wire
 from simulation.external_informer import PARTITION, UNREADABLE, Manners, Words
 from simulation.external_world import Key, Manager

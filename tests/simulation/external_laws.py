@@ -16,7 +16,7 @@ from muster_core.model.commands import Command, NodeAction, UpdateAllocations, U
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_state import source_codec as codec
+from muster_state import external_codec as codec
 from simulation import external_wire as wire
 from simulation.books import Amounts, must
 from simulation.external_books import OVER, Books, Effective, Held, Name, Wanted, levels, required

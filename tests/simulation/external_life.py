@@ -23,7 +23,7 @@ from muster_informers.gate import Gate
 from muster_scheduler.callback_stream import policy_of
 from muster_scheduler.machine import SchedulerMachine
 from muster_state import state_codec
-from muster_state.follower import StateFolder
+from muster_state.state_folder import StateFolder
 from simulation import external_wire as wire
 from simulation import small_worlds, worlds
 from simulation.books import SECOND_NS, Amounts, must

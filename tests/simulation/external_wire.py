@@ -20,7 +20,7 @@ from muster_core.model.scopes import CallbackPolicy, Scope
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_state import source_codec as codec
+from muster_state import external_codec as codec
 from simulation.books import SECOND_NS, Amounts
 
 RM = "rm"

@@ -21,7 +21,7 @@ from muster_core.model.outcome import (
     Outcome,
 )
 from muster_core.scheduler import SchedulerCore
-from muster_state.follower import RmInfo
+from muster_state.state_folder import RmInfo
 from simulation.auditor import RecordBooks
 from simulation.books import (
     AuditFailure,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
-from muster_state.follower import RmInfo
+from muster_state.state_folder import RmInfo
 from simulation import small_worlds, worlds
 from simulation.auditor import Auditor
 from simulation.books import SECOND_NS, Document

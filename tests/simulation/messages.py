@@ -43,8 +43,8 @@ from muster_proto.muster.v1 import audit_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.machine import SchedulerMachine
 from muster_si.constants import APP_TAG_CREATE_FORCE, FOREIGN, NODE_PARTITION, REQUIRED_NODE_TAG
-from muster_state import source_codec as external_codec
-from muster_state.source_codec import SourceNote
+from muster_state import external_codec
+from muster_state.external_codec import SourceNote
 from unstamped import STAMP, unstamped
 
 RM = "rm"

@@ -14,7 +14,7 @@ from muster_core.model.outcome import ConfigurationAnswer, Event, Fact, Outcome
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
-from muster_state.follower import RmInfo, RmState, StateFolder, encode_registration, encode_rm, new_core
+from muster_state.state_folder import RmInfo, RmState, StateFolder, encode_registration, encode_rm, new_core
 from simulation import worlds
 from simulation.books import SECOND_NS, Document, must
 from simulation.hearing_asks import plain

@@ -23,7 +23,7 @@ from muster_core.preemption import victim_search
 from muster_core.preemption.plan import Plan
 from muster_core.preemption.search_context import Cluster
 from muster_state import state_codec
-from muster_state.follower import RmInfo, StateFolder, encode_registration, encode_rm
+from muster_state.state_folder import RmInfo, StateFolder, encode_registration, encode_rm
 from preempting import Arena, Laws, item, told
 
 PER_TEST = 20

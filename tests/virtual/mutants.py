@@ -54,7 +54,7 @@ def _of(says: str, laws: str, seed: int, seconds: float, place: str, before: str
 MUTANTS: tuple[WholeMutant, ...] = (
     _of(
         "repeated messages are taken twice", "one answer", 50, 80.0,
-        "muster_state.sent:SentMessages.take", "return False", "return True",
+        "muster_state.message_dedup:SentMessages.take", "return False", "return True",
     ),
     _of(
         "a standby skips what comes when it is warm", "run, response numbers, running", 1, 200.0,

@@ -26,8 +26,8 @@ from muster_core.model.outcome import Outcome, PredicatesAsked
 from muster_core.model.scopes import SCOPE_TAG, CallbackPolicy, Scope
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
-from muster_state.follower import RmInfo, RmState, StateFolder
 from muster_state.snapshot import entries
+from muster_state.state_folder import RmInfo, RmState, StateFolder
 
 OPEN = "submitacl: '*'"
 QUEUES = f"{{name: root, {OPEN}, queues: [{{name: a}}, {{name: b}}]}}"

@@ -18,7 +18,7 @@ from muster_informers.documents import read_document
 from muster_informers.handlers.default import make_handler
 from muster_informers.store import Key
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_state import source_codec as codec
+from muster_state import external_codec as codec
 from unit.external.faking import Running, node, settled
 
 EXAMPLES = int(os.environ.get("MUSTER_INFORMER_EXAMPLES", "80"))

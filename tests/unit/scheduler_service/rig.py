@@ -21,8 +21,8 @@ from muster_proto.muster.v1.audit_pb2 import AuditEntry
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
 from muster_scheduler.machine import SchedulerMachine
-from muster_state import source_codec as codec
-from muster_state.source_codec import SourceNote
+from muster_state import external_codec as codec
+from muster_state.external_codec import SourceNote
 
 RM = "rm-1"
 SECOND_NS = 1_000_000_000

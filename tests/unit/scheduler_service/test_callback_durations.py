@@ -15,7 +15,7 @@ from muster_scheduler.callback_stream import (
     policy_of,
     problems_of,
 )
-from muster_state.follower import CALLBACKS_ABSENT_KEY, RmInfo
+from muster_state.state_folder import CALLBACKS_ABSENT_KEY, RmInfo
 from unit.scheduler_service.rig import RM, Rig, allocation, application, asks, node, registration
 
 DEFAULT = CallbackPolicy()

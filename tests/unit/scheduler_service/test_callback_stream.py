@@ -19,7 +19,7 @@ from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.callback_stream import policy_of
 from muster_scheduler.emit import RESPONSE_BYTES_MAX
-from muster_state.follower import StateFolder
+from muster_state.state_folder import StateFolder
 from unit.scheduler_service.rig import (
     CONFIG,
     RM,

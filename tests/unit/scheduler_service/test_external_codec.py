@@ -26,8 +26,8 @@ from muster_core.external.model import (
 from muster_core.external.validation import QUANTITY_MAX, REASON_CHARACTERS_MAX, plain, text_problem
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_scheduler import ingest
-from muster_state import source_codec as codec
-from muster_state.source_codec import SourceNote
+from muster_state import external_codec as codec
+from muster_state.external_codec import SourceNote
 
 
 def changed(what: ExternalObject) -> ExternalChange:

@@ -10,7 +10,7 @@ from muster_core import invariants
 from muster_core.model.states import QueueState
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_state.follower import StateFolder
+from muster_state.state_folder import StateFolder
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
 

@@ -15,8 +15,8 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2 as pb_state
 from muster_proto.si.v1 import si_pb2 as si
 from muster_rest.shapes.explain import PastDao, PendingDao
-from muster_state import follower
-from muster_state.follower import PauseKind, RmState, StateFolder
+from muster_state import state_folder
+from muster_state.state_folder import PauseKind, RmState, StateFolder
 from muster_view.explain import explain
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
@@ -241,5 +241,5 @@ def test_of_each_kind_the_last_eight_are_kept() -> None:
 def test_a_pause_of_a_kind_that_a_later_version_knows_is_passed_over() -> None:
     known = pb_state.PauseObject(since_ns=1, until_ns=2, reason="known")
     later = pb_state.PauseObject(since_ns=3, until_ns=4, kind=99)  # type: ignore[arg-type]
-    read = follower._pauses_of(pb_state.RegistrationObject(pauses=[known, later]))
+    read = state_folder._pauses_of(pb_state.RegistrationObject(pauses=[known, later]))
     assert [each.reason for each in read] == ["known"]

@@ -11,7 +11,7 @@ from muster_bus.log import OutRecord, Record
 from muster_core.model.steps import SOME
 from muster_core.queues.queue_tree import QueueTree
 from muster_proto.si.v1 import si_pb2 as si
-from muster_state.follower import StateFolder
+from muster_state.state_folder import StateFolder
 from unit.scheduler_service.rig import RM, Rig, envelope, registration
 
 QUEUES = 300

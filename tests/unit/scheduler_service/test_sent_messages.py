@@ -6,7 +6,7 @@ import random
 
 import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_state.sent import SentMessages, TakenOf
+from muster_state.message_dedup import SentMessages, TakenOf
 from unit.scheduler_service import rig as make
 
 

@@ -10,8 +10,8 @@ from muster_bus.topics import is_forgotten_state_key, is_rm_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_si.positions import NO_STAMP, Stamp
-from muster_state.follower import StateFolder
 from muster_state.stamps import Stamps
+from muster_state.state_folder import StateFolder
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, SECOND_NS, Rig
 

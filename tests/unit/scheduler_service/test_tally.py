@@ -14,7 +14,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.machine import SchedulerMachine
 from muster_scheduler.metrics import WAIT_SECONDS, Metric, allocated, deciding_seconds
 from muster_scheduler.tally import Stopwatch
-from muster_state.follower import StateFolder
+from muster_state.state_folder import StateFolder
 from muster_state.tally import TALLIED, WAIT_LIMITS_US, Tally
 from prometheus_client import REGISTRY
 from unit.scheduler_service import rig as make

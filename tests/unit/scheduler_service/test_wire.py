@@ -30,8 +30,8 @@ from muster_core.model.queue import Queue
 from muster_core.model.resources import Types, saturated
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.muster.bus.v1 import state_pb2 as pb
-from muster_state import source_codec as codec
-from muster_state import state_codec, wire
+from muster_state import external_codec as codec
+from muster_state import protobuf_wire, state_codec
 
 SEEDS = 50
 TEXTS = ("", "a", "rack/12", "x" * 127, "y" * 128, "z" * 5_000, "größe-日本", "\x00", "\U0001f600" * 40)
@@ -269,17 +269,17 @@ def test_maps_whatever_order_they_are_in(seed: int) -> None:
     names = list(NAMES)
     dice.shuffle(names)
     values = {name: dice.choice([each for each in SUMS if -(2**63) <= each < 2**63]) for name in names}
-    number = wire.field(pb.Quantities, "values")
-    written = wire.amounts_field(number, values)
+    number = protobuf_wire.field(pb.Quantities, "values")
+    written = protobuf_wire.amounts_field(number, values)
     assert_says(written, pb.Quantities(values=values))
-    assert written == wire.amounts_field(number, {name: values[name] for name in NAMES})
-    number = wire.field(envelope_pb2.ExternalNode, "attributes")
-    written = wire.texts_field(number, {name: name for name in names})
+    assert written == protobuf_wire.amounts_field(number, {name: values[name] for name in NAMES})
+    number = protobuf_wire.field(envelope_pb2.ExternalNode, "attributes")
+    written = protobuf_wire.texts_field(number, {name: name for name in names})
     assert_says(written, envelope_pb2.ExternalNode(attributes={name: name for name in names}))
-    assert written == wire.texts_field(number, {name: name for name in NAMES})
+    assert written == protobuf_wire.texts_field(number, {name: name for name in NAMES})
 
 
 def test_an_amount_that_no_int64_holds_is_no_record() -> None:
     for value in (2**63, -(2**63) - 1):
         with pytest.raises(ValueError, match=r"vcore: -?[0-9]+, expected an int64"):
-            wire.amounts_field(1, {"vcore": value})
+            protobuf_wire.amounts_field(1, {"vcore": value})

@@ -42,7 +42,7 @@ from muster_core.model.states import QueueEvent
 from muster_core.preemption import victim_search
 from muster_runtime.go_json import go_json
 from muster_si.constants import NODE_READY_ATTRIBUTE
-from muster_state.follower import CALLBACKS_ABSENT_KEY, Pause, RmInfo, RmState
+from muster_state.state_folder import CALLBACKS_ABSENT_KEY, Pause, RmInfo, RmState
 from muster_view.explain import explain, explain_node, explain_queue
 from preempting import Arena, item
 

@@ -14,7 +14,7 @@ from muster_bus.topics import Topics, state_key
 from muster_core.model.commands import Command
 from muster_core.model.outcome import Outcome
 from muster_state import state_codec
-from muster_state.follower import RmInfo, encode_registration, encode_rm
+from muster_state.state_folder import RmInfo, encode_registration, encode_rm
 from muster_view import ViewService
 from muster_view.settings import ViewSettings
 

@@ -19,7 +19,7 @@ from muster_core.model.commands import (
 from muster_core.model.states import AppState, QueueState
 from muster_runtime.go_json import go_json
 from muster_si.constants import REQUIRED_NODE_TAG
-from muster_state.follower import RmInfo
+from muster_state.state_folder import RmInfo
 from muster_view.rest import dao, render
 from muster_view.rest.render import Pieces
 

@@ -25,7 +25,7 @@ from muster_core.model.commands import (
 from muster_core.model.states import QueueEvent
 from muster_runtime.go_json import go_json
 from muster_si.constants import FOREIGN, REQUIRED_NODE_TAG
-from muster_state.follower import Pause, RmInfo, RmState
+from muster_state.state_folder import Pause, RmInfo, RmState
 from muster_view.explain import explain
 from unit.view.recorded import Bench, Recorded, client_of
 from waiting import eventually

@@ -23,7 +23,7 @@ from muster_core.model.commands import (
 )
 from muster_gateway.view_client import ViewClient, path_of
 from muster_si.constants import REQUIRED_NODE_TAG
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 from muster_view.explain import explain_node
 from muster_view.explain.explain import pause_of
 from unit.view.recorded import Bench, client_of

@@ -19,8 +19,8 @@ from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_core import invariants
 from muster_si.positions import Stamp
-from muster_state import follower as folding
-from muster_state.follower import Pause, PauseKind, encode_registration, encode_rm
+from muster_state import state_folder as folding
+from muster_state.state_folder import Pause, PauseKind, encode_registration, encode_rm
 from muster_view.following import PartitionFollower
 from muster_view.settings import ViewSettings
 from muster_view.turns import FoldGate

@@ -26,7 +26,7 @@ from muster_core.model.pending_reason import ask_reason
 from muster_core.model.states import AppState
 from muster_runtime.go_json import go_json
 from muster_si.constants import REQUIRED_NODE_TAG
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 from muster_view.explain import explain, explain_queue
 from muster_view.rest import dao, render, usage
 from unit.view import explained

@@ -16,7 +16,7 @@ from muster_core.model.outcome import Event, Fact, Outcome
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_runtime.go_json import go_json
-from muster_state.follower import RmInfo, RmState, StateFolder
+from muster_state.state_folder import RmInfo, RmState, StateFolder
 from muster_view.explain import explain, explain_gang, explain_queue
 from muster_view.rest import render
 from simulation.life import Life

@@ -9,7 +9,7 @@ from builders import Cluster
 from muster_core.model.commands import NodeAction, NodeItem, UpdateNodes
 from muster_core.partition import Partition
 from muster_rest.shapes.measures import HealthDao
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 from muster_view.health import HealthCheck
 
 NAMES = [

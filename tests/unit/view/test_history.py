@@ -6,7 +6,7 @@ import asyncio
 
 from builders import Cluster
 from muster_core.model.commands import AskItem, UpdateAllocations
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 from muster_view.rest.history import SAMPLES_MAX, History
 from unit.view.recorded import Bench, client_of
 

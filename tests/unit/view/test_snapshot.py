@@ -20,7 +20,7 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_proto.muster.v1 import metrics_pb2
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 from muster_state.tally import Tally
 from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import render, snapshot

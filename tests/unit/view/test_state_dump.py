@@ -6,7 +6,7 @@ import json
 
 from builders import Cluster, nodes
 from muster_core.model.commands import NodeAction, UpdateApplications
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 from muster_view.rest import state_dump
 from muster_view.rest.history import History
 from unit.view.recorded import Bench, client_of

@@ -10,7 +10,7 @@ import pytest
 from muster_core.model.commands import UpdateAllocations
 from muster_core.model.outcome import Outcome
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 from muster_view.explain import explain, explain_node, explain_queue
 from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest.snapshot import Lag, Section, Wanted, snapshot

@@ -31,7 +31,7 @@ from muster_core.model.outcome import (
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_state import snapshot
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 from muster_whatif.when.forecast import folded
 from muster_whatif.workloads.recorded import Record, Registered
 

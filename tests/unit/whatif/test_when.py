@@ -21,7 +21,7 @@ from muster_core.model.commands import UpdateNodes as Nodes
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_state import snapshot, state_codec
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 from muster_whatif.errors import NotForecast
 from muster_whatif.scenario import Scenario
 from muster_whatif.when.calibration import calibrate, coverage

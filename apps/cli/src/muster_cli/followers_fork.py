@@ -21,7 +21,7 @@ _BOTH = (
     "muster_bus.pipe.messages",
     "muster_runtime.exposition",
     "muster_runtime.http_server",
-    "muster_state.follower",
+    "muster_state.state_folder",
     "starlette.applications",
 )
 

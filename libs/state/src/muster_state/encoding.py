@@ -19,8 +19,8 @@ from muster_core.model.refusals import Refusals
 from muster_core.model.resources import Shape, saturated
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 
-from muster_state import source_codec as codec
-from muster_state.wire import (
+from muster_state import external_codec as codec
+from muster_state.protobuf_wire import (
     NONE,
     amounts_field,
     bytes_field,
@@ -309,7 +309,7 @@ def _gang(gang: Gang) -> pb.GangObject:
 
 
 # Records of nodes, and of sources' statements about nodes, are written by hand: thousands change in a second
-# (``wire.py``).
+# (``protobuf_wire.py``).
 _NODE_PARTITION, _NODE_ID, _NODE_SUBMISSION, _NODE_CREATED = (
     field(pb.NodeObject, name) for name in ("partition", "node_id", "submission", "created_ns")
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from muster_proto.si.v1 import si_pb2 as si
 
-from muster_state.wire import field, number_tag, tag
+from muster_state.protobuf_wire import field, number_tag, tag
 
 
 def _number(name: str) -> int:

@@ -32,7 +32,7 @@ from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_si.held_tags import held
 
-from muster_state import source_codec as codec
+from muster_state import external_codec as codec
 
 K = TypeVar("K")
 T = TypeVar("T")

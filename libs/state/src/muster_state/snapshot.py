@@ -1,6 +1,6 @@
 """One RM's present state as records, as they would be on ``si.state.v1``.
 
-A :class:`muster_state.follower.StateFolder` makes the same core of them, in another process.
+A :class:`muster_state.state_folder.StateFolder` makes the same core of them, in another process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from muster_core.model.outcome import Primary
 from muster_core.scheduler import SchedulerCore
 
 from muster_state import state_codec
-from muster_state.follower import RmState, encode_registration, encode_rm
+from muster_state.state_folder import RmState, encode_registration, encode_rm
 
 Entry = tuple[bytes, bytes]
 

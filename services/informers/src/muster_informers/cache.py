@@ -44,7 +44,7 @@ from muster_core.external.model import (
     kind_of,
 )
 from muster_runtime.backoff import growing_s
-from muster_state.source_codec import SourceNote, check, encode
+from muster_state.external_codec import SourceNote, check, encode
 
 from muster_informers import metrics
 from muster_informers.store import Key

@@ -47,7 +47,7 @@ from muster_core.external.model import (
 )
 from muster_core.external.validation import plain, shown
 from muster_runtime.secrets import masked_text
-from muster_state.source_codec import change_bytes, check
+from muster_state.external_codec import change_bytes, check
 
 from muster_informers import metrics
 from muster_informers.contract import EventHandler, Options

@@ -40,7 +40,7 @@ from muster_runtime.backoff import growing_s
 from muster_runtime.child_process import BEGIN_AVAILABLE_S, WAIT_MIN_S, ChildProcess, keep_running
 from muster_runtime.message_channel import Channel
 from muster_runtime.watchdog import Usage, until_stuck
-from muster_state.source_codec import SourceNote, encode
+from muster_state.external_codec import SourceNote, encode
 
 from muster_informers import metrics
 from muster_informers.gate import Gate, life_again

@@ -34,7 +34,7 @@ from muster_core.external.validation import plain
 from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
 from muster_runtime.watchdog import Usage
-from muster_state.source_codec import SourceNote, encode
+from muster_state.external_codec import SourceNote, encode
 
 from muster_informers import registry
 from muster_informers.cache import LogCache

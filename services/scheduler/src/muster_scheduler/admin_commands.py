@@ -22,7 +22,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
 from muster_runtime import event_settings, rm_status_text
 from muster_runtime.secrets import masked_text
-from muster_state.follower import PauseKind, RmInfo, RmState
+from muster_state.state_folder import PauseKind, RmInfo, RmState
 
 from muster_scheduler import callback_stream, ending, generation, pauses
 from muster_scheduler.configuration import ConfigJudge, changes, event_warnings, too_large_with

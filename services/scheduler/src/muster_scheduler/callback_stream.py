@@ -10,7 +10,7 @@ from muster_core.model.scopes import SECOND_NS, CallbackPolicy, Scope
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_runtime.secrets import masked_text
-from muster_state.follower import ACCEPT, CALLBACKS_ABSENT_KEY, WAIT, RmInfo, waits_for_callbacks
+from muster_state.state_folder import ACCEPT, CALLBACKS_ABSENT_KEY, WAIT, RmInfo, waits_for_callbacks
 
 # Keys of a registration's extraConfig.
 TIMEOUT_KEY = "muster.callbacks.timeout"

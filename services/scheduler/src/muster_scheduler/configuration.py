@@ -15,7 +15,7 @@ from muster_queue_config import config_codec as compiled
 from muster_queue_config.queue_yaml import Problem, load_queue_config
 from muster_runtime import event_settings
 from muster_runtime.secrets import MASK, is_secret, masked_text
-from muster_state.follower import REGISTRATION_BYTES_MAX, RmInfo, encode_registration
+from muster_state.state_folder import REGISTRATION_BYTES_MAX, RmInfo, encode_registration
 
 from muster_scheduler.users import UserGroups
 

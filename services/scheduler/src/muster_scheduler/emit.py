@@ -51,8 +51,8 @@ from muster_rest.system_health import OwnerState, SchedulerFacts
 from muster_runtime import event_settings
 from muster_si.positions import NO_STAMP, Stamp
 from muster_state import state_codec
-from muster_state.follower import RmInfo, encode_registration, encode_rm
 from muster_state.stamps import Stamps
+from muster_state.state_folder import RmInfo, encode_registration, encode_rm
 from muster_state.tally import Tally
 
 from muster_scheduler import callback_words

@@ -12,7 +12,7 @@ from muster_core.model.steps import Steps
 from muster_core.requests.application_requests import may_end
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_runtime.secrets import masked_text
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 
 # A key of a registration's extraConfig.
 KEY = "muster.applications.end"

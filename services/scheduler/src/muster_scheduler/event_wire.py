@@ -12,7 +12,7 @@ from functools import lru_cache
 from muster_core.model.outcome import Change, Detail, Event, EventType
 from muster_core.model.resources import Shape, saturated
 from muster_proto.si.v1 import si_pb2 as si
-from muster_state.wire import NONE, bytes_field, field, number_field, text_field
+from muster_state.protobuf_wire import NONE, bytes_field, field, number_field, text_field
 
 # Limit of a message to the RM or in an event; YuniKorn cuts at the same length.
 MESSAGE_CHARACTERS_MAX = 1024

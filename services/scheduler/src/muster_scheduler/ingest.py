@@ -26,8 +26,8 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.secrets import masked_text
 from muster_si.constants import NODE_PARTITION
 from muster_si.held_tags import held
-from muster_state import source_codec as codec
-from muster_state.follower import RmInfo
+from muster_state import external_codec as codec
+from muster_state.state_folder import RmInfo
 
 # As many digits as an int64 has.
 _DIGITS_MAX = 19

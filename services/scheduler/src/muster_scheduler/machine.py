@@ -33,7 +33,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
 from muster_runtime import event_settings
 from muster_runtime.secrets import masked_text
-from muster_state.follower import (
+from muster_state.state_folder import (
     RmInfo,
     RmState,
     events_of,

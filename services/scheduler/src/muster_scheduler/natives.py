@@ -51,7 +51,7 @@ from muster_informers.store import Key, key_of
 from muster_runtime.watchdog import Usage, patiently, until_stuck
 from muster_si.constants import FOREIGN
 from muster_si.tags import is_forced
-from muster_state.source_codec import change_of
+from muster_state.external_codec import change_of
 
 from muster_scheduler import ingest
 

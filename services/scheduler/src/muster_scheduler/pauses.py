@@ -21,7 +21,7 @@ from muster_core.external.model import SourceState
 from muster_core.external.reports import ExternalBooks
 from muster_core.model.reason_history import PAST_KEPT, counts
 from muster_informers.gate import Gate
-from muster_state.follower import Pause, PauseKind, RmInfo
+from muster_state.state_folder import Pause, PauseKind, RmInfo
 
 
 def end(info: RmInfo, kind: PauseKind, since_ns: int, now_ns: int, reason: str = "") -> bool:

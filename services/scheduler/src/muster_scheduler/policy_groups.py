@@ -13,7 +13,7 @@ from pathlib import Path
 
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_queue_config.queue_yaml import checksum
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _FILE_BYTES_MAX = 1 << 20  # as for a registration

@@ -19,7 +19,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
 from muster_state import state_codec
-from muster_state.follower import Forgotten, RmInfo, RmState, core_in_steps, encode_forgotten, quotas_of
+from muster_state.state_folder import Forgotten, RmInfo, RmState, core_in_steps, encode_forgotten, quotas_of
 
 from muster_scheduler import callback_stream, configuration, ending, generation, pauses
 from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered

@@ -19,7 +19,7 @@ from muster_core.model.commands import SetQuotas
 from muster_core.model.outcome import Outcome
 from muster_core.model.quotas import QuotaKind, Quotas
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_state.follower import RmState, quotas_of
+from muster_state.state_folder import RmState, quotas_of
 
 from muster_scheduler import metrics, notices
 from muster_scheduler.roster import Roster

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from muster_core.model.outcome import Outcome
-from muster_state.follower import Forgotten, StateFolder
 from muster_state.stamps import Stamps
+from muster_state.state_folder import Forgotten, StateFolder
 
 from muster_scheduler.deadlines import Deadlines
 from muster_scheduler.emit import Emitter

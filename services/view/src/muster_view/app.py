@@ -17,7 +17,7 @@ from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.positions import PositionWaits
 from muster_runtime.service_lifecycle import Life
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 from muster_whatif.when.durations import Learnt
 from starlette.types import ASGIApp
 

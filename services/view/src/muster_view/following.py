@@ -25,7 +25,7 @@ from muster_runtime.backoff import in_step_s
 from muster_runtime.disposal import Disposal
 from muster_si.positions import NO_STAMP, Stamp
 from muster_state import state_codec
-from muster_state.follower import RmState, StateFolder
+from muster_state.state_folder import RmState, StateFolder
 from muster_whatif.when.durations import Learnt, came_of
 
 from muster_view.metrics import metrics

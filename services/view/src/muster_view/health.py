@@ -17,7 +17,7 @@ from muster_core.model.resources import Vector
 from muster_core.partition import Partition
 from muster_rest.shapes.measures import HealthCheckDao, HealthDao
 from muster_runtime.secrets import masked_text
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from muster_core.scheduler import SchedulerCore
 from muster_state import snapshot
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 
 from muster_whatif.play import BEGIN_NS, Life, play
 from muster_whatif.scenario import Scenario

@@ -16,8 +16,8 @@ from muster_core.model.application import Allocation
 from muster_core.model.commands import SetDeciding
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
-from muster_state.follower import RmState, StateFolder
 from muster_state.snapshot import Entry
+from muster_state.state_folder import RmState, StateFolder
 
 from muster_whatif.errors import NotForecast
 from muster_whatif.when.durations import CAME_MAX, Came, Key, Known, Lengths, Ran, came_of

@@ -39,7 +39,7 @@ from muster_rest.shapes.explain import (
 )
 from muster_runtime.go_json import go_json
 from muster_state.encoding import REFUSALS_KEPT
-from muster_state.follower import PauseKind, RmInfo, RmState
+from muster_state.state_folder import PauseKind, RmInfo, RmState
 
 from muster_view.explain import explain_fair, explain_gang, explain_history, explain_now, explain_preemption
 from muster_view.explain.explain_now import Present

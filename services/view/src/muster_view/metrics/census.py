@@ -22,7 +22,7 @@ from muster_core.model.steps import finish
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 
 USAGE_BUCKETS = 10
 ROOT = "root"
@@ -115,7 +115,7 @@ _NOWHERE = PartitionCensus()
 
 
 class Census:
-    """All RMs of one folded state. Implements :class:`muster_state.follower.Witness`.
+    """All RMs of one folded state. Implements :class:`muster_state.state_folder.Witness`.
 
     :param counts: by RM; they outlive this census.
     :param ended: gets each core that was dropped, after its end is counted.

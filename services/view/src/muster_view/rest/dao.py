@@ -43,7 +43,7 @@ from muster_rest.shapes.state import (
 )
 from muster_runtime.secrets import masked
 from muster_si.constants import ALLOC_TYPE_STATIC, FOREIGN, HOST_NAME, NODE_PARTITION, RACK_NAME
-from muster_state.follower import RmInfo
+from muster_state.state_folder import RmInfo
 
 from muster_view.rest import go, ids
 

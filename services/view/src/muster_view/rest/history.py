@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from muster_core.model.states import AppState
 from muster_rest.shapes.measures import ApplicationsSampleDao, ContainersSampleDao
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 
 from muster_view.rest.dao import total_containers
 

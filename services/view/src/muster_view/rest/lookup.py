@@ -12,7 +12,7 @@ from muster_core.config.queue_config import without_rm
 from muster_core.model.queue import Queue
 from muster_core.partition import Partition
 from muster_runtime import default_rm, rm_status_text
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 
 from muster_view.errors import RequestRefused
 from muster_view.rest import resource_managers

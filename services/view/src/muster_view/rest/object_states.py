@@ -19,7 +19,7 @@ from muster_rest.shapes.explain import PreemptedDao
 from muster_rest.shapes.objects import ObjectStateDao, WantedObject
 from muster_runtime.go_json import go_json, go_text
 from muster_state import state_codec
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 
 from muster_view.errors import RequestRefused
 from muster_view.explain import explain_preemption

@@ -6,7 +6,7 @@ from muster_core.model.quotas import QuotaKind
 from muster_rest.shapes.managers import ConfigurationDao, CountsDao, QuotaDao, ResourceManagerDao
 from muster_runtime import rm_status_text
 from muster_runtime.secrets import masked, masked_text, masked_yaml
-from muster_state.follower import RmInfo, RmState
+from muster_state.state_folder import RmInfo, RmState
 
 from muster_view.rest import dao
 

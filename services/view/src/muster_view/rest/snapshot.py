@@ -25,7 +25,7 @@ from muster_core.partition import Partition
 from muster_rest.shapes.figures import NodeDao, ProcessDao, QueueDao, RecentDao, RuntimeDao, SchedulerDao, TallyDao
 from muster_runtime.go_json import go_json
 from muster_runtime.process_stats import process_figures
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 from muster_state.tally import TALLIED, Tally
 
 from muster_view.explain import explain

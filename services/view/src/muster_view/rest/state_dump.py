@@ -13,7 +13,7 @@ from typing import Any
 from muster_core.partition import Partition
 from muster_rest.shapes.events import EventStreamDao
 from muster_runtime.go_json import go_json
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 
 from muster_view.rest import dao, inside, placement_rules, render
 from muster_view.rest.history import History

@@ -6,8 +6,8 @@ from muster_bus.clock import Clock, recorded_ns
 from muster_core.model.application import Application
 from muster_core.partition import Partition
 from muster_state import snapshot
-from muster_state.follower import RmState
 from muster_state.snapshot import Entry
+from muster_state.state_folder import RmState
 from muster_whatif.errors import ForecastBusy
 from muster_whatif.when.forecaster import AskName, Forecaster, Present, Told
 

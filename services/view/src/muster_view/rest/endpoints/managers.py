@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from muster_bus.clock import Clock, recorded_ns
 from muster_queue_config.sandboxed_parser import Judge
 from muster_runtime.go_json import go_json
-from muster_state.follower import RmState
+from muster_state.state_folder import RmState
 
 from muster_view.rest import configured, render, resource_managers
 from muster_view.rest.call import HEADERS, Answer, Call

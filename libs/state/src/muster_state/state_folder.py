@@ -34,7 +34,7 @@ from muster_runtime import event_settings
 from muster_si.positions import NO_STAMP, Stamp
 
 from muster_state import fold, state_codec, tally
-from muster_state.sent import SentMessages, TakenOf
+from muster_state.message_dedup import SentMessages, TakenOf
 from muster_state.stamps import Stamps
 from muster_state.tally import Tally
 

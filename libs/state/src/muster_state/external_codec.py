@@ -37,7 +37,7 @@ from muster_core.external.validation import (
 )
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 
-from muster_state.wire import (
+from muster_state.protobuf_wire import (
     NONE,
     amounts_field,
     bytes_field,

@@ -23,12 +23,12 @@ from itertools import groupby
 from pathlib import Path
 from statistics import mean, median
 
-from muster_whatif.figures import percentile
+from muster_whatif.forecast.calibration import LEVELS, Case, calibrate, coverage
+from muster_whatif.forecast.forecast import RUNS
 from muster_whatif.scenario import Scenario
-from muster_whatif.sources import Source
-from muster_whatif.when.calibration import LEVELS, Case, calibrate, coverage
-from muster_whatif.when.forecast import RUNS
+from muster_whatif.stats import percentile
 from muster_whatif.workload import Workload
+from muster_whatif.workload_source import Source
 
 SPEED, PART, SAMPLES, TICK_S = 300.0, 0.005, 16, 10.0
 # Parts of the time in which 98 % of the tasks arrive.

@@ -7,9 +7,9 @@ import json
 import resource
 import time
 
-from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
-from muster_whatif.sources import Source
+from muster_whatif.simulation import play
+from muster_whatif.workload_source import Source
 
 CASES = (
     ("openb, each moment for itself", "examples/openb", 1.0, 0.0),

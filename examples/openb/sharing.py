@@ -23,11 +23,11 @@ import drawing
 from muster_replay.trace import GPU
 from muster_si.constants import CPU
 from muster_whatif.comparison import duration
-from muster_whatif.figures import Figures, percentile
 from muster_whatif.matrix import Point, run
 from muster_whatif.scenario import Scenario
-from muster_whatif.sources import Source
+from muster_whatif.stats import Figures, percentile
 from muster_whatif.workload import Task
+from muster_whatif.workload_source import Source
 
 HERE = Path(__file__).parent
 SPEED, PART, USERS, TICK_S = 1_500.0, 0.08, 20, 60.0

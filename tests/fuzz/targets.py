@@ -63,10 +63,10 @@ from muster_scheduler import ingest
 from muster_scheduler.dead_letters import without_secrets
 from muster_state.state_folder import StateFolder
 from muster_whatif.errors import WorkloadWrong
-from muster_whatif.figures import figures
-from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
-from muster_whatif.sources import Source
+from muster_whatif.simulation import play
+from muster_whatif.stats import figures
+from muster_whatif.workload_source import Source
 from unit.scheduler_service.rig import CONFIG, Rig, envelope, registration
 
 from fuzz import wire_messages

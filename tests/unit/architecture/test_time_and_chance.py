@@ -105,7 +105,7 @@ EXEMPT: Mapping[str, Exempt] = {
     "libs/queue-config/src/muster_queue_config/parser_main.py": _exempt(
         "a child: its processor time is limited, and a thread watches its memory", "resource.getrusage", "time.sleep"
     ),
-    "libs/whatif/src/muster_whatif/when/child.py": _exempt(
+    "libs/whatif/src/muster_whatif/forecast/forecast_main.py": _exempt(
         "a child: its processor time is limited", "resource.getrusage", "time.process_time"
     ),
     # The operating system's figures, which decide nothing.

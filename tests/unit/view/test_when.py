@@ -9,8 +9,8 @@ import httpx
 import pytest
 from muster_core.model.commands import AskItem, Termination, UpdateAllocations, UpdateApplications
 from muster_view import ViewService
-from muster_whatif.when.forecaster import Forecaster, Present
-from muster_whatif.when.settings import ForecastSettings
+from muster_whatif.forecast.forecaster import Forecaster, Present
+from muster_whatif.forecast.settings import ForecastSettings
 from unit.view.recorded import Bench, Recorded, client_of
 from waiting import eventually
 

@@ -32,8 +32,8 @@ from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_state import snapshot
 from muster_state.state_folder import RmInfo, RmState
-from muster_whatif.when.forecast import folded
-from muster_whatif.workloads.recorded import Record, Registered
+from muster_whatif.forecast.forecast import folded
+from muster_whatif.workloads.request_log import Record, Registered
 
 SECOND_NS = 1_000_000_000
 BEGIN_NS = 1_000_000_000 * SECOND_NS

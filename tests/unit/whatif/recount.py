@@ -1,10 +1,10 @@
-"""The figures of a play, counted naively: from the lives alone, with nothing of muster_whatif.figures."""
+"""The figures of a play, counted naively: from the lives alone, with nothing of muster_whatif.stats."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster_whatif.play import Life, Played
+from muster_whatif.simulation import Life, Played
 
 
 def wait_reached_by(lives: Iterable[Life], percent: float) -> float | None:

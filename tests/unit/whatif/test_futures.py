@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from muster_whatif.errors import NotForecast, ScenarioWrong
-from muster_whatif.when.futures import MOMENTS, Futures, compare
+from muster_whatif.forecast.config_comparison import MOMENTS, Futures, compare
 from unit.whatif.test_when import CONFIG, World
 
 SMALLER = CONFIG.replace("{name: b}", "{name: b, resources: {max: {vcore: 2}}}")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 from muster_core.allocation.preemptors import Rights
-from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
-from muster_whatif.sources import Source
+from muster_whatif.simulation import play
 from muster_whatif.workload import Workload
+from muster_whatif.workload_source import Source
 
 GUARANTEED = """
 partitions:

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 from muster_whatif.errors import ScenarioWrong
-from muster_whatif.figures import figures
-from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
+from muster_whatif.simulation import play
+from muster_whatif.stats import figures
 from muster_whatif.workload import Machine, Task, Workload
-from muster_whatif.workloads.generated import Generator, generate
+from muster_whatif.workloads.generator import Generator, generate
 from unit.whatif.recount import over_nodes, used_at, wait_reached_by
 
 TWO_QUEUES = """

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
-from muster_whatif.workloads import recorded
+from muster_whatif.simulation import play
+from muster_whatif.workloads import request_log
 from unit.whatif.lives import CONFIG, Life
 
 LIVES = int(os.environ.get("LIVES", "25"))
@@ -21,7 +21,7 @@ KNOWN_HARD = (33,)
 
 def differences(life: Life) -> list[str]:
     """Return the tasks whose last start differs from what happened, in time or in node."""
-    happened = recorded.read(life.run())
+    happened = request_log.read(life.run())
     played = play(happened.workload, Scenario("as it was", CONFIG))
     found = []
     for name, of in played.lives.items():

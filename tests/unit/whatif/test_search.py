@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from muster_cli import simulate
+from muster_whatif.capacity_search import Goal, search
 from muster_whatif.errors import ScenarioWrong
-from muster_whatif.figures import figures
 from muster_whatif.matrix import Point, run
-from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
-from muster_whatif.search import Goal, search
-from muster_whatif.sources import Source
+from muster_whatif.simulation import play
+from muster_whatif.stats import figures
+from muster_whatif.workload_source import Source
 
 LOADED = "generate:tasks=150,nodes=3,cores=8,load=1.6"
 

@@ -13,11 +13,11 @@ from muster_cli import simulate as simulating
 from muster_cli.errors import UsageError
 from muster_whatif import matrix
 from muster_whatif.comparison import Cell, duration, shown
-from muster_whatif.figures import jain, percentile
 from muster_whatif.matrix import Point, run
-from muster_whatif.play import Life, play
 from muster_whatif.scenario import Scenario
-from muster_whatif.sources import Source
+from muster_whatif.simulation import Life, play
+from muster_whatif.stats import jain, percentile
+from muster_whatif.workload_source import Source
 from unit.whatif.recount import wait_reached_by
 
 SMALL = "generate:tasks=60,nodes=2,cores=8,load=1.5"

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from muster_cli.main import run
 from muster_whatif.errors import WorkloadWrong
-from muster_whatif.figures import figures
-from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
-from muster_whatif.sources import Source
+from muster_whatif.simulation import play
+from muster_whatif.stats import figures
+from muster_whatif.workload_source import Source
 
 ONE_BY_ONE = "the tasks of a job start one by one"
 

@@ -23,11 +23,11 @@ from muster_queue_config.queue_yaml import load_queue_config
 from muster_state import snapshot, state_codec
 from muster_state.state_folder import RmInfo, RmState
 from muster_whatif.errors import NotForecast
+from muster_whatif.forecast.calibration import calibrate, coverage
+from muster_whatif.forecast.forecast import Forecast, folded, forecast
+from muster_whatif.forecast.run_time_model import ENOUGH, KEPT_OF_KEY, Came, Curve, Key, Known, Learnt, Lengths, Ran
 from muster_whatif.scenario import Scenario
-from muster_whatif.when.calibration import calibrate, coverage
-from muster_whatif.when.durations import ENOUGH, KEPT_OF_KEY, Came, Curve, Key, Known, Learnt, Lengths, Ran
-from muster_whatif.when.forecast import Forecast, folded, forecast
-from muster_whatif.workloads.generated import Generator, generate
+from muster_whatif.workloads.generator import Generator, generate
 
 SECOND_NS = 1_000_000_000
 BEGIN_NS = 1_000_000_000 * SECOND_NS

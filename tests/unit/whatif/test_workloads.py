@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from muster_whatif.errors import WorkloadWrong
-from muster_whatif.sources import ROUND_S, Source, user_of
 from muster_whatif.workload import total
-from muster_whatif.workloads.generated import Generator, generate
+from muster_whatif.workload_source import ROUND_S, Source, user_of
+from muster_whatif.workloads.generator import Generator, generate
 
 ROOT = Path(__file__).parents[3]
 # Our own lines in the archive's format: number, submit, wait, run, processors, CPU, memory, asked processors, asked

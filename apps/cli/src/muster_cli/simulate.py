@@ -9,16 +9,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 from muster_runtime.terminal import Screen, say, standard_error, write_json
+from muster_whatif.capacity_search import MACHINES_MAX, Goal
+from muster_whatif.capacity_search import search as find
 from muster_whatif.comparison import Row, brief, duration, rows, shown
 from muster_whatif.errors import WhatIfError
-from muster_whatif.figures import Figures
 from muster_whatif.html_report import page
 from muster_whatif.matrix import Point, run
 from muster_whatif.scenario import Scenario
-from muster_whatif.search import MACHINES_MAX, Goal
-from muster_whatif.search import search as find
-from muster_whatif.sources import Source
+from muster_whatif.stats import Figures
 from muster_whatif.workload import Workload
+from muster_whatif.workload_source import Source
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 

@@ -62,7 +62,7 @@ def simulate(
     :param json: also write the figures there, as JSON; "-": to standard output, instead of the table.
     :param html: also write a report there, one HTML file.
     """
-    from muster_whatif.sources import Source
+    from muster_whatif.workload_source import Source
 
     from muster_cli import simulate as simulating
 

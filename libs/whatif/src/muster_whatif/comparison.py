@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from muster_whatif.figures import Figures, Waits
+from muster_whatif.stats import Figures, Waits
 
 _WAIT_95 = "wait, 95 %"
 _WAITS = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from muster_whatif.comparison import Row, duration, shown
-from muster_whatif.figures import PIECES, Figures
+from muster_whatif.stats import PIECES, Figures
 
 # Told apart also without colour: each line has its own dashes.
 _LINES = (("#1f6feb", ""), ("#d1572c", "6 3"), ("#2b8a3e", "2 2"), ("#8a2be2", "8 3 2 3"), ("#b8860b", "1 3"))

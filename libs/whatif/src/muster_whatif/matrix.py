@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from muster_whatif.figures import Figures, figures
-from muster_whatif.play import play
 from muster_whatif.scenario import Scenario
-from muster_whatif.sources import Source
+from muster_whatif.simulation import play
+from muster_whatif.stats import Figures, figures
+from muster_whatif.workload_source import Source
 
 _PROGRESS_S = 0.2
 _FORMAT = "3"  # of what is kept, and of what a trace is read as

@@ -18,7 +18,7 @@ from muster_runtime.http_server import HttpServer
 from muster_runtime.positions import PositionWaits
 from muster_runtime.service_lifecycle import Life
 from muster_state.state_folder import RmState
-from muster_whatif.when.durations import Learnt
+from muster_whatif.forecast.run_time_model import Learnt
 from starlette.types import ASGIApp
 
 from muster_view.following import PartitionFollower

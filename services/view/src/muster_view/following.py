@@ -26,7 +26,7 @@ from muster_runtime.disposal import Disposal
 from muster_si.positions import NO_STAMP, Stamp
 from muster_state import state_codec
 from muster_state.state_folder import RmState, StateFolder
-from muster_whatif.when.durations import Learnt, came_of
+from muster_whatif.forecast.run_time_model import Learnt, came_of
 
 from muster_view.metrics import metrics
 from muster_view.metrics.census import Census, Counts

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.addresses import OptionalListenAddress
 from muster_runtime.positions import PositionSettings
-from muster_whatif.when.settings import ForecastSettings
+from muster_whatif.forecast.settings import ForecastSettings
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster_whatif import sources
-from muster_whatif.workloads import saved
+from muster_whatif import workload_source
+from muster_whatif.workloads import workload_file
 
 from muster_cli import simulate
 from muster_cli.config_check import refuse_if_wrong
@@ -32,18 +32,18 @@ def what_if(
     """Plays the history. Prints the comparison. Raises CommandError."""
     if as_it_was is None and not configs:
         raise UsageError("--as-it-was or --config: expected at least one queue configuration to play")
-    if save is not None and not save.name.endswith(sources.SAVED):
-        raise UsageError(f"--save {save}: expected a name that ends with {sources.SAVED}")
+    if save is not None and not save.name.endswith(workload_source.SAVED):
+        raise UsageError(f"--save {save}: expected a name that ends with {workload_source.SAVED}")
     files = [*([as_it_was] if as_it_was is not None else []), *configs]
     for file in files:
         refuse_if_wrong(file)
     with opened(source, rm) as history:
         recorded = read(history)
     with tempfile.TemporaryDirectory() as folder:
-        file = save or Path(folder) / f"history{sources.SAVED}"
-        saved.write(recorded.workload, file)
+        file = save or Path(folder) / f"history{workload_source.SAVED}"
+        workload_file.write(recorded.workload, file)
         return simulate.simulate(
-            sources.Source(str(file)),
+            workload_source.Source(str(file)),
             files,
             changes,
             seeds=1,

@@ -1,11 +1,11 @@
-"""Shows two futures (muster_whatif.when.futures) as an answer with its sentence."""
+"""Shows two futures (muster_whatif.forecast.config_comparison) as an answer with its sentence."""
 
 from __future__ import annotations
 
 from muster_core.model.text_format import count
 from muster_rest.shapes.explain import FutureQueueDao, FuturesDao, OutlookDao, RiseDao
-from muster_whatif.when.forecaster import ToldFutures
-from muster_whatif.when.messages import Compared
+from muster_whatif.forecast.forecaster import ToldFutures
+from muster_whatif.forecast.messages import Compared
 
 
 def making(partition: str, now_ns: int) -> FuturesDao:

@@ -1,4 +1,4 @@
-"""When will an ask run, and when those of an application? Shows a forecast (muster_whatif.when) with its sentences."""
+"""When will an ask run, and when those of an application? Shows a forecast (muster_whatif.forecast) with its sentences."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 from muster_core.model.application import Application, Ask
 from muster_core.model.text_format import count, lasted
 from muster_rest.shapes.explain import RowWhenDao, WhenDao
-from muster_whatif.when.forecast import HORIZON_S
-from muster_whatif.when.forecaster import Told
-from muster_whatif.when.messages import OfAsk
+from muster_whatif.forecast.forecast import HORIZON_S
+from muster_whatif.forecast.forecaster import Told
+from muster_whatif.forecast.messages import OfAsk
 
 _NS_PER_S = 1_000_000_000
 _DAY_S = 86_400

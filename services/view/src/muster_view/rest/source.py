@@ -10,7 +10,7 @@ from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
 from muster_rest.system_health import ServiceFacts
 from muster_state.state_folder import RmState
-from muster_whatif.when.durations import Learnt
+from muster_whatif.forecast.run_time_model import Learnt
 
 from muster_view.metrics import core_metrics
 from muster_view.metrics.recent import RecentAllocations

@@ -9,7 +9,7 @@ from muster_state import snapshot
 from muster_state.snapshot import Entry
 from muster_state.state_folder import RmState
 from muster_whatif.errors import ForecastBusy
-from muster_whatif.when.forecaster import AskName, Forecaster, Present, Told
+from muster_whatif.forecast.forecaster import AskName, Forecaster, Present, Told
 
 from muster_view.errors import RequestRefused
 from muster_view.explain import (

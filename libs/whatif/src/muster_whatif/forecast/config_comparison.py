@@ -19,10 +19,10 @@ from muster_queue_config.queue_yaml import load_queue_config
 from muster_state.snapshot import Entry
 
 from muster_whatif.errors import NotForecast, ScenarioWrong
-from muster_whatif.figures import percentile
-from muster_whatif.when.durations import Came, Key, Known, Lengths
-from muster_whatif.when.forecast import HORIZON_S, drawing, folded, past_asks, running_of, to_come
-from muster_whatif.when.forward import AskName, Forward, pending
+from muster_whatif.forecast.forecast import HORIZON_S, drawing, folded, past_asks, running_of, to_come
+from muster_whatif.forecast.forward_simulation import AskName, Forward, pending
+from muster_whatif.forecast.run_time_model import Came, Key, Known, Lengths
+from muster_whatif.stats import percentile
 from muster_whatif.workload import NS_PER_S
 
 RUNS = 9  # pairs of runs, if the processor time is enough
@@ -84,7 +84,7 @@ def compare(
 
     :param config: the other queue configuration (YAML).
     :param cpu_s: processor time; with less than the runs need, fewer runs. The other parameters are those of
-        :func:`muster_whatif.when.forecast.forecast`.
+        :func:`muster_whatif.forecast.forecast.forecast`.
 
     Raises ScenarioWrong with the configuration's errors, one in a line; NotForecast if the time is not enough for one
     pair of runs. Raises CodecError.

@@ -25,7 +25,7 @@ from muster_core.model.outcome import NewAllocation, Outcome, ReleasedAllocation
 from muster_core.scheduler import SchedulerCore
 from muster_si.constants import CREATION_TIME
 
-from muster_whatif.when.durations import Came, Key
+from muster_whatif.forecast.run_time_model import Came, Key
 from muster_whatif.workload import NS_PER_S
 
 _BUDGET = 10_000  # allocations in one cycle

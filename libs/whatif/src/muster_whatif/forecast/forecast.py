@@ -20,8 +20,8 @@ from muster_state.snapshot import Entry
 from muster_state.state_folder import RmState, StateFolder
 
 from muster_whatif.errors import NotForecast
-from muster_whatif.when.durations import CAME_MAX, Came, Key, Known, Lengths, Ran, came_of
-from muster_whatif.when.forward import AskName, Draw, Forward, key_of, pending
+from muster_whatif.forecast.forward_simulation import AskName, Draw, Forward, key_of, pending
+from muster_whatif.forecast.run_time_model import CAME_MAX, Came, Key, Known, Lengths, Ran, came_of
 from muster_whatif.workload import NS_PER_S
 
 # Numbers of runs of which the k-th earliest and latest hold 80 %; the most that the time allows are used.

@@ -9,10 +9,10 @@ from muster_core.scheduler import SchedulerCore
 from muster_state import snapshot
 from muster_state.state_folder import RmInfo, RmState
 
-from muster_whatif.play import BEGIN_NS, Life, play
+from muster_whatif.forecast.forecast import RUNS, Forecast, forecast
+from muster_whatif.forecast.run_time_model import Came, Key, Learnt
 from muster_whatif.scenario import Scenario
-from muster_whatif.when.durations import Came, Key, Learnt
-from muster_whatif.when.forecast import RUNS, Forecast, forecast
+from muster_whatif.simulation import BEGIN_NS, Life, play
 from muster_whatif.workload import NS_PER_S, Task, Workload
 
 

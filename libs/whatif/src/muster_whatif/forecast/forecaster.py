@@ -14,14 +14,14 @@ from muster_runtime.elapsed import elapsed_s
 from muster_state.snapshot import Entry
 
 from muster_whatif.errors import ForecastBusy
-from muster_whatif.when import messages
-from muster_whatif.when.durations import Learnt
-from muster_whatif.when.messages import Compared, Failed, LearntLengths, Made, OfAsk, Situation
-from muster_whatif.when.settings import ForecastSettings
+from muster_whatif.forecast import messages
+from muster_whatif.forecast.messages import Compared, Failed, LearntLengths, Made, OfAsk, Situation
+from muster_whatif.forecast.run_time_model import Learnt
+from muster_whatif.forecast.settings import ForecastSettings
 
 log = structlog.get_logger(__name__)
 
-_CHILD = "muster_whatif.when.child"
+_CHILD = "muster_whatif.forecast.forecast_main"
 # Chance (``muster_runtime.watchdog``) of a child, in units of the processor time for a forecast, and beyond: it loads
 # its modules first. The kernel ends it at twice that time. It has the lowest priority, so it may take long.
 _CHANCE, _BEYOND_S = 2.0, 15.0

@@ -12,10 +12,10 @@ from muster_runtime.child_main import become_child, run_child
 from muster_runtime.message_channel import Channel
 
 from muster_whatif.errors import ScenarioWrong, WhatIfError
-from muster_whatif.when.durations import Came, Key, Known, Ran
-from muster_whatif.when.forecast import forecast
-from muster_whatif.when.futures import compare
-from muster_whatif.when.messages import Compared, Failed, Made, OfAsk, OfPartition, OfQueue, Situation, ToChild
+from muster_whatif.forecast.config_comparison import compare
+from muster_whatif.forecast.forecast import forecast
+from muster_whatif.forecast.messages import Compared, Failed, Made, OfAsk, OfPartition, OfQueue, Situation, ToChild
+from muster_whatif.forecast.run_time_model import Came, Key, Known, Ran
 
 _NICE = 19
 # The forecast keeps its time itself; the kernel's limit catches what does not return.

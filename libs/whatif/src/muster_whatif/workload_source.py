@@ -11,7 +11,7 @@ from pathlib import Path
 
 from muster_whatif.errors import WorkloadWrong
 from muster_whatif.workload import Workload
-from muster_whatif.workloads import generated, openb, saved, swf
+from muster_whatif.workloads import generator, openb, swf, workload_file
 
 # What people declare: a round time that is long enough. Seconds.
 ROUND_S = (
@@ -89,20 +89,20 @@ class Source:
             facts.append(f"{len(machines):,} of the machines, taken evenly")
         return replace(workload, machines=machines, tasks=tasks, facts=facts)
 
-    def _generator(self) -> generated.Generator:
-        what = generated.Generator.parse(self.text.removeprefix(GENERATE))
+    def _generator(self) -> generator.Generator:
+        what = generator.Generator.parse(self.text.removeprefix(GENERATE))
         return what if self.seed is None else replace(what, seed=self.seed)
 
     def _read(self) -> Workload:
         if self.is_generated:
-            return generated.generate(self._generator())
+            return generator.generate(self._generator())
         path = Path(self.text)
         if path.is_dir():
             return openb.read(path)
         if ".swf" in (suffix.lower() for suffix in path.suffixes):
             return swf.read(path)
         if path.name.endswith(SAVED):
-            return saved.read(path)
+            return workload_file.read(path)
         raise WorkloadWrong(
             f"{self.text}: expected a folder with nodes.csv.gz and pods.csv.gz, a file .swf, .swf.gz or "
             f"{SAVED}, or {GENERATE}…"

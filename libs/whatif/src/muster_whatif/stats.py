@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from muster_whatif.play import Life, Played, steps
+from muster_whatif.simulation import Life, Played, steps
 
 _PERCENTILES = (50, 95)
 PIECES = 200

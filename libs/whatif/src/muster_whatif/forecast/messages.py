@@ -1,4 +1,4 @@
-"""Messages between a service and the process that makes one forecast (``forecaster.py``, ``child.py``).
+"""Messages between a service and the process that makes one forecast (``forecaster.py``, ``forecast_main.py``).
 
 parent   Situation                   once
 child    Made | Compared | Failed    once; then the child ends

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from muster_whatif.errors import ScenarioWrong
-from muster_whatif.figures import Figures, Waits
 from muster_whatif.matrix import Point
+from muster_whatif.stats import Figures, Waits
 
 _GOAL = re.compile(
     r"(p50|p95|max) wait(?: of (queue |user |priority )?(\S+))? < ([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|d)"

@@ -1,10 +1,10 @@
-"""Tags as objects hold them (muster_si.held_tags): in the scheduler, and in its followers."""
+"""Tags as objects hold them (muster_si.tag_interning): in the scheduler, and in its followers."""
 
 from __future__ import annotations
 
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler import ingest
-from muster_si.held_tags import held
+from muster_si.tag_interning import held
 
 
 def decoded(**tags: str) -> dict[str, str]:

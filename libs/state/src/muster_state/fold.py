@@ -30,7 +30,7 @@ from muster_core.model.states import APP_TERMINAL, AppState, GangPhase, QueueSta
 from muster_core.model.task_group import TaskGroup
 from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import state_pb2 as pb
-from muster_si.held_tags import held
+from muster_si.tag_interning import held
 
 from muster_state import external_codec as codec
 

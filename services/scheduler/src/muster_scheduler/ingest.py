@@ -25,7 +25,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.secrets import masked_text
 from muster_si.constants import NODE_PARTITION
-from muster_si.held_tags import held
+from muster_si.tag_interning import held
 from muster_state import external_codec as codec
 from muster_state.state_folder import RmInfo
 

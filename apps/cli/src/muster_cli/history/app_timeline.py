@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from muster_si.messages import REPORTED, REQUEST_CHANGED
+from muster_si.event_texts import REPORTED, REQUEST_CHANGED
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.history import views

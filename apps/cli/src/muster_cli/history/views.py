@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from muster_si.messages import REPORTED, REQUEST_CHANGED
+from muster_si.event_texts import REPORTED, REQUEST_CHANGED
 
 # How an allocation ended, by the detail of its event.
 ENDED: Mapping[str, str] = MappingProxyType(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster_si.messages import REPORTED, REQUEST_CHANGED
+from muster_si.event_texts import REPORTED, REQUEST_CHANGED
 
 from muster_core.allocation.backfill import in_force
 from muster_core.model.outcome import Change, Detail, EventType, NewAllocation, Outcome, ReleasedAllocation, event_of

@@ -45,7 +45,7 @@ from muster_bus.log_factory import make_log  # noqa: E402
 from muster_bus.settings import LogSettings  # noqa: E402
 from muster_bus.topics import Topics  # noqa: E402
 from muster_cli import gc_tuning  # noqa: E402
-from muster_event_publisher.app import PublisherService  # noqa: E402
+from muster_event_publisher.service import PublisherService  # noqa: E402
 from muster_event_publisher.settings import PublisherSettings  # noqa: E402
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb  # noqa: E402
 from muster_proto.si.v1 import si_pb2 as si  # noqa: E402

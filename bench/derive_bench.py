@@ -34,9 +34,9 @@ from muster_bus.log import Log, Record  # noqa: E402
 from muster_bus.log_factory import make_log  # noqa: E402
 from muster_bus.settings import LogSettings  # noqa: E402
 from muster_bus.topics import EVENT_KINDS, Topics  # noqa: E402
-from muster_event_publisher.derive.batches import PartitionDeriver  # noqa: E402
-from muster_event_publisher.derive.plain import PlainDerive  # noqa: E402
+from muster_event_publisher.derive.partition_deriver import PartitionDeriver  # noqa: E402
 from muster_event_publisher.derive.settings import DeriveSettings  # noqa: E402
+from muster_event_publisher.derive.transactional_driver import PlainDerive  # noqa: E402
 from muster_proto.si.v1.si_pb2 import EventRecord as E  # noqa: E402
 from muster_replay.local_process import LocalProcess, free_ports, muster_command  # noqa: E402
 from rich.console import Console  # noqa: E402

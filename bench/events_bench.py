@@ -56,11 +56,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from chaos.harness import embedded  # noqa: E402
 from muster_bus.clock import SystemClock  # noqa: E402
 from muster_bus.topics import Topics  # noqa: E402
+from muster_event_publisher.event_source import EventSource  # noqa: E402
 from muster_event_publisher.rest import EventsRest  # noqa: E402
+from muster_event_publisher.rest_streams import EventStreams, StreamLimits  # noqa: E402
 from muster_event_publisher.ring import EventRing, Rings  # noqa: E402
 from muster_event_publisher.settings import PublisherSettings  # noqa: E402
-from muster_event_publisher.source import EventSource  # noqa: E402
-from muster_event_publisher.streams import EventStreams, StreamLimits  # noqa: E402
 from muster_rest import publisher_routes as routes  # noqa: E402
 from muster_rest.system_health import ServiceFacts  # noqa: E402
 from rich.console import Console  # noqa: E402

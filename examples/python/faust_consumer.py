@@ -16,7 +16,7 @@ from pathlib import Path
 import faust
 from aiokafka.admin import AIOKafkaAdminClient
 from mode import CrashingSupervisor
-from muster_event_publisher.derive.steady import SteadyTable, SteadyTransport  # or a copy: it needs Faust alone
+from muster_event_publisher.derive.faust_patches import SteadyTable, SteadyTransport  # or a copy: it needs Faust alone
 from muster_proto.si.v1.si_pb2 import EventRecord  # or stubs of your own, from proto/si/v1/si.proto
 
 BATCH_EVENTS = 500

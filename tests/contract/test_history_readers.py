@@ -14,13 +14,13 @@ from contract.test_sinks import s3_endpoint, s3_location  # noqa: F401
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
 from muster_event_publisher.errors import SinkError
-from muster_event_publisher.events import EventBatch, batch_of
+from muster_event_publisher.event_json import event_json
+from muster_event_publisher.event_runs import EventBatch, batch_of
+from muster_event_publisher.history.file_stores import place_of
 from muster_event_publisher.history.parquet_reader import ParquetReader
-from muster_event_publisher.history.places import place_of
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.history.registry import readers_of, sinks_of
 from muster_event_publisher.history.sink import Sink
-from muster_event_publisher.render import event_json
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, event, record
 

@@ -20,7 +20,7 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.log import OutRecord
 from muster_bus.topics import HEADER_EVENT_ID
-from muster_event_publisher import render
+from muster_event_publisher import event_json
 from muster_proto.si.v1 import si_pb2 as si
 from muster_view import ViewService
 from muster_view.settings import ViewSettings
@@ -148,14 +148,14 @@ async def test_every_answer_of_a_story(story: str) -> None:
     async for reader in played(stage, _EVERY_OF_COMPANY if STORIES_HERE[story] is company else _EVERY):
         await reader.everything()
     # (What the event publisher makes of the events is a pure function of each.)
-    events = [render.event_json(each) for each in stage.event_records]
-    batch = shapes.valid(render.batch_json("i", 0, len(events) - 1, events), shapes.EventBatch)
+    events = [event_json.event_json(each) for each in stage.event_records]
+    batch = shapes.valid(event_json.batch_json("i", 0, len(events) - 1, events), shapes.EventBatch)
     assert len(batch.records) == len(events) > 0
     told.add(story)
 
 
 def test_a_batch_without_events_says_null() -> None:
-    assert shapes.valid(render.batch_json("", 0, 0, None), shapes.EventBatch).records is None
+    assert shapes.valid(event_json.batch_json("", 0, 0, None), shapes.EventBatch).records is None
 
 
 # What may be taken away from an answer without being missed: what no other part of it repeats, or follows from.

@@ -23,11 +23,11 @@ from moto.server import ThreadedMotoServer
 from muster_bus.clock import SystemClock
 from muster_bus.log import Record
 from muster_event_publisher.errors import SinkError, SinkRefused, SinkUnavailable, SinkUnfit
-from muster_event_publisher.events import EventBatch, batch_of
+from muster_event_publisher.event_runs import EventBatch, batch_of
+from muster_event_publisher.history.file_stores import LocalPlace, place_of
 from muster_event_publisher.history.files import FileSink, Form
 from muster_event_publisher.history.jsonl import JsonlForm
 from muster_event_publisher.history.parquet import ParquetForm
-from muster_event_publisher.history.places import LocalPlace, place_of
 from muster_event_publisher.history.postgres import PostgresSink
 from muster_event_publisher.history.postgres_reader import PostgresReader
 from muster_event_publisher.history.registry import SinkContext

@@ -25,13 +25,13 @@ from muster_bus.topics import parse_state_key
 from muster_cli.settings import load
 from muster_cli.settings_loader import SettingsError
 from muster_core.external.errors import BadDocument
-from muster_event_publisher import codec as event_codec
+from muster_event_publisher import event_decoding as event_codec
 from muster_event_publisher import grpc_codec, ring_blocks
 from muster_event_publisher.errors import BadRequest
+from muster_event_publisher.history.file_stores import LocalPlace
 from muster_event_publisher.history.files import Unreadable
 from muster_event_publisher.history.jsonl import JsonlForm
 from muster_event_publisher.history.parquet import read_footer
-from muster_event_publisher.history.places import LocalPlace
 from muster_gateway import admin_codec, metrics_codec
 from muster_gateway import codec as gateway_codec
 from muster_gateway.access.policy import Policy, read_policy

@@ -17,7 +17,7 @@ from in_virtual_time.test_rm_settings import say
 from muster_bus.backends.memory import MemoryStore
 from muster_bus.log import OutRecord
 from muster_bus.topics import state_key
-from muster_event_publisher import watch as watching
+from muster_event_publisher import grpc_watch as watching
 from muster_event_publisher.app_queues import APPLICATION
 from muster_proto.muster.bus.v1.state_pb2 import ApplicationObject
 from muster_proto.muster.v1 import events_pb2 as pb

@@ -19,7 +19,7 @@ from integration.gateway_rig import rig
 from muster_bus.clock import SystemClock
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
-from muster_event_publisher.app import PublisherService
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from muster_proto.muster.v1 import events_pb2 as pb
 from muster_proto.muster.v1.events_pb2_grpc import EventsStub

@@ -13,11 +13,11 @@ from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.clock import SystemClock
 from muster_bus.log import LogReader, Record
 from muster_event_publisher import metrics
-from muster_event_publisher.app import PublisherService
-from muster_event_publisher.events import EventBatch
+from muster_event_publisher.event_runs import EventBatch
 from muster_event_publisher.history.exporter import Exporter, FlushPolicy
 from muster_event_publisher.history.pieces import pieces
 from muster_event_publisher.history.sink import Progress
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from prometheus_client import Gauge
 from unit.publisher.feeding import INSTANCE, event, headers

@@ -11,8 +11,8 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.membership import Assignment, GroupTerms
 from muster_bus.topics import Topics
-from muster_event_publisher.app import PublisherService
 from muster_event_publisher.history.exporter import FlushPolicy
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, Feeder
 from unit.publisher.memory_sink import MemorySink, MemoryTarget

@@ -13,8 +13,8 @@ from muster_bus.clock import SystemClock
 from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics
-from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
+from muster_event_publisher.derive.usage_rest import UsageRest
 from muster_event_publisher.feed import PartitionFeed
 from muster_event_publisher.history.dead_letters import DeadLetters
 from muster_event_publisher.history.exporter import Exporter, FlushPolicy, Retry

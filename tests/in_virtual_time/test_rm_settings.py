@@ -11,8 +11,8 @@ from muster_bus.clock import SystemClock
 from muster_bus.errors import LogUnavailable
 from muster_bus.log import LogReader, OutRecord, Record
 from muster_bus.topics import state_key
-from muster_event_publisher.app import PublisherService
 from muster_event_publisher.rm_settings import REGISTRATION
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from muster_proto.muster.bus.v1.state_pb2 import RegistrationObject
 from muster_runtime.go_json import error_body

@@ -19,10 +19,10 @@ from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import EVENT_KINDS, Topics
 from muster_event_publisher.derive.faust_app import FaustDerive
-from muster_event_publisher.derive.rest import UsageRest
+from muster_event_publisher.derive.faust_patches import SteadyTable, SteadyTransport, _SteadyThread
 from muster_event_publisher.derive.settings import DeriveSettings
-from muster_event_publisher.derive.steady import SteadyTable, SteadyTransport, _SteadyThread
-from muster_event_publisher.derive.usage import S_IN_NS
+from muster_event_publisher.derive.usage_fold import S_IN_NS
+from muster_event_publisher.derive.usage_rest import UsageRest
 from muster_proto.si.v1.si_pb2 import EventRecord
 from unit.publisher.feeding import headers
 from unit.publisher.using import Life, integrate

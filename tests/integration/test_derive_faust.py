@@ -29,9 +29,9 @@ from muster_bus.log import Log, Record
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
-from muster_event_publisher.derive.usage import S_IN_NS
+from muster_event_publisher.derive.usage_fold import S_IN_NS
+from muster_event_publisher.derive.usage_rest import UsageRest
 from muster_proto.si.v1.si_pb2 import EventRecord
 from muster_replay.local_process import LocalProcess, free_ports, muster_command
 from unit.publisher.feeding import Feeder

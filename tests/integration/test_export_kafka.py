@@ -14,7 +14,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.log import Log
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
-from muster_event_publisher.app import PublisherService
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import INSTANCE, Feeder
 from waiting import eventually

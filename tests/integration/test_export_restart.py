@@ -20,7 +20,7 @@ from muster_bus.log import Log
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_event_publisher.app import PublisherService
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from muster_replay.local_process import free_ports
 from pydantic import SecretStr
@@ -38,7 +38,7 @@ from pathlib import Path
 from muster_bus.clock import SystemClock
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
-from muster_event_publisher.app import PublisherService
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import Feeder
 

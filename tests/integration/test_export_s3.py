@@ -16,9 +16,9 @@ from moto.server import ThreadedMotoServer
 from msgspec.json import decode
 from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.clock import SystemClock
-from muster_event_publisher.app import PublisherService
 from muster_event_publisher.history.jsonl import JsonlForm
 from muster_event_publisher.history.parquet import ParquetForm
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from pyarrow.fs import S3FileSystem
 from unit.publisher.feeding import INSTANCE, Feeder

@@ -1,7 +1,7 @@
 """Many starts of Faust on a real Kafka, each ended by a kill: the sums lose nothing and count nothing twice.
 
 ``MUSTER_DERIVE_STARTS`` is the number of starts (default 24, in four deployments at a time; run 100 after a change of
-``derive/steady.py`` or of Faust's version). ``MUSTER_DERIVE_SEED`` chooses the moments of the kills.
+``derive/faust_patches.py`` or of Faust's version). ``MUSTER_DERIVE_SEED`` chooses the moments of the kills.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from integration.deriving_rig import (
 from muster_bus.clock import SystemClock
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
-from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
+from muster_event_publisher.derive.usage_rest import UsageRest
 from unit.publisher.feeding import Feeder
 from unit.publisher.using import Life
 

@@ -13,9 +13,9 @@ import structlog
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
-from muster_event_publisher.app import PublisherService
-from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
+from muster_event_publisher.derive.usage_rest import UsageRest
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.http_rights import needed
 from muster_gateway.page import Page

@@ -17,7 +17,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_event_publisher import metrics
-from muster_event_publisher.app import PublisherService
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import Feeder
 from waiting import eventually

@@ -18,7 +18,7 @@ from msgspec.json import decode
 from muster_bus.clock import Clock
 from muster_bus.log import Record
 from muster_event_publisher import metrics
-from muster_event_publisher.events import batch_of
+from muster_event_publisher.event_runs import batch_of
 from muster_event_publisher.history.postgres import PostgresSink
 from muster_event_publisher.history.postgres_schema import MIGRATIONS
 from muster_event_publisher.history.sink import LastEvent, Progress

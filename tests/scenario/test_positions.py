@@ -31,10 +31,10 @@ from muster_client.audit_client import AuditClient, AuditQuery
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import EventsClient
 from muster_client.metrics_client import MetricsClient
-from muster_event_publisher.app import PublisherService
-from muster_event_publisher.derive.plain import PlainDerive
-from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
+from muster_event_publisher.derive.transactional_driver import PlainDerive
+from muster_event_publisher.derive.usage_rest import UsageRest
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions

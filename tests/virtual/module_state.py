@@ -15,10 +15,10 @@ from weakref import WeakSet
 # What it is: caches are functions of their arguments, so that nothing but memory is lost with them.
 NAMED = {
     "muster_core.scheduler._BLANK": "an empty core, that others are compared with",
-    "muster_event_publisher.render._BACKS": "parts of events as JSON",
-    "muster_event_publisher.render._DETAILS": "parts of events as JSON",
-    "muster_event_publisher.render._FRONTS": "parts of events as JSON",
-    "muster_event_publisher.render._UPPER_TIMES": "parts of events as JSON",
+    "muster_event_publisher.event_json._BACKS": "parts of events as JSON",
+    "muster_event_publisher.event_json._DETAILS": "parts of events as JSON",
+    "muster_event_publisher.event_json._FRONTS": "parts of events as JSON",
+    "muster_event_publisher.event_json._UPPER_TIMES": "parts of events as JSON",
     "muster_gateway.response_reader._FEEDS": "feeds, to count what waits in them",
     "muster_runtime.secrets._masked_short": "texts without secrets",
     "muster_runtime.secrets.is_secret": "whether a name may be that of a secret",

@@ -23,8 +23,8 @@ from muster_bus.errors import BusError
 from muster_bus.log import Log, Record
 from muster_bus.settings import LogSettings
 from muster_bus.worker_settings import WorkerSettings
-from muster_event_publisher.app import PublisherService
 from muster_event_publisher.history.sink import FlushPolicy
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.doors import GrpcOffer
 from muster_gateway.service import Gateway

@@ -24,7 +24,7 @@ EXEMPT: Mapping[tuple[str, str], str] = {
     ("services/event-publisher/src/muster_event_publisher/grpc_codec.py", "_filter"): "a list of a message",
     ("services/gateway/src/muster_gateway/metrics_codec.py", "_query"): "a list of a message",
     (
-        "services/event-publisher/src/muster_event_publisher/derive/steady.py",
+        "services/event-publisher/src/muster_event_publisher/derive/faust_patches.py",
         "SteadyConsumer.perform_seek",
     ): "Kafka's client is asked for all of them at once",
     (

@@ -73,7 +73,7 @@ NAMES = {
     ("libs/core", "told"): "releasing (an allocation), notified (an ask)",
     ("libs/core", "lend"): "ready_priorities",
     ("libs/core", "story"): "state_log",
-    ("libs/core", "places.py"): "wait_points.py",
+    ("libs/core", "file_stores.py"): "wait_points.py",
     ("libs/core", "required_place"): "required_wait_point",
     ("libs/core", "inquiries.py"): "predicate_checks.py",
     ("libs/core", "Inquiry"): "PredicateCheck",

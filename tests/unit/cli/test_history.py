@@ -20,7 +20,7 @@ from muster_cli.history.source import Source
 from muster_cli.history.time_axis import Axis
 from muster_cli.history.unexported_events import schema
 from muster_cli.main import run
-from muster_event_publisher.history.places import place_of
+from muster_event_publisher.history.file_stores import place_of
 from muster_runtime.terminal import Screen
 from pyarrow import Table
 from pyarrow import parquet as pq

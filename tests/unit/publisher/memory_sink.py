@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from muster_event_publisher.errors import SinkRefused, SinkUnavailable
-from muster_event_publisher.events import EventBatch
+from muster_event_publisher.event_runs import EventBatch
 from muster_event_publisher.history.sink import Progress, last_event
 
 

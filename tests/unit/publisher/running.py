@@ -11,7 +11,7 @@ import httpx
 from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
-from muster_event_publisher.app import PublisherService, SinkPlan
+from muster_event_publisher.service import PublisherService, SinkPlan
 from muster_event_publisher.settings import PublisherSettings
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp

@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 from muster_event_publisher.errors import RequestRefused, known_rms
-from muster_event_publisher.render import batch_json, event_json
+from muster_event_publisher.event_json import batch_json, event_json
 from muster_event_publisher.rest import answer_json, get_endpoint
 from muster_runtime.go_json import error_body
 from starlette.requests import Request

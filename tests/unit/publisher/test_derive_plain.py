@@ -19,12 +19,12 @@ from muster_bus.log import Log, OutRecord, Record
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_event_publisher.app import PublisherService
-from muster_event_publisher.derive.plain import PlainDerive
-from muster_event_publisher.derive.rest import UsageRest
 from muster_event_publisher.derive.settings import DeriveSettings
-from muster_event_publisher.derive.usage import S_IN_NS
+from muster_event_publisher.derive.transactional_driver import PlainDerive
+from muster_event_publisher.derive.usage_fold import S_IN_NS
+from muster_event_publisher.derive.usage_rest import UsageRest
 from muster_event_publisher.errors import UsageMismatch
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from unit.publisher.feeding import START_NS, Feeder
 from unit.publisher.using import Life, integrate

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from muster_bus.log import Record
-from muster_event_publisher.events import EventBatch, ShimEvent, batch_of
+from muster_event_publisher.event_runs import EventBatch, ShimEvent, batch_of
 from unit.publisher.feeding import INSTANCE, event, headers, record, shim_headers
 
 

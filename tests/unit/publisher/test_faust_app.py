@@ -24,14 +24,14 @@ from muster_bus.errors import LogUnavailable
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
 from muster_event_publisher.derive.faust_app import FaustDerive, faust_app
-from muster_event_publisher.derive.settings import DeriveSettings
-from muster_event_publisher.derive.steady import (
+from muster_event_publisher.derive.faust_patches import (
     SteadyConsumer,
     SteadyProducer,
     SteadyStream,
     SteadyTable,
     SteadyTransport,
 )
+from muster_event_publisher.derive.settings import DeriveSettings
 from muster_runtime.watchdog import Usage
 from unit.publisher.feeding import Feeder
 from waiting import eventually

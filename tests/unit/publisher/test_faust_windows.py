@@ -11,7 +11,7 @@ from typing import Any
 
 import faust
 import pytest
-from muster_event_publisher.derive.usage import S_IN_NS, Fact, Kind, RmUsage, Step
+from muster_event_publisher.derive.usage_fold import S_IN_NS, Fact, Kind, RmUsage, Step
 
 MINUTE_NS = 60 * S_IN_NS
 START_NS = 1_750_000_020 * S_IN_NS  # a window begins

@@ -14,11 +14,11 @@ import httpx
 import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
-from muster_event_publisher.app import PublisherService
 from muster_event_publisher.errors import NotNow
-from muster_event_publisher.filling import Filling
 from muster_event_publisher.history.exporter import FlushPolicy
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
+from muster_event_publisher.startup_gate import Filling
 from muster_rest.publisher_routes import BATCH, OPEN_STREAMS, STREAM
 from unit.publisher.feeding import Feeder
 from unit.publisher.memory_sink import MemorySink

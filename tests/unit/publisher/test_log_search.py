@@ -15,7 +15,7 @@ from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics
 from muster_event_publisher import log_search, metrics
 from muster_event_publisher.errors import SearchTooLong
-from muster_event_publisher.events import batch_of
+from muster_event_publisher.event_runs import batch_of
 from muster_event_publisher.log_search import LogSearch, read_range, tail_start
 from unit.publisher.feeding import INSTANCE, Feeder, event
 

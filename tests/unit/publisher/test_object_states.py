@@ -11,8 +11,8 @@ import httpx
 import pytest
 from manual_clock import ManualClock
 from muster_event_publisher import metrics, object_states
+from muster_event_publisher.event_json import event_json
 from muster_event_publisher.object_states import Events, ObjectStates
-from muster_event_publisher.render import event_json
 from muster_proto.si.v1.si_pb2 import EventRecord
 from starlette.applications import Starlette
 from starlette.requests import Request

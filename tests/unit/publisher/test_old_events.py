@@ -11,13 +11,13 @@ import httpx
 import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
-from muster_event_publisher.app import PublisherService
 from muster_event_publisher.errors import OldEventsAway, SinkUnavailable
+from muster_event_publisher.event_json import event_json
+from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.log_search import LogSearch, OldEvents
-from muster_event_publisher.render import event_json
 from muster_event_publisher.ring import BLOCK, Rings
+from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
-from muster_event_publisher.source import EventSource
 from unit.publisher.feeding import INSTANCE, Feeder, event
 from unit.publisher.running import TOPICS, Running, running, until_next
 from unit.publisher.test_stream import FIRST_LINE, Lines, lines_of, opened

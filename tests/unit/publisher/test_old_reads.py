@@ -10,9 +10,9 @@ from random import Random
 import httpx
 import pytest
 from muster_event_publisher import metrics
-from muster_event_publisher.app import PublisherService
 from muster_event_publisher.errors import TooManyOldReads
-from muster_event_publisher.old_reads import OldReads
+from muster_event_publisher.old_read_limiter import OldReads
+from muster_event_publisher.service import PublisherService
 from unit.publisher.running import Running, running, until_next
 from unit.publisher.test_stream import lines_of, opened
 from waiting import eventually

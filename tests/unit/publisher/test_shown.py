@@ -7,7 +7,7 @@ from typing import Any
 
 from muster_bus.errors import LogUnavailable
 from muster_bus.log import Record
-from muster_event_publisher.derive.table import UsageTable
+from muster_event_publisher.derive.usage_table import UsageTable
 from muster_event_publisher.ring import EventRing, Rings, Signal
 from muster_event_publisher.shown import ShownEvents, ShownUsage
 from muster_proto.si.v1.si_pb2 import EventRecord

@@ -19,11 +19,11 @@ from muster_bus.log import OutRecord
 from muster_bus.topics import state_key
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import CallRefused, RequestRefused, WatchEnded
+from muster_event_publisher.event_json import event_json
+from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.grpc_events import _serve
-from muster_event_publisher.render import event_json
+from muster_event_publisher.rest_streams import EventStream, EventStreams, StreamLimits
 from muster_event_publisher.ring import Rings
-from muster_event_publisher.source import EventSource
-from muster_event_publisher.streams import EventStream, EventStreams, StreamLimits
 from muster_proto.muster.bus.v1.state_pb2 import ForgottenObject
 from muster_runtime.ending import Ending
 from muster_runtime.event_settings import EventSettings
@@ -256,8 +256,8 @@ async def test_a_stalled_client_delays_no_other_and_gets_the_id_to_resume_from()
 async def test_a_client_that_does_not_even_take_its_last_line_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("muster_event_publisher.streams._LAST_LINE_S", 0.1)
-    monkeypatch.setattr("muster_event_publisher.streams._LOOK_S", 0.05)
+    monkeypatch.setattr("muster_event_publisher.rest_streams._LAST_LINE_S", 0.1)
+    monkeypatch.setattr("muster_event_publisher.rest_streams._LOOK_S", 0.05)
     # More than sockets can buffer.
     total, message = 2_000, "m" * 10_000
     async with running(listen=True, stream_stall_s=0.2) as publisher:
@@ -504,7 +504,7 @@ async def test_cached_lines_of_one_stream_are_not_too_many_for_the_next() -> Non
 
 
 async def test_a_dropped_client_has_as_long_for_the_reason_as_it_may_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster_event_publisher.streams._LAST_LINE_S", 0.01)
+    monkeypatch.setattr("muster_event_publisher.rest_streams._LAST_LINE_S", 0.01)
     clock, rings = ManualClock(), Rings(100)
     ring = rings.ring_for("rm", INSTANCE)
     ring.extend(0, [event(0)])

@@ -10,10 +10,10 @@ from muster_bus.backends.record_limits import size_of
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, parse_state_key
 from muster_event_publisher import metrics
-from muster_event_publisher.derive import table as usage_table
-from muster_event_publisher.derive.batches import PartitionDeriver
-from muster_event_publisher.derive.table import UsageTable
-from muster_event_publisher.derive.usage import S_IN_NS, Kind, ancestry, seconds
+from muster_event_publisher.derive import usage_table
+from muster_event_publisher.derive.partition_deriver import PartitionDeriver
+from muster_event_publisher.derive.usage_fold import S_IN_NS, Kind, ancestry, seconds
+from muster_event_publisher.derive.usage_table import UsageTable
 from muster_event_publisher.errors import UsageMismatch
 from muster_proto.si.v1.si_pb2 import EventRecord
 from unit.publisher.feeding import START_NS, headers

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from muster_bus.log import Record
-from muster_event_publisher.derive.usage import S_IN_NS
+from muster_event_publisher.derive.usage_fold import S_IN_NS
 from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource
 from unit.publisher.feeding import INSTANCE, START_NS, headers, shim_headers
 

@@ -252,7 +252,7 @@ def _view(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
 
 def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
-    from muster_event_publisher.app import PublisherService
+    from muster_event_publisher.service import PublisherService
 
     from muster_cli.followers import usage_of
 

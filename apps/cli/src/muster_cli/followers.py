@@ -12,9 +12,9 @@ from functools import partial
 
 from muster_bus.clock import Clock
 from muster_bus.log import Log
-from muster_event_publisher.app import PublisherService
-from muster_event_publisher.derive.plain import PlainDerive
-from muster_event_publisher.derive.rest import UsageRest
+from muster_event_publisher.derive.transactional_driver import PlainDerive
+from muster_event_publisher.derive.usage_rest import UsageRest
+from muster_event_publisher.service import PublisherService
 from muster_rest.system_health import Part, ServiceCheck, ServiceFacts
 from muster_view import ViewService
 

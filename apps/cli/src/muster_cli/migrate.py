@@ -24,7 +24,7 @@ from muster_bus.copying.target import CopyTarget
 from muster_bus.errors import CopyRefused, LogError, LogRefused, TopicMismatch
 from muster_bus.settings import LogSettings
 from muster_event_publisher.errors import SinkSettingsWrong
-from muster_event_publisher.history.places import place_of
+from muster_event_publisher.history.file_stores import place_of
 from muster_event_publisher.history.registry import wanted_of
 from muster_gateway.errors import GatewayError
 from muster_gateway.sessions import make_sessions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 
-from muster_event_publisher.codec import queue_of_application
+from muster_event_publisher.event_decoding import queue_of_application
 from muster_event_publisher.filters import APPLICATIONS_KEPT
 
 # The kind of an application's record on si.state, as the scheduler writes it into the key.

@@ -14,7 +14,7 @@ from muster_bus.log import LogReader
 from muster_runtime.backoff import in_step_s
 
 from muster_event_publisher import metrics
-from muster_event_publisher.events import EventBatch, ShimEvent, batch_of
+from muster_event_publisher.event_runs import EventBatch, ShimEvent, batch_of
 from muster_event_publisher.log_search import read_range, tail_start
 from muster_event_publisher.ring import Rings, Signal
 from muster_event_publisher.settings import PublisherSettings

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from muster_event_publisher.codec import EventRecord
+from muster_event_publisher.event_decoding import EventRecord
 
 # The APP event of a NODE_ALLOC event is one of so many events before it.
 LOOK_BACK = 16

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 from muster_proto.muster.v1 import events_pb2 as pb
 from muster_proto.si.v1.si_pb2 import EventRecord
 
-from muster_event_publisher.codec import UNREADABLE_MESSAGE, decode
 from muster_event_publisher.errors import BadRequest, shown
+from muster_event_publisher.event_decoding import UNREADABLE_MESSAGE, decode
 from muster_event_publisher.filters import EventFilter, Seen
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Events"].full_name

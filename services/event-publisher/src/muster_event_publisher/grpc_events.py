@@ -34,9 +34,9 @@ from prometheus_client import Counter
 
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import BadRequest, CallRefused, NotNow, TooManyReaders
-from muster_event_publisher.filling import Filling
 from muster_event_publisher.grpc_codec import SERVICE, read_batch, read_watch
-from muster_event_publisher.watch import EventHub, EventWatch
+from muster_event_publisher.grpc_watch import EventHub, EventWatch
+from muster_event_publisher.startup_gate import Filling
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from muster_bus.log import LogReader, Record
 
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import SearchTooLong
-from muster_event_publisher.events import EventBatch, EventRun, batch_of
+from muster_event_publisher.event_runs import EventBatch, EventRun, batch_of
 
 # With fewer offsets left, reading on is cheaper than another step of the search.
 _NEAR = 512

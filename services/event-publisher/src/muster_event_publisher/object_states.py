@@ -27,8 +27,8 @@ from muster_runtime.service_client import Sibling
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
-from muster_event_publisher.codec import EventRecord, decode
 from muster_event_publisher.errors import ViewSilent
+from muster_event_publisher.event_decoding import EventRecord, decode
 
 log = structlog.get_logger(__name__)
 

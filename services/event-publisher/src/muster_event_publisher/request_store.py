@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from muster_runtime.request_store import RequestStore
 
 from muster_event_publisher import metrics
-from muster_event_publisher.events import ShimEvent
+from muster_event_publisher.event_runs import ShimEvent
 
 
 class RequestStores:

@@ -50,15 +50,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from muster_event_publisher import metrics, render
+from muster_event_publisher import event_json, metrics
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, shown
-from muster_event_publisher.filling import Filling, Gate
+from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.object_states import Events, ObjectStates
-from muster_event_publisher.old_reads import Turns
+from muster_event_publisher.old_read_limiter import Turns
+from muster_event_publisher.rest_streams import EventStream, EventStreams
 from muster_event_publisher.ring import EventRing, Piece
 from muster_event_publisher.settings import PublisherSettings
-from muster_event_publisher.source import EventSource
-from muster_event_publisher.streams import EventStream, EventStreams
+from muster_event_publisher.startup_gate import Filling, Gate
 
 _HEADERS = {
     "Content-Type": "application/json; charset=UTF-8",
@@ -196,7 +196,7 @@ class EventsRest:
         wanted, start = _number(query, "count", limit, lowest=1), _number(query, "start", 0)
         states = self._states_of(query, usually=False)
         if ring is None:
-            return await _answer(request, render.batch_json("", 0, 0, None), {"X-Muster-Next-ID": "0"})
+            return await _answer(request, event_json.batch_json("", 0, 0, None), {"X-Muster-Next-ID": "0"})
         # 2. the answer from the ring; or from the log and history, which ends when the client leaves
         asked = _Asked(ring, start, wanted, limit, states, began_s)
         if ring.lowest <= start or not asked.most:
@@ -223,7 +223,7 @@ class EventsRest:
             headers["X-Muster-Events-Missing"] = ",".join(f"{first}-{last}" for first, last in found.missing)
         if note := found.note(start, wanted, limit):
             headers["X-Muster-Events-Note"] = note
-        body = render.batch_json(ring.instance, found.lowest, found.highest, found.lines)
+        body = event_json.batch_json(ring.instance, found.lowest, found.highest, found.lines)
         metrics.BATCH_SECONDS.labels(found.source).observe(elapsed_s() - began_s)
         return await _answer(request, body, headers)
 
@@ -240,7 +240,7 @@ class EventsRest:
                     rendered = [lines(event_id, value) for event_id, value in enumerate(part, first_id)]
                 else:
                     rendered = [
-                        render.event_json(value) if value is not None else render.missing_json(event_id)
+                        event_json.event_json(value) if value is not None else event_json.missing_json(event_id)
                         for event_id, value in enumerate(part, first_id)
                     ]
                 if states is not None:
@@ -264,7 +264,7 @@ class EventsRest:
         found.source = old.source
         for index in range(0, len(old.values), _SLICE):
             part = old.values[index : index + _SLICE]
-            rendered = [render.event_json(value) for value in part]
+            rendered = [event_json.event_json(value) for value in part]
             if states is not None:
                 events = Events(ring.rm_id, ring.instance, old.first_id + index, rendered, part)
                 rendered = await states.add(events)

@@ -22,7 +22,7 @@ from muster_runtime.event_settings import EventSettings
 from muster_runtime.service_lifecycle import together
 
 from muster_event_publisher.app_queues import APPLICATION, AppQueues
-from muster_event_publisher.codec import forgotten_stamp, recorded_rm, registered_extra_config
+from muster_event_publisher.event_decoding import forgotten_stamp, recorded_rm, registered_extra_config
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.shown import ShownEvents
 

@@ -23,7 +23,7 @@ from muster_cli.history.source import Source
 
 if TYPE_CHECKING:
     import duckdb
-    from muster_event_publisher.history.places import Place
+    from muster_event_publisher.history.file_stores import Place
 
 _GENERATION = re.compile(r"\d{6}").fullmatch
 _PARTITION = re.compile(r"p\d+").fullmatch

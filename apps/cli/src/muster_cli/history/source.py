@@ -17,7 +17,7 @@ from muster_cli.flags import DEFAULT_HTTP, HTTP_VARIABLE
 from muster_cli.history import local_instance
 
 if TYPE_CHECKING:  # loaded only for this command
-    from muster_event_publisher.history.places import Place
+    from muster_event_publisher.history.file_stores import Place
 
     from muster_cli.settings import MusterSettings
 
@@ -71,7 +71,7 @@ class Source:
 def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[str]) -> Source:
     """Returns the places of the history. Raises UsageError, with advice."""
     from muster_event_publisher.errors import PublisherError
-    from muster_event_publisher.history.places import place_of
+    from muster_event_publisher.history.file_stores import place_of
 
     from muster_cli.settings import embedded_defaults, load
 
@@ -117,7 +117,7 @@ def _of_running() -> Path:
 
 def _parquet_place(settings: MusterSettings) -> Place | None:
     """Returns the place of the first Parquet store in the settings."""
-    from muster_event_publisher.history.places import place_of
+    from muster_event_publisher.history.file_stores import place_of
     from muster_event_publisher.history.registry import wanted_of
     from pydantic import SecretStr
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from muster_event_publisher.codec import CHANGE_DETAIL_NAMES, CHANGE_TYPE_NAMES, TYPE_NAMES, enum_name
+from muster_event_publisher.event_decoding import CHANGE_DETAIL_NAMES, CHANGE_TYPE_NAMES, TYPE_NAMES, enum_name
 
 from muster_cli.errors import CommandError
 

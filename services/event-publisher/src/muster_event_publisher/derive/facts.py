@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster_event_publisher.codec import EventRecord
-from muster_event_publisher.derive.usage import Fact, Kind, Step
+from muster_event_publisher.derive.usage_fold import Fact, Kind, Step
+from muster_event_publisher.event_decoding import EventRecord
 
 _STEPS: dict[tuple[int, int, int], tuple[Step, Kind]] = {
     (EventRecord.APP, EventRecord.ADD, EventRecord.APP_ALLOC): (Step.GAIN, Kind.APPLICATION),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import HEADER_ORIGIN, EventKind, Topics
 
-from muster_event_publisher.codec import EventRecord
+from muster_event_publisher.event_decoding import EventRecord
 
 _KINDS: dict[int, EventKind] = {
     EventRecord.REQUEST: "request",

@@ -1,19 +1,19 @@
 """The driver on Kafka: ``muster derive`` uses Faust. A plain consumer could replace this module.
 
 A Faust agent reads ``si.events``, with one actor for each partition of this process. The actor takes the waiting
-events, up to a batch, and hands them to the fold (``batches.py``), which the embedded driver shares. It writes the
-derived records first, then the states into a Faust table, whose changelog is ``si.usage-state``. Then it acknowledges
-the batch, and Faust commits the offset from time to time. At start Faust reads the table before the agent gets its
-first event, and the fold begins with those states.
+events, up to a batch, and hands them to the fold (``partition_deriver.py``), which the embedded driver shares. It
+writes the derived records first, then the states into a Faust table, whose changelog is ``si.usage-state``. Then it
+acknowledges the batch, and Faust commits the offset from time to time. At start Faust reads the table before the agent
+gets its first event, and the fold begins with those states.
 
 Delivery is at least once: an offset is committed only when all records derived before it are on Kafka. After a crash
 the events behind the committed offset are derived again. The fold recognises repeats by the event ids that the states
-hold beside the sums (usage.py, ``flush``).
+hold beside the sums (usage_fold.py, ``flush``).
 
 The fold has its own windows: Faust's windows count events, but usage continues between events
 (``tests/unit/publisher/test_faust_windows.py`` shows it).
 
-``steady.py`` mends Faust's defects. This module also prevents four actions of Faust:
+``faust_patches.py`` mends Faust's defects. This module also prevents four actions of Faust:
 
 * Faust continues after an agent has failed and regards the agent's events as done. Here any failure ends the process.
 * Faust ignores errors while it reads a table back. Here they end the process.
@@ -46,9 +46,15 @@ from muster_runtime.service_lifecycle import Life
 from muster_runtime.watchdog import Reading, Usage, Watchdog, look_every_s
 
 from muster_event_publisher import metrics
-from muster_event_publisher.derive.batches import PartitionDeriver
+from muster_event_publisher.derive.faust_patches import (
+    FAUST_LOG,
+    SteadyConsumer,
+    SteadyStream,
+    SteadyTable,
+    SteadyTransport,
+)
+from muster_event_publisher.derive.partition_deriver import PartitionDeriver
 from muster_event_publisher.derive.settings import DeriveSettings
-from muster_event_publisher.derive.steady import FAUST_LOG, SteadyConsumer, SteadyStream, SteadyTable, SteadyTransport
 from muster_event_publisher.errors import DeriveStalled
 
 log = structlog.get_logger(__name__)

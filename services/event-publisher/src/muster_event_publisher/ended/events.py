@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from muster_event_publisher.codec import EventRecord
+from muster_event_publisher.event_decoding import EventRecord
 
 # Numbers of si.v1.EventRecord (docs/events.md).
 APP, NODE, QUEUE, USERGROUP = 2, 3, 4, 5

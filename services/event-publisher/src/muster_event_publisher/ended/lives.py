@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from muster_event_publisher.codec import EventRecord
 from muster_event_publisher.ended import events
 from muster_event_publisher.ended.events import Kind, Mark, PastEvent, Selection
+from muster_event_publisher.event_decoding import EventRecord
 
 # How an allocation ended, by the detail of its event; the words are those of `muster history`.
 ENDED = {500: "released", 501: "preempted", 502: "timed out", 503: "replaced", 504: "node removed"}

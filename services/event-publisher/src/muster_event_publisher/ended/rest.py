@@ -24,9 +24,9 @@ from muster_event_publisher.ended.events import Kind, Mark, Selection
 from muster_event_publisher.ended.lives import REJECTED, REMOVED, Life, allocations_of
 from muster_event_publisher.ended.search import EndedSearch
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, known_rms, shown
-from muster_event_publisher.render import event_json
+from muster_event_publisher.event_json import event_json
+from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.rest import answer_json, get_endpoint, query_of, routes_of, until_gone
-from muster_event_publisher.source import EventSource
 
 _PARAMETERS = tuple(each.name for each in ENDED.parameters)
 _COUNT, _COUNT_MAX = 100, 1_000

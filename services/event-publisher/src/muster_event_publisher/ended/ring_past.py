@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from muster_event_publisher.codec import EventRecord, decode
 from muster_event_publisher.ended.events import Kind, Mark, PastEvent, Selection, beside, chosen
+from muster_event_publisher.event_decoding import EventRecord, decode
 from muster_event_publisher.ring import EventRing
 
 # Events that are looked at between two pauses for other tasks.

@@ -13,7 +13,7 @@ from muster_event_publisher.ended.lives import Life, Lives
 from muster_event_publisher.ended.ring_past import lowest_mark, ring_past
 from muster_event_publisher.errors import OldEventsAway, SinkError
 from muster_event_publisher.history.reader import HistoryReader
-from muster_event_publisher.old_reads import Turns
+from muster_event_publisher.old_read_limiter import Turns
 from muster_event_publisher.ring import Rings
 
 log = structlog.get_logger(__name__)

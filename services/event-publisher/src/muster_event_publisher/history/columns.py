@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from muster_event_publisher.codec import (
+from muster_event_publisher.event_decoding import (
     CHANGE_DETAIL_NAMES,
     CHANGE_TYPE_NAMES,
     TYPE_NAMES,

@@ -18,7 +18,7 @@ from muster_bus.topics import (
 )
 
 from muster_event_publisher import metrics
-from muster_event_publisher.events import EventRun
+from muster_event_publisher.event_runs import EventRun
 
 log = structlog.get_logger(__name__)
 

@@ -15,9 +15,9 @@ from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import LogReader
 
 from muster_event_publisher import metrics
-from muster_event_publisher.codec import decode
 from muster_event_publisher.errors import SinkError, SinkRefused, SinkUnavailable
-from muster_event_publisher.events import EventBatch, EventRun, batch_of
+from muster_event_publisher.event_decoding import decode
+from muster_event_publisher.event_runs import EventBatch, EventRun, batch_of
 from muster_event_publisher.feed import PartitionFeed
 from muster_event_publisher.history.dead_letters import DeadLetters
 from muster_event_publisher.history.pieces import pieces

@@ -36,8 +36,8 @@ import structlog
 
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
-from muster_event_publisher.events import EventBatch, EventRun
-from muster_event_publisher.history.places import Place
+from muster_event_publisher.event_runs import EventBatch, EventRun
+from muster_event_publisher.history.file_stores import Place
 from muster_event_publisher.history.sink import LastEvent, Progress, last_event
 
 log = structlog.get_logger(__name__)

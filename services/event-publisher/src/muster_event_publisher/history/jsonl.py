@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import zstandard
 
-from muster_event_publisher.events import EventRun
+from muster_event_publisher.event_runs import EventRun
 from muster_event_publisher.history.columns import columns_of
+from muster_event_publisher.history.file_stores import Place
 from muster_event_publisher.history.files import FileSink, KnownIds, Summary, Unreadable
-from muster_event_publisher.history.places import Place
 from muster_event_publisher.history.registry import FileOptions, SinkContext, SinkPlan, options_as
 from muster_event_publisher.history.sink import LastEvent
-from muster_event_publisher.history.slices import SLICE, pause
+from muster_event_publisher.history.thread_yield import SLICE, pause
 
 
 class Line(msgspec.Struct):

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from muster_event_publisher.codec import EventRecord
 from muster_event_publisher.ended import events
 from muster_event_publisher.ended.events import Kind, Mark, PastEvent, Selection, Stretch
 from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
+from muster_event_publisher.event_decoding import EventRecord
+from muster_event_publisher.history.file_stores import Place
 from muster_event_publisher.history.files import Unreadable
 from muster_event_publisher.history.parquet import footer_of
-from muster_event_publisher.history.places import Place
 from muster_event_publisher.history.rebuild import serialised
-from muster_event_publisher.history.slices import SLICE, pause
+from muster_event_publisher.history.thread_yield import SLICE, pause
 
 _NARROW = (
     "rm", "id", "timestamp_ns", "type_number", "change_type_number", "change_detail_number", "object_id",

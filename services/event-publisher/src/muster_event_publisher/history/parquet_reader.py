@@ -17,13 +17,13 @@ from muster_runtime.elapsed import elapsed_s
 
 from muster_event_publisher.ended.events import Mark, Selection, Stretch
 from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
+from muster_event_publisher.history.file_stores import Place
 from muster_event_publisher.history.files import Unreadable, folder_of, generations, spans
 from muster_event_publisher.history.parquet import SUFFIX, Footer, read_footer
 from muster_event_publisher.history.parquet_past import ParquetPast
-from muster_event_publisher.history.places import Place
 from muster_event_publisher.history.rebuild import serialised
 from muster_event_publisher.history.registry import FileOptions, SinkContext, options_as
-from muster_event_publisher.history.slices import SLICE, pause
+from muster_event_publisher.history.thread_yield import SLICE, pause
 from muster_event_publisher.log_search import OldEvents
 
 # The listing of files may be a little old, because only old events are read here.

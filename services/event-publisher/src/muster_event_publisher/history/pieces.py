@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_event_publisher.events import EventBatch, EventRun
+from muster_event_publisher.event_runs import EventBatch, EventRun
 
 
 def pieces(batch: EventBatch, size: int) -> list[EventBatch]:

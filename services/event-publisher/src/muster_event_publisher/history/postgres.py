@@ -26,14 +26,14 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import SinkRefused, SinkUnfit
-from muster_event_publisher.events import EventBatch, EventRun
+from muster_event_publisher.event_runs import EventBatch, EventRun
 from muster_event_publisher.history.columns import columns_of
 from muster_event_publisher.history.pieces import pieces
 from muster_event_publisher.history.postgres_schema import MIGRATIONS
 from muster_event_publisher.history.postgres_server import PostgresAccess, PostgresServer
 from muster_event_publisher.history.registry import SinkContext, SinkPlan, options_as
 from muster_event_publisher.history.sink import FlushPolicy, LastEvent, Progress
-from muster_event_publisher.history.slices import SLICE, pause
+from muster_event_publisher.history.thread_yield import SLICE, pause
 from muster_event_publisher.settings import SslMode, check_postgres, plain_schema
 
 log = structlog.get_logger(__name__)

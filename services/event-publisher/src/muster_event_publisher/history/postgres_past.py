@@ -12,12 +12,12 @@ from typing import Any
 import asyncpg
 from msgspec.json import decode
 
-from muster_event_publisher.codec import EventRecord
 from muster_event_publisher.ended import events
 from muster_event_publisher.ended.events import Kind, Mark, PastEvent, Selection, Stretch
+from muster_event_publisher.event_decoding import EventRecord
 from muster_event_publisher.history.postgres import DAY_NS, day_of, storable
 from muster_event_publisher.history.rebuild import serialised
-from muster_event_publisher.history.slices import SLICE, pause
+from muster_event_publisher.history.thread_yield import SLICE, pause
 
 # Events of one statement.
 _ROWS_MAX = 5_000

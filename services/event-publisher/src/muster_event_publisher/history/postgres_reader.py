@@ -16,7 +16,7 @@ from muster_event_publisher.history.postgres_past import past
 from muster_event_publisher.history.postgres_server import PostgresAccess, PostgresServer
 from muster_event_publisher.history.rebuild import serialised
 from muster_event_publisher.history.registry import SinkContext, options_as
-from muster_event_publisher.history.slices import SLICE, pause
+from muster_event_publisher.history.thread_yield import SLICE, pause
 from muster_event_publisher.log_search import OldEvents
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster_event_publisher.codec import EventRecord
+from muster_event_publisher.event_decoding import EventRecord
 
 
 def serialised(

@@ -23,7 +23,7 @@ from muster_runtime.optional_packages import explained
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from muster_event_publisher.errors import SinkSettingsWrong
-from muster_event_publisher.history.places import Place, place_of
+from muster_event_publisher.history.file_stores import Place, place_of
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.history.sink import FlushPolicy, Sink
 from muster_event_publisher.settings import PublisherSettings

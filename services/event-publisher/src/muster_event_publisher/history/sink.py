@@ -41,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from muster_event_publisher.events import EventBatch
+from muster_event_publisher.event_runs import EventBatch
 
 
 class LastEvent(NamedTuple):

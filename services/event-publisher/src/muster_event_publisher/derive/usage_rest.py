@@ -27,8 +27,8 @@ from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
 from muster_event_publisher.derive.settings import DeriveSettings
-from muster_event_publisher.derive.table import RmKnown, UsageTable, WindowSum
-from muster_event_publisher.derive.usage import S_IN_NS, Kind, seconds
+from muster_event_publisher.derive.usage_fold import S_IN_NS, Kind, seconds
+from muster_event_publisher.derive.usage_table import RmKnown, UsageTable, WindowSum
 from muster_event_publisher.errors import RequestRefused, known_rms, shown
 from muster_event_publisher.rest import answer_json, get_endpoint, routes_of
 

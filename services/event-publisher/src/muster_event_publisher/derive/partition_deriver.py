@@ -19,11 +19,11 @@ from muster_bus.topics import (
 )
 
 from muster_event_publisher import metrics
-from muster_event_publisher.codec import decode
 from muster_event_publisher.derive.facts import fact_of
 from muster_event_publisher.derive.fan_out import FanOut
-from muster_event_publisher.derive.usage import S_IN_NS, RmUsage, StateWrite, WindowUsage, seconds
+from muster_event_publisher.derive.usage_fold import S_IN_NS, RmUsage, StateWrite, WindowUsage, seconds
 from muster_event_publisher.errors import UsageMismatch
+from muster_event_publisher.event_decoding import decode
 
 # Kind and name in the key of the record that says up to which time an RM's usage is known.
 KNOWN_KIND, KNOWN_NAME = "rm", "-"

@@ -24,7 +24,6 @@ from muster_runtime.request_store import RequestReader
 
 from muster_event_publisher import metrics
 from muster_event_publisher.app_queues import AppQueues
-from muster_event_publisher.callers import Callers, Patience
 from muster_event_publisher.errors import (
     BadRequest,
     CallRefused,
@@ -39,6 +38,7 @@ from muster_event_publisher.errors import (
     WatchEnded,
     known_rms,
 )
+from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.filters import LOOK_BACK, EventFilter, QueueIndex, Seen, passes_request, passing
 from muster_event_publisher.grpc_codec import (
     QUEUE_APP_MARK,
@@ -51,10 +51,10 @@ from muster_event_publisher.grpc_codec import (
     encode_watched,
     request_event,
 )
-from muster_event_publisher.old_reads import Turns
+from muster_event_publisher.old_read_limiter import Turns
 from muster_event_publisher.request_store import RequestStores
 from muster_event_publisher.ring import EventRing
-from muster_event_publisher.source import EventSource
+from muster_event_publisher.subscriber_limits import Callers, Patience
 
 log = structlog.get_logger(__name__)
 

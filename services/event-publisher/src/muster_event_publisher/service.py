@@ -23,28 +23,28 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
-from muster_event_publisher.derive.rest import UsageRest
+from muster_event_publisher.derive.usage_rest import UsageRest
 from muster_event_publisher.ended.rest import EndedRest
 from muster_event_publisher.ended.search import EndedSearch
+from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.feed import PartitionFeed
-from muster_event_publisher.filling import Filling
 from muster_event_publisher.grpc_events import EventsDoor, EventsService
+from muster_event_publisher.grpc_watch import EventHub, WatchLimits
 from muster_event_publisher.history.dead_letters import DeadLetters
 from muster_event_publisher.history.exporter import Exporter, Retry
 from muster_event_publisher.history.exports import Exports
 from muster_event_publisher.history.registry import SinkPlan, readers_of, sinks_of
 from muster_event_publisher.log_search import LogSearch
 from muster_event_publisher.object_states import ObjectStates
-from muster_event_publisher.old_reads import OldReads
+from muster_event_publisher.old_read_limiter import OldReads
 from muster_event_publisher.request_store import RequestStores
 from muster_event_publisher.rest import EventsRest
+from muster_event_publisher.rest_streams import EventStreams, StreamLimits
 from muster_event_publisher.ring import EventRing, Rings
 from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.shown import ShownEvents, ShownUsage
-from muster_event_publisher.source import EventSource
-from muster_event_publisher.streams import EventStreams, StreamLimits
-from muster_event_publisher.watch import EventHub, WatchLimits
+from muster_event_publisher.startup_gate import Filling
 
 log = structlog.get_logger(__name__)
 

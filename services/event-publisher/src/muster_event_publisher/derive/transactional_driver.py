@@ -19,7 +19,7 @@ from muster_runtime.backoff import in_step_s
 from muster_runtime.service_lifecycle import Life
 
 from muster_event_publisher import metrics
-from muster_event_publisher.derive.batches import PartitionDeriver
+from muster_event_publisher.derive.partition_deriver import PartitionDeriver
 from muster_event_publisher.derive.settings import DeriveSettings
 
 log = structlog.get_logger(__name__)

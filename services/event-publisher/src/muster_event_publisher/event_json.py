@@ -13,7 +13,7 @@ from typing import TypeVar
 from muster_runtime.go_json import go_text
 from muster_state.event_layout import CHANGE, DETAIL, OBJECT, REFERENCE, RESOURCE, TIMESTAMP, TYPE
 
-from muster_event_publisher.codec import EventRecord, decode, decodes
+from muster_event_publisher.event_decoding import EventRecord, decode, decodes
 
 T = TypeVar("T")
 

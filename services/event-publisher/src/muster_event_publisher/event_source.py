@@ -13,10 +13,10 @@ from muster_runtime.event_settings import DEFAULT, EventSettings
 from muster_runtime.read_scope import EVERYTHING, Reach
 
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError, known_rms, shown
+from muster_event_publisher.event_json import EventLines
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.log_search import Former, LogSearch, OldEvents
-from muster_event_publisher.old_reads import OldReads, Turns
-from muster_event_publisher.render import EventLines
+from muster_event_publisher.old_read_limiter import OldReads, Turns
 from muster_event_publisher.ring import EventRing, Rings
 
 log = structlog.get_logger(__name__)

@@ -21,13 +21,13 @@ from muster_runtime.http_server import cut
 from muster_runtime.service_lifecycle import wait_disconnected
 from starlette.types import Receive, Scope, Send
 
-from muster_event_publisher import metrics, render
-from muster_event_publisher.callers import Callers, Patience
+from muster_event_publisher import event_json, metrics
 from muster_event_publisher.errors import OldEventsAway, RequestRefused
+from muster_event_publisher.event_json import EventLines
+from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.object_states import Events, ObjectStates
-from muster_event_publisher.render import EventLines
 from muster_event_publisher.ring import EventRing
-from muster_event_publisher.source import EventSource
+from muster_event_publisher.subscriber_limits import Callers, Patience
 
 log = structlog.get_logger(__name__)
 
@@ -181,7 +181,7 @@ class EventStream:
             else:
                 self.cursor = self._ring.lowest
         ring, lines = self._ring, self._source.lines(self._ring)
-        await self._put(send, render.instance_line(ring.instance))
+        await self._put(send, event_json.instance_line(ring.instance))
         while self._ending.cause is None:
             if not self._source.settings.tracks(ring.rm_id):
                 self._finish("disabled", "event tracking is disabled")
@@ -201,7 +201,7 @@ class EventStream:
                 elif self._source.rings.get(ring.rm_id) is not ring:
                     self._finish("instance", "the event ids start again with another instance")
                 elif not await ring.changed.wait(self._limits.keepalive_s or None):
-                    await self._put(send, render.instance_line(ring.instance))
+                    await self._put(send, event_json.instance_line(ring.instance))
 
     async def _send_ring(self, send: Send, ring: EventRing, lines: EventLines) -> None:
         end = min(self.cursor + _CHUNK, ring.next_id)
@@ -224,12 +224,12 @@ class EventStream:
             return
         first_id = min(found.first_id, ring.lowest) if found else ring.lowest
         if first_id > self.cursor:
-            await self._put(send, render.resync_line(ring.instance, self.cursor, first_id))
+            await self._put(send, event_json.resync_line(ring.instance, self.cursor, first_id))
             self.cursor = first_id
         values = found.values if found and found.first_id == first_id else []
         for index in range(0, len(values), _CHUNK):
             part = values[index : index + _CHUNK]
-            texts = [render.event_json(value) for value in part]
+            texts = [event_json.event_json(value) for value in part]
             if self._states is not None:
                 texts = await self._states.add(Events(ring.rm_id, ring.instance, self.cursor, texts, part))
             await self._put(send, b"".join([text + b"\n" for text in texts]))
@@ -285,7 +285,7 @@ def _events(ring: EventRing, lines: EventLines, start: int, end: int) -> tuple[l
 
     def resync(next_id: int) -> None:
         assert missing_from is not None, "called where something is missing"
-        texts.append(render.resync_line(ring.instance, missing_from, next_id).rstrip(b"\n"))
+        texts.append(event_json.resync_line(ring.instance, missing_from, next_id).rstrip(b"\n"))
         values.append(None)
 
     missing_from: int | None = None
@@ -298,7 +298,7 @@ def _events(ring: EventRing, lines: EventLines, start: int, end: int) -> tuple[l
             resync(event_id)
             missing_from = None
         # Old lines are not cached: they would push out the lines that most clients need.
-        texts.append(lines.get(event_id, value) if live else render.event_json(value))
+        texts.append(lines.get(event_id, value) if live else event_json.event_json(value))
         values.append(value)
     if missing_from is not None:
         resync(end)

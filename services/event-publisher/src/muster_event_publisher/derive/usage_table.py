@@ -16,9 +16,9 @@ from muster_bus.log import Record
 from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE
 from muster_core.config.queue_config import ROOT
 
-from muster_event_publisher.codec import decode
-from muster_event_publisher.derive.batches import KNOWN_KIND
-from muster_event_publisher.derive.usage import S_IN_NS, Kind, Quantities
+from muster_event_publisher.derive.partition_deriver import KNOWN_KIND
+from muster_event_publisher.derive.usage_fold import S_IN_NS, Kind, Quantities
+from muster_event_publisher.event_decoding import decode
 from muster_event_publisher.ring import EventRing, Signal
 
 # Instances of an RM of which is known how far their events are counted.

@@ -35,7 +35,7 @@ from muster_cli import gc_tuning
 from muster_core.model.steps import finish
 from muster_gateway.admission import admission_steps
 from muster_gateway.codec import RequestCodec
-from muster_gateway.response_reader import Feed, ResponseTail
+from muster_gateway.response_delivery import Feed, ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind

@@ -94,7 +94,7 @@ def _note_commits(notes: dict[str, list[tuple[float, ...]]]) -> None:
 
 
 def _note_answers(notes: dict[str, list[tuple[float, ...]]]) -> None:
-    tail: Any = importlib.import_module("muster_gateway.response_reader").ResponseTail
+    tail: Any = importlib.import_module("muster_gateway.response_delivery").ResponseTail
     report = tail._report
 
     def noted(self_: Any, record: Any) -> None:

@@ -32,9 +32,9 @@ _STEPS = (
     ("muster_scheduler.machine", "SchedulerMachine", "apply", "<", "scheduler: apply begins"),
     ("muster_scheduler.machine", "SchedulerMachine", "apply", ">", "scheduler: apply ends"),
     ("muster_bus.backends.sqlite_handles", "SqliteOwner", "_unit", "<", "scheduler: commits (emit is done)"),
-    ("muster_gateway.response_reader", "ResponseTail", "_dispatch", "<", "gateway: dispatches the response"),
-    ("muster_gateway.response_reader", "Feed", "next_due", "<", "gateway: writes it"),
-    ("muster_gateway.response_reader", "Feed", "written", "<", "gateway: it is written"),
+    ("muster_gateway.response_delivery", "ResponseTail", "_dispatch", "<", "gateway: dispatches the response"),
+    ("muster_gateway.response_delivery", "Feed", "next_due", "<", "gateway: writes it"),
+    ("muster_gateway.response_delivery", "Feed", "written", "<", "gateway: it is written"),
 )
 _FIRST = _STEPS[0][4]
 

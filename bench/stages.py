@@ -27,7 +27,7 @@ _TIMED = (
     ("selectors", "EpollSelector", "select", "event loop: wait for sockets"),
     ("muster_gateway.admission", "", "admission_steps", "gateway: admission"),
     ("muster_gateway.codec", "RequestCodec", "request", "gateway: envelope"),
-    ("muster_gateway.response_reader", "ResponseTail", "_dispatch", "gateway: responses to their streams"),
+    ("muster_gateway.response_delivery", "ResponseTail", "_dispatch", "gateway: responses to their streams"),
     ("muster_bus.backends.sqlite_handles", "SqliteWriter", "append", "log: append"),
     ("muster_bus.backends.sqlite_handles", "SqliteWriter", "_flush", "log: append"),
     ("muster_bus.backends.sqlite_handles", "SqliteOwner", "_unit", "log: commit"),

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from manual_clock import ManualClock
 from muster_gateway.errors import SessionsDown
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.sessions import make_sessions
 from muster_gateway.sessions import redis as redis_sessions
 from muster_gateway.sessions.codec import from_json, to_json

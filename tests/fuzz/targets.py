@@ -38,13 +38,13 @@ from muster_gateway.access.policy import Policy, read_policy
 from muster_gateway.admission import KINDS
 from muster_gateway.audit_codec import decode_read
 from muster_gateway.audit_pages import read_query
+from muster_gateway.authentication import Doorman
 from muster_gateway.callback_codec import connected_note
 from muster_gateway.errors import GatewayError, NotIdentified, NotPermitted, PolicyUnusable
 from muster_gateway.http_front import HttpFront, respond
-from muster_gateway.identity import Doorman
 from muster_gateway.quota_settings import QuotaSettings
 from muster_gateway.quotas import QuotaBook
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import Cursor, Seat, Session
 from muster_gateway.settings import AdmissionLimits, GatewaySettings

@@ -15,7 +15,7 @@ from muster_bus.log import OutRecord
 from muster_client.audit_client import AuditClient, AuditQuery
 from muster_gateway.audit_codec import Attempt, Result, encode_entry
 from muster_gateway.audit_pages import AuditPages
-from muster_gateway.audit_reads import AuditTrail
+from muster_gateway.audit_reader import AuditTrail
 from muster_gateway.service import Gateway
 from muster_rest.shapes.audit import AuditPageDao
 from waiting import eventually

@@ -21,7 +21,7 @@ CHUNK = b"x" * (64 << 10)
 # The gateway's proxy alone in a process.
 PROXY = """
 import asyncio, sys
-from muster_gateway.http_target import HttpTarget
+from muster_gateway.http_forwarder import HttpTarget
 from muster_runtime.http_server import HttpServer
 
 async def main():

@@ -17,8 +17,8 @@ from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.usage_rest import UsageRest
 from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
-from muster_gateway.http_rights import needed
 from muster_gateway.page import Page
+from muster_gateway.route_rights import needed
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings

@@ -12,7 +12,7 @@ from muster_bus.errors import LogBehind
 from muster_bus.log import OutRecord
 from muster_bus.log_mark import MarkedLog
 from muster_bus.settings import LogSettings
-from muster_gateway.log_watch import LogWatch
+from muster_gateway.log_loss import LogWatch
 from muster_gateway.sessions.memory import MemorySessions
 
 pytestmark = pytest.mark.kafka

@@ -34,7 +34,7 @@ from muster_event_publisher.errors import SinkSettingsWrong, SinkUnavailable
 from muster_event_publisher.history.registry import readers_of, sinks_of
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.errors import SessionsDown, StoreCredentialsUnusable
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.sessions import make_sessions
 from muster_gateway.sessions.contract import Cursor, Session
 from muster_gateway.settings import GatewaySettings

@@ -18,7 +18,7 @@ from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_client import Callbacks, RmClient, application, ask, node
-from muster_gateway import response_reader
+from muster_gateway import response_delivery
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
@@ -127,7 +127,7 @@ async def test_an_ask_waits_behind_few_applications_of_another_rm(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An application costs more than an ask. (Three records of a hundred stood before the ask.)"""
-    monkeypatch.setattr(response_reader, "_REPORT_S", PATIENCE_S)  # (on a busy machine the bound would end)
+    monkeypatch.setattr(response_delivery, "_REPORT_S", PATIENCE_S)  # (on a busy machine the bound would end)
     heard: list[str] = []
     noisy, quiet = await world.rm(NOISY, []), await world.rm(QUIET, heard)
     new = [application(f"app-{number}", "root.a", user="ann") for number in range(APPLICATIONS)]

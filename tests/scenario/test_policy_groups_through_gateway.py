@@ -19,7 +19,7 @@ from muster_bus.log import Log
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings

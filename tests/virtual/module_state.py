@@ -19,7 +19,7 @@ NAMED = {
     "muster_event_publisher.event_json._DETAILS": "parts of events as JSON",
     "muster_event_publisher.event_json._FRONTS": "parts of events as JSON",
     "muster_event_publisher.event_json._UPPER_TIMES": "parts of events as JSON",
-    "muster_gateway.response_reader._FEEDS": "feeds, to count what waits in them",
+    "muster_gateway.response_delivery._FEEDS": "feeds, to count what waits in them",
     "muster_runtime.secrets._masked_short": "texts without secrets",
     "muster_runtime.secrets.is_secret": "whether a name may be that of a secret",
     "muster_scheduler.event_wire._object": "encoded parts of events",

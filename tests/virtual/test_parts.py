@@ -223,7 +223,7 @@ def test_state_of_modules_is_named_and_reset() -> None:
     module_state.reset()
     emptied = module_state.sizes()
     assert [name for name in module_state.NAMED if emptied[name] not in (0, (0, "[]"), (0, "{}"))] == [
-        "muster_gateway.response_reader._FEEDS"
+        "muster_gateway.response_delivery._FEEDS"
     ]
 
 

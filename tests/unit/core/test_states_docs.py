@@ -43,7 +43,7 @@ from muster_core.model.outcome import (
 )
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.model.states import APP_TRANSITIONS, QUEUE_TRANSITIONS, AppState, QueueState
-from muster_gateway.rm_life import TRANSITIONS as RM_TRANSITIONS
+from muster_gateway.rm_lifecycle import TRANSITIONS as RM_TRANSITIONS
 from muster_gateway.settings import GatewaySettings
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_scheduler import users

@@ -19,7 +19,7 @@ COMPOSE = Path(__file__).parents[3] / "deploy" / "compose"
 for _name in (
     "muster_bus.metrics",
     "muster_event_publisher.metrics",
-    "muster_gateway.response_reader",
+    "muster_gateway.response_delivery",
     "muster_informers.metrics",
     "muster_scheduler.metrics",
     "muster_view.metrics.metrics",

@@ -11,7 +11,7 @@ from muster_bus.damage import DamagedParts
 from muster_bus.log import LogReader, OutRecord
 from muster_bus.topics import Topics
 from muster_gateway.audit_codec import Attempt, Result, encode_entry
-from muster_gateway.audit_reads import AuditTrail
+from muster_gateway.audit_reader import AuditTrail
 from muster_runtime.caller import Caller, calling
 from muster_runtime.identity import GATEWAY
 

@@ -9,7 +9,7 @@ from manual_clock import ManualClock
 from muster_gateway import metrics
 from muster_gateway.codec import ConfigurationAnswer, Registration, Response
 from muster_gateway.errors import ResponsesLost, Superseded
-from muster_gateway.response_reader import Feed
+from muster_gateway.response_delivery import Feed
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
 from muster_gateway.stream_kind import StreamKind
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from muster_gateway.errors import NotPossible
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from unit.gateway.two_gateways import TwoGateways, answered
 
 

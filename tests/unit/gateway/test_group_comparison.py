@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from muster_gateway.codec import GroupMember
 from muster_gateway.errors import SessionsDown
-from muster_gateway.life_keeper import LifeKeeper
-from muster_gateway.policy_groups import PolicyGroups, other_configurations
-from muster_gateway.rm_life import RmState
+from muster_gateway.policy_group_warnings import PolicyGroups, other_configurations
+from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.session_manager import LifeKeeper
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import NOWHERE, UNKNOWN, Session
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
+from muster_gateway.authentication import Doorman
 from muster_gateway.http_front import HttpFront, Target, respond
-from muster_gateway.identity import Doorman
 from muster_gateway.settings import GatewaySettings
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import unreachable

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from muster_gateway import http_places
-from muster_gateway.http_places import FAR_BEHIND, Places
-from muster_gateway.http_target import HttpTarget
+from muster_gateway import backend_pool
+from muster_gateway.backend_pool import FAR_BEHIND, Places
+from muster_gateway.http_forwarder import HttpTarget
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.http_server import HttpServer
 from pydantic import ValidationError
@@ -31,7 +31,7 @@ async def test_one_that_cannot_be_reached_is_asked_last_for_some_time(monkeypatc
     places = Places(f"{A},{B}")
     places.away(A)
     assert list(await places.in_order()) == [B, A]
-    monkeypatch.setattr(http_places, "_AWAY_S", 0.0)
+    monkeypatch.setattr(backend_pool, "_AWAY_S", 0.0)
     assert list(await places.in_order()) == [A, B]
 
 
@@ -43,7 +43,7 @@ async def test_one_that_is_far_behind_is_left_for_one_that_is_not(monkeypatch: p
     assert list(await places.in_order()) == [A, B], "the one that is less behind"
     places.answered(B, b"3")
     assert list(await places.in_order()) == [B, A]
-    monkeypatch.setattr(http_places, "_LAG_S", 0.0)
+    monkeypatch.setattr(backend_pool, "_LAG_S", 0.0)
     assert list(await places.in_order()) == [A, B]
     for lag in (None, b"", b"many", b"9" * 60):
         places.answered(A, lag)
@@ -58,7 +58,7 @@ async def test_a_name_stands_for_several(monkeypatch: pytest.MonkeyPatch) -> Non
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in found]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(http_places, "_NAMES_S", 0.0)
+    monkeypatch.setattr(backend_pool, "_NAMES_S", 0.0)
     places = Places("http://view:9081")
     assert list(await places.in_order()) == [B, A]
     # The order of a name's answers changes; requests stay where they went.

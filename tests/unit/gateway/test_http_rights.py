@@ -12,7 +12,7 @@ from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.usage_rest import UsageRest
 from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
-from muster_gateway.http_rights import needed
+from muster_gateway.route_rights import needed
 from muster_rest.route import READS, Route
 from muster_rest.route_table import PUBLISHER, VIEW, default_right, through_the_gateway
 from muster_runtime.identity import Right

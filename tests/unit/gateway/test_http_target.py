@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from muster_gateway import http_target
-from muster_gateway.http_target import HttpTarget
+from muster_gateway import http_forwarder
+from muster_gateway.http_forwarder import HttpTarget
 from muster_runtime.http_server import HttpServer
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -200,7 +200,7 @@ async def said_to(port: int, method: str, path: str, headers: str = "", body: by
 
 
 async def test_large_slow_bodies_do_not_use_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_target, "BODIES_BYTES_MAX", 100_000)
+    monkeypatch.setattr(http_forwarder, "BODIES_BYTES_MAX", 100_000)
     async with telling() as port:
         slow_reader, slow = await asyncio.open_connection("127.0.0.1", port)
         slow.write(
@@ -269,7 +269,7 @@ async def test_a_body_that_is_answered_before_it_ends_spoils_no_connection() -> 
 async def test_a_slow_body_uses_no_connection_and_is_refused_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_target, "_MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(http_forwarder, "_MAX_CONNECTIONS", 1)
     async with telling(body_s=1.5) as port:
         slow = asyncio.create_task(said_to(port, "POST", "/slow", "Content-Length: 10\r\n", b"x"))
         await asyncio.sleep(0.1)

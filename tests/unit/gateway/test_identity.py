@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from muster_gateway.access import tokens as module
+from muster_gateway.authentication import Doorman, Refusal
 from muster_gateway.errors import NotIdentified, NotPermitted, OpenToAll, SettingsWrong, TokenUnusable
-from muster_gateway.identity import Doorman, Refusal
-from muster_gateway.seldom import Seldom
+from muster_gateway.log_throttle import Seldom
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.caller import Caller
 from muster_runtime.identity import LOOPBACK, NOBODY, Identity, Proof, Right, Role, rights_of

@@ -15,8 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from muster_gateway.access.jwt import JwtVerifier, UnknownKey, WrongToken, looks_like_jwt
+from muster_gateway.authentication import Doorman
 from muster_gateway.errors import JwksUnusable
-from muster_gateway.identity import Doorman
 from muster_gateway.settings import GatewaySettings, JwtSettings
 from muster_runtime.http_server import HttpServer
 from muster_runtime.identity import Proof, Right

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from muster_gateway.life_keeper import HeldSeat, why_lost
+from muster_gateway.session_manager import HeldSeat, why_lost
 from muster_gateway.sessions.contract import NOWHERE
 from muster_gateway.stream_kind import StreamKind
 from unit.gateway.two_gateways import TwoGateways, answered

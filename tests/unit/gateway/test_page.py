@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from muster_gateway.authentication import Doorman
 from muster_gateway.http_front import HttpFront
-from muster_gateway.identity import Doorman
 from muster_gateway.page import CONTENT_SECURITY_POLICY, Page
 from muster_gateway.settings import GatewaySettings, Token
 from muster_rest.shapes.health import SystemHealthDao

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from muster_gateway.access.policy import Policy, read_policy
+from muster_gateway.authentication import Doorman
 from muster_gateway.errors import PolicyUnusable
-from muster_gateway.identity import Doorman
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.identity import LOOPBACK, Identity, Proof, Right, Rights, Role, rights_of
 from muster_runtime.read_scope import EVERYTHING, NOTHING, Reach, fits, reach_of

@@ -14,7 +14,7 @@ from muster_bus.log import OutRecord
 from muster_bus.topics import Topics
 from muster_gateway.codec import CommandAnswer
 from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent
-from muster_gateway.questions import Questions
+from muster_gateway.scheduler_rpc import Questions
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.caller import Caller, calling
 from muster_runtime.identity import NOBODY

@@ -16,7 +16,7 @@ from muster_gateway.access.policy import PolicyFile
 from muster_gateway.errors import LogDown
 from muster_gateway.quota_settings import QuotaRule, QuotaSettings, RmQuotaSettings
 from muster_gateway.quotas import QuotaBook, QuotaNotes, Rate, RmCounts, RmLimits
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.sessions.contract import NOWHERE, Session
 from muster_gateway.sessions.memory import MemorySessions
 from muster_proto.muster.bus.v1 import envelope_pb2

@@ -14,7 +14,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_gateway.response_reader import _AT_ONCE, Feed, ResponseTail
+from muster_gateway.response_delivery import _AT_ONCE, Feed, ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from muster_gateway.errors import IllegalTransition
-from muster_gateway.rm_life import TRANSITIONS, RmEvent, RmState, next_state
+from muster_gateway.rm_lifecycle import TRANSITIONS, RmEvent, RmState, next_state
 from muster_proto.muster.bus.v1 import envelope_pb2
 
 ILLEGAL = sorted(set(itertools.product(RmState, RmEvent)) - set(TRANSITIONS))

@@ -13,12 +13,12 @@ from muster_bus.log import OutRecord
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_client import ask
-from muster_gateway import response_reader
+from muster_gateway import response_delivery
 from muster_gateway.admission import admission_steps
-from muster_gateway.response_reader import ResponseTail
+from muster_gateway.response_delivery import ResponseTail
 from muster_gateway.settings import AdmissionLimits
+from muster_gateway.stream_fairness import Active, StepTurns
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.turns import Active, StepTurns
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.emit import decided_report
@@ -84,7 +84,7 @@ def test_an_rm_is_alone_again_when_no_other_has_been_active_for_a_while() -> Non
 
 
 async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_reader, "_REPORT_S", 0.05)
+    monkeypatch.setattr(response_delivery, "_REPORT_S", 0.05)
     settings = LogSettings(backend="memory", partitions=1)
     topics = settings.topics()
     log = make_log(settings, SystemClock())
@@ -103,7 +103,7 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
             while tail.report.decided != 7:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         # 2. a caller waits for the next one
-        monkeypatch.setattr(response_reader, "_REPORT_S", PATIENCE_S)
+        monkeypatch.setattr(response_delivery, "_REPORT_S", PATIENCE_S)
         waiting = asyncio.create_task(tail.decides_more())
         await asyncio.sleep(0)
         await owner.commit([decided_report(topics, 0, 9, WORK)], None)
@@ -114,7 +114,7 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
         await owner.commit([OutRecord(topics.responses, 0, b"elsewhere", response)], None)
         await eventually(lambda: tail.active.others(b"here") == 1, "an RM of another gateway", PATIENCE_S)
         # 4. a scheduler that has become silent
-        monkeypatch.setattr(response_reader, "_REPORT_S", 0.01)
+        monkeypatch.setattr(response_delivery, "_REPORT_S", 0.01)
         assert not await tail.decides_more()
         assert tail.report.decided == 0
     finally:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from muster_gateway.errors import InvalidRequest, OverLimit, ViewSilent
+from muster_gateway.http_forwarder import HttpTarget
 from muster_gateway.http_front import Target
-from muster_gateway.http_target import HttpTarget
 from muster_gateway.view_client import PIECE_BYTES, ViewAnswer, ViewClient, path_of
 from muster_runtime.caller import Caller, calling
 from muster_runtime.elapsed import elapsed_s

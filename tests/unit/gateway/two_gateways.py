@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from manual_clock import ManualClock
-from muster_gateway.life_keeper import HeldSeat, LifeKeeper
+from muster_gateway.session_manager import HeldSeat, LifeKeeper
 from muster_gateway.sessions.contract import Cursor, Session
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import StreamKind

@@ -9,7 +9,7 @@ import msgspec
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
-from muster_gateway.http_rights import Rights
+from muster_gateway.route_rights import Rights
 from muster_rest import openapi
 from muster_rest.parameters import RM
 from muster_rest.route import Route

@@ -26,7 +26,7 @@ def check_free(setting: str, address: str) -> None:
 def check_private(setting: str, address: str, *, trusted_network: bool) -> None:
     """Raises UsageError when an untrusted network could reach an address without authentication.
 
-    This is for the services behind the gateway. The gateway checks its own front (``muster_gateway.identity``).
+    This is for the services behind the gateway. The gateway checks its own front (``muster_gateway.authentication``).
     """
     if not address or trusted_network:
         return

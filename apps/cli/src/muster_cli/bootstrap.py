@@ -198,8 +198,8 @@ def one(
 
 def _check_doors(settings: MusterSettings, *names: ServiceName) -> None:
     """Raises UsageError for an address that is open to others by mistake, before anything is created or opened."""
+    from muster_gateway.authentication import Doorman
     from muster_gateway.errors import SettingsWrong
-    from muster_gateway.identity import Doorman
 
     if "gateway" in names:
         try:

@@ -37,8 +37,8 @@ from muster_bus.pipe import messages as of_log
 from muster_bus.pipe.log_server import LogServer
 from muster_gateway.errors import GatewayError
 from muster_gateway.events_proxy import EventsProxy
+from muster_gateway.http_forwarder import HttpTarget
 from muster_gateway.http_front import Target, respond_error
-from muster_gateway.http_target import HttpTarget
 from muster_gateway.view_client import ViewClient
 from muster_rest.system_health import Part, ServiceCheck, ServiceFacts
 from muster_runtime import exposition, logs

@@ -30,6 +30,7 @@ from muster_gateway.codec import (
     RequestCodec,
     encode_configuration_answer,
 )
+from muster_gateway.config_preparser import QueueConfigs
 from muster_gateway.errors import (
     GatewayStopping,
     NotPossible,
@@ -41,17 +42,16 @@ from muster_gateway.errors import (
     shown,
 )
 from muster_gateway.explanations import explain
-from muster_gateway.life_keeper import LifeKeeper
 from muster_gateway.metrics_codec import RmStatus
-from muster_gateway.policy_groups import PolicyGroups
-from muster_gateway.questions import Questions
-from muster_gateway.queue_configs import QueueConfigs
-from muster_gateway.rm_life import RmState
+from muster_gateway.policy_group_warnings import PolicyGroups
+from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.scheduler_rpc import Questions
 from muster_gateway.servicer import refuse, send_position
+from muster_gateway.session_manager import LifeKeeper
 from muster_gateway.sessions.contract import Session, SessionStore
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.state_dump import StateDump
-from muster_gateway.turns import StepTurns
+from muster_gateway.stream_fairness import StepTurns
 from muster_gateway.view_client import ViewClient, path_of
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ from muster_gateway.admission import parsed
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, encode_configuration_answer
 from muster_gateway.errors import InvalidRequest
 from muster_gateway.item_checks import name_problem, text_problem
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.sessions.contract import Cursor, Session
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind

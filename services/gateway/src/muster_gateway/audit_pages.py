@@ -11,7 +11,7 @@ import msgspec
 from muster_rest.shapes.audit import AuditEntryDao, AuditPageDao
 
 from muster_gateway.audit_codec import ReadAuditRequest, Result, entry_dao, fits, make_read
-from muster_gateway.audit_reads import AuditTrail, merged
+from muster_gateway.audit_reader import AuditTrail, merged
 from muster_gateway.errors import InvalidRequest, shown
 
 LIMIT, _LIMIT_MAX = 200, 1_000

@@ -8,7 +8,7 @@ hello
     the call's headers at once; ``Welcome`` then tells the RM that the stream is open.
 notes to the scheduler
     When the stream has its seat, it sends the scheduler a note with the hello and the seat's epoch. The one that
-    vacates the seat (this stream, a sweep, a registration) notes the end: life_keeper.py. Welcome follows the note.
+    vacates the seat (this stream, a sweep, a registration) notes the end: session_manager.py. Welcome follows the note.
 beginning
     The RM's first callback stream since its registration begins at the present: there were no questions before. A
     later stream resumes where the last one ended, but at most ``callback_resume_s`` back: older questions have passed
@@ -42,7 +42,7 @@ from muster_gateway.callback_codec import Wishes, connected_note, encode_result,
 from muster_gateway.codec import ConfigurationAnswer
 from muster_gateway.errors import GatewayError, InvalidRequest, LogDown, why_not
 from muster_gateway.event_feed import EventFeed, Wanted
-from muster_gateway.life_keeper import Taken
+from muster_gateway.session_manager import Taken
 from muster_gateway.sessions.contract import UNKNOWN, Advance, Cursor
 from muster_gateway.stream import Context, Parts, RmStream, count_request, unexpected
 from muster_gateway.stream_kind import StreamKind

@@ -20,7 +20,7 @@ from muster_si.positions import NO_STAMP, Positions, Stamp
 
 from muster_gateway import metrics
 from muster_gateway.quotas import RegistrationQuotas, RmLimits
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)

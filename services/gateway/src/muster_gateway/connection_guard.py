@@ -26,7 +26,7 @@ from muster_runtime.tcp_sockets import AcceptedSockets, TcpSocket
 from muster_gateway import metrics
 from muster_gateway.connections import Accounts, Bounds, ConnectionPolicy, Ending, Review
 from muster_gateway.errors import OverLimit
-from muster_gateway.seldom import Seldom
+from muster_gateway.log_throttle import Seldom
 
 log = structlog.get_logger(__name__)
 

@@ -19,9 +19,9 @@ from grpc_reflection.v1alpha import reflection
 from muster_runtime.http_server import HttpServer
 from starlette.types import ASGIApp
 
+from muster_gateway.authentication import Doorman
 from muster_gateway.connection_guard import ConnectionGuard, Ended
 from muster_gateway.connections import Accounts
-from muster_gateway.identity import Doorman
 from muster_gateway.server_options import bounds_of, server_options
 from muster_gateway.settings import GatewaySettings
 

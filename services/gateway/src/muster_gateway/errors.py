@@ -36,7 +36,7 @@ Over HTTP, NotIdentified and NotPermitted are 401 and 403.
     - PolicyUnusable         the policy file cannot be read, or a rule is wrong
     - TlsUnusable            certificate, key or authorities cannot be read, or do not fit each other
     - JwksUnusable           the keys of JWT cannot be read
-  x IllegalTransition        INTERNAL: an RM's life took a step that the table in rm_life.py does not have
+  x IllegalTransition        INTERNAL: an RM's life took a step that the table in rm_lifecycle.py does not have
 """
 
 from __future__ import annotations

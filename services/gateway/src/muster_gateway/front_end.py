@@ -32,12 +32,12 @@ from muster_runtime.http_server import HttpServer
 from muster_runtime.service_lifecycle import Life
 from starlette.types import Receive, Scope, Send
 
-from muster_gateway.access.calls import Calls
+from muster_gateway.access.active_calls import Calls
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_pages import AuditPages
-from muster_gateway.audit_reads import AuditTrail
+from muster_gateway.audit_reader import AuditTrail
+from muster_gateway.authentication import Doorman
 from muster_gateway.http_front import HttpFront, Target
-from muster_gateway.identity import Doorman
 from muster_gateway.quotas import QuotaBook
 from muster_gateway.rates import Rates
 from muster_gateway.settings import GatewaySettings

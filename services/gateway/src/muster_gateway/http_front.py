@@ -1,13 +1,13 @@
 """The HTTP front: YuniKorn's REST port. It answers only health, metrics, and the page by itself.
 
-Before a request goes anywhere, the front identifies the caller (``identity.py``) and checks the caller's right
-(``http_rights.py``). It tells the services behind it the caller in headers that only this front sets. They never see a
+Before a request goes anywhere, the front identifies the caller (``authentication.py``) and checks the caller's right
+(``route_rights.py``). It tells the services behind it the caller in headers that only this front sets. They never see a
 token. The routes (``muster_rest``) say where a request goes, and which right it needs. ``/`` and ``/page/…`` are the
 page's files (``page``). For an unknown path the front answers 404 like YuniKorn's router.
 
-A target is a URL (``http_target.py``) or an ASGI application in this process, which the front calls directly. The front
-itself runs in the gateway's process, or in another one that the gateway trusts (``front_end.py``). That one passes what
-only the gateway can answer to the gateway's front (:meth:`HttpFront.answer_admitted`).
+A target is a URL (``http_forwarder.py``) or an ASGI application in this process, which the front calls directly. The
+front itself runs in the gateway's process, or in another one that the gateway trusts (``front_end.py``). That one
+passes what only the gateway can answer to the gateway's front (:meth:`HttpFront.answer_admitted`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ from muster_runtime.positions import position_given
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.types import Receive, Scope, Send
 
-from muster_gateway import http_rights, metrics
-from muster_gateway.access.calls import Calls
+from muster_gateway import metrics, route_rights
+from muster_gateway.access.active_calls import Calls
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
 from muster_gateway.audit_pages import AuditPages
+from muster_gateway.authentication import Doorman, Refusal
 from muster_gateway.errors import (
     InvalidRequest,
     NotIdentified,
@@ -53,11 +54,10 @@ from muster_gateway.errors import (
     why_not,
 )
 from muster_gateway.healthcheck import answer_healthcheck
-from muster_gateway.identity import Doorman, Refusal
-from muster_gateway.operate_pages import whoami
+from muster_gateway.log_throttle import Seldom
+from muster_gateway.operator_http import whoami
 from muster_gateway.page import Page
 from muster_gateway.rates import Rates
-from muster_gateway.seldom import Seldom
 
 log = structlog.get_logger(__name__)
 
@@ -145,7 +145,7 @@ class HttpFront:
             await send({"type": "websocket.close", "code": 1000})
             return
         # 1. the caller and its right
-        needed = http_rights.needed(scope["method"], scope["path"])
+        needed = route_rights.needed(scope["method"], scope["path"])
         rm_id = _rm_of(scope) if needed in _OF_RMS else ""
         try:
             caller = await self._doorman.admit(self._doorman.asked_http(scope), needed, rm_id)
@@ -177,7 +177,7 @@ class HttpFront:
 
         try:
             headers = _told(scope["headers"], identity.headers(needed), [*self._default_rm, *self._note().header()])
-            if http_rights.is_stream(scope["method"], scope["path"]):
+            if route_rights.is_stream(scope["method"], scope["path"]):
                 caller.claims.append((needed, rm_id))
                 caller.on_withdrawn(cutter(scope))
             with self._calls.under_way(caller):
@@ -192,7 +192,7 @@ class HttpFront:
                 reason = "" if good else f"status {status}"
                 result = Result.ACCEPTED if good else Result.FAILED
                 self._audit.ended(caller, str(needed), rm_id, result, reason)
-            elif status == 503 and self._audit is not None and http_rights.is_stream(scope["method"], scope["path"]):
+            elif status == 503 and self._audit is not None and route_rights.is_stream(scope["method"], scope["path"]):
                 self._audit.refused(caller, "call", rm_id, OverLimit("status 503: no place for the stream"))
 
     async def answer_admitted(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:

@@ -22,7 +22,7 @@ from muster_runtime.read_scope import fits
 
 from muster_gateway.errors import GatewayError
 from muster_gateway.quota_settings import QuotaRule, QuotaSettings
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.sessions.contract import SessionStore
 
 log = structlog.get_logger(__name__)

@@ -12,14 +12,14 @@ from muster_runtime.caller import current
 from muster_gateway import metrics
 from muster_gateway.admission import registration_steps
 from muster_gateway.codec import Problem, Registration, RequestCodec
+from muster_gateway.config_preparser import QueueConfigs
 from muster_gateway.errors import OverLimit, RegistrationRefused, shown
-from muster_gateway.life_keeper import LifeKeeper
-from muster_gateway.policy_groups import PolicyGroups
-from muster_gateway.questions import Questions
-from muster_gateway.queue_configs import QueueConfigs
+from muster_gateway.policy_group_warnings import PolicyGroups
 from muster_gateway.quotas import Quotas
+from muster_gateway.scheduler_rpc import Questions
+from muster_gateway.session_manager import LifeKeeper
 from muster_gateway.settings import GatewaySettings
-from muster_gateway.turns import StepTurns
+from muster_gateway.stream_fairness import StepTurns
 
 log = structlog.get_logger(__name__)
 

@@ -31,18 +31,20 @@ from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
 from muster_runtime.service_lifecycle import Life
 
-from muster_gateway import admin, audit_reads, callbacks, events_proxy, health_service, metrics, metrics_service
-from muster_gateway.access.calls import Calls
+from muster_gateway import admin, audit_reader, callbacks, events_proxy, health_service, metrics, metrics_service
+from muster_gateway.access.active_calls import Calls
 from muster_gateway.access.certificate_ends import CertificateEnds
-from muster_gateway.access.grpc_door import GrpcDoor
+from muster_gateway.access.grpc_auth import GrpcDoor
 from muster_gateway.admin import AdminServicer
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_pages import AuditPages
-from muster_gateway.audit_reads import AuditServicer, AuditTrail
+from muster_gateway.audit_reader import AuditServicer, AuditTrail
+from muster_gateway.authentication import Doorman
 from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
+from muster_gateway.config_preparser import QueueConfigs
 from muster_gateway.connections import Accounts
 from muster_gateway.doors import Doors, GrpcOffer, HttpServing, SocketDoors
 from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, why_not
@@ -51,28 +53,26 @@ from muster_gateway.events_proxy import EventsDoor, EventsProxy
 from muster_gateway.front_end import OtherFront
 from muster_gateway.health_monitor import GatewayFacts, HealthMonitor, check_of
 from muster_gateway.health_service import HealthServicer
+from muster_gateway.http_forwarder import HttpTarget
 from muster_gateway.http_front import HttpFront, Target
-from muster_gateway.http_target import HttpTarget
-from muster_gateway.identity import Doorman
-from muster_gateway.life_keeper import LifeKeeper, why_lost
-from muster_gateway.log_watch import LogWatch
+from muster_gateway.log_loss import LogWatch
 from muster_gateway.metrics_service import MetricsServicer
-from muster_gateway.operate_pages import OperatePages
-from muster_gateway.policy_groups import PolicyGroups
-from muster_gateway.questions import Questions
-from muster_gateway.queue_configs import QueueConfigs
+from muster_gateway.operator_http import OperatePages
+from muster_gateway.policy_group_warnings import PolicyGroups
 from muster_gateway.quotas import QuotaBook, QuotaNotes, Quotas, RmCounts, RmLimits
 from muster_gateway.rates import Rates
 from muster_gateway.registration import Registrar
-from muster_gateway.response_reader import CatchUp, ResponseTail, StartingPoint
-from muster_gateway.rm_life import RmState
+from muster_gateway.response_delivery import CatchUp, ResponseTail, StartingPoint
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.scheduler_reports import RequestWriter, SchedulerReports
+from muster_gateway.scheduler_rpc import Questions
 from muster_gateway.servicer import SERVICE, SchedulerServicer, StreamCalls
+from muster_gateway.session_manager import LifeKeeper, why_lost
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.rebuild import rebuild
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream import Parts, StreamTable
-from muster_gateway.turns import StepTurns
+from muster_gateway.stream_fairness import StepTurns
 from muster_gateway.view_client import ViewClient
 
 log = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ _SERVICES = (
     callbacks.SERVICE,
     metrics_service.SERVICE,
     events_proxy.SERVICE,
-    audit_reads.SERVICE,
+    audit_reader.SERVICE,
     health_service.SERVICE,
 )
 

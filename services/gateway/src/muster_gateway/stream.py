@@ -35,6 +35,7 @@ from muster_runtime.identity import Identity, Right
 
 from muster_gateway import metrics
 from muster_gateway.admission import admission_steps, check_rm_id, rm_id_steps
+from muster_gateway.authentication import check_rm
 from muster_gateway.codec import DecidedReport, RequestCodec
 from muster_gateway.connections import Accounts
 from muster_gateway.errors import (
@@ -51,16 +52,15 @@ from muster_gateway.errors import (
     why_not,
 )
 from muster_gateway.event_tail import EventTail
-from muster_gateway.identity import check_rm
-from muster_gateway.life_keeper import HeldSeat, LifeKeeper, Taken
 from muster_gateway.message_numbers import MAX_DIGITS, Numbers, numbers_of
 from muster_gateway.quotas import Quotas
 from muster_gateway.rates import Rates
-from muster_gateway.response_reader import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
+from muster_gateway.response_delivery import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
+from muster_gateway.session_manager import HeldSeat, LifeKeeper, Taken
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
 from muster_gateway.settings import AdmissionLimits, GatewaySettings
+from muster_gateway.stream_fairness import StepTurns
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.turns import StepTurns
 from muster_gateway.undecided import Undecided
 
 log = structlog.get_logger(__name__)

@@ -1,1 +1,1 @@
-"""Who may come in: tokens, and the door of gRPC. ``identity.py`` beside this folder puts the parts together."""
+"""Who may come in: tokens, and the door of gRPC. ``authentication.py`` beside this folder puts the parts together."""

@@ -26,7 +26,7 @@ from muster_runtime.elapsed import elapsed_s
 from muster_runtime.identity import RESERVED_NAMES
 
 from muster_gateway.access.certificates import usable_name
-from muster_gateway.access.watched import Watched
+from muster_gateway.access.reloading_files import Watched
 from muster_gateway.errors import JwksUnusable
 from muster_gateway.settings import JwtSettings
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from muster_gateway.access.watched import Watched
+from muster_gateway.access.reloading_files import Watched
 from muster_gateway.errors import TlsUnusable
 from muster_gateway.settings import TlsSettings
 

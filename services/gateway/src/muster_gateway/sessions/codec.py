@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.sessions.contract import UNKNOWN, Cursor, Seat, Session
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
 

@@ -17,7 +17,7 @@ from muster_runtime.chance import new_id
 
 from muster_gateway.codec import NO_GROUP, GroupMember, KnownRm, read_forgotten, read_known_rm, read_registration
 from muster_gateway.errors import SessionsDown
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
 from muster_gateway.sessions.contract import NOWHERE, Seat, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
 

@@ -46,9 +46,9 @@ from starlette.types import Scope
 from muster_gateway.access.certificates import name_of
 from muster_gateway.access.jwt import JwtVerifier, UnknownKey, WrongToken, looks_like_jwt
 from muster_gateway.access.policy import Policy, read_policy
+from muster_gateway.access.reloading_files import Watched
 from muster_gateway.access.tls import TlsDoor
 from muster_gateway.access.tokens import Tokens
-from muster_gateway.access.watched import Watched
 from muster_gateway.errors import KeyUnknown, NotIdentified, NotPermitted, OpenToAll, PolicyUnusable
 from muster_gateway.quota_settings import QuotaRule
 from muster_gateway.settings import TOKEN, GatewaySettings

@@ -30,16 +30,16 @@ from muster_runtime.service_lifecycle import until
 from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
 from muster_gateway import metrics
-from muster_gateway.access.calls import Calls
+from muster_gateway.access.active_calls import Calls
 from muster_gateway.access.request_codec import REQUEST_BYTES_MAX, may_be_large, rm_steps
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_codec import Result
+from muster_gateway.authentication import Asked, Doorman
 from muster_gateway.call_limits import CallLimits
 from muster_gateway.errors import NotIdentified, NotPermitted, OverLimit, RightWithdrawn, TooFast, shortened
-from muster_gateway.identity import Asked, Doorman
+from muster_gateway.log_throttle import Seldom
 from muster_gateway.rates import Rates, pushback
-from muster_gateway.seldom import Seldom
-from muster_gateway.turns import StepTurns
+from muster_gateway.stream_fairness import StepTurns
 
 log = structlog.get_logger(__name__)
 

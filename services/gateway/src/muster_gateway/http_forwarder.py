@@ -20,6 +20,7 @@ from muster_runtime.service_lifecycle import until, wait_disconnected
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
+from muster_gateway.backend_pool import Places
 from muster_gateway.errors import shortened
 from muster_gateway.http_bodies import (
     BODIES_BYTES_MAX,
@@ -31,7 +32,6 @@ from muster_gateway.http_bodies import (
     refuse_body,
 )
 from muster_gateway.http_front import RawHeaders, respond, respond_error
-from muster_gateway.http_places import Places
 
 log = structlog.get_logger(__name__)
 

@@ -31,7 +31,7 @@ from muster_gateway.errors import (
     Superseded,
     shown,
 )
-from muster_gateway.rm_life import RmEvent, RmState, next_state
+from muster_gateway.rm_lifecycle import RmEvent, RmState, next_state
 from muster_gateway.sessions.contract import NOBODY, NOWHERE, Cursor, Seat, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
 

@@ -19,7 +19,7 @@ from muster_runtime.elapsed import elapsed_s
 
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, Registration
 from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent, why_not
-from muster_gateway.response_reader import ResponseTail
+from muster_gateway.response_delivery import ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import GatewaySettings
 

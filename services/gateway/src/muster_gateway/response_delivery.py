@@ -44,8 +44,8 @@ from muster_gateway.codec import Answer, DecidedReport, Registration, Response, 
 from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
 from muster_gateway.scheduler_reports import SchedulerReports
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
+from muster_gateway.stream_fairness import Active
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.turns import Active
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ import structlog
 
 from muster_gateway.codec import GroupMember, Problem
 from muster_gateway.errors import SessionsDown
-from muster_gateway.life_keeper import LifeKeeper
-from muster_gateway.rm_life import RmState
+from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.session_manager import LifeKeeper
 from muster_gateway.sessions.contract import Session
 
 log = structlog.get_logger(__name__)

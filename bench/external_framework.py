@@ -34,10 +34,10 @@ from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
 from muster_cli import gc_tuning
-from muster_informers.cache import LogCache
 from muster_informers.contract import ChangeType, Delta, Document, HandlerContext, Listing
 from muster_informers.handlers.default import make_handler
 from muster_informers.informer import SharedIndexInformer
+from muster_informers.log_cache import LogCache
 
 NODES, CHANGES = 5_000, 20_000
 AT_ONCE = (1, 20, 500)

@@ -22,10 +22,10 @@ from muster_bus.topics import Topics
 from muster_core.external.errors import NotSynced
 from muster_core.external.model import ExternalKind, ExternalOffer, OfferState
 from muster_core.external.reports import ExternalEntry, SourceEntry
-from muster_informers.gate import life_again
 from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
+from muster_informers.sync_gate import life_again
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state import state_codec
 from prometheus_client import REGISTRY

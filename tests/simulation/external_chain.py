@@ -16,11 +16,11 @@ from manual_clock import ManualClock
 from muster_bus.log import OutRecord
 from muster_core.external.errors import CursorExpired, SourceUnavailable
 from muster_core.external.model import ExternalObject, SourceState
-from muster_informers.cache import LogCache
 from muster_informers.contract import ChangeType, Delta, Document, Listing
 from muster_informers.documents import as_document
 from muster_informers.handlers.default import DefaultEventHandler
 from muster_informers.informer import SharedIndexInformer
+from muster_informers.log_cache import LogCache
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_runtime.watchdog import Usage
 from muster_state import external_codec as codec

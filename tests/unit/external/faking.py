@@ -11,8 +11,8 @@ from manual_clock import ManualClock
 from muster_core.external.errors import CursorExpired
 from muster_core.external.model import ExternalAllocation, ExternalKind, ExternalObject, SourceState
 from muster_informers.contract import ChangeType, Delta, Document, Listing
+from muster_informers.indexer import Key, key_of
 from muster_informers.informer import SharedIndexInformer
-from muster_informers.store import Key, key_of
 from muster_runtime.watchdog import Usage
 
 

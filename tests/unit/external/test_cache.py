@@ -26,7 +26,7 @@ from muster_core.external.model import (
     SourceState,
     id_of,
 )
-from muster_informers.cache import CHANGES_MAX, PARTS_MAX, RECORD_BYTES_MAX, LogCache
+from muster_informers.log_cache import CHANGES_MAX, PARTS_MAX, RECORD_BYTES_MAX, LogCache
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state import external_codec as codec
 from unit.external.faking import ManualTime, settled

@@ -9,9 +9,9 @@ import pytest
 from muster_core.external.errors import CursorExpired, SourceSaysNonsense, SourceUnavailable
 from muster_core.external.model import ExternalAllocation, ExternalKind, ExternalNode, ExternalObject, SourceState
 from muster_informers.contract import ChangeType, Delta
+from muster_informers.indexer import Key
 from muster_informers.informer import NOT_WHOLE, SLICE, SharedIndexInformer
 from muster_informers.problems import LINES_MAX, PROBLEMS_MAX
-from muster_informers.store import Key
 from muster_runtime.watchdog import Usage
 from structlog.testing import capture_logs
 from unit.external.faking import Manager, ManualTime, Recorder, Running, node, settled

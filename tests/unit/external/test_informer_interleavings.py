@@ -12,11 +12,11 @@ from muster_bus.backends.memory import MemoryLog
 from muster_bus.topics import Topics
 from muster_core.external.errors import SourceSaysNonsense, SourceUnavailable
 from muster_core.external.model import ExternalKind, ExternalObject, SourceState
-from muster_informers.cache import LogCache
 from muster_informers.contract import ChangeType, HandlerContext
 from muster_informers.documents import read_document
 from muster_informers.handlers.default import make_handler
-from muster_informers.store import Key
+from muster_informers.indexer import Key
+from muster_informers.log_cache import LogCache
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state import external_codec as codec
 from unit.external.faking import Running, node, settled

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from muster_core.external.errors import BadDocument, CursorExpired, SourceSaysNonsense
 from muster_informers.documents import read_document
-from muster_informers.sources.snapshot import contents_of, cursor_of, differences, merged, seen
-from muster_informers.sources.texts import Format, keyed_document, read_documents
+from muster_informers.sources.document_parsing import Format, keyed_document, read_documents
+from muster_informers.sources.listing_diff import contents_of, cursor_of, differences, merged, seen
 
 A, B = {"id": "a"}, {"id": "b"}
 

@@ -12,7 +12,7 @@ from muster_bus.topics import Topics, state_key
 from muster_core.external.errors import SourceUnavailable
 from muster_core.external.model import ExternalKind, ExternalOffer, ExternalPool, OfferState
 from muster_core.external.reports import ExternalEntry, SourceEntry
-from muster_informers.outlet import BATCH_MAX, OfferOutlet, taker_of
+from muster_informers.offer_return import BATCH_MAX, OfferOutlet, taker_of
 from muster_state import state_codec
 from unit.external.faking import Manager, ManualTime, settled
 

@@ -16,8 +16,8 @@ from muster_bus.pipe.messages import Append, NewRecord, Settled, error_of, failu
 from muster_bus.pipe.pipe_appends import PipeWriter
 from muster_bus.topics import Topics, state_key
 from muster_informers.child import PipeLog
-from muster_informers.log_end import LogEnd
-from muster_informers.pipe import (
+from muster_informers.pipe_log_server import LogEnd
+from muster_informers.pipe_messages import (
     Answer,
     Ask,
     Begin,

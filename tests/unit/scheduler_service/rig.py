@@ -14,7 +14,7 @@ from muster_core import invariants
 from muster_core.external.model import ExternalChange, ExternalKind, ExternalObject, SourceState, id_of, kind_of
 from muster_core.model.outcome import Outcome
 from muster_core.scheduler import SchedulerCore
-from muster_informers.gate import Gate
+from muster_informers.sync_gate import Gate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.muster.v1.audit_pb2 import AuditEntry

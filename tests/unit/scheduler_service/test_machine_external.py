@@ -14,7 +14,7 @@ from muster_core.external.model import (
     ExternalPool,
     SourceState,
 )
-from muster_informers.gate import Gate, life_again
+from muster_informers.sync_gate import Gate, life_again
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_scheduler.machine import SchedulerMachine

@@ -28,13 +28,13 @@ from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
 from muster_informers.contract import EVENT_HANDLERS_GROUP, EventHandler, ExternalCache
 from muster_informers.filters import responsible_for_node
-from muster_informers.gate import Gate
 from muster_informers.handlers.base import BaseEventHandler
 from muster_informers.handlers.default import DefaultEventHandler
-from muster_informers.native import Call, Judged, word_of
+from muster_informers.native_handler import Call, Judged, word_of
 from muster_informers.registry import Registry
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
+from muster_informers.sync_gate import Gate
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.watchdog import Usage
 from muster_scheduler.natives import Natives, NativeSource

@@ -10,7 +10,7 @@ import pytest
 from builders import SECOND_NS
 from muster_bus.log import Record
 from muster_core.external.model import SourceState
-from muster_informers.gate import Gate
+from muster_informers.sync_gate import Gate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2 as pb_state
 from muster_proto.si.v1 import si_pb2 as si

@@ -14,7 +14,7 @@ from muster_bus.topics import Topics
 from muster_cli.followers_child import _ended
 from muster_cli.followers_front import FollowersFront, FrontState
 from muster_informers.child import serve
-from muster_informers.pipe import Begin, Stop, Told
+from muster_informers.pipe_messages import Begin, Stop, Told
 from muster_informers.settings import ExternalSettings
 from muster_runtime import logs
 from muster_runtime.ending import first_of

@@ -10,7 +10,7 @@ import pytest
 from muster_bus.backends.read_ahead import Changing
 from muster_core.external.errors import CursorExpired
 from muster_gateway.access.active_calls import Calls
-from muster_informers.sources.snapshot import differences
+from muster_informers.sources.listing_diff import differences
 from muster_runtime.caller import Caller
 from muster_runtime.identity import Identity, Proof, Rights
 from muster_runtime.secrets import masked_json

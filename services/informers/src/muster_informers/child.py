@@ -28,8 +28,8 @@ from muster_runtime.child_main import become_child, run_child
 from muster_runtime.ending import first_of
 from muster_runtime.message_channel import Channel
 
-from muster_informers import samples
-from muster_informers.pipe import (
+from muster_informers import child_metrics
+from muster_informers.pipe_messages import (
     Answer,
     Answered,
     Ask,
@@ -186,7 +186,7 @@ class _Teller:
             self.tell()
             if self._clock.monotonic() - sampled_s >= _SAMPLE_S:
                 sampled_s = self._clock.monotonic()
-                self._channel.send(Sampled(samples.families()))
+                self._channel.send(Sampled(child_metrics.families()))
             await asyncio.sleep(_TELL_S)
 
 

@@ -25,9 +25,9 @@ from muster_core.external.model import (
 )
 
 from muster_informers.contract import EventHandler
+from muster_informers.handler_registration import Predicate, Registration
 from muster_informers.handlers.base import AnyKindEventHandler
-from muster_informers.registration import Predicate, Registration
-from muster_informers.store import key_of
+from muster_informers.indexer import key_of
 
 # Points of each scheduler on the ring: with so many, the largest share is about a fifth above the average.
 POINTS = 256

@@ -75,9 +75,9 @@ from muster_runtime.watchdog import LOOK_S, Reading, Usage, Watchdog, look_every
 from muster_informers import metrics
 from muster_informers.contract import ChangeType, Delta, Document, EventHandler, Listing, ListWatch
 from muster_informers.documents import Said, read_document, read_identity
+from muster_informers.handler_registration import Distrust, Forget, Predicate, Ready, Registration
+from muster_informers.indexer import IndexFunction, Key, Store
 from muster_informers.problems import Problem, Problems
-from muster_informers.registration import Distrust, Forget, Predicate, Ready, Registration
-from muster_informers.store import IndexFunction, Key, Store
 
 log = structlog.get_logger(__name__)
 

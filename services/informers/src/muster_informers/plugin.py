@@ -48,7 +48,7 @@ from muster_informers.documents import read_document
 from muster_informers.filters import filtering, responsible_for_node
 from muster_informers.handlers.base import BaseEventHandler
 from muster_informers.handlers.default import DefaultEventHandler
-from muster_informers.native import NATIVE
+from muster_informers.native_handler import NATIVE
 from muster_informers.registry import register_event_handler, register_informer
 
 __all__ = [

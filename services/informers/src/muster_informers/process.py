@@ -2,7 +2,7 @@
 
 This object takes the place of an ``ExternalService``, which is in the other process (``child.py``). It still checks the
 configuration here, before anything is opened. The log stays here, with its one owner. The child's appends and reads
-come over the pipe (``pipe.py``), in order.
+come over the pipe (``pipe_messages.py``), in order.
 
 ========  ========================================  ==================================================================
 state     becomes                                   then
@@ -10,7 +10,8 @@ state     becomes                                   then
 begun     heard                                     the child reports the informers' state
 heard     gone: it ended, or was stuck and killed   records that it had sent still go to the log; then each source that
                                                     had synced once, or is not required, is noted STALE with the reason
-gone      begun                                     after a wait that grows: in another life of this start (``gate.py``)
+gone      begun                                     after a wait that grows: in another life of this start
+(``sync_gate.py``)
 ========  ========================================  ==================================================================
 
 Until all have synced once, a required informer that does not sync in time ends the scheduler, also if the informer is
@@ -43,13 +44,13 @@ from muster_runtime.watchdog import Usage, until_stuck
 from muster_state.external_codec import SourceNote, encode
 
 from muster_informers import metrics
-from muster_informers.gate import Gate, life_again
-from muster_informers.log_end import LogEnd
-from muster_informers.native import NATIVE, Call, Judged
-from muster_informers.pipe import Answered, Ask, Begin, Ended, Judge, Message, Sampled, Stop, Told
-from muster_informers.samples import ChildSamples
+from muster_informers.child_metrics import ChildSamples
+from muster_informers.native_handler import NATIVE, Call, Judged
+from muster_informers.pipe_log_server import LogEnd
+from muster_informers.pipe_messages import Answered, Ask, Begin, Ended, Judge, Message, Sampled, Stop, Told
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings, InformerTable
+from muster_informers.sync_gate import Gate, life_again
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ an informer, handler and cache for each table whose RM's partition this instance
 ``sync_timeout_s``; 4 follow the sources until the process ends.
 
 For each informer the service writes notes to the log: LISTING, LIVE, STALE. The service does not decide whether the
-scheduler may decide: the machine reads the notes together with the changes (``gate.py``).
+scheduler may decide: the machine reads the notes together with the changes (``sync_gate.py``).
 
 LIVE removes the objects that a life has not named. So the service notes no source of an RM as LIVE before all other
 sources of that RM have listed or were given up. Else an object that moved between two sources meanwhile (after an
@@ -37,15 +37,15 @@ from muster_runtime.watchdog import Usage
 from muster_state.external_codec import SourceNote, encode
 
 from muster_informers import registry
-from muster_informers.cache import LogCache
 from muster_informers.contract import EventHandler, HandlerContext, InformerContext
 from muster_informers.filters import responsible_for
-from muster_informers.gate import Gate
 from muster_informers.informer import SharedIndexInformer
-from muster_informers.native import NATIVE, Call, Judged, NativeCache, NativeJudge
-from muster_informers.outlet import OfferOutlet, taker_of
+from muster_informers.log_cache import LogCache
+from muster_informers.native_handler import NATIVE, Call, Judged, NativeCache, NativeJudge
+from muster_informers.offer_return import OfferOutlet, taker_of
 from muster_informers.registry import Registry
 from muster_informers.settings import ExternalSettings, InformerTable
+from muster_informers.sync_gate import Gate
 
 log = structlog.get_logger(__name__)
 

@@ -26,7 +26,7 @@ from muster_core.model.commands import (
 from muster_core.model.outcome import ConfigurationAnswer, Outcome
 from muster_core.model.steps import FEW, finish
 from muster_core.scheduler import SchedulerCore
-from muster_informers.gate import Gate
+from muster_informers.sync_gate import Gate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si

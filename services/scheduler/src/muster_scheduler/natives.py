@@ -46,8 +46,8 @@ from muster_core.partition import Partition
 from muster_core.requests.node_requests import attributes_after
 from muster_core.scheduler import SchedulerCore
 from muster_informers import metrics
-from muster_informers.native import Call, Judged, RmObject, Told, call_of, failure
-from muster_informers.store import Key, key_of
+from muster_informers.indexer import Key, key_of
+from muster_informers.native_handler import Call, Judged, RmObject, Told, call_of, failure
 from muster_runtime.watchdog import Usage, patiently, until_stuck
 from muster_si.constants import FOREIGN
 from muster_si.tags import is_forced

@@ -9,10 +9,10 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Log
 from muster_bus.topics import Topics
-from muster_informers.gate import Gate
 from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
+from muster_informers.sync_gate import Gate
 from muster_runtime.chance import new_uuid
 from muster_runtime.watchdog import Usage
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from muster_core.external.model import SourceState
 from muster_core.external.reports import ExternalBooks
 from muster_core.model.reason_history import PAST_KEPT, counts
-from muster_informers.gate import Gate
+from muster_informers.sync_gate import Gate
 from muster_state.state_folder import Pause, PauseKind, RmInfo
 
 

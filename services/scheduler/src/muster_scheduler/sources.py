@@ -10,7 +10,7 @@ from muster_core.external.model import NOT_CONFIGURED, SetSource, SourceState, U
 from muster_core.external.validation import name_problem
 from muster_core.model.commands import SetDeciding
 from muster_core.model.steps import LIGHT_STEP, Steps, emptied, finish
-from muster_informers.gate import Gate
+from muster_informers.sync_gate import Gate
 
 from muster_scheduler import pauses
 from muster_scheduler.dead_letters import Unreadable

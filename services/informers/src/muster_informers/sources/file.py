@@ -1,4 +1,5 @@
-"""An informer for inventories in files: JSON, NDJSON or YAML (texts.py), one file, or all files of a directory.
+"""An informer for inventories in files: JSON, NDJSON or YAML (document_parsing.py), one file, or all files of a
+directory.
 
 The informer checks a file every ``poll_s``. If its stat differs (device, inode, size, times: compared, never ordered),
 the informer reads it once it has not changed for ``settle_s``, so that a writer can finish. It finds changes by
@@ -32,9 +33,9 @@ from muster_core.external.errors import CursorExpired, SourceSaysNonsense, Sourc
 from pydantic import Field, model_validator
 
 from muster_informers.contract import Delta, InformerContext, Listing, Options
+from muster_informers.sources.document_parsing import Format, read_documents
+from muster_informers.sources.listing_diff import Contents, Seen, contents_of, cursor_of, differences, seen
 from muster_informers.sources.options import Bytes, InformerOptions, Seconds, SecondsOrNone, options_as
-from muster_informers.sources.snapshot import Contents, Seen, contents_of, cursor_of, differences, seen
-from muster_informers.sources.texts import Format, read_documents
 
 T = TypeVar("T")
 

@@ -1,5 +1,5 @@
-"""An informer for inventories behind a URL, requested every ``poll_s``: JSON, NDJSON or YAML (texts.py), perhaps in
-pages.
+"""An informer for inventories behind a URL, requested every ``poll_s``: JSON, NDJSON or YAML (document_parsing.py),
+perhaps in pages.
 
 An answer holds all objects, perhaps in pages (``Link: <…>; rel="next"``, RFC 8288). The source finds changes by
 comparing content: an ETag only saves reading (If-None-Match, RFC 9110 section 13.1.2); Last-Modified and Date decide
@@ -41,15 +41,9 @@ from muster_core.external.errors import CursorExpired, SourceSaysNonsense, Sourc
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from muster_informers.contract import Delta, InformerContext, Listing, Options
-from muster_informers.sources.options import (
-    Bytes,
-    InformerOptions,
-    Seconds,
-    options_as,
-    revealed,
-    wrong,
-)
-from muster_informers.sources.snapshot import (
+from muster_informers.sources.document_parsing import Format, read_documents
+from muster_informers.sources.error_text import text_of, without_secrets
+from muster_informers.sources.listing_diff import (
     Contents,
     Key,
     Seen,
@@ -59,8 +53,14 @@ from muster_informers.sources.snapshot import (
     merged,
     seen,
 )
-from muster_informers.sources.texts import Format, read_documents
-from muster_informers.sources.words import text_of, without_secrets
+from muster_informers.sources.options import (
+    Bytes,
+    InformerOptions,
+    Seconds,
+    options_as,
+    revealed,
+    wrong,
+)
 
 _MEDIA_TYPES: dict[str, Format] = {
     "application/json": "json",

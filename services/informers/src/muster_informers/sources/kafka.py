@@ -38,6 +38,8 @@ from pydantic import Field, SecretStr, model_validator
 
 from muster_informers.contract import ChangeType, Delta, Document, InformerContext, Listing, Options
 from muster_informers.documents import UNREADABLE
+from muster_informers.sources.document_parsing import keyed_document, kind_and_id, unreadable
+from muster_informers.sources.error_text import text_of
 from muster_informers.sources.options import (
     HEARTBEAT_S,
     Bytes,
@@ -47,8 +49,6 @@ from muster_informers.sources.options import (
     names_of,
     options_as,
 )
-from muster_informers.sources.texts import keyed_document, kind_and_id, unreadable
-from muster_informers.sources.words import text_of
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from muster_runtime.store_credentials import ClientTls, StoreNames
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from muster_informers.contract import InformerContext, Options
-from muster_informers.sources.words import without_secrets
+from muster_informers.sources.error_text import without_secrets
 
 # How often a watch reports that its source lives while nothing changes, if the source is not polled.
 HEARTBEAT_S = 2.0

@@ -48,6 +48,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from muster_informers.contract import ChangeType, Delta, Document, InformerContext, Listing, Options
+from muster_informers.sources.document_parsing import keyed_document, kind_and_id, unreadable
+from muster_informers.sources.error_text import text_of, without_secrets
 from muster_informers.sources.options import (
     HEARTBEAT_S,
     Bytes,
@@ -58,8 +60,6 @@ from muster_informers.sources.options import (
     options_as,
     wrong,
 )
-from muster_informers.sources.texts import keyed_document, kind_and_id, unreadable
-from muster_informers.sources.words import text_of, without_secrets
 
 T = TypeVar("T")
 

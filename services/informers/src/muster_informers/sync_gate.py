@@ -23,7 +23,8 @@ class Gate:
 
     :ivar life: the life of all informers of this process.
     :ivar sources: by RM, the (partition, source) that the scheduler waits for.
-    :ivar natives: likewise, the handlers of the RM's own objects (``native.py``): the scheduler does not wait for them.
+    :ivar natives: likewise, the handlers of the RM's own objects (``native_handler.py``): the scheduler does not wait
+        for them.
     """
 
     life: str = ""

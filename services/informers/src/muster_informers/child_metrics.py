@@ -16,7 +16,7 @@ from prometheus_client.samples import Sample
 
 from muster_informers import metrics
 from muster_informers.informer import STATE_NUMBERS
-from muster_informers.pipe import Family
+from muster_informers.pipe_messages import Family
 
 
 def families() -> tuple[Family, ...]:

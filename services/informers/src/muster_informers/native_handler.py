@@ -52,9 +52,9 @@ from muster_state.external_codec import change_bytes, check
 from muster_informers import metrics
 from muster_informers.contract import EventHandler, Options
 from muster_informers.filters import owner_of_node
+from muster_informers.indexer import Key, key_of
 from muster_informers.problems import Problems
 from muster_informers.settings import InformerTable
-from muster_informers.store import Key, key_of
 
 log = structlog.get_logger(__name__)
 

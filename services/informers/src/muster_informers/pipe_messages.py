@@ -31,7 +31,7 @@ import msgspec
 from muster_bus.pipe.messages import Append, Failure, Settled
 from muster_runtime import message_channel
 
-from muster_informers.native import Call, Judged
+from muster_informers.native_handler import Call, Judged
 
 
 class Begin(message_channel.Message):

@@ -9,7 +9,7 @@ from typing import Any
 from muster_core.external.model import ExternalKind, ExternalObject
 
 from muster_informers.contract import EventHandler
-from muster_informers.store import Key
+from muster_informers.indexer import Key
 
 Predicate = Callable[[ExternalObject], bool]
 # Called with (kind, id), and for an unreadable allocation perhaps with the state to assume.

@@ -1,4 +1,4 @@
-"""The scheduler's end of the pipe: appends and reads on the log for the informers' process (``pipe.py``).
+"""The scheduler's end of the pipe: appends and reads on the log for the informers' process (``pipe_messages.py``).
 
 ``muster_bus.pipe.pipe_appends`` does the appending.
 
@@ -18,7 +18,7 @@ from muster_bus.pipe.messages import Append, failure_of
 from muster_bus.pipe.pipe_appends import Appends
 from muster_runtime.message_channel import Channel
 
-from muster_informers.pipe import Answer, Ask, Message, ReadRecord
+from muster_informers.pipe_messages import Answer, Ask, Message, ReadRecord
 
 # How long a reader waits for an offer, and how long it then collects further offers.
 _READ_S, _GATHER_S = 0.25, 0.02

@@ -47,7 +47,7 @@ from muster_runtime.backoff import growing_s
 from muster_state.external_codec import SourceNote, check, encode
 
 from muster_informers import metrics
-from muster_informers.store import Key
+from muster_informers.indexer import Key
 
 log = structlog.get_logger(__name__)
 

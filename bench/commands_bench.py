@@ -49,7 +49,7 @@ from muster_event_publisher.service import PublisherService  # noqa: E402
 from muster_event_publisher.settings import PublisherSettings  # noqa: E402
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb  # noqa: E402
 from muster_proto.si.v1 import si_pb2 as si  # noqa: E402
-from muster_scheduler.app import SchedulerService  # noqa: E402
+from muster_scheduler.service import SchedulerService  # noqa: E402
 from muster_scheduler.settings import SchedulerSettings  # noqa: E402
 from muster_view import ViewService  # noqa: E402
 from muster_view.settings import ViewSettings  # noqa: E402

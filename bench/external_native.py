@@ -35,8 +35,8 @@ from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.natives import Natives
-from muster_scheduler.outside import natives_of
+from muster_scheduler.consult import Natives
+from muster_scheduler.informer_host import natives_of
 from muster_si.constants import NODE_PARTITION
 
 from bench.core_parts import resource

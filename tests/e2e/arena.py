@@ -46,8 +46,8 @@ from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import logs
-from muster_scheduler import app as scheduler_app
-from muster_scheduler.leaving import published
+from muster_scheduler import service as scheduler_app
+from muster_scheduler.deregistration import published
 from muster_scheduler.machine import SchedulerMachine
 from muster_state import state_codec
 from muster_state.state_folder import RmState

@@ -23,7 +23,7 @@ from muster_gateway.settings import AdmissionLimits, GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_proto.si.v1 import si_pb2
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from unstamped import STAMP
 

@@ -15,7 +15,7 @@ from muster_bus.clock import SystemClock
 from muster_client import Callbacks, ClientSettings, RmClient, application, ask, node
 from muster_client.access import Access
 from muster_client.events_client import EventsClient
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_si.positions import Position, Stamp
 

@@ -13,7 +13,7 @@ from chaos.harness import assert_counted_through, event_ids, folded_state
 from group_rig import DirectRm, Schedulers, one_rm_per_partition, opened
 from muster_bus.clock import SystemClock
 from muster_informers.settings import ExternalSettings
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from waiting import eventually
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 from muster_scheduler.errors import SourceUnavailable
+from muster_scheduler.group_resolution import LdapSource, UserGroups
 from muster_scheduler.settings import UserSettings
-from muster_scheduler.users import LdapSource, UserGroups
 from openldap import Directory, directory_of
 from wanting import server_wanted
 

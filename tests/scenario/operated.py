@@ -22,7 +22,7 @@ from muster_client.admin import AdminClient
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_view import ViewService
 from muster_view.settings import ViewSettings

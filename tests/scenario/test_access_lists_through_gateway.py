@@ -8,7 +8,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.log import OutRecord
 from muster_bus.topics import state_key
 from muster_client import application
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_state import state_codec
 from muster_state.state_folder import encode_registration

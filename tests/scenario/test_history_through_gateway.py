@@ -18,7 +18,7 @@ from e2e.gang_rig import Muster, muster_here
 from event_books_shown import adds_up
 from muster_cli.main import run
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from scenario.through_gateway import SETTINGS, Played, rest_of
 from waiting import eventually

@@ -22,7 +22,7 @@ from muster_gateway.settings import GatewaySettings
 from muster_gateway.wire_fields import framed
 from muster_proto.muster.v1 import admin_pb2, callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 
 QUEUES = "partitions: [{name: default, queues: [{name: root, submitacl: '*', queues: [{name: a}]}]}]"

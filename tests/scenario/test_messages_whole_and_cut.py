@@ -22,7 +22,7 @@ from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_view import ViewService
 from muster_view.settings import ViewSettings

@@ -26,7 +26,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_proto.si.v1.si_pb2_grpc import SchedulerStub
 from muster_queue_config import sandboxed_parser as judging
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from waiting import eventually
 

@@ -26,7 +26,7 @@ from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.v1 import admin_pb2
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from scenario.operated import LOGS, log_settings
 from waiting import eventually

@@ -42,7 +42,7 @@ from muster_gateway.settings import GatewaySettings
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_rest import openapi
 from muster_rest.route_table import through_the_gateway
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_si.positions import Position, Stamp, log_digest
 from muster_view import ViewService

@@ -20,7 +20,7 @@ from muster_core.model.commands import Command, SetCallbacks
 from muster_core.model.outcome import Event, Fact, Outcome
 from muster_core.scheduler import SchedulerCore
 from muster_informers.sync_gate import Gate
-from muster_scheduler.callback_stream import policy_of
+from muster_scheduler.callback_ingest import policy_of
 from muster_scheduler.machine import SchedulerMachine
 from muster_state import state_codec
 from muster_state.state_folder import StateFolder

@@ -25,7 +25,7 @@ from muster_core.model.node import NodeReport
 from muster_core.model.outcome import Detail, Outcome
 from muster_core.nodes import node_lifecycle
 from muster_core.scheduler import SchedulerCore
-from muster_scheduler import registrar, sources
+from muster_scheduler import external_reports, registrar
 from simulation.external_life import ExternalLife
 from simulation.noticing import must_be_noticed
 
@@ -101,7 +101,7 @@ def _vms_take_no_room(patch: pytest.MonkeyPatch) -> None:
 
 def _decides_at_once(patch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for."""
-    patch.setattr(sources.Sources, "awaited", lambda self, rm_id: ())
+    patch.setattr(external_reports.Sources, "awaited", lambda self, rm_id: ())
 
 
 def _what_is_gone_stays(patch: pytest.MonkeyPatch) -> None:

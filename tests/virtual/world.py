@@ -33,7 +33,7 @@ from muster_gateway.settings import GatewaySettings
 from muster_informers.settings import ExternalSettings, InformerTable
 from muster_queue_config.sandboxed_parser import Judge
 from muster_runtime.watchdog import Usage
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_view import ViewService
 from muster_view.settings import ViewSettings

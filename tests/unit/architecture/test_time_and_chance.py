@@ -83,7 +83,7 @@ EXEMPT: Mapping[str, Exempt] = {
     f"{_CLIENT}/events_client.py": _exempt(_COMPOSED, "muster_client.chance.SYSTEM"),
     f"{_GATEWAY}/service.py": _exempt(_COMPOSED, "muster_runtime.chance.SYSTEM"),
     f"{_GATEWAY}/front_end.py": _exempt(_COMPOSED, "muster_runtime.chance.SYSTEM"),
-    "services/scheduler/src/muster_scheduler/app.py": _exempt(_COMPOSED, "muster_runtime.chance.SYSTEM", _USAGE),
+    "services/scheduler/src/muster_scheduler/service.py": _exempt(_COMPOSED, "muster_runtime.chance.SYSTEM", _USAGE),
     f"{_BUS}/partition_worker.py": _exempt(_WATCHES, _USAGE),
     f"{_INFORMERS}/informer.py": _exempt(_WATCHES, _USAGE),
     f"{_INFORMERS}/service.py": _exempt(_WATCHES, _USAGE),

@@ -46,7 +46,7 @@ from muster_core.model.states import APP_TRANSITIONS, QUEUE_TRANSITIONS, AppStat
 from muster_gateway.rm_lifecycle import TRANSITIONS as RM_TRANSITIONS
 from muster_gateway.settings import GatewaySettings
 from muster_queue_config.queue_yaml import load_queue_config
-from muster_scheduler import users
+from muster_scheduler import group_resolution
 from muster_si.constants import REQUIRED_NODE_TAG
 
 DOC = documents.DOCS / "states.md"
@@ -504,7 +504,7 @@ def constants() -> Iterator[tuple[str, str]]:
     modules = [
         importlib.import_module(each.name) for each in pkgutil.walk_packages(muster_core.__path__, "muster_core.")
     ]
-    for module in [*modules, users]:
+    for module in [*modules, group_resolution]:
         for name, value in vars(module).items():
             text = (Path(str(module.__file__))).read_text(encoding="utf-8")
             own = re.search(rf"^{name}(: \w+)? = ", text, re.MULTILINE)

@@ -8,7 +8,7 @@ from muster_core.model.scopes import SECOND_NS, CallbackPolicy
 from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_scheduler import generation
-from muster_scheduler.callback_stream import (
+from muster_scheduler.callback_ingest import (
     GRACE_KEY,
     RETRY_KEY,
     TIMEOUT_KEY,

@@ -17,7 +17,7 @@ from muster_core.predicates.predicate_calls import Questions
 from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.callback_stream import policy_of
+from muster_scheduler.callback_ingest import policy_of
 from muster_scheduler.emit import RESPONSE_BYTES_MAX
 from muster_state.state_folder import StateFolder
 from unit.scheduler_service.rig import (

@@ -12,8 +12,8 @@ from muster_core.model.outcome import (
 from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler import callback_words
-from muster_scheduler.callback_words import TOO_SMALL_MESSAGE, CallbackFact
+from muster_scheduler import callback_encoding
+from muster_scheduler.callback_encoding import TOO_SMALL_MESSAGE, CallbackFact
 from unit.scheduler_service.rig import CONFIG, RM, Rig, allocation, application, asks, node
 
 State = si.UpdateContainerSchedulingStateRequest
@@ -21,7 +21,7 @@ State = si.UpdateContainerSchedulingStateRequest
 
 def _said(fact: CallbackFact) -> pb.ToResourceManager:
     message = pb.ToResourceManager()
-    assert callback_words.add(message, fact, 20) > 0
+    assert callback_encoding.add(message, fact, 20) > 0
     return message
 
 

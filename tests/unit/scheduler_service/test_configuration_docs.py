@@ -11,7 +11,7 @@ from muster_core.model import resources
 from muster_core.nodes.policies.registry import SHIPPED
 from muster_core.queues import placement_rules
 from muster_queue_config import queue_yaml, queue_yaml_rules, yaml_reader
-from muster_scheduler import users
+from muster_scheduler import group_resolution
 
 TEXT = documents.page("configuration.md")
 # Heading → its tables.
@@ -63,9 +63,9 @@ def test_every_rule_and_policy_is_named() -> None:
 
 def test_every_secret_has_a_row() -> None:
     (rows,) = TABLES["LDAP"]
-    assert sorted(_first(rows)) == sorted([*users._NEEDED, *users._DEFAULTS])
+    assert sorted(_first(rows)) == sorted([*group_resolution._NEEDED, *group_resolution._DEFAULTS])
     needed = {row[0].strip("`") for row in rows if row[1] == "required"}
-    assert needed == set(users._NEEDED)
+    assert needed == set(group_resolution._NEEDED)
 
 
 def test_the_bounds_are_the_codes() -> None:

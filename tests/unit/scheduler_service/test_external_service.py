@@ -53,7 +53,7 @@ from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_scheduler import ingest
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
 from muster_state import state_codec
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from muster_bus.log import OutRecord
 from muster_core.model.outcome import Change, Detail, EventType, Outcome, RejectedAsk
 from muster_core.model.steps import LIGHT_STEP
-from muster_scheduler.leaving import take_over
+from muster_scheduler.deregistration import take_over
 from muster_scheduler.machine import _in_parts
 
 MANY = 3 * LIGHT_STEP + 5

@@ -15,7 +15,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.admin_commands import DUMP_BYTES_MAX, DUMP_WAITS_NS, DUMPS_WAITING_MAX, NO_CALLBACK
-from muster_scheduler.ending import KEY
+from muster_scheduler.end_application import KEY
 from muster_state.state_folder import Pause, StateFolder
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import CONFIG, RM, Rig

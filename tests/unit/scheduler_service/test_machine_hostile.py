@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.leaving import published
+from muster_scheduler.deregistration import published
 from muster_si.constants import (
     APP_CREATION_TIME_TAG,
     APP_NAMESPACE_TAG,

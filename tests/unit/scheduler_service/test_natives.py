@@ -37,8 +37,8 @@ from muster_informers.settings import ExternalSettings
 from muster_informers.sync_gate import Gate
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.watchdog import Usage
-from muster_scheduler.natives import Natives, NativeSource
-from muster_scheduler.outside import natives_of
+from muster_scheduler.consult import Natives, NativeSource
+from muster_scheduler.informer_host import natives_of
 from simulation.messages import CONFIG as MESSAGES_CONFIG
 from simulation.messages import RM as MESSAGES_RM
 from simulation.messages import Talk, singles, whole

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
+from muster_scheduler.group_configuration import PolicyGroups
 from muster_scheduler.machine import SchedulerMachine
-from muster_scheduler.policy_groups import PolicyGroups
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import Rig
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from muster_scheduler.app import SchedulerService
+from muster_scheduler.service import SchedulerService
 
 BOTH_ORDERS = pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 WITHIN_S = 60.0

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from muster_scheduler import users
+from muster_scheduler import group_resolution
 from muster_scheduler.errors import BadLdapConfig, SourceUnavailable, UnknownUser
-from muster_scheduler.settings import UserSettings
-from muster_scheduler.users import (
+from muster_scheduler.group_resolution import (
     KNOWN_NS,
     LOOKUPS_MAX,
     SECRET_BYTES_MAX,
@@ -24,6 +23,7 @@ from muster_scheduler.users import (
     os_groups,
     read_ldap_config,
 )
+from muster_scheduler.settings import UserSettings
 
 NOW_NS = 10**18
 
@@ -164,7 +164,7 @@ def test_a_source_that_hangs_costs_one_wait_and_then_none() -> None:
 
 
 def test_expired_answers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users, "REMEMBERED_MAX", 50)
+    monkeypatch.setattr(group_resolution, "REMEMBERED_MAX", 50)
     source = Source("ops")
     groups = _asking(source)
     for number in range(200):
@@ -230,7 +230,7 @@ def secrets(directory: Path, **changed: str | None) -> Path:
 
 def test_every_secret_is_read(tmp_path: Path) -> None:
     config = read_ldap_config(secrets(tmp_path))
-    assert config == users.LdapConfig(
+    assert config == group_resolution.LdapConfig(
         "ldap.example.com",
         3636,
         "dc=example,dc=com",

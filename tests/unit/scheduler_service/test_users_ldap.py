@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from muster_scheduler.errors import SourceUnavailable, UnknownUser
+from muster_scheduler.group_resolution import LdapConfig, LdapSource, UserGroups
 from muster_scheduler.settings import UserSettings
-from muster_scheduler.users import LdapConfig, LdapSource, UserGroups
 
 BASE = "dc=example,dc=com"
 READER = f"cn=reader,{BASE}"

@@ -73,7 +73,7 @@ def test_the_base_needs_no_extra() -> None:
 import sys
 sys.modules.update(dict.fromkeys({sorted(EXTRAS)}))
 import muster_cli.main, muster_cli.bootstrap, muster_cli.followers_child, muster_cli.history.duckdb_store
-import muster_gateway.service, muster_scheduler.app, muster_informers.process, muster_bus.backends.sqlite
+import muster_gateway.service, muster_scheduler.service, muster_informers.process, muster_bus.backends.sqlite
 import muster_replay.demo
 """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -236,7 +236,7 @@ def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
 
 
 def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
-    from muster_scheduler.app import SchedulerService
+    from muster_scheduler.service import SchedulerService
 
     service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
     opened = _operations("scheduler", settings.scheduler.http_address, service.problems, service.healthy, service.facts)
@@ -413,7 +413,7 @@ def _deciding(
     """Returns the gateway and the scheduler."""
     from muster_gateway.service import Gateway
     from muster_gateway.sessions import make_sessions
-    from muster_scheduler.app import SchedulerService
+    from muster_scheduler.service import SchedulerService
 
     topics = settings.log.topics()
     scheduler = SchedulerService(settings.scheduler, bus, topics, clock)

@@ -24,8 +24,8 @@ from muster_runtime import event_settings, rm_status_text
 from muster_runtime.secrets import masked_text
 from muster_state.state_folder import PauseKind, RmInfo, RmState
 
-from muster_scheduler import callback_stream, ending, generation, pauses
-from muster_scheduler.configuration import ConfigJudge, changes, event_warnings, too_large_with
+from muster_scheduler import callback_ingest, end_application, generation, pauses
+from muster_scheduler.config_validation import ConfigJudge, changes, event_warnings, too_large_with
 from muster_scheduler.emit import Emitter
 
 log = structlog.get_logger(__name__)
@@ -84,7 +84,7 @@ class AdminCommands:
             case "drain_node":
                 _drain(state, command.drain_node, result, now_ns, out)
             case "end_application":
-                yield from ending.end(state, command.end_application, result, now_ns, out)
+                yield from end_application.end(state, command.end_application, result, now_ns, out)
             case "validate":
                 judged = envelope.judged if envelope.HasField("judged") else None
                 self._validate(state, si.UpdateConfigurationRequest.FromString(command.validate), judged, result)
@@ -149,8 +149,8 @@ class AdminCommands:
         problems += found
         if too_large := too_large_with(state.info, text, update.extraConfig):
             problems.append(too_large)
-        problems += generation.problems_of(update.extraConfig) + callback_stream.problems_of(update.extraConfig)
-        problems += ending.problems_of(update.extraConfig)
+        problems += generation.problems_of(update.extraConfig) + callback_ingest.problems_of(update.extraConfig)
+        problems += end_application.problems_of(update.extraConfig)
         problems += event_warnings(event_settings.merged(state.info.extra_config, update.extraConfig)[1])
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in problems):
             config = None

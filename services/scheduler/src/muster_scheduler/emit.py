@@ -55,8 +55,8 @@ from muster_state.stamps import Stamps
 from muster_state.state_folder import RmInfo, encode_registration, encode_rm
 from muster_state.tally import Tally
 
-from muster_scheduler import callback_words
-from muster_scheduler.callback_words import application_of
+from muster_scheduler import callback_encoding
+from muster_scheduler.callback_encoding import application_of
 from muster_scheduler.event_wire import MESSAGE_CHARACTERS_MAX, encode_event, shape_wire
 from muster_scheduler.metrics import RmCounters
 from muster_scheduler.tally import count_fact, counted
@@ -297,7 +297,7 @@ class Emitter:
                     pass  # the RM does not want this
                 case PreemptionPredicatesAsked():
                     question = callbacks_pb2.ToResourceManager()
-                    added = callback_words.add(question, fact, MESSAGE_CHARACTERS_MAX)
+                    added = callback_encoding.add(question, fact, MESSAGE_CHARACTERS_MAX)
                     if added > QUESTION_BYTES_MAX:
                         log.warning("question too large to be asked", rm=self.info.rm_id, victims=len(fact.victims))
                         continue  # the question counts as unanswered at its deadline
@@ -307,7 +307,7 @@ class Emitter:
                     callbacks.MergeFrom(question)
                     size += added
                 case PredicatesAsked() | SchedulingStateChanged() | TooSmallCluster():
-                    size += callback_words.add(callbacks, fact, MESSAGE_CHARACTERS_MAX)
+                    size += callback_encoding.add(callbacks, fact, MESSAGE_CHARACTERS_MAX)
         flush()
 
     def _flush(

@@ -41,29 +41,29 @@ from muster_state.state_folder import (
 
 from muster_scheduler import (
     audit,
-    callback_stream,
-    configuration,
-    ending,
+    callback_ingest,
+    config_validation,
+    end_application,
     generation,
+    group_configuration,
+    history_notices,
     ingest,
     metrics,
-    notices,
     pauses,
-    policy_groups,
 )
 from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
-from muster_scheduler.configuration import ConfigJudge
+from muster_scheduler.config_validation import ConfigJudge
+from muster_scheduler.consult import Verdict
 from muster_scheduler.dead_letters import Unreadable, dead_letter
 from muster_scheduler.emit import Emitter, write_states
-from muster_scheduler.natives import Verdict
-from muster_scheduler.policy_groups import PolicyGroups
+from muster_scheduler.external_reports import Sources
+from muster_scheduler.group_configuration import PolicyGroups
+from muster_scheduler.group_resolution import UserGroups, with_groups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
 from muster_scheduler.registrar import Registrar
 from muster_scheduler.rm_quotas import ReachedQuotas, RmQuotas
-from muster_scheduler.roster import Roster
-from muster_scheduler.sources import Sources
+from muster_scheduler.rm_table import Roster
 from muster_scheduler.tally import Stopwatch, complete
-from muster_scheduler.users import UserGroups, with_groups
 
 log = structlog.get_logger(__name__)
 
@@ -136,7 +136,7 @@ class SchedulerMachine:
         self._unexhausted, self._unwritten = roster.unexhausted, roster.unwritten
         self._deadlines = roster.deadlines
         self._folder.dispose = dispose
-        # Event handlers' verdicts on the next requests, by offset (``natives.py``).
+        # Event handlers' verdicts on the next requests, by offset (``consult.py``).
         self._verdicts: Mapping[int, Verdict] = {}
         self._times = times if times is not None else RecordedTime(NoSteps())
         self._steps = steps if steps is not None else Steps(monotonic_s)
@@ -196,7 +196,7 @@ class SchedulerMachine:
         self._folder.compiled_anew = {}
         for rm_id, state in self._folder.rms.items():
             out = self._outcomes[rm_id] = Outcome()
-            state.core.apply(SetCallbacks(callback_stream.policy_of(state.info)), now_ns, out)
+            state.core.apply(SetCallbacks(callback_ingest.policy_of(state.info)), now_ns, out)
         for rm_id in self._folder.external:
             self._sources.give_up_forgotten(rm_id, now_ns)
 
@@ -296,7 +296,7 @@ class SchedulerMachine:
         """Records that the wall clock stepped."""
         self._steps.note(message)
         for rm_id in self._folder.rms:
-            notices.note(message, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
+            history_notices.note(message, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
 
     def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> Iterator[Sequence[OutRecord]]:
         budget = max(min(_LEAST_ALLOCATIONS, self._budget), self._budget // max(1, len(touched)))
@@ -418,7 +418,7 @@ class SchedulerMachine:
                     self._connect(state, envelope.callback_stream, now_ns, out, outputs)
                 case "callback_answers":
                     message = callbacks_pb2.FromResourceManager.FromString(envelope.callback_answers)
-                    state.core.apply(callback_stream.answers(message), now_ns, out)
+                    state.core.apply(callback_ingest.answers(message), now_ns, out)
                     self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
                 case "quotas_changed":
                     self._quotas.change(state, envelope.quotas_changed, now_ns)
@@ -542,18 +542,18 @@ class SchedulerMachine:
             emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info, self._roster.stamps)
             outputs += (emitter.rm_record(state.core.next_submission, 1), emitter.registration_record())
         out = self._outcomes.setdefault(state.info.rm_id, Outcome())
-        notices.take(notice.message, state.core, now_ns, out, records_lost=notice.records_lost)
+        history_notices.take(notice.message, state.core, now_ns, out, records_lost=notice.records_lost)
 
     def _connect(
         self, state: RmState, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]
     ) -> None:
         """Takes a note that the RM's callback stream was opened or has ended."""
         info, emitter = state.info, self._emitters[state.info.rm_id]
-        if not callback_stream.take_note(info, note, now_ns):
+        if not callback_ingest.take_note(info, note, now_ns):
             return
         if pauses.mark_absence(info, now_ns):
             self._unwritten[info.rm_id] = None
-        state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
+        state.core.apply(SetCallbacks(callback_ingest.policy_of(info)), now_ns, out)
         if not note.connected:
             self._admin.callback_gone(info.rm_id, emitter, outputs)
         outputs.append(emitter.rm_record(state.core.next_submission))
@@ -578,22 +578,22 @@ class SchedulerMachine:
         yield from self._emit_pending(state, now_ns, outputs)
         text, found = self._text_for(info, update.config)
         config, compiled, all_problems = self._judge.judge(text, judged, info.rm_id)
-        all_problems += found + policy_groups.other_group(update.policyGroup, info.policy_group)
+        all_problems += found + group_configuration.other_group(update.policyGroup, info.policy_group)
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             config = None
         added = dict(update.extraConfig)
-        if problem := configuration.too_large_with(info, text, added):
+        if problem := config_validation.too_large_with(info, text, added):
             all_problems.append(problem)
             config, added = None, {}
         changes: list[str] = []
         accepted = config is not None
         out = Outcome()
         info.extra_config, problems = event_settings.merged(info.extra_config, added)
-        all_problems += configuration.event_warnings(problems)
+        all_problems += config_validation.event_warnings(problems)
         state.core.apply(events_of(info), now_ns, out)
         emitter.take_settings()
         if config is not None and checksum(text) != checksum(info.config):
-            yield from self._paused(info.rm_id, configuration.add_changes(state.core.config, config, changes))
+            yield from self._paused(info.rm_id, config_validation.add_changes(state.core.config, config, changes))
             command = UpdateConfiguration(config)
             yield from self._paused(info.rm_id, state.core.apply_in_steps(command, now_ns, out))
             (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
@@ -608,8 +608,8 @@ class SchedulerMachine:
             info.generation, info.generation_by = named, by
             state.core.apply(SetGeneration(named == generation.PREVIOUS), now_ns, out)
         all_problems += generation.problems_of(added)
-        all_problems += callback_stream.problems_of(added) + ending.problems_of(added)
-        state.core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
+        all_problems += callback_ingest.problems_of(added) + end_application.problems_of(added)
+        state.core.apply(SetCallbacks(callback_ingest.policy_of(info)), now_ns, out)
         pauses.mark_absence(info, now_ns)
         outputs += (emitter.rm_record(state.core.next_submission, 1), emitter.registration_record())
         if out:

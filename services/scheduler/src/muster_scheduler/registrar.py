@@ -21,16 +21,16 @@ from muster_runtime import event_settings
 from muster_state import state_codec
 from muster_state.state_folder import Forgotten, RmInfo, RmState, core_in_steps, encode_forgotten, quotas_of
 
-from muster_scheduler import callback_stream, configuration, ending, generation, pauses
+from muster_scheduler import callback_ingest, config_validation, end_application, generation, pauses
 from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered
-from muster_scheduler.configuration import ConfigJudge
+from muster_scheduler.config_validation import ConfigJudge
+from muster_scheduler.deregistration import own_keys, published, take_over
 from muster_scheduler.emit import Emitter, admin_result, write_states
-from muster_scheduler.leaving import own_keys, published, take_over
-from muster_scheduler.policy_groups import PolicyGroups
+from muster_scheduler.external_reports import Sources
+from muster_scheduler.group_configuration import PolicyGroups
 from muster_scheduler.recorded_time import RecordedTime
 from muster_scheduler.rm_quotas import RmQuotas
-from muster_scheduler.roster import Roster
-from muster_scheduler.sources import Sources
+from muster_scheduler.rm_table import Roster
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ class Registrar:
         config, compiled, all_problems = yield from _then_pause(self._judge.judge(text, judged, rm_id))
         all_problems += found
         extra_config, problems = event_settings.merged({}, request.extraConfig)
-        all_problems += configuration.event_warnings(problems)
+        all_problems += config_validation.event_warnings(problems)
         info = RmInfo(
             rm_id,
             request.version,
@@ -99,7 +99,7 @@ class Registrar:
             registered_ns=now_ns,
             registrations=1,
         )
-        if problem := configuration.too_large(info):
+        if problem := config_validation.too_large(info):
             all_problems.append(problem)
         refused = config is None or any(each.severity == pb.ConfigProblem.ERROR for each in all_problems)
         over = self._quotas.problems(envelope, known, config) if config is not None and not refused else []
@@ -144,8 +144,8 @@ class Registrar:
             yield from known.core.end_in_steps(now_ns, out)
         yield from core.start_in_steps(now_ns, out, known.core if known is not None else None)
         removed = yield from take_over(dropped, out)
-        core.apply(SetCallbacks(callback_stream.policy_of(info)), now_ns, out)
-        all_problems += callback_stream.problems_of(info.extra_config) + ending.problems_of(info.extra_config)
+        core.apply(SetCallbacks(callback_ingest.policy_of(info)), now_ns, out)
+        all_problems += callback_ingest.problems_of(info.extra_config) + end_application.problems_of(info.extra_config)
         # First the RM's object, then the tombstones of its old objects, then its new objects.
         outputs += (emitter.rm_record(core.next_submission, 1), emitter.registration_record())
         if forgotten is not None:

@@ -21,8 +21,8 @@ from muster_core.model.quotas import QuotaKind, Quotas
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state.state_folder import RmState, quotas_of
 
-from muster_scheduler import metrics, notices
-from muster_scheduler.roster import Roster
+from muster_scheduler import history_notices, metrics
+from muster_scheduler.rm_table import Roster
 
 log = structlog.get_logger(__name__)
 
@@ -158,7 +158,7 @@ class RmQuotas:
             now[kind] = now_ns
             if kind not in before:
                 message = _message_of(quotas, kind)
-                notices.note(message, now_ns, out)
+                history_notices.note(message, now_ns, out)
                 log.warning("quota reached", rm=info.rm_id, quota=kind, story=message)
         info.quotas_reached = now
         if now.keys() != before.keys():

@@ -17,7 +17,7 @@ from muster_runtime import event_settings
 from muster_runtime.secrets import MASK, is_secret, masked_text
 from muster_state.state_folder import REGISTRATION_BYTES_MAX, RmInfo, encode_registration
 
-from muster_scheduler.users import UserGroups
+from muster_scheduler.group_resolution import UserGroups
 
 # Limit of one line, so that an answer with admin_commands.CHANGES_MAX lines stays far below a record's 1 MiB.
 _LINE_BYTES_MAX = 600

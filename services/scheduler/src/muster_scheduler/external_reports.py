@@ -14,7 +14,7 @@ from muster_informers.sync_gate import Gate
 
 from muster_scheduler import pauses
 from muster_scheduler.dead_letters import Unreadable
-from muster_scheduler.roster import Roster
+from muster_scheduler.rm_table import Roster
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from muster_informers.sync_gate import Gate
 from muster_runtime.chance import new_uuid
 from muster_runtime.watchdog import Usage
 
-from muster_scheduler.natives import Handlers, Natives, NativeSource
+from muster_scheduler.consult import Handlers, Natives, NativeSource
 
 log = structlog.get_logger(__name__)
 

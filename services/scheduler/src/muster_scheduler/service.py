@@ -37,16 +37,16 @@ from muster_scheduler import metrics
 from muster_scheduler.dead_letters import without_secrets
 from muster_scheduler.emit import decided_report
 from muster_scheduler.errors import BadDefaultConfig
+from muster_scheduler.group_configuration import PolicyGroups
+from muster_scheduler.group_resolution import UserGroups
 from muster_scheduler.heartbeats import Heartbeats
+from muster_scheduler.informer_host import Outside
 from muster_scheduler.machine import SchedulerMachine
-from muster_scheduler.outside import Outside
 from muster_scheduler.owned import OwnedPartitions, problem_of
 from muster_scheduler.ownership import Action, Do, Holding, Ownership
-from muster_scheduler.policy_groups import PolicyGroups
 from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps, difference_text
 from muster_scheduler.rm_quotas import ReachedQuotas
 from muster_scheduler.settings import SchedulerSettings
-from muster_scheduler.users import UserGroups
 
 log = structlog.get_logger(__name__)
 

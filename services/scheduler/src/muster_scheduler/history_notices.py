@@ -8,7 +8,7 @@ from __future__ import annotations
 from muster_core.model.outcome import Change, Detail, EventType, Outcome
 from muster_core.scheduler import SchedulerCore
 
-from muster_scheduler.leaving import published
+from muster_scheduler.deregistration import published
 
 _ROOT = "root"
 

@@ -30,8 +30,10 @@ from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.states import QueueEvent
 from muster_rest.shapes.explain import NowDao
 from muster_state.state_folder import RmInfo
-from muster_view.explain import explain_node, explain_now, explain_queue
-from muster_view.explain.explain_now import Present
+from muster_view.explain import current_state
+from muster_view.explain import node as explain_node
+from muster_view.explain import queue as explain_queue
+from muster_view.explain.current_state import Present
 from preempting import Arena
 from unit.view import explained
 from unit.view.explained import GIB, Explained, add, application, cluster, decoded, one_queue
@@ -496,7 +498,7 @@ def test_closed_nodes_are_counted_once_for_each_size_that_is_asked_for(monkeypat
     arena = one_queue()
     arena.do(nodes(NodeAction.CREATE_DRAIN, {"closed": {"vcore": 8_000}}))
     counted: list[Mapping[Closer, int]] = []
-    monkeypatch.setattr(explain_now, "closed_counts", counted.append)
+    monkeypatch.setattr(current_state, "closed_counts", counted.append)
     present = Present(arena.partition)
     for asked in (9_000, 9_000, 8_000, 9_000):
         present.closed_for(Reason(ReasonCode.LARGER_THAN_ANY_NODE, resource_type="vcore", asked=asked))
@@ -506,6 +508,6 @@ def test_closed_nodes_are_counted_once_for_each_size_that_is_asked_for(monkeypat
 def test_of_a_limit_of_0_it_is_not_said_that_it_is_gone() -> None:
     reason = Reason(ReasonCode.QUEUE_MAX, "root.a", "vcore", asked=1_000, used=3_000, since_ns=SECOND_NS)
     now = NowDao(used=2_000, limit=0, free=0, promised=0)
-    assert explain_now.moved(reason, now, 2 * SECOND_NS) == ""
-    gone = explain_now.moved(replace(reason, limit=4_000), now, 2 * SECOND_NS)
+    assert current_state.moved(reason, now, 2 * SECOND_NS) == ""
+    gone = current_state.moved(replace(reason, limit=4_000), now, 2 * SECOND_NS)
     assert gone == "That was 1 second ago; now the limit is gone."

@@ -31,8 +31,8 @@ NAMED = {
     "muster_state.encoding._external_head": "encoded parts of the state",
     "muster_state.protobuf_wire._amount": "encoded parts of the state",
     "muster_state.protobuf_wire._amounts": "encoded parts of the state",
-    "muster_view.rest.configured._shown": "configurations as REST shows them",
-    "muster_view.rest.ids._ulid": "ids as REST shows them",
+    "muster_view.rest.queue_config_dao._shown": "configurations as REST shows them",
+    "muster_view.rest.object_ids._ulid": "ids as REST shows them",
     "muster_runtime.secrets.masked_yaml": "configurations without secrets",
 }
 _CONTAINERS = (dict, list, set, deque, WeakSet)

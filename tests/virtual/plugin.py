@@ -22,7 +22,7 @@ import muster_event_publisher.service
 import muster_gateway.connection_guard
 import muster_gateway.doors
 import muster_replay.local_process
-import muster_view.app
+import muster_view.service
 import pytest
 from muster_bus.clock import SystemClock
 from muster_client import chance as client_chance
@@ -93,7 +93,7 @@ def ports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         (SystemClock.__init__, "__defaults__", _clock_of_the_loop()),
         (Judge.__init__, "__defaults__", (InlineReading,)),
     ]
-    servers = (muster_gateway.doors, muster_view.app, muster_event_publisher.service)
+    servers = (muster_gateway.doors, muster_view.service, muster_event_publisher.service)
     replaced += [(module, "HttpServer", made.http_server) for module in servers]
     for source in (chance.SYSTEM, client_chance.SYSTEM):
         replaced += [(source, name, getattr(dice, name)) for name in ("random", "getrandbits", "randbytes")]

@@ -32,7 +32,7 @@ from muster_queue_config.queue_yaml import Problem, load_queue_config
 from muster_si.constants import REQUIRED_NODE_TAG
 from muster_state import state_codec
 from muster_state.state_folder import RmInfo, RmState, StateFolder, encode_registration, encode_rm
-from muster_view.explain import explain
+from muster_view.explain import asks as explain
 from ruamel.yaml import YAML
 
 Plain = Mapping[str, Any]

@@ -101,7 +101,9 @@ EXEMPT: Mapping[str, Exempt] = {
     f"{_RUNTIME}/tcp_sockets.py": _exempt("runs in the thread of connection_guard.py", "time.sleep"),
     f"{_GATEWAY}/connection_guard.py": _exempt("a thread", "time.monotonic", "time.thread_time"),
     f"{_PUBLISHER}/history/thread_yield.py": _exempt("a thread lets the event loop have the interpreter", "time.sleep"),
-    f"{_VIEW}/muster_view/rest/inside.py": _exempt("a thread that samples the others", "time.monotonic", "time.sleep"),
+    f"{_VIEW}/muster_view/rest/process_debug.py": _exempt(
+        "a thread that samples the others", "time.monotonic", "time.sleep"
+    ),
     "libs/queue-config/src/muster_queue_config/parser_main.py": _exempt(
         "a child: its processor time is limited, and a thread watches its memory", "resource.getrusage", "time.sleep"
     ),

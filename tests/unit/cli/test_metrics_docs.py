@@ -18,7 +18,7 @@ from muster_gateway import metrics_codec
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_scheduler import metrics as scheduler_metrics
 from muster_scheduler.metrics import Metric
-from muster_view.metrics import core_metrics
+from muster_view.metrics import yunikorn_metrics
 from muster_view.rest import snapshot
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -82,8 +82,8 @@ def test_every_metric_of_a_service_is_in_its_table(heading: str) -> None:
 def test_every_metric_of_the_core_is_in_the_table() -> None:
     rows = documents.table(TEXT, "### YuniKorn's metrics")
     said = {row[0].strip("`").replace("<resource>", "{}").replace("<queue>", "{}"): row for row in rows}
-    assert list(said) == [family.name for family in core_metrics.FAMILIES]
-    for family in core_metrics.FAMILIES:
+    assert list(said) == [family.name for family in yunikorn_metrics.FAMILIES]
+    for family in yunikorn_metrics.FAMILIES:
         _, kind, labels, *_ = said[family.name]
         assert kind == family.type
         assert tuple(re.findall(r"(?:^|, )`(\w+)`", labels)) == family.labels

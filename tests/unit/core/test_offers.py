@@ -38,7 +38,7 @@ from muster_core.model.resources import TYPES_MAX
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.model.states import OFFER_TRANSITIONS, InvalidTransition, OfferEvent, next_offer_state
 from muster_core.model.steps import finish
-from muster_view.explain import explain_preemption
+from muster_view.explain import preemption
 from outside import LEAVES, Outside, forgets, says
 
 SOURCE = "mesos"
@@ -323,11 +323,11 @@ def test_at_the_deadline_what_does_not_fit_is_preempted_the_least_first() -> Non
     why = held(cluster)["young"].preempted
     assert why is not None
     assert (why.rule, why.app_id, why.key, why.queue) == ("REVOKED", "", "mesos/o2", "")
-    story = explain_preemption.preempted(cluster.partition, held(cluster)["young"], why, cluster.now_ns)
+    story = preemption.preempted(cluster.partition, held(cluster)["young"], why, cluster.now_ns)
     assert story.message == (
         "It was preempted because node n1 has no room for it without offer o2, which source mesos has revoked."
     )
-    assert explain_preemption.victims_of(cluster.partition) == {}
+    assert preemption.victims_of(cluster.partition) == {}
     cluster.check_folds()
     confirm(cluster, "young")
     assert state(cluster, "o2") is OfferState.RETURNED

@@ -21,7 +21,7 @@ from muster_core.model.commands import UpdateExternal
 from muster_core.model.outcome import ReleasedAllocation
 from muster_core.preemption import registry
 from muster_core.preemption.rule import AskRule, OfferRule, PreemptionRule, Promises, QueueRule, RequiredNodeRule
-from muster_view.explain import explain_preemption
+from muster_view.explain import preemption
 from preempting import Arena, told
 
 DOC = Path(__file__).parents[3] / "docs/preemption.md"
@@ -266,7 +266,7 @@ def test_each_victim_says_the_rule_and_why(rule: PreemptionRule) -> None:
     why = held.preempted
     assert why is not None
     assert why.rule == rule.name
-    story = explain_preemption.preempted(stage.arena.partition, held, why, why.since_ns + SECOND_NS)
+    story = preemption.preempted(stage.arena.partition, held, why, why.since_ns + SECOND_NS)
     assert story.rule == rule.name
     assert story.sentence.startswith(f"Allocation {key} of application r on node n was preempted 1 second ago")
     assert story.message.startswith("It was preempted ")
@@ -335,9 +335,7 @@ def test_without_its_package_the_rule_of_a_record_is_named(neighbour: Preemption
     held = stage.allocations()["k"]
     assert held.preempted is not None
     registry._rules.by_name.pop("NEIGHBOUR")
-    story = explain_preemption.preempted(
-        stage.arena.partition, held, held.preempted, held.preempted.since_ns + SECOND_NS
-    )
+    story = preemption.preempted(stage.arena.partition, held, held.preempted, held.preempted.since_ns + SECOND_NS)
     assert story.sentence.endswith("on node n was preempted 1 second ago by the rule NEIGHBOUR.")
     assert story.message == "It was preempted by the rule NEIGHBOUR."
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster_view.metrics.core_metrics import FAMILIES
+from muster_view.metrics.yunikorn_metrics import FAMILIES
 from prometheus_client import REGISTRY
 from ruamel.yaml import YAML
 

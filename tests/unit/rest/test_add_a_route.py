@@ -16,11 +16,11 @@ from muster_rest.route import Route
 from muster_rest.route_table import GATEWAY, PUBLISHER, VIEW, Places, through_the_gateway
 from muster_rest.shapes.base import Whole
 from muster_runtime.identity import Right
-from muster_view.rest import render
-from muster_view.rest.call import Answer, Call
+from muster_view.fold_gate import FoldGate
+from muster_view.rest import json_render
+from muster_view.rest.http_messages import Answer, Call
 from muster_view.rest.rest import ViewRest
 from muster_view.settings import ViewSettings
-from muster_view.turns import FoldGate
 from unit.view.recorded import Bench
 
 
@@ -45,7 +45,7 @@ DRAINS = Route(
 
 # 2. the handler
 async def drains(call: Call) -> Answer:
-    return Answer(render.body(DrainDao(partition=call.path["partition"], nodes=["n1"])))
+    return Answer(json_render.body(DrainDao(partition=call.path["partition"], nodes=["n1"])))
 
 
 SERVICES = (replace(VIEW, routes=(*VIEW.routes, DRAINS)), PUBLISHER, GATEWAY)

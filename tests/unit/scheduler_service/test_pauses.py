@@ -17,7 +17,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_rest.shapes.explain import PastDao, PendingDao
 from muster_state import state_folder
 from muster_state.state_folder import PauseKind, RmState, StateFolder
-from muster_view.explain import explain
+from muster_view.explain import asks
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
 
@@ -71,7 +71,7 @@ class World:
 
     def _asked(self, state: RmState) -> PendingDao:
         partition = state.core.partitions["default"]
-        return explain.ask(state, partition, partition.apps["x"].asks["k"], self.rig.now_ns)
+        return asks.ask(state, partition, partition.apps["x"].asks["k"], self.rig.now_ns)
 
     def told(self) -> list[Told]:
         asked = self.asked()

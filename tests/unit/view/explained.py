@@ -43,7 +43,9 @@ from muster_core.preemption import victim_search
 from muster_runtime.go_json import go_json
 from muster_si.constants import NODE_READY_ATTRIBUTE
 from muster_state.state_folder import CALLBACKS_ABSENT_KEY, Pause, RmInfo, RmState
-from muster_view.explain import explain, explain_node, explain_queue
+from muster_view.explain import asks
+from muster_view.explain import node as explain_node
+from muster_view.explain import queue as explain_queue
 from preempting import Arena, item
 
 GIB = 1 << 30
@@ -62,7 +64,7 @@ class Explained:
         partition = self.cluster.partition
         state = RmState(self.info, self.cluster.core)
         wanted = self.cluster.application(self.app).asks[self.key]
-        return decoded(explain.ask(state, partition, wanted, self.cluster.now_ns))
+        return decoded(asks.ask(state, partition, wanted, self.cluster.now_ns))
 
 
 def decoded(value: object) -> dict[str, Any]:
@@ -448,7 +450,7 @@ def told(arena: Arena) -> dict[str, Any]:
     (held,) = [
         held for app in partition.apps.values() for held in app.allocations.values() if held.preempted is not None
     ]
-    return decoded(explain.preemption(partition, held, arena.now_ns))
+    return decoded(asks.preemption(partition, held, arena.now_ns))
 
 
 def by_guarantee() -> dict[str, Any]:
@@ -620,7 +622,7 @@ def a_gang() -> dict[str, Any]:
 
 def application(arena: Arena, app: str) -> dict[str, Any]:
     state = RmState(RmInfo("rm", life="RUNNING"), arena.core)
-    pieces = explain.application(state, arena.partition, arena.application(app), arena.now_ns)
+    pieces = asks.application(state, arena.partition, arena.application(app), arena.now_ns)
     found: dict[str, Any] = json.loads(b"".join(pieces))
     return found
 

@@ -8,7 +8,7 @@ from muster_core.config.queue_config import DEFAULT_CONFIG
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_queue_config.sandboxed_parser import Judge
 from muster_queue_config.settings import QueueConfigSettings
-from muster_view.rest import configured
+from muster_view.rest import queue_config_dao
 from ruamel.yaml import YAML
 from unit.view.recorded import Bench, client_of
 
@@ -30,7 +30,7 @@ LIMITS = [{"Limit": "everybody", "Users": ["*"], "MaxResources": {"vcore": "4"},
 
 
 def test_go_names_with_empty_structs_and_without_empty_lists() -> None:
-    shown = configured.shown(TEXT, EXTRA, go=True)
+    shown = queue_config_dao.shown(TEXT, EXTRA, go=True)
     (partition,) = shown["Partitions"]
     assert {key: value for key, value in partition.items() if key != "Queues"} == {
         "Name": "default",
@@ -65,7 +65,7 @@ def test_go_names_with_empty_structs_and_without_empty_lists() -> None:
 
 
 def test_yaml_leaves_out_what_is_empty_and_can_be_applied_again() -> None:
-    text = configured.as_yaml(TEXT, EXTRA).decode()
+    text = queue_config_dao.as_yaml(TEXT, EXTRA).decode()
     assert "tiger" not in text
     tree = YAML(typ="safe").load(text)
     assert list(tree) == ["partitions", "checksum", "extra", "deadlockdetectionenabled", "deadlocktimeoutseconds"]
@@ -76,12 +76,12 @@ def test_yaml_leaves_out_what_is_empty_and_can_be_applied_again() -> None:
         "maxapplications": 3,
     }
     plain = TEXT.replace("dbPassword", "color")
-    again = configured.as_yaml(plain, {}).decode().partition("deadlock")[0]
+    again = queue_config_dao.as_yaml(plain, {}).decode().partition("deadlock")[0]
     assert load_queue_config(again)[0] == load_queue_config(plain)[0] is not None
 
 
 def test_yaml_is_written_as_go_does() -> None:
-    text = configured.as_yaml(TEXT.replace("dbPassword: tiger", "z: '1', b: '2'"), {}).decode()
+    text = queue_config_dao.as_yaml(TEXT.replace("dbPassword: tiger", "z: '1', b: '2'"), {}).decode()
     # Root's limits are its partition's: YAML has them twice, without an anchor. Maps are sorted.
     assert text.count("limit: everybody") == 2
     assert "&id" not in text
@@ -100,7 +100,7 @@ partitions:
     queues: [{name: true, parent: yes, maxapplications: 0x10, properties: {a: true, b: off}}, {name: b, parent: n}]
 """
     assert load_queue_config(text)[0] is not None
-    (partition,) = configured.shown(text, {}, go=True)["Partitions"]
+    (partition,) = queue_config_dao.shown(text, {}, go=True)["Partitions"]
     assert partition["Preemption"] == {"Enabled": False, "QuotaPreemptionEnabled": False}
     named = {"Type": "", "Users": ["true", "yes"]}
     assert partition["PlacementRules"] == [{"Name": "provided", "Create": True, "Filter": named}]
@@ -108,7 +108,7 @@ partitions:
     assert (first["Name"], first["Parent"], first["MaxApplications"]) == ("true", True, 16)
     assert first["Properties"] == {"a": "true", "b": "off"}
     assert "Parent" not in second
-    again = configured.as_yaml(text, {}).decode().partition("deadlock")[0]
+    again = queue_config_dao.as_yaml(text, {}).decode().partition("deadlock")[0]
     assert load_queue_config(again)[0] == load_queue_config(text)[0]
 
 
@@ -123,7 +123,7 @@ partitions:
     queues: [{name: root}]
 """
     assert load_queue_config(text)[0] is not None
-    (partition,) = configured.shown(text, {}, go=True)["Partitions"]
+    (partition,) = queue_config_dao.shown(text, {}, go=True)["Partitions"]
     assert partition["UserGroupResolver"] == {"type": "os"}
     assert partition["NodeSortPolicy"] == {"Type": ""}
     assert [rule["Filter"] for rule in partition["PlacementRules"]] == [
@@ -131,7 +131,7 @@ partitions:
         {"Type": ""},
     ]
     # YAML omits a struct if all of it is empty; otherwise it has the fields without ``omitempty``.
-    (partition,) = YAML(typ="safe").load(configured.as_yaml(text, {}).decode())["partitions"]
+    (partition,) = YAML(typ="safe").load(queue_config_dao.as_yaml(text, {}).decode())["partitions"]
     assert "nodesortpolicy" not in partition
     assert partition["preemption"] == {"enabled": False}
     assert partition["usergroupresolver"] == {"type": "os"}
@@ -142,8 +142,8 @@ partitions:
 
 
 def test_no_text_is_the_built_in_configuration() -> None:
-    assert load_queue_config(configured.DEFAULT_TEXT) == (DEFAULT_CONFIG, [])
-    (partition,) = configured.shown("", {}, go=True)["Partitions"]
+    assert load_queue_config(queue_config_dao.DEFAULT_TEXT) == (DEFAULT_CONFIG, [])
+    (partition,) = queue_config_dao.shown("", {}, go=True)["Partitions"]
     assert [rule["Name"] for rule in partition["PlacementRules"]] == ["tag", "provided"]
 
 
@@ -151,29 +151,29 @@ def test_root_is_a_parent_and_the_time_out_of_locks_is_the_cores_default() -> No
     queues = "{name: root, submitacl: '*', queues: [{name: a}, {name: b, parent: true}]}"
     text = f"partitions: [{{name: default, queues: [{queues}]}}]"
     for go, key in ((True, str), (False, str.lower)):
-        shown = configured.shown(text, {}, go=go)
+        shown = queue_config_dao.shown(text, {}, go=go)
         (root,) = shown[key("Partitions")][0][key("Queues")]
         assert list(root)[:2] == [key("Name"), key("Parent")]
         assert root[key("Parent")] is True
         assert [each.get(key("Parent")) for each in root[key("Queues")]] == [None, True]
         assert (shown[key("DeadlockDetectionEnabled")], shown[key("DeadlockTimeoutSeconds")]) == (False, 60)
-    assert "deadlocktimeoutseconds: 60" in configured.as_yaml(text, {}).decode()
+    assert "deadlocktimeoutseconds: 60" in queue_config_dao.as_yaml(text, {}).decode()
 
 
 async def test_validating() -> None:
     settings = QueueConfigSettings(max_bytes=1024)
     judge = Judge(settings)
     try:
-        assert (await configured.validated(b"", judge)).allowed
-        assert (await configured.validated(TEXT.encode(), judge)).allowed
+        assert (await queue_config_dao.validated(b"", judge)).allowed
+        assert (await queue_config_dao.validated(TEXT.encode(), judge)).allowed
         bad = b"partitions:\n- {queues: [{name: root, foo: 1, maxapplications: -1}]}"
-        refused = await configured.validated(bad, judge)
+        refused = await queue_config_dao.validated(bad, judge)
         assert not refused.allowed
         first, second = refused.reason.splitlines()
         assert "unknown key 'foo'" in first
         assert "maxapplications" in second
-        assert "not UTF-8: byte 1" in (await configured.validated(b"a\xff", judge)).reason
-        too_large = await configured.validated(b"#" * 1025, judge)
+        assert "not UTF-8: byte 1" in (await queue_config_dao.validated(b"a\xff", judge)).reason
+        too_large = await queue_config_dao.validated(b"#" * 1025, judge)
         assert f"expected at most {settings.max_bytes}" in too_large.reason
     finally:
         await judge.close()

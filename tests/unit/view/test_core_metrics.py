@@ -13,8 +13,8 @@ from exposed import Family, parse
 from muster_core.model.commands import AskItem, NodeAction, Termination, UpdateAllocations, UpdateApplications
 from muster_core.model.states import AppState
 from muster_state.tally import DECIDING_LIMITS_US, Tally
-from muster_view.metrics import core_metrics
-from muster_view.metrics.census import Census, PartitionCensus
+from muster_view.metrics import yunikorn_metrics
+from muster_view.metrics.object_counts import Census, PartitionCensus
 from unit.view.recorded import Bench, Recorded, client_of
 
 METRICS = "/ws/v1/metrics"
@@ -139,7 +139,7 @@ async def test_the_families_are_the_real_core_s(bench: Bench) -> None:
             limits = [dict(at)["le"] for (sample, at) in family.samples if sample.endswith("_bucket")]
             assert limits == BUCKETS * max(1, len(values.get("level", ()))), name
     # The table of families must agree.
-    table = {each.name: (each.type, tuple(sorted(each.labels))) for each in core_metrics.FAMILIES}
+    table = {each.name: (each.type, tuple(sorted(each.labels))) for each in yunikorn_metrics.FAMILIES}
     for name, (kind, labels, _) in REFERENCE.items():
         general = name.replace("_vcore_", "_{}_").replace("_root_a_", "_{}_").replace("_root_b_", "_{}_")
         assert table[general] == (kind, labels)
@@ -424,9 +424,9 @@ def test_a_round_counts_where_it_belongs() -> None:
 
 
 def test_names_and_texts_are_safe() -> None:
-    assert core_metrics.metric_name("root.a-b.c:d") == "root_a_b_c:d"
-    assert core_metrics.metric_name("1st/type") == "_1st_type"
-    line = core_metrics._sample("m", (("queue", 'a"b\\c\nd'),), 1)
+    assert yunikorn_metrics.metric_name("root.a-b.c:d") == "root_a_b_c:d"
+    assert yunikorn_metrics.metric_name("1st/type") == "_1st_type"
+    line = yunikorn_metrics._sample("m", (("queue", 'a"b\\c\nd'),), 1)
     assert line == b'm{queue="a\\"b\\\\c\\nd"} 1\n'
     assert parse(f"# HELP m h\n# TYPE m gauge\n{line.decode()}")["m"].value(queue='a"b\\c\nd') == 1
 

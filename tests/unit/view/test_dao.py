@@ -20,8 +20,8 @@ from muster_core.model.states import AppState, QueueState
 from muster_runtime.go_json import go_json
 from muster_si.constants import REQUIRED_NODE_TAG
 from muster_state.state_folder import RmInfo
-from muster_view.rest import dao, render
-from muster_view.rest.render import Pieces
+from muster_view.rest import dao, json_render
+from muster_view.rest.json_render import Pieces
 
 LEAVES = "{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 4}}}, {name: b}]}"
 T = 1_000_000_000_000  # Cluster's clock at its start, in nanoseconds
@@ -89,7 +89,7 @@ def test_queue_tree() -> None:
         b'"sortingPolicy":"fifo","prioritySorting":true,"preemptionEnabled":true,"isPreemptionFence":false,'
         b'"preemptionDelay":"30s","quotaPreemptionDelay":"0s","isPriorityFence":false}'
     )
-    assert text(render.queue(partition, partition.root, tree=True, shown_partition="default")) == (
+    assert text(json_render.queue(partition, partition.root, tree=True, shown_partition="default")) == (
         b'{"queuename":"root","status":"Active","partition":"default","pendingResource":{"vcore":4000},'
         b'"maxResource":{"vcore":10000},"allocatedResource":{"vcore":1000},"headroom":{"vcore":9000},'
         b'"isLeaf":false,"isManaged":true,"children":['
@@ -110,7 +110,7 @@ def test_queue_tree() -> None:
 
 def test_a_single_queue_names_its_children_without_showing_them() -> None:
     partition = Cluster(LEAVES).partition
-    shown = text(render.queue(partition, partition.root, tree=False))
+    shown = text(json_render.queue(partition, partition.root, tree=False))
     assert b'"partition":""' in shown
     assert b'"childNames":["root.a","root.b"]' in shown
     assert b'"children"' not in shown
@@ -125,7 +125,7 @@ def test_queue_properties_and_what_they_mean() -> None:
     partition = Cluster(queues).partition
     leaf = partition.queues["root.a"]
     leaf.state = QueueState.DRAINING
-    shown = text(render.queue(partition, leaf, tree=True))
+    shown = text(json_render.queue(partition, leaf, tree=True))
     assert shown.startswith(
         b'{"queuename":"root.a","status":"Draining","partition":"","guaranteedResource":{"vcore":1000},'
     )
@@ -228,10 +228,10 @@ def test_in_a_tree_each_queue_has_the_priority_that_it_has_alone() -> None:
         for child in queue.get("children", []):
             walk(child)
 
-    walk(json.loads(text(render.queue(partition, partition.root, tree=True))))
+    walk(json.loads(text(json_render.queue(partition, partition.root, tree=True))))
     assert shown == {path: dao.current_priority(partition, queue) for path, queue in partition.queues.items()}
     assert len(set(shown.values())) >= 5
-    assert b'"children":[]' not in text(render.queue(partition, cluster.queue("root.e"), tree=True))
+    assert b'"children":[]' not in text(json_render.queue(partition, cluster.queue("root.e"), tree=True))
 
 
 def test_the_template_of_new_leaves() -> None:
@@ -243,8 +243,8 @@ def test_the_template_of_new_leaves() -> None:
     assert (
         b'"parent":"root","template":{"maxApplications":4,"maxResource":{"vcore":2000},'
         b'"guaranteedResource":{"memory":5},"properties":{"application.sort.policy":"fair"}}'
-    ) in text(render.queue(partition, partition.queues["root.p"], tree=True))
-    assert b"template" not in text(render.queue(partition, partition.queues["root.b"], tree=True))
+    ) in text(json_render.queue(partition, partition.queues["root.p"], tree=True))
+    assert b"template" not in text(json_render.queue(partition, partition.queues["root.b"], tree=True))
 
 
 def test_a_reservation_is_on_its_node_its_application_and_its_ask() -> None:
@@ -253,16 +253,16 @@ def test_a_reservation_is_on_its_node_its_application_and_its_ask() -> None:
     cluster.ask("x", "large", vcore=8)
     cluster.wait(3)
     partition = cluster.partition
-    assert text(render.node(partition, cluster.the_node("n1"))).endswith(
+    assert text(json_render.node(partition, cluster.the_node("n1"))).endswith(
         b'"schedulable":true,"isReserved":true,"reservations":["large"]}'
     )
-    shown = text(render.application(partition, cluster.application("x")))
+    shown = text(json_render.application(partition, cluster.application("x")))
     assert b',"hasReserved":true,"reservations":["large"],' in shown
     cluster.release("x", "small")
-    shown = text(render.application(partition, cluster.application("x")))
+    shown = text(json_render.application(partition, cluster.application("x")))
     assert b"hasReserved" not in shown
     assert b"reservations" not in shown
-    assert b'"isReserved":false' in text(render.node(partition, cluster.the_node("n1")))
+    assert b'"isReserved":false' in text(json_render.node(partition, cluster.the_node("n1")))
 
 
 def test_a_preemption_is_on_the_ask_the_victim_and_their_queues() -> None:
@@ -332,7 +332,7 @@ def test_application_with_asks_and_allocations() -> None:
     )
     cluster.now_ns += 1
     cluster.ask("x", "k2", vcore=2_000, wanted=3)
-    assert text(render.application(cluster.partition, cluster.application("x"))) == (
+    assert text(json_render.application(cluster.partition, cluster.application("x"))) == (
         b'{"applicationID":"x","usedResource":{"vcore":3000},"maxUsedResource":{"vcore":3000},"pendingResource":{"vcore":6000},"partition":"default",'
         b'"queueName":"root.a","submissionTime":1000000000000,'
         b'"requests":[{"allocationKey":"k2","requestTime":1000000000001,"resource":{"vcore":2000},"priority":"0",'
@@ -356,7 +356,7 @@ def test_the_most_that_an_application_used_stays() -> None:
     cluster.ask("x", "k1", vcore=3_000)
     cluster.ask("x", "k2", vcore=1_000)
     cluster.release("x", "k1")
-    shown = text(render.application(cluster.partition, cluster.application("x")))
+    shown = text(json_render.application(cluster.partition, cluster.application("x")))
     assert b'"usedResource":{"vcore":1000},"maxUsedResource":{"vcore":4000},"partition"' in shown
 
 
@@ -365,7 +365,7 @@ def test_an_application_that_was_refused() -> None:
     cluster.app("bad", "root.Nowhere")
     app = cluster.partition.rejected["bad"]
     assert (
-        text(render.application(cluster.partition, app))
+        text(json_render.application(cluster.partition, app))
         == (
             b'{"applicationID":"bad","partition":"default","queueName":"root.Nowhere","submissionTime":1000000000000,'
             b'"finishedTime":1000000000000,"applicationState":"Rejected","user":"alice",'
@@ -381,7 +381,7 @@ def test_an_application_that_was_refused() -> None:
 def test_an_application_that_never_ran() -> None:
     cluster = Cluster(LEAVES)
     cluster.app("x", "root.a")
-    assert text(render.application(cluster.partition, cluster.application("x"))) == (
+    assert text(json_render.application(cluster.partition, cluster.application("x"))) == (
         b'{"applicationID":"x","partition":"default","queueName":"root.a","submissionTime":1000000000000,'
         b'"applicationState":"New","user":"alice","groups":["alice"],"stateLog":[{"time":1000000000000,"applicationState":"New"}],'
         b'"maxRequestPriority":-2147483648,"startTime":-62135596800000,"resourceHistory":{}}'
@@ -430,7 +430,7 @@ def test_node_with_allocations_and_what_others_hold() -> None:
         foreign = AskItem(key, "", "default", {"memory": 5}, tags={"foreign": kind}, node_id="n1", priority=3)
         cluster.do(UpdateAllocations([foreign]))
     cluster.do(nodes(NodeAction.DRAIN_NODE, {"n1": None}))
-    assert text(render.node(cluster.partition, cluster.the_node("n1"))) == (
+    assert text(json_render.node(cluster.partition, cluster.the_node("n1"))) == (
         b'{"nodeID":"n1","hostName":"h","rackName":"r","attributes":'
         b'{"si/hostname":"h","si/node-partition":"[]default","si/rackname":"r"},'
         b'"capacity":{"memory":10,"vcore":10000},"allocated":{"vcore":9000},"occupied":{"memory":10,"vcore":500},'
@@ -448,7 +448,7 @@ def test_node_with_allocations_and_what_others_hold() -> None:
 def test_a_node_without_attributes_has_its_partition() -> None:
     cluster = Cluster(LEAVES)
     cluster.node("n1", vcore=1)
-    assert text(render.node(cluster.partition, cluster.the_node("n1"))) == (
+    assert text(json_render.node(cluster.partition, cluster.the_node("n1"))) == (
         b'{"nodeID":"n1","attributes":{"si/node-partition":"[]default"},"capacity":{"vcore":1},"available":{"vcore":1},'
         b'"schedulable":true,"isReserved":false}'
     )
@@ -458,7 +458,7 @@ def test_long_lists_are_rendered_in_pieces_that_make_the_same_text() -> None:
     cluster = Cluster(LEAVES).having({"n1": {"vcore": 1_000}}, {"x": "root.b"})
     cluster.do(UpdateAllocations([AskItem(f"k{n}", "x", "default", {"vcore": 1}) for n in range(1_200)]))
     app = cluster.application("x")
-    pieces = list(render.application(cluster.partition, app))
+    pieces = list(json_render.application(cluster.partition, app))
     assert len(pieces) > 10
     whole = b"".join(pieces)
     asks = go_json([dao.ask(wanted) for wanted in app.asks.values()])
@@ -472,7 +472,7 @@ def test_objects_removed_during_a_rendering_are_left_out() -> None:
     for name in ("n1", "n2", "n3"):
         cluster.node(name, vcore=1)
     partition = cluster.partition
-    listing = render.listing(list(partition.nodes.values()), lambda node: render.node(partition, node))
+    listing = json_render.listing(list(partition.nodes.values()), lambda node: json_render.node(partition, node))
     first = [next(listing) for _ in range(3)]
     cluster.do(nodes(NodeAction.DECOMISSION, {"n2": None}))
     whole = b"".join([*first, *listing])

@@ -26,7 +26,7 @@ from muster_core.model.states import QueueEvent
 from muster_runtime.go_json import go_json
 from muster_si.constants import FOREIGN, REQUIRED_NODE_TAG
 from muster_state.state_folder import Pause, RmInfo, RmState
-from muster_view.explain import explain
+from muster_view.explain import asks
 from unit.view.recorded import Bench, Recorded, client_of
 from waiting import eventually
 
@@ -529,7 +529,7 @@ def test_an_ask_is_known_by_all_that_was_allocated_for_it() -> None:
     app = cluster.application("x")
     app.unbook(app.allocations["k"])
     for key in ("k", "k#1"):
-        assert explain.no_ask(app, key, cluster.now_ns).endswith(" ago, on node n1")
+        assert asks.no_ask(app, key, cluster.now_ns).endswith(" ago, on node n1")
 
 
 async def test_without_any_rm(bench: Bench) -> None:
@@ -543,9 +543,7 @@ async def test_without_any_rm(bench: Bench) -> None:
 def explained(cluster: Cluster, key: str, now_ns: int | None = None) -> Any:
     state = RmState(RmInfo("rm1", life="RUNNING"), cluster.core)
     wanted = cluster.application("x").asks[key]
-    return json.loads(
-        go_json(explain.ask(state, cluster.partition, wanted, cluster.now_ns if now_ns is None else now_ns))
-    )
+    return json.loads(go_json(asks.ask(state, cluster.partition, wanted, cluster.now_ns if now_ns is None else now_ns)))
 
 
 def test_asks_that_share_a_reason_have_their_own_word_about_preemption() -> None:
@@ -609,15 +607,15 @@ def test_the_sentence_is_that_of_the_reason_of_now() -> None:
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
     cluster.app("x", "root.a")
     cluster.ask("x", "k", vcore=1, memory=1)
-    explainer = explain.Explainer(cluster.partition, {}, cluster.now_ns, pause=None)
+    explainer = asks.Explainer(cluster.partition, {}, cluster.now_ns, pause=None)
     wanted = cluster.application("x").asks["k"]
     codes = set()
     for number in range(1, 60):
         capacity = {"memory": number} if number % 2 else {"vcore": number, "memory": 0}
         cluster.do(nodes(NodeAction.CREATE, {"n": capacity}))
-        codes.add(explain.reason_of(wanted, pause=None).code)
-        assert explainer.ask(wanted).message == explain.reason_of(wanted, pause=None).sentence()
+        codes.add(asks.reason_of(wanted, pause=None).code)
+        assert explainer.ask(wanted).message == asks.reason_of(wanted, pause=None).sentence()
         cluster.do(nodes(NodeAction.DECOMISSION, {"n": None}))
-        codes.add(explain.reason_of(wanted, pause=None).code)
-        assert explainer.ask(wanted).message == explain.reason_of(wanted, pause=None).sentence()
+        codes.add(asks.reason_of(wanted, pause=None).code)
+        assert explainer.ask(wanted).message == asks.reason_of(wanted, pause=None).sentence()
     assert len(codes) >= 2

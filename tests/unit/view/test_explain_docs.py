@@ -17,7 +17,7 @@ import pytest
 from muster_core.model.reasons import PreemptionNo, ReasonCode
 from muster_core.preemption import registry
 from muster_rest.shapes import explain as shapes
-from muster_view.explain.explain_words import WAITS
+from muster_view.explain.reason_phrases import WAITS
 from unit.view import explained
 
 DOC = documents.DOCS / "explain.md"

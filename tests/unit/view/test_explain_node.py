@@ -24,8 +24,8 @@ from muster_core.model.commands import (
 from muster_gateway.view_client import ViewClient, path_of
 from muster_si.constants import REQUIRED_NODE_TAG
 from muster_state.state_folder import RmState
-from muster_view.explain import explain_node
-from muster_view.explain.explain import pause_of
+from muster_view.explain import node
+from muster_view.explain.asks import pause_of
 from unit.view.recorded import Bench, client_of
 
 E = "/ws/v1/explain"
@@ -158,9 +158,9 @@ def test_many_that_wait_are_looked_at_in_many_small_steps(bench: Bench) -> None:
     rm.cluster.app("y", "root.b")
     rm.do(UpdateAllocations([AskItem(f"k{n}", "y", "default", {"memory": n + 1}) for n in range(groups)]))
     partition = rm.cluster.partition
-    pieces = list(explain_node.explained(partition, partition.nodes["n1"], 0, pause=None))
+    pieces = list(node.explained(partition, partition.nodes["n1"], 0, pause=None))
     empty = list(takewhile(lambda piece: not piece, pieces))
-    assert len(empty) == (groups + applications + 1) // explain_node._PER_STEP
+    assert len(empty) == (groups + applications + 1) // node._PER_STEP
     assert json.loads(b"".join(pieces))["waiting"]["asks"] == groups
 
 
@@ -171,12 +171,12 @@ def test_allocations_that_end_between_two_pieces_are_left_out(bench: Bench) -> N
         rm.cluster.app(app, "root.b")
         rm.do(UpdateAllocations([AskItem(f"k{n}", app, "default", {"memory": n + 1}) for n in range(300)]))
     partition = rm.cluster.partition
-    pieces = explain_node.explained(partition, partition.nodes["n1"], 0, pause=None)
+    pieces = node.explained(partition, partition.nodes["n1"], 0, pause=None)
     assert next(pieces) == b""
     rm.do(UpdateApplications((), (("default", "x"), ("default", "y"))))
     found = json.loads(b"".join(pieces))
     # (The step before had visited these asks. x and the current application are left out.)
-    assert found["waiting"]["asks"] == explain_node._PER_STEP - 2
+    assert found["waiting"]["asks"] == node._PER_STEP - 2
 
 
 @pytest.mark.parametrize("node_id", ["a/b", "100%", "n ü", "..", "%2F", "a?b#c"])
@@ -202,8 +202,6 @@ async def test_a_missing_node_is_not_found(bench: Bench) -> None:
 
 def _of(rm: Any, node_id: str) -> dict[str, Any]:
     partition = rm.cluster.partition
-    pieces = explain_node.explained(
-        partition, partition.nodes[node_id], 0, pause=pause_of(RmState(rm.info, rm.cluster.core))
-    )
+    pieces = node.explained(partition, partition.nodes[node_id], 0, pause=pause_of(RmState(rm.info, rm.cluster.core)))
     found: dict[str, Any] = json.loads(b"".join(pieces))
     return found

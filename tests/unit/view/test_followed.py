@@ -6,7 +6,7 @@ import json
 
 import pytest
 from muster_core.model.commands import AskItem, UpdateAllocations
-from muster_view.rest import dao, render
+from muster_view.rest import dao, json_render
 from unit.view.recorded import Bench, Recorded, client_of
 from unordered import unordered
 
@@ -52,16 +52,16 @@ async def test_the_shown_is_the_decided(bench: Bench, *, piecemeal: bool) -> Non
             await bench.write(rm)
         partition = rm.cluster.partition
         expected = {
-            f"{P}/queues": render.line(
-                render.queue(partition, partition.root, tree=True, shown_partition=partition.name)
+            f"{P}/queues": json_render.line(
+                json_render.queue(partition, partition.root, tree=True, shown_partition=partition.name)
             ),
-            "/ws/v1/partitions": render.body([dao.partition_info(rm.info, partition)]),
+            "/ws/v1/partitions": json_render.body([dao.partition_info(rm.info, partition)]),
             **{
-                f"{P}/node/{node.node_id}": render.line(render.node(partition, node))
+                f"{P}/node/{node.node_id}": json_render.line(json_render.node(partition, node))
                 for node in partition.nodes.values()
             },
             **{
-                f"{P}/application/{app.app_id}": render.line(render.application(partition, app))
+                f"{P}/application/{app.app_id}": json_render.line(json_render.application(partition, app))
                 for app in partition.apps.values()
             },
         }

@@ -21,9 +21,9 @@ from muster_core import invariants
 from muster_si.positions import Stamp
 from muster_state import state_folder as folding
 from muster_state.state_folder import Pause, PauseKind, encode_registration, encode_rm
-from muster_view.following import PartitionFollower
+from muster_view.fold_gate import FoldGate
+from muster_view.partition_follower import PartitionFollower
 from muster_view.settings import ViewSettings
-from muster_view.turns import FoldGate
 from structlog.testing import capture_logs
 from unit.view.recorded import Bench, ClockOf, client_of
 from waiting import eventually

@@ -27,8 +27,9 @@ from muster_core.model.states import AppState
 from muster_runtime.go_json import go_json
 from muster_si.constants import REQUIRED_NODE_TAG
 from muster_state.state_folder import RmInfo, RmState
-from muster_view.explain import explain, explain_queue
-from muster_view.rest import dao, render, usage
+from muster_view.explain import asks as explain
+from muster_view.explain import queue as explain_queue
+from muster_view.rest import dao, json_render, usage
 from unit.view import explained
 from unit.view.recorded import Bench, ClockOf, Recorded, client_of
 from unordered import unordered
@@ -68,7 +69,7 @@ def text(pieces: Iterator[bytes]) -> bytes:
 
 
 def said_of(cluster: Cluster, app: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text(render.application(cluster.partition, cluster.application(app))))
+    found: dict[str, Any] = json.loads(text(json_render.application(cluster.partition, cluster.application(app))))
     return found
 
 
@@ -144,7 +145,7 @@ def test_a_forming_gang_is_allocating_in_its_queues_and_running_in_none() -> Non
 
     def shown(path: str) -> tuple[int, list[str]]:
         partition, queue = cluster.partition, cluster.queue(path)
-        found = json.loads(text(render.queue(partition, queue, tree=False)))
+        found = json.loads(text(json_render.queue(partition, queue, tree=False)))
         return found.get("runningApps", 0), found.get("allocatingAcceptedApps", [])
 
     assert shown("root.p.b") == (0, ["formed"])
@@ -152,7 +153,7 @@ def test_a_forming_gang_is_allocating_in_its_queues_and_running_in_none() -> Non
     assert shown("root.p") == (1, ["formed", "forms"])
     assert shown("root") == (1, ["formed", "forms"])
     assert cluster.queue("root").running_applications == 3, "a gang that forms counts against the maxima"
-    tree = json.loads(text(render.queue(cluster.partition, cluster.partition.root, tree=True)))
+    tree = json.loads(text(json_render.queue(cluster.partition, cluster.partition.root, tree=True)))
     parent = next(each for each in tree["children"] if each["queuename"] == "root.p")
     assert (tree["allocatingAcceptedApps"], parent["allocatingAcceptedApps"]) == (["formed", "forms"],) * 2
     real(cluster, "formed", "w", 2)
@@ -173,12 +174,12 @@ def test_an_accepted_application_with_a_reserved_node_is_allocating_in_its_queue
     cluster.ask("waits", "large", vcore=2)
     cluster.wait(3)
     assert cluster.application("waits").asks["large"].reserved_node
-    tree = json.loads(text(render.queue(cluster.partition, cluster.partition.root, tree=True)))
+    tree = json.loads(text(json_render.queue(cluster.partition, cluster.partition.root, tree=True)))
     (leaf,) = [each for each in tree["children"] if each["queuename"] == "root.a"]
     for shown in (tree, leaf):
         assert (shown["allocatingAcceptedApps"], shown["runningApps"]) == (["waits"], 1)
     cluster.release("runs", "k")
-    leaf = json.loads(text(render.queue(cluster.partition, cluster.queue("root.a"), tree=False)))
+    leaf = json.loads(text(json_render.queue(cluster.partition, cluster.queue("root.a"), tree=False)))
     assert (cluster.application("waits").state, leaf.get("allocatingAcceptedApps")) == (AppState.RUNNING, None)
 
 
@@ -419,12 +420,14 @@ def expected(rm: Recorded, now_ns: int) -> dict[str, Callable[[], bytes]]:
         return go_json(explain_queue.explained(partition, partition.queues[path], now_ns, pause=None))
 
     return {
-        f"{P}/queues": lambda: text(render.queue(partition, partition.root, tree=True, shown_partition=partition.name)),
+        f"{P}/queues": lambda: text(
+            json_render.queue(partition, partition.root, tree=True, shown_partition=partition.name)
+        ),
         f"{E}/pending": lambda: text(explain.pending(state, now_ns)),
         f"{E}/summary": lambda: go_json(explain.summary(state, "It is connected.")),
         **{f"{E}/queue/{path}": lambda path=path: of_queue(path) for path in partition.queues},  # type: ignore[misc]
         **{
-            f"{P}/application/{app.app_id}": lambda app=app: text(render.application(partition, app))  # type: ignore[misc]
+            f"{P}/application/{app.app_id}": lambda app=app: text(json_render.application(partition, app))  # type: ignore[misc]
             for app in partition.apps.values()
         },
         **{

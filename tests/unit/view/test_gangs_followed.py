@@ -17,8 +17,9 @@ from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_runtime.go_json import go_json
 from muster_state.state_folder import RmInfo, RmState, StateFolder
-from muster_view.explain import explain, explain_gang, explain_queue
-from muster_view.rest import render
+from muster_view.explain import asks, gang
+from muster_view.explain import queue as explain_queue
+from muster_view.rest import json_render
 from simulation.life import Life
 from simulation.manager import GANGS
 from simulation.records import RM
@@ -65,12 +66,12 @@ def all_that_is_said(core: SchedulerCore, run: Run) -> Iterator[tuple[str, Any]]
     for partition in core.partitions.values():
         for path, queue in sorted(partition.queues.items()):
             yield path, json.loads(go_json(explain_queue.explained(partition, queue, run.now_ns, pause=None)))
-        yield "queues", json.loads(b"".join(render.queue(partition, partition.root, tree=True)))
+        yield "queues", json.loads(b"".join(json_render.queue(partition, partition.root, tree=True)))
         for app_id, app in sorted(partition.apps.items()):
-            yield app_id, json.loads(b"".join(render.application(partition, app)))
-            yield app_id, json.loads(b"".join(explain.application(state, partition, app, run.now_ns)))
+            yield app_id, json.loads(b"".join(json_render.application(partition, app)))
+            yield app_id, json.loads(b"".join(asks.application(state, partition, app, run.now_ns)))
         for node_id, node in sorted(partition.nodes.items()):
-            yield node_id, json.loads(b"".join(render.node(partition, node)))
+            yield node_id, json.loads(b"".join(json_render.node(partition, node)))
 
 
 def promised(partition: Partition) -> dict[str, dict[str, int]]:
@@ -89,7 +90,7 @@ def test_a_follower_explains_gangs_like_the_scheduler(seed: int) -> None:
     for _ in range(STEPS):
         life.step()
         for partition in life.run.core.partitions.values():
-            shown = {path: explain_gang.promised_in(partition, partition.queues[path]) for path in promised(partition)}
+            shown = {path: gang.promised_in(partition, partition.queues[path]) for path in promised(partition)}
             assert shown == promised(partition)
 
 
@@ -99,5 +100,5 @@ def test_these_lives_meet_what_gangs_wait_for() -> None:
         life = Life(seed, {GANGS}, check_core=False)
         for _ in range(STEPS):
             life.step()
-            seen |= explain.summary(RmState(RmInfo("rm", life="RUNNING"), life.run.core), "").counts.keys()
+            seen |= asks.summary(RmState(RmInfo("rm", life="RUNNING"), life.run.core), "").counts.keys()
     assert seen >= {"GANG_ROOM", "GANG_FORMING", "PLACEHOLDER_LEAVING", "QUEUE_MAX"}

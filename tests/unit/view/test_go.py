@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from muster_core.config.properties import parse_duration_ns
 from muster_runtime.go_json import go_json
-from muster_view.rest import go
+from muster_view.rest import go_format
 
 
 @pytest.mark.parametrize(("value", "shown"), [(1.0, b"1"), (0.5, b"0.5"), (0.0, b"0"), (-3.0, b"-3")])
 def test_a_float_without_fraction_prints_without(value: float, shown: bytes) -> None:
-    assert go_json(go.number(value)) == shown
+    assert go_json(go_format.number(value)) == shown
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_float_without_fraction_prints_without(value: float, shown: bytes) -> 
     ],
 )
 def test_durations_are_printed_as_go_does(text: str, printed: str) -> None:
-    assert go.duration(parse_duration_ns(text)) == printed
+    assert go_format.duration(parse_duration_ns(text)) == printed
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_durations_are_printed_as_go_does(text: str, printed: str) -> None:
     [("root.a", "root.a"), ("a%40b", "a@b"), ("a+b", "a b"), ("%", None), ("%4", None), ("%zz", None)],
 )
 def test_query_unescape(text: str, unescaped: str | None) -> None:
-    assert go.query_unescape(text) == unescaped
+    assert go_format.query_unescape(text) == unescaped

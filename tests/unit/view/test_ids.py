@@ -8,7 +8,7 @@ from typing import Any
 from builders import nodes
 from muster_bus.topics import Topics
 from muster_core.model.commands import NodeAction, UpdateApplications
-from muster_view.rest import ids
+from muster_view.rest import object_ids
 from unit.view.recorded import Bench, Recorded, client_of
 
 P = "/ws/v1/partition/default"
@@ -72,9 +72,9 @@ async def test_an_application_or_a_queue_that_comes_again_is_another_one_and_sor
         cluster.node("n1", vcore=10)
         cluster.app("y", "root.d.new")
         partition = cluster.partition
-        seen["app"].append(ids.of_application(partition, cluster.application("y")))
-        seen["queue"].append(ids.of_queue(partition, cluster.queue("root.d.new")))
-        seen["node"].append(ids.of_node(partition, cluster.the_node("n1")))
+        seen["app"].append(object_ids.of_application(partition, cluster.application("y")))
+        seen["queue"].append(object_ids.of_queue(partition, cluster.queue("root.d.new")))
+        seen["node"].append(object_ids.of_node(partition, cluster.the_node("n1")))
         cluster.do(UpdateApplications(remove=(("default", "y"),)), nodes(NodeAction.DECOMISSION, {"n1": None}))
         cluster.wait(60)
         assert "root.d.new" not in partition.queues
@@ -87,5 +87,7 @@ async def test_an_application_or_a_queue_that_comes_again_is_another_one_and_sor
 
 def test_of_two_resource_managers_they_differ() -> None:
     one, other = (Recorded(Topics(partitions=2), rm_id).cluster for rm_id in ("rm1", "rm2"))
-    assert ids.of_partition(one.partition) != ids.of_partition(other.partition)
-    assert ids.of_queue(one.partition, one.partition.root) != ids.of_queue(other.partition, other.partition.root)
+    assert object_ids.of_partition(one.partition) != object_ids.of_partition(other.partition)
+    assert object_ids.of_queue(one.partition, one.partition.root) != object_ids.of_queue(
+        other.partition, other.partition.root
+    )

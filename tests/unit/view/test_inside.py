@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import structlog
-from muster_view.rest import inside
+from muster_view.rest import process_debug
 from structlog.testing import LogCapture
 from unit.view.recorded import Bench, client_of
 
@@ -55,14 +55,14 @@ async def test_profiles(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["muster", "--url", "redis://:tiger@host"])
     async with bench.view() as view, client_of(view) as client:
         index = (await client.get("/debug/pprof/")).text
-        for name in inside.PROFILES:
+        for name in process_debug.PROFILES:
             assert f'href="{name}"' in index
         assert (await client.get("/debug/pprof/cmdline")).text == "muster\0--url\0redis://:***@host"
-        for name in inside.MISSING:
+        for name in process_debug.MISSING:
             answer = await client.get(f"/debug/pprof/{name}")
             assert (answer.status_code, answer.json()["message"]) == (
                 501,
-                f"Profile {name} has no meaning here: {inside.MISSING[name]}",
+                f"Profile {name} has no meaning here: {process_debug.MISSING[name]}",
             )
         assert (await client.get("/debug/pprof/nope")).status_code == 404
         for seconds in ("0", "61", "x", "-1", "1.5"):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from muster_core.model.commands import AskItem, UpdateAllocations
 from muster_runtime.go_json import go_json
-from muster_view.rest import dao, render
+from muster_view.rest import dao, json_render
 from unit.view.recorded import Bench, client_of
 
 HEADERS = {
@@ -382,11 +382,11 @@ async def test_a_very_large_answer_is_sent_while_it_is_rendered(bench: Bench, co
 
 
 async def test_a_defect_while_answering_is_a_500_with_a_body(filled: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> render.Pieces:
+    def broken(*_: object) -> json_render.Pieces:
         yield b"["
         raise KeyError("secret of the state")
 
-    monkeypatch.setattr(render, "node", broken)
+    monkeypatch.setattr(json_render, "node", broken)
     async with filled.view() as view, client_of(view) as client:
         answer = await client.get(f"{P}/nodes")
         assert answer.status_code == 500

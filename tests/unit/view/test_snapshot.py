@@ -23,7 +23,7 @@ from muster_proto.muster.v1 import metrics_pb2
 from muster_state.state_folder import RmState
 from muster_state.tally import Tally
 from muster_view.metrics.recent import RecentAllocations
-from muster_view.rest import render, snapshot
+from muster_view.rest import json_render, snapshot
 from muster_view.rest.snapshot import Lag, Section, Wanted
 from unit.view.recorded import Bench, Recorded, client_of
 
@@ -249,7 +249,7 @@ def test_ten_thousand_nodes_are_looked_at_in_many_small_steps(bench: Bench) -> N
     wanted = Wanted(frozenset(Section), partition, partition.root, 1_000)
     pieces = list(snapshot.snapshot(RmState(rm.info, rm.cluster.core), wanted, Lag(0, 0.0), RecentAllocations(), 1, ""))
     assert len(pieces) > 2 * 10_000 / 500 + 1_000 / 100
-    assert max(piece.count(b'"nodeId"') for piece in pieces) <= render._PER_PIECE
+    assert max(piece.count(b'"nodeId"') for piece in pieces) <= json_render._PER_PIECE
 
 
 def test_a_node_that_goes_between_two_pieces_is_left_out(bench: Bench) -> None:

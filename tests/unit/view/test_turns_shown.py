@@ -11,7 +11,9 @@ from muster_core.model.commands import UpdateAllocations
 from muster_core.model.outcome import Outcome
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state.state_folder import RmInfo, RmState
-from muster_view.explain import explain, explain_node, explain_queue
+from muster_view.explain import asks as explain
+from muster_view.explain import node as explain_node
+from muster_view.explain import queue as explain_queue
 from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest.snapshot import Lag, Section, Wanted, snapshot
 from preempting import Arena, item

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muster_view.app import ViewService
+    from muster_view.service import ViewService
 
 __all__ = ["ViewService"]
 
@@ -13,7 +13,7 @@ __all__ = ["ViewService"]
 def __getattr__(name: str) -> Any:
     # Late, so that reading the settings does not load a web server.
     if name == "ViewService":
-        from muster_view.app import ViewService
+        from muster_view.service import ViewService
 
         return ViewService
     raise AttributeError(name)

@@ -45,7 +45,7 @@ from muster_runtime.secrets import masked
 from muster_si.constants import ALLOC_TYPE_STATIC, FOREIGN, HOST_NAME, NODE_PARTITION, RACK_NAME
 from muster_state.state_folder import RmInfo
 
-from muster_view.rest import go, ids
+from muster_view.rest import go_format, object_ids
 
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 # Go's zero time in milliseconds since 1970: YuniKorn's time for an application that never ran.
@@ -82,7 +82,7 @@ def partition_info(info: RmInfo, partition: Partition) -> PartitionDao:
         capacity=CapacityDao(capacity=capacity, used_capacity=used, utilization=percent(used, capacity)),
         node_sorting_policy=NodeSortingDao(
             type=partition.config.node_sort_policy,
-            resource_weights={name: go.number(float(weight)) for name, weight in weights.items()},
+            resource_weights={name: go_format.number(float(weight)) for name, weight in weights.items()},
         ),
         preemption_enabled=partition.config.preemption.enabled,
         quota_preemption_enabled=partition.config.preemption.quota_enabled,
@@ -91,7 +91,7 @@ def partition_info(info: RmInfo, partition: Partition) -> PartitionDao:
         total_containers=containers(partition),
         state=(QueueState.STOPPED if stopped else QueueState.ACTIVE).value,
         last_state_transition_time=info.last_decided_ns if stopped else info.registered_ns,
-        id=ids.of_partition(partition),
+        id=object_ids.of_partition(partition),
     )
 
 
@@ -107,9 +107,9 @@ def queue_head(partition: Partition, queue: Queue, shown_partition: str) -> Queu
     """A queue without its children. ``shown_partition``: its partition's name, or "" (see the module's docstring)."""
     quantities = partition.types.quantities
     return QueueHeadDao(
-        id=ids.of_queue(partition, queue),
-        partition_id=ids.of_partition(partition),
-        parent_id=ids.of_queue(partition, queue.parent) if queue.parent is not None else "",
+        id=object_ids.of_queue(partition, queue),
+        partition_id=object_ids.of_partition(partition),
+        parent_id=object_ids.of_queue(partition, queue.parent) if queue.parent is not None else "",
         queuename=queue.path,
         status=queue.state.value,
         partition=shown_partition,
@@ -169,8 +169,8 @@ def queue_tail(partition: Partition, queue: Queue, priority: int, allocating: Al
         priority_sorting=queue.priority_first,
         preemption_enabled=policy.preemption is not PreemptionPolicy.DISABLED,
         is_preemption_fence=policy.preemption is PreemptionPolicy.FENCE,
-        preemption_delay=go.duration(delay_ns),
-        quota_preemption_delay=go.duration(quota_delay_ns),
+        preemption_delay=go_format.duration(delay_ns),
+        quota_preemption_delay=go_format.duration(quota_delay_ns),
         is_priority_fence=policy.priority_fence,
         priority_offset=policy.priority_offset,
     )
@@ -263,9 +263,9 @@ def _maximum(partition: Partition, queue: Queue) -> Quantities:
 def application_head(partition: Partition, app: Application) -> ApplicationHeadDao:
     """The part of an application's JSON before its asks and allocations."""
     return ApplicationHeadDao(
-        id=ids.of_application(partition, app),
-        partition_id=ids.of_partition(partition),
-        queue_id=ids.of_queue_of(partition, app),
+        id=object_ids.of_application(partition, app),
+        partition_id=object_ids.of_partition(partition),
+        queue_id=object_ids.of_queue_of(partition, app),
         application_id=app.app_id,
         used_resource=usage.held(app),
         max_used_resource=usage.most_held(app),
@@ -426,8 +426,8 @@ def node_head(partition: Partition, node: Node) -> NodeHeadDao:
     quantities = partition.types.quantities
     capacity, allocated = quantities(node.capacity), quantities(node.allocated)
     return NodeHeadDao(
-        id=ids.of_node(partition, node),
-        partition_id=ids.of_partition(partition),
+        id=object_ids.of_node(partition, node),
+        partition_id=object_ids.of_partition(partition),
         node_id=node.node_id,
         host_name=node.attributes.get(HOST_NAME, ""),
         rack_name=node.attributes.get(RACK_NAME, ""),

@@ -27,7 +27,7 @@ from muster_rest.shapes.external import ObjectDao, SourceDao
 from muster_runtime.go_json import go_json
 from muster_runtime.secrets import masked
 
-from muster_view.rest.render import Pieces, small
+from muster_view.rest.json_render import Pieces, small
 
 OBJECTS_DEFAULT, OBJECTS_MAX = 1_000, 10_000
 # Objects of one piece: about half a millisecond of work.

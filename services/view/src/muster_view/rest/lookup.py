@@ -16,9 +16,9 @@ from muster_state.state_folder import RmState
 
 from muster_view.errors import RequestRefused
 from muster_view.rest import resource_managers
-from muster_view.rest.call import Call
+from muster_view.rest.http_messages import Call
 from muster_view.rest.parameters import queue_path, shown
-from muster_view.rest.source import Snapshot
+from muster_view.rest.state_source import Snapshot
 
 
 class Lookup:

@@ -22,9 +22,9 @@ from muster_state import state_codec
 from muster_state.state_folder import RmState
 
 from muster_view.errors import RequestRefused
-from muster_view.explain import explain_preemption
-from muster_view.rest import ids, render
-from muster_view.rest.render import Pieces
+from muster_view.explain import preemption
+from muster_view.rest import json_render, object_ids
+from muster_view.rest.json_render import Pieces
 
 # In one request: more than a chunk of a stream has events.
 WANTED_MAX = 1_000
@@ -88,7 +88,7 @@ class Departed:
         app = partition.apps.get(parts[0])
         held = app.allocations.get(parts[1]) if app is not None else None
         if held is not None and (why := held.preempted) is not None:
-            told = explain_preemption.preempted(partition, held, why, why.since_ns)
+            told = preemption.preempted(partition, held, why, why.since_ns)
             self._preempted.setdefault(rm_id, deque(maxlen=_PREEMPTED_KEPT)).append(told)
 
     def preempted(self, rm_id: str) -> list[PreemptedDao]:
@@ -132,13 +132,15 @@ def _found(partition: Partition, wanted: WantedObject) -> ObjectStateDao | None:
             app = None if refused is not None and wanted.kind == "rejected" else partition.apps.get(wanted.id)
             if (app := app or refused) is None:
                 return None
-            return _state(ids.application_created_ns(app), render.application(partition, app, wanted.keys))
+            return _state(object_ids.application_created_ns(app), json_render.application(partition, app, wanted.keys))
         case "queue":
             queue = partition.queues.get(wanted.id)
-            return _state(queue.created_ns, render.queue(partition, queue, tree=False)) if queue is not None else None
+            return (
+                _state(queue.created_ns, json_render.queue(partition, queue, tree=False)) if queue is not None else None
+            )
         case "node":
             node = partition.nodes.get(wanted.id)
-            return _state(node.created_ns, render.node(partition, node)) if node is not None else None
+            return _state(node.created_ns, json_render.node(partition, node)) if node is not None else None
 
 
 def _state(created_ns: int, shown: Pieces) -> ObjectStateDao:

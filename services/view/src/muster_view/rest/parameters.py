@@ -10,8 +10,8 @@ from muster_core.external.model import ExternalKind
 from muster_core.model.application import Application
 
 from muster_view.errors import RequestRefused
-from muster_view.rest import external, go, inside
-from muster_view.rest.call import Call
+from muster_view.rest import external, go_format, process_debug
+from muster_view.rest.http_messages import Call
 from muster_view.rest.snapshot import NODES_DEFAULT, NODES_MAX, Section
 
 _ACTIVE_STATES = {"new", "accepted", "running", "completing", "failing", "resuming"}
@@ -28,7 +28,7 @@ def queue_path(call: Call) -> str:
 
 def unescaped_queue(call: Call) -> str:
     """A parameter of the path, unescaped once more than the path, as in YuniKorn."""
-    name = go.query_unescape(call.path["queue"])
+    name = go_format.query_unescape(call.path["queue"])
     if name is None:
         raise RequestRefused(400, f"Queue name {shown(call.path['queue'])} is not escaped as a query is")
     return name
@@ -63,7 +63,7 @@ def limit(call: Call, default: int) -> int:
 
 
 def seconds(call: Call) -> int:
-    return _number(call, "seconds", "Seconds", inside.PROFILE_S, inside.PROFILE_S_MAX)
+    return _number(call, "seconds", "Seconds", process_debug.PROFILE_S, process_debug.PROFILE_S_MAX)
 
 
 def since(call: Call) -> int:
@@ -103,7 +103,7 @@ def after(call: Call) -> external.Place | None:
 
 def name(escaped: str, rule: re.Pattern[str], what: str) -> str:
     """A user's or group's name in a path, which is unescaped once more than the path, as in YuniKorn."""
-    name = go.query_unescape(escaped)
+    name = go_format.query_unescape(escaped)
     if name is None or not rule.match(name):
         raise RequestRefused(400, f"Invalid {what} name")
     return name

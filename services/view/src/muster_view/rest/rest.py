@@ -16,24 +16,24 @@ from muster_rest.route import Route
 from muster_rest.view_routes import VIEW
 from muster_runtime.positions import PositionWaits
 
-from muster_view.rest.call import Endpoint
+from muster_view.fold_gate import FoldGate
 from muster_view.rest.endpoints.applications import Applications
 from muster_view.rest.endpoints.explanations import Explanations
 from muster_view.rest.endpoints.external import External
-from muster_view.rest.endpoints.figures import Figures
-from muster_view.rest.endpoints.managers import Managers
+from muster_view.rest.endpoints.metrics import Figures
 from muster_view.rest.endpoints.nodes import Nodes
 from muster_view.rest.endpoints.partitions import Partitions
 from muster_view.rest.endpoints.process import Process, moved
 from muster_view.rest.endpoints.queues import Queues
+from muster_view.rest.endpoints.resource_managers import Managers
 from muster_view.rest.endpoints.states import States
 from muster_view.rest.endpoints.usage import Usage
-from muster_view.rest.engine import Engine
+from muster_view.rest.http_engine import Engine
+from muster_view.rest.http_messages import Endpoint
 from muster_view.rest.lookup import Lookup
-from muster_view.rest.source import Snapshot
-from muster_view.rest.yaml_reading import YamlReading
+from muster_view.rest.state_source import Snapshot
+from muster_view.rest.yaml_executor import YamlReading
 from muster_view.settings import ViewSettings
-from muster_view.turns import FoldGate
 
 
 class ViewRest(Engine):

@@ -28,10 +28,10 @@ from muster_runtime.process_stats import process_figures
 from muster_state.state_folder import RmState
 from muster_state.tally import TALLIED, Tally
 
-from muster_view.explain import explain
+from muster_view.explain import asks
 from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import dao
-from muster_view.rest.render import Pieces, small
+from muster_view.rest.json_render import Pieces, small
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def snapshot(
 
 def _scheduler(state: RmState, partition: Partition, recent: RecentDao) -> Pieces:
     """The scheduler's section as one value, after everything is counted."""
-    pause, turns = explain.pause_of(state), explain.turns_of(state)
+    pause, turns = asks.pause_of(state), asks.turns_of(state)
     states: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for apps in _batches(partition.apps.values()):
@@ -137,19 +137,19 @@ def _scheduler(state: RmState, partition: Partition, recent: RecentDao) -> Piece
     )
 
 
-def _reasons(app: Application, pause: Reason | None, turns: explain.Turns) -> Counter[str]:
+def _reasons(app: Application, pause: Reason | None, turns: asks.Turns) -> Counter[str]:
     """The number of its pending asks by reason. Asks of one group share a reason, which is looked up once."""
     counts: Counter[str] = Counter()
     grouped = 0
     for group in app.groups.values():
         if group.asks and (head := group.head()) is not None:
-            counts[explain.reason_of(head, pause=pause, turns=turns).code.value] += group.asks
+            counts[asks.reason_of(head, pause=pause, turns=turns).code.value] += group.asks
             grouped += group.asks
     if grouped < len(app.asks):
         # Asks that wait for their released placeholder are in no group.
         for wanted in app.asks.values():
             if wanted.group is None:
-                counts[explain.reason_of(wanted, pause=pause, turns=turns).code.value] += 1
+                counts[asks.reason_of(wanted, pause=pause, turns=turns).code.value] += 1
     return counts
 
 

@@ -15,9 +15,9 @@ from muster_rest.shapes.events import EventStreamDao
 from muster_runtime.go_json import go_json
 from muster_state.state_folder import RmState
 
-from muster_view.rest import dao, inside, placement_rules, render
+from muster_view.rest import dao, json_render, placement_rules, process_debug
 from muster_view.rest.history import History
-from muster_view.rest.render import Pieces
+from muster_view.rest.json_render import Pieces
 
 _NO_CALLBACK = {"empty": "Resource Manager did not register callback"}
 _ASK_ELSEWHERE = {"empty": "Resource Manager is not asked here: muster admin dump asks it"}
@@ -40,7 +40,7 @@ def pieces(
     infos = [dao.partition_info(state.info, each) for each in partitions] if state is not None else []
     clusters = [dao.cluster(state.info, each) for each in partitions] if state is not None else []
     rules = [{"partition": each.name, "rules": placement_rules.rules(each)} for each in partitions]
-    trees = (iter(render.queue(each, each.root, tree=True, shown_partition=each.name)) for each in partitions)
+    trees = (iter(json_render.queue(each, each.root, tree=True, shown_partition=each.name)) for each in partitions)
     # Both lists are of one moment: neither has a sample that is taken while the dump is sent.
     ran, held = history.applications(rm_id), history.containers(rm_id)
     callback = state is not None and state.info.callbacks.connected and state.info.callbacks.state_dump
@@ -53,7 +53,7 @@ def pieces(
     yield _field(b"containerHistory", held)
     yield from _list(b"queues", _joined(trees))
     yield _field(b"rmDiagnostics", _ASK_ELSEWHERE if callback else _NO_CALLBACK)
-    yield _field(b"logLevel", inside.level())
+    yield _field(b"logLevel", process_debug.level())
     yield _field(b"config", config)
     yield _field(b"placementRules", rules)
     yield _field(b"eventStreams", list(streams))
@@ -80,7 +80,7 @@ def _list(name: bytes, parts: Pieces) -> Pieces:
 def _applications(partition: Partition) -> Pieces:
     found = chain(partition.apps.values(), partition.rejected.values())
     live = (app for app in list(found) if not app.gone)
-    return _joined(render.application(partition, app) for app in live)
+    return _joined(json_render.application(partition, app) for app in live)
 
 
 def _nodes(partition: Partition) -> Pieces:
@@ -88,7 +88,7 @@ def _nodes(partition: Partition) -> Pieces:
     yield b'{"partitionName":%b' % go_json(partition.name)
     if partition.nodes:
         yield b',"nodesInfo":['
-        yield from _joined(render.node(partition, node) for node in live)
+        yield from _joined(json_render.node(partition, node) for node in live)
         yield b"]"
     yield b"}"
 

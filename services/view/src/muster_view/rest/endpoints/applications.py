@@ -6,8 +6,8 @@ from muster_core.model.application import Application
 from muster_core.partition import Partition
 
 from muster_view.errors import RequestRefused
-from muster_view.rest import dao, render
-from muster_view.rest.call import Answer, Call
+from muster_view.rest import dao, json_render
+from muster_view.rest.http_messages import Answer, Call
 from muster_view.rest.lookup import Lookup
 from muster_view.rest.parameters import queue_path, shown, status, unescaped_queue
 
@@ -60,10 +60,10 @@ class Applications:
 
 
 def _applications(partition: Partition, found: list[Application]) -> Answer:
-    return Answer(render.listing(found, lambda app: render.application(partition, app)))
+    return Answer(json_render.listing(found, lambda app: json_render.application(partition, app)))
 
 
 def _application(partition: Partition, app: Application | None) -> Answer:
     if app is None:
         raise RequestRefused(404, "Application not found")
-    return Answer(render.line(render.application(partition, app)))
+    return Answer(json_render.line(json_render.application(partition, app)))

@@ -13,20 +13,28 @@ from muster_whatif.forecast.forecaster import AskName, Forecaster, Present, Told
 
 from muster_view.errors import RequestRefused
 from muster_view.explain import (
-    explain,
-    explain_futures,
-    explain_node,
-    explain_preemption,
-    explain_queue,
-    explain_when,
+    asks,
+    forecast,
 )
-from muster_view.rest import render
-from muster_view.rest.call import Answer, Call
+from muster_view.explain import (
+    futures as explain_futures,
+)
+from muster_view.explain import (
+    node as explain_node,
+)
+from muster_view.explain import (
+    preemption as explain_preemption,
+)
+from muster_view.explain import (
+    queue as explain_queue,
+)
+from muster_view.fold_gate import FoldGate, Slice
+from muster_view.rest import json_render
+from muster_view.rest.http_messages import Answer, Call
 from muster_view.rest.lookup import Lookup
 from muster_view.rest.parameters import queue_path, since
-from muster_view.rest.source import Snapshot
+from muster_view.rest.state_source import Snapshot
 from muster_view.settings import ViewSettings
-from muster_view.turns import FoldGate, Slice
 
 
 class Explanations:
@@ -46,28 +54,28 @@ class Explanations:
 
     async def pending(self, call: Call) -> Answer:
         state = self._lookup.known(call)
-        return Answer(explain.pending(state, self._now_ns(state)))
+        return Answer(asks.pending(state, self._now_ns(state)))
 
     async def summary(self, call: Call) -> Answer:
         state = self._lookup.known(call)
         description = self._lookup.described(call, state, self._now_ns(state))
-        return Answer(render.body(explain.summary(state, description)))
+        return Answer(json_render.body(asks.summary(state, description)))
 
     async def ask(self, call: Call) -> Answer:
         state, partition, app = self._explained(call)
         wanted, now_ns = app.asks.get(call.path["key"]), self._now_ns(state)
         if wanted is None:
-            raise RequestRefused(404, explain.no_ask(app, call.path["key"], now_ns))
-        return Answer(render.body(explain.ask(state, partition, wanted, now_ns)))
+            raise RequestRefused(404, asks.no_ask(app, call.path["key"], now_ns))
+        return Answer(json_render.body(asks.ask(state, partition, wanted, now_ns)))
 
     async def when(self, call: Call) -> Answer:
         state, partition, app = self._explained(call)
         wanted, now_ns = app.asks.get(call.path["key"]), self._now_ns(state)
         if wanted is None:
-            raise RequestRefused(404, explain.no_ask(app, call.path["key"], now_ns))
-        pause = explain.pause_of(state)
+            raise RequestRefused(404, asks.no_ask(app, call.path["key"], now_ns))
+        pause = asks.pause_of(state)
         if pause is not None:
-            return Answer(render.body(explain_when.paused(partition.name, wanted, now_ns, pause.clause())))
+            return Answer(json_render.body(forecast.paused(partition.name, wanted, now_ns, pause.clause())))
         try:
             told = await self._forecaster.of(
                 state.info.rm_id, lambda: self._present(state), since_ns=wanted.demand.created_ns
@@ -76,14 +84,14 @@ class Explanations:
             raise RequestRefused(503, str(busy)) from None
         now_ns = self._now_ns(state)
         if told is None:
-            return Answer(render.body(explain_when.making(partition.name, wanted, now_ns)))
-        return Answer(render.body(explain_when.explained(partition.name, wanted, told, now_ns)))
+            return Answer(json_render.body(forecast.making(partition.name, wanted, now_ns)))
+        return Answer(json_render.body(forecast.explained(partition.name, wanted, told, now_ns)))
 
     async def row_when(self, call: Call) -> Answer:
         state, row = self._row(call, since(call))
-        pause, now_ns = explain.pause_of(state), self._now_ns(state)
+        pause, now_ns = asks.pause_of(state), self._now_ns(state)
         if pause is not None:
-            return Answer(render.body(explain_when.row_unknown(row, now_ns, pause.clause())))
+            return Answer(json_render.body(forecast.row_unknown(row, now_ns, pause.clause())))
         try:
             told = await self._forecaster.of(state.info.rm_id, lambda: self._present(state), since_ns=row.since_ns)
         except ForecastBusy as busy:
@@ -92,10 +100,10 @@ class Explanations:
         state, row = self._row(call, row.since_ns, told)
         now_ns = self._now_ns(state)
         if told is None:
-            return Answer(render.body(explain_when.row_making(row, now_ns)))
-        return Answer(render.body(explain_when.row_explained(row, told, now_ns)))
+            return Answer(json_render.body(forecast.row_making(row, now_ns)))
+        return Answer(json_render.body(forecast.row_explained(row, told, now_ns)))
 
-    def _row(self, call: Call, since_ns: int, told: Told | None = None) -> tuple[RmState, explain_when.Row]:
+    def _row(self, call: Call, since_ns: int, told: Told | None = None) -> tuple[RmState, forecast.Row]:
         """The asks that a request is about. If their application is not there any more: those that a forecast has.
 
         :param since_ns: 0: the newest of the asks.
@@ -109,11 +117,11 @@ class Explanations:
             had = [each for each in partitions if told is not None and any(told.of_application(each, app_id))]
             if (told is not None and not had) or not since_ns or not partitions:
                 raise
-            return state, explain_when.Row((had or partitions)[0], app_id, None, reason, since_ns)
+            return state, forecast.Row((had or partitions)[0], app_id, None, reason, since_ns)
         if not since_ns:
-            codes = list(explain.reasons(app, pause=explain.pause_of(state), turns=explain.turns_of(state)))
-            since_ns = explain_when.row_since_ns(app, codes, reason)
-        return state, explain_when.Row(partition.name, app_id, app, reason, since_ns)
+            codes = list(asks.reasons(app, pause=asks.pause_of(state), turns=asks.turns_of(state)))
+            since_ns = forecast.row_since_ns(app, codes, reason)
+        return state, forecast.Row(partition.name, app_id, app, reason, since_ns)
 
     async def futures(self, call: Call) -> Answer:
         state = self._lookup.known(call, in_parts=True)
@@ -127,16 +135,16 @@ class Explanations:
             config = call.body.decode()
         except UnicodeDecodeError as error:
             raise RequestRefused(400, f"body: no UTF-8 at byte {error.start}") from None
-        pause = explain.pause_of(state)
+        pause = asks.pause_of(state)
         if pause is not None:
-            return Answer(render.body(explain_futures.paused(partition, self._now_ns(state), pause.clause())))
+            return Answer(json_render.body(explain_futures.paused(partition, self._now_ns(state), pause.clause())))
         try:
             found = await self._forecaster.futures(state.info.rm_id, config, lambda: self._present(state))
         except ForecastBusy as busy:
             raise RequestRefused(503, str(busy)) from None
         if found is None:
-            return Answer(render.body(explain_futures.making(partition, self._now_ns(state))))
-        return Answer(render.body(explain_futures.told(partition, found)))
+            return Answer(json_render.body(explain_futures.making(partition, self._now_ns(state))))
+        return Answer(json_render.body(explain_futures.told(partition, found)))
 
     async def _present(self, state: RmState) -> Present:
         """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit."""
@@ -157,11 +165,11 @@ class Explanations:
 
     async def _reasons(self, state: RmState, slice_: Slice) -> dict[AskName, str]:
         """Why each ask of an RM is pending."""
-        pause, turns = explain.pause_of(state), explain.turns_of(state)
+        pause, turns = asks.pause_of(state), asks.turns_of(state)
         found: dict[AskName, str] = {}
         for partition in state.core.partitions.values():
             for app in [app for app in partition.apps.values() if app.asks]:
-                for wanted, code in explain.reasons(app, pause=pause, turns=turns):
+                for wanted, code in asks.reasons(app, pause=pause, turns=turns):
                     found[partition.name, app.app_id, wanted.key] = code
                 if slice_.used_up():
                     await slice_.rest()
@@ -169,7 +177,7 @@ class Explanations:
 
     async def application(self, call: Call) -> Answer:
         state, partition, app = self._explained(call, ended=True)
-        return Answer(explain.application(state, partition, app, self._now_ns(state)))
+        return Answer(asks.application(state, partition, app, self._now_ns(state)))
 
     async def queue(self, call: Call) -> Answer:
         path = queue_path(call)
@@ -177,10 +185,10 @@ class Explanations:
         for partition in self._lookup.partitions_of(call, state):
             queue = partition.queues.get(path)
             if queue is not None:
-                pause, pauses = explain.pause_of(state), explain.past_pauses(state)
-                now_ns, turns = self._now_ns(state), explain.turns_of(state)
+                pause, pauses = asks.pause_of(state), asks.past_pauses(state)
+                now_ns, turns = self._now_ns(state), asks.turns_of(state)
                 found = explain_queue.explained(partition, queue, now_ns, pause=pause, pauses=pauses, turns=turns)
-                return Answer(render.body(found))
+                return Answer(json_render.body(found))
         raise RequestRefused(404, "Queue not found")
 
     async def node(self, call: Call) -> Answer:
@@ -188,32 +196,32 @@ class Explanations:
         for partition in self._lookup.partitions_of(call, state):
             node = partition.nodes.get(call.path["node"])
             if node is not None:
-                pause, books = explain.pause_of(state), state.core.external
+                pause, books = asks.pause_of(state), state.core.external
                 now_ns = self._now_ns(state)
-                turns = explain.turns_of(state)
+                turns = asks.turns_of(state)
                 return Answer(explain_node.explained(partition, node, now_ns, pause=pause, external=books, turns=turns))
         raise RequestRefused(404, "Node not found")
 
     async def preempted(self, call: Call) -> Answer:
         state = self._lookup.known(call)
         ended = self._source.departed(state.info.rm_id).preempted(state.info.rm_id)
-        return Answer(explain.preempted(state, self._now_ns(state), ended))
+        return Answer(asks.preempted(state, self._now_ns(state), ended))
 
     async def preemption(self, call: Call) -> Answer:
         state, partition, app = self._explained(call)
         held = app.allocations.get(call.path["key"])
         if held is None:
             raise RequestRefused(404, "Allocation not found")
-        found = explain.preemption(partition, held, self._now_ns(state))
+        found = asks.preemption(partition, held, self._now_ns(state))
         if found is None:
             raise RequestRefused(404, explain_preemption.no_preemption(held))
-        return Answer(render.body(found))
+        return Answer(json_render.body(found))
 
     async def preempted_allocation(self, call: Call) -> Answer:
         """Finds a preempted allocation by its key or UUID alone: few allocations are preempted at a time."""
         state, name = self._lookup.known(call, in_parts=True), call.path["allocation"]
         partitions = self._lookup.partitions_of(call, state)
-        found = [(each, held) for each in partitions for held in explain.preempted_named(each, name)]
+        found = [(each, held) for each in partitions for held in asks.preempted_named(each, name)]
         if not found:
             raise RequestRefused(404, "Allocation not found among those that were preempted and are still there")
         if len(found) > 1:
@@ -221,7 +229,7 @@ class Explanations:
             ask = "say which: /ws/v1/explain/preemption/{application}/{key}, ?partition="
             raise RequestRefused(400, f"Allocation {name!r} is in {len(found)} applications, {', '.join(apps)}: {ask}")
         ((partition, held),) = found
-        return Answer(render.body(explain.preemption(partition, held, self._now_ns(state))))
+        return Answer(json_render.body(asks.preemption(partition, held, self._now_ns(state))))
 
     def _explained(self, call: Call, *, ended: bool = False) -> tuple[RmState, Partition, Application]:
         """The application that the path names, in the partition that ``?partition=`` names, else in any.
@@ -235,9 +243,9 @@ class Explanations:
             if app is not None:
                 return state, partition, app
         for partition in partitions:
-            app = explain.remembered(partition, app_id)
+            app = asks.remembered(partition, app_id)
             if app is not None and not ended:
-                raise RequestRefused(404, f"Application not found: it {explain.ended(app, self._now_ns(state))}")
+                raise RequestRefused(404, f"Application not found: it {asks.ended(app, self._now_ns(state))}")
             if app is not None:
                 return state, partition, app
         raise RequestRefused(404, "Application not found")

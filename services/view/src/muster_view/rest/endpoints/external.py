@@ -7,10 +7,10 @@ from muster_runtime import default_rm, rm_status_text
 
 from muster_view.errors import RequestRefused
 from muster_view.rest import external
-from muster_view.rest.call import Answer, Call
+from muster_view.rest.http_messages import Answer, Call
 from muster_view.rest.lookup import Lookup
 from muster_view.rest.parameters import after, external_kind, limit, shown
-from muster_view.rest.source import Snapshot
+from muster_view.rest.state_source import Snapshot
 
 
 class External:

@@ -7,8 +7,8 @@ import asyncio
 import structlog
 
 from muster_view.errors import RequestRefused
-from muster_view.rest import inside, render
-from muster_view.rest.call import TEXT, Answer, Call, Endpoint, redirect
+from muster_view.rest import json_render, process_debug
+from muster_view.rest.http_messages import TEXT, Answer, Call, Endpoint, redirect
 from muster_view.rest.parameters import seconds, shown
 
 log = structlog.get_logger(__name__)
@@ -22,19 +22,19 @@ class Process:
 
     async def stack(self, _call: Call) -> Answer:
         # (The content type is JSON's although the body is not JSON, as in YuniKorn.)
-        return Answer(inside.stacks(list(asyncio.all_tasks())))
+        return Answer(process_debug.stacks(list(asyncio.all_tasks())))
 
     async def pprof(self, call: Call) -> Answer:
         name = call.path.get("profile", "")
-        if name in inside.MISSING:
-            raise RequestRefused(501, f"Profile {name} has no meaning here: {inside.MISSING[name]}")
+        if name in process_debug.MISSING:
+            raise RequestRefused(501, f"Profile {name} has no meaning here: {process_debug.MISSING[name]}")
         match name:
             case "":
-                return Answer(iter([inside.index()]), headers={"Content-Type": "text/html; charset=utf-8"})
+                return Answer(iter([process_debug.index()]), headers={"Content-Type": "text/html; charset=utf-8"})
             case "cmdline":
-                return Answer(iter([inside.command_line()]), headers=TEXT)
+                return Answer(iter([process_debug.command_line()]), headers=TEXT)
             case "goroutine":
-                return Answer(inside.stacks(list(asyncio.all_tasks())), headers=TEXT)
+                return Answer(process_debug.stacks(list(asyncio.all_tasks())), headers=TEXT)
             case "profile":
                 return Answer(iter([await self._profile(seconds(call))]), headers=TEXT)
         raise RequestRefused(404, f"Profile not found: {shown(name)}")
@@ -43,18 +43,20 @@ class Process:
         if self._profiling.locked():
             raise RequestRefused(503, "A profile is being made already: try again")
         async with self._profiling:
-            return await asyncio.to_thread(inside.profile, seconds)
+            return await asyncio.to_thread(process_debug.profile, seconds)
 
     async def level(self, _call: Call) -> Answer:
-        return Answer(render.body(inside.level()))
+        return Answer(json_render.body(process_debug.level()))
 
     async def set_level(self, call: Call) -> Answer:
         level = call.path["level"].lower()
-        if level not in inside.LEVELS:
-            raise RequestRefused(400, f"Level {shown(level)} is not known: expected one of {', '.join(inside.LEVELS)}")
-        log.warning("view.log_level", was=inside.level(), now=level)
-        inside.set_level(level)
-        return Answer(render.body(inside.level()))
+        if level not in process_debug.LEVELS:
+            raise RequestRefused(
+                400, f"Level {shown(level)} is not known: expected one of {', '.join(process_debug.LEVELS)}"
+            )
+        log.warning("view.log_level", was=process_debug.level(), now=level)
+        process_debug.set_level(level)
+        return Answer(json_render.body(process_debug.level()))
 
 
 def moved(path: str) -> Endpoint:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster_view.rest import render
-from muster_view.rest.call import Answer, Call
+from muster_view.rest import json_render
+from muster_view.rest.http_messages import Answer, Call
 from muster_view.rest.lookup import Lookup
 
 
@@ -15,9 +15,9 @@ class Queues:
 
     async def queues(self, call: Call) -> Answer:
         partition = self._lookup.partition(call)
-        tree = render.queue(partition, partition.root, tree=True, shown_partition=partition.name)
-        return Answer(render.line(tree))
+        tree = json_render.queue(partition, partition.root, tree=True, shown_partition=partition.name)
+        return Answer(json_render.line(tree))
 
     async def queue(self, call: Call) -> Answer:
         partition, queue = self._lookup.leaf(call)
-        return Answer(render.line(render.queue(partition, queue, tree="subtree" in call.query)))
+        return Answer(json_render.line(json_render.queue(partition, queue, tree="subtree" in call.query)))

@@ -6,11 +6,11 @@ from muster_bus.clock import Clock, day_ns
 from muster_rest.shapes.events import EventStreamDao
 
 from muster_view.errors import RequestRefused
-from muster_view.rest import configured, object_states, state_dump
-from muster_view.rest.call import Answer, Call
+from muster_view.rest import object_states, queue_config_dao, state_dump
+from muster_view.rest.http_messages import Answer, Call
 from muster_view.rest.lookup import Lookup
-from muster_view.rest.source import Snapshot
-from muster_view.rest.yaml_reading import YamlReading
+from muster_view.rest.state_source import Snapshot
+from muster_view.rest.yaml_executor import YamlReading
 
 
 class States:
@@ -21,10 +21,10 @@ class States:
 
     async def state_dump(self, call: Call) -> Answer:
         state = self._lookup.rm(call)
-        config, streams = configured.NOTHING, list[EventStreamDao]()
+        config, streams = queue_config_dao.NOTHING, list[EventStreamDao]()
         if state is not None:
             streams = await self._source.event_streams(state.info.rm_id)
-            config = await self._yaml.read(configured.shown, state.info.config, state.info.extra_config, go=True)
+            config = await self._yaml.read(queue_config_dao.shown, state.info.config, state.info.extra_config, go=True)
             state = self._source.states().get(state.info.rm_id)  # the RM may have registered again meanwhile
         return Answer(state_dump.pieces(state, self._source.history(), config, day_ns(self._clock), streams))
 

@@ -10,8 +10,8 @@ from muster_core.partition import Partition
 from muster_runtime.go_json import go_json
 
 from muster_view.errors import RequestRefused
-from muster_view.rest import render, usage
-from muster_view.rest.call import Answer, Call
+from muster_view.rest import json_render, usage
+from muster_view.rest.http_messages import Answer, Call
 from muster_view.rest.lookup import Lookup
 from muster_view.rest.parameters import name
 
@@ -42,13 +42,13 @@ class Usage:
     def _all(self, call: Call, by_name: ByName, of: Of) -> Answer:
         partition = self._lookup.partition_or_none(call)
         if partition is None:
-            return Answer(render.body([]))
+            return Answer(json_render.body([]))
         found = by_name(partition)
-        return Answer(render.listing(sorted(found), lambda who: iter([go_json(of(partition, who, found[who]))])))
+        return Answer(json_render.listing(sorted(found), lambda who: iter([go_json(of(partition, who, found[who]))])))
 
     def _one(self, call: Call, who: str, by_name: ByName, of: Of, unknown: str) -> Answer:
         partition = self._lookup.partition_or_none(call)
         apps = by_name(partition).get(who) if partition is not None else None
         if partition is None or apps is None:
             raise RequestRefused(404, unknown)
-        return Answer(render.body(of(partition, who, apps)))
+        return Answer(json_render.body(of(partition, who, apps)))

@@ -17,7 +17,7 @@ from muster_core.model.text_format import amounts, count, lasted, plain
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import NowDao
 
-from muster_view.explain.explain_gang import promised_at
+from muster_view.explain.gang import promised_at
 
 _NODES = frozenset({ReasonCode.NO_NODE_HAS_ROOM, ReasonCode.LARGER_THAN_ANY_NODE})
 # The explanation of these reasons also counts closed nodes.

@@ -4,7 +4,7 @@ docs/metrics.md gives the source of each figure, and the differences. This modul
 because the core's names break rules that prometheus-client enforces (counters without ``_total``, gauges with it). The
 figures of several RMs or partitions are added up, because the core has no label for them.
 
-A rendering is an iterator of pieces, see ``render.py``. Cost: O(queues + nodes that changed since the last one).
+A rendering is an iterator of pieces, see ``json_render.py``. Cost: O(queues + nodes that changed since the last one).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from muster_runtime.process_stats import process_figures
 from muster_state.state_folder import RmState
 from muster_state.tally import DECIDING_LIMITS_US
 
-from muster_view.metrics.census import ALLOCATED, RELEASED, USAGE_BUCKETS, Counts, PartitionCensus, add_up
-from muster_view.rest.render import Pieces
+from muster_view.metrics.object_counts import ALLOCATED, RELEASED, USAGE_BUCKETS, Counts, PartitionCensus, add_up
+from muster_view.rest.json_render import Pieces
 
 # Objects looked at in one piece: half a millisecond.
 _QUEUES_PER_PIECE, _NODES_PER_STEP = 50, 200

@@ -19,15 +19,15 @@ from muster_runtime.positions import PositionWaits
 from muster_runtime.read_scope import reach_of
 from starlette.types import Receive, Scope, Send
 
+from muster_view.answer_limits import Held, Limits
 from muster_view.errors import ReaderStalled, RequestRefused
-from muster_view.limits import Held, Limits
+from muster_view.fold_gate import FoldGate, Slice
 from muster_view.metrics import metrics
-from muster_view.rest.call import ALLOW, HEADERS, HEADERS_OF, TEXT, Answer, Call, Endpoint, redirect
-from muster_view.rest.render import Pieces
+from muster_view.rest.http_messages import ALLOW, HEADERS, HEADERS_OF, TEXT, Answer, Call, Endpoint, redirect
+from muster_view.rest.json_render import Pieces
 from muster_view.rest.routes import Match, Routes
-from muster_view.rest.source import Snapshot
+from muster_view.rest.state_source import Snapshot
 from muster_view.settings import ViewSettings
-from muster_view.turns import FoldGate, Slice
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from muster_rest.system_health import ServiceFacts
 from muster_state.state_folder import RmState
 from muster_whatif.forecast.run_time_model import Learnt
 
-from muster_view.metrics import core_metrics
+from muster_view.metrics import yunikorn_metrics
 from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import object_states
 from muster_view.rest.history import History
@@ -69,7 +69,7 @@ class Snapshot(Protocol):
         """The open event streams of an RM."""
         ...
 
-    def counted(self, rm_id: str | None) -> list[core_metrics.Counted]:
+    def counted(self, rm_id: str | None) -> list[yunikorn_metrics.Counted]:
         """The figures for metrics; None: of all RMs."""
         ...
 

@@ -9,11 +9,11 @@ from muster_queue_config.sandboxed_parser import Judge
 from muster_runtime.go_json import go_json
 from muster_state.state_folder import RmState
 
-from muster_view.rest import configured, render, resource_managers
-from muster_view.rest.call import HEADERS, Answer, Call
+from muster_view.rest import json_render, queue_config_dao, resource_managers
+from muster_view.rest.http_messages import HEADERS, Answer, Call
 from muster_view.rest.lookup import Lookup
-from muster_view.rest.source import Snapshot
-from muster_view.rest.yaml_reading import YamlReading
+from muster_view.rest.state_source import Snapshot
+from muster_view.rest.yaml_executor import YamlReading
 
 
 class Managers:
@@ -33,18 +33,20 @@ class Managers:
             description = self._lookup.described(call, state, now_ns)
             yield go_json(resource_managers.shown(state, description, default=state.info.rm_id == meant))
 
-        return Answer(render.listing(states, shown))
+        return Answer(json_render.listing(states, shown))
 
     async def configuration(self, call: Call) -> Answer:
-        return Answer(render.body(resource_managers.configuration(self._lookup.known(call).info)))
+        return Answer(json_render.body(resource_managers.configuration(self._lookup.known(call).info)))
 
     async def config(self, call: Call) -> Answer:
         info = self._lookup.known(call).info
         # Only this exact header gives JSON: YuniKorn also sends YAML to readers that accept JSON among others.
         if call.accept == "application/json":
-            return Answer(render.body(await self._yaml.read(configured.shown, info.config, info.extra_config, go=True)))
-        text = await self._yaml.read(configured.as_yaml, info.config, info.extra_config)
+            return Answer(
+                json_render.body(await self._yaml.read(queue_config_dao.shown, info.config, info.extra_config, go=True))
+            )
+        text = await self._yaml.read(queue_config_dao.as_yaml, info.config, info.extra_config)
         return Answer(iter([text]), headers={**HEADERS, "Content-Type": "application/x-yaml; charset=UTF-8"})
 
     async def validate(self, call: Call) -> Answer:
-        return Answer(render.body(await configured.validated(call.body, self._judge)))
+        return Answer(json_render.body(await queue_config_dao.validated(call.body, self._judge)))

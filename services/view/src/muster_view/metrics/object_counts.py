@@ -1,4 +1,4 @@
-"""Counts made while records are folded, for the metrics of YuniKorn's core (``core_metrics.py``).
+"""Counts made while records are folded, for the metrics of YuniKorn's core (``yunikorn_metrics.py``).
 
 For each record it compares only the changed object, before and after the fold: O(1), whatever the cluster's size. It
 does not count figures that a request can read from the state itself (the queues' sums).

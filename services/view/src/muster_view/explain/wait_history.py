@@ -17,8 +17,8 @@ from muster_core.model.text_format import SECOND_NS, count, lasted
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import EpisodeDao, PastDao
 
-from muster_view.explain import explain_gang
-from muster_view.explain.explain_words import WAITS, waits_for
+from muster_view.explain import gang
+from muster_view.explain.reason_phrases import WAITS, waits_for
 
 # Limit for a queue or an application: their asks may have had many reasons.
 EPISODES_MAX = 20
@@ -104,7 +104,7 @@ def _past(reason: Reason, since_ns: int, until_ns: int) -> PastDao:
         node=reason.node,
         nodes=reason.nodes,
         reserved_nodes=reason.reserved,
-        closed=explain_gang.closed(reason),
+        closed=gang.closed(reason),
         since=since_ns,
         until=until_ns,
         message=f"It waited {WAITS[reason.code]}." if newer else capital(f"{_was(reason)}."),
@@ -265,7 +265,7 @@ def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], pa
             times.now(reason, group.asks, head.created_ns)
             first_ns = min(first_ns or head.created_ns, head.created_ns)
             _add_list(group, reason, head.created_ns, times)
-    for wanted in explain_gang.waiting_for_placeholders(app):
+    for wanted in gang.waiting_for_placeholders(app):
         times.now(reason_of(wanted), 1, wanted.created_ns)
         first_ns = min(first_ns or wanted.created_ns, wanted.created_ns)
     if pauses and first_ns:

@@ -29,11 +29,11 @@ from muster_rest.shapes.explain import (
 )
 from muster_runtime.go_json import go_json
 
-from muster_view.explain import explain_gang
-from muster_view.explain.explain import Turns, reason_of
-from muster_view.explain.explain_words import WAITS
+from muster_view.explain import gang
+from muster_view.explain.asks import Turns, reason_of
+from muster_view.explain.reason_phrases import WAITS
 from muster_view.rest import dao
-from muster_view.rest.render import Pieces, small
+from muster_view.rest.json_render import Pieces, small
 
 _REFUSED_MAX = 100
 # Groups of asks (and applications) per step: about half a millisecond.
@@ -231,7 +231,7 @@ def _pending(partition: Partition) -> Iterator[tuple[Ask | None, int]]:
                 head = group.head()
                 if head is not None:
                     yield head, group.asks
-            for wanted in explain_gang.waiting_for_placeholders(app):
+            for wanted in gang.waiting_for_placeholders(app):
                 yield wanted, 1
 
 

@@ -17,9 +17,9 @@ from muster_core.partition import Partition
 from muster_core.preemption.victims import POLICY
 from muster_rest.shapes.explain import GuaranteeDao, QueueDao
 
-from muster_view.explain import explain_fair, explain_gang, explain_history
-from muster_view.explain.explain import Turns, reason_of
-from muster_view.explain.explain_preemption import fence_of
+from muster_view.explain import fair, gang, wait_history
+from muster_view.explain.asks import Turns, reason_of
+from muster_view.explain.preemption import fence_of
 from muster_view.rest import dao
 
 
@@ -54,7 +54,7 @@ def explained(
         allocated=quantities(queue.allocated),
         preempting=quantities(queue.preempting),
         pending=quantities(queue.pending),
-        promised=explain_gang.promised_in(partition, queue),
+        promised=gang.promised_in(partition, queue),
         maximum=queue.by_name(queue.maximum) or {},
         sources=list(queue.sources),
         disputed=partition.external.dispute(queue),
@@ -72,9 +72,9 @@ def explained(
         priority_offset=policy.priority_offset,
         current_priority=dao.current_priority(partition, queue),
         quota_at=queue.quota_ns,
-        fair_shares=explain_fair.of_queue(partition, queue, now_ns),
+        fair_shares=fair.of_queue(partition, queue, now_ns),
         asks=dict(_asks(partition, queue, pause, turns)),
-        history=explain_history.of_queue(partition, queue, partial(reason_of, pause=pause, turns=turns), pauses),
+        history=wait_history.of_queue(partition, queue, partial(reason_of, pause=pause, turns=turns), pauses),
         at=now_ns,
         sentence="",
         message="",
@@ -147,7 +147,7 @@ def _asks(partition: Partition, queue: Queue, pause: Reason | None, turns: Turns
             head = group.head()
             if head is not None:  # asks of a group share one reason
                 counts[reason_of(head, pause=pause, turns=turns).code.value] += group.asks
-        for wanted in explain_gang.waiting_for_placeholders(app):
+        for wanted in gang.waiting_for_placeholders(app):
             counts[reason_of(wanted, pause=pause, turns=turns).code.value] += 1
     return counts
 
@@ -167,7 +167,7 @@ def _sentence(found: QueueDao) -> str:
     code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
     which = "which" if most == sum(found.asks.values()) else f"{most:,} of which"
     behind = "waits" if most == 1 else "wait"
-    return f"{sentence}, {which} {behind} {explain_history.waits(found.history, code, most, found.at)}."
+    return f"{sentence}, {which} {behind} {wait_history.waits(found.history, code, most, found.at)}."
 
 
 def _usage(found: QueueDao, state: str = "") -> str:
@@ -188,8 +188,8 @@ def _message(queue: Queue, found: QueueDao) -> str:
     """The whole text: all that the sentence says, and more, each of it once."""
     sentences = [f"{_usage(found)}.", _state(queue), _guarantee(queue, found), _maximum(found)]
     sentences += [_applications_max(found), _preemption(found)]
-    sentences.append(explain_fair.sentence_of_queue(queue, found.fair_shares))
-    sentences += explain_history.sentences(found.history, found.at)
+    sentences.append(fair.sentence_of_queue(queue, found.fair_shares))
+    sentences += wait_history.sentences(found.history, found.at)
     return " ".join(text for text in sentences if text)
 
 

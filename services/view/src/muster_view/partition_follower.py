@@ -28,12 +28,12 @@ from muster_state import state_codec
 from muster_state.state_folder import RmState, StateFolder
 from muster_whatif.forecast.run_time_model import Learnt, came_of
 
+from muster_view.fold_gate import FoldGate, Slice
 from muster_view.metrics import metrics
-from muster_view.metrics.census import Census, Counts
+from muster_view.metrics.object_counts import Census, Counts
 from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest.object_states import Departed
 from muster_view.settings import ViewSettings
-from muster_view.turns import FoldGate, Slice
 
 log = structlog.get_logger(__name__)
 

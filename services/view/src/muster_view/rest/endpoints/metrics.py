@@ -11,13 +11,13 @@ from muster_runtime.exposition import SharedExposition
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from muster_view.errors import RequestRefused
-from muster_view.metrics import core_metrics
-from muster_view.rest import render, snapshot
-from muster_view.rest.call import Answer, Call
+from muster_view.metrics import yunikorn_metrics as core_metrics
+from muster_view.rest import json_render, snapshot
+from muster_view.rest.http_messages import Answer, Call
 from muster_view.rest.lookup import Lookup
 from muster_view.rest.parameters import checked_path, nodes_max, sections, shown
 from muster_view.rest.snapshot import Lag, Wanted
-from muster_view.rest.source import Snapshot
+from muster_view.rest.state_source import Snapshot
 from muster_view.settings import ViewSettings
 
 
@@ -77,11 +77,15 @@ class Figures:
 
     async def history_applications(self, call: Call) -> Answer:
         state = self._lookup.rm(call)
-        return Answer(render.body(self._source.history().applications(state.info.rm_id) if state is not None else []))
+        return Answer(
+            json_render.body(self._source.history().applications(state.info.rm_id) if state is not None else [])
+        )
 
     async def history_containers(self, call: Call) -> Answer:
         state = self._lookup.rm(call)
-        return Answer(render.body(self._source.history().containers(state.info.rm_id) if state is not None else []))
+        return Answer(
+            json_render.body(self._source.history().containers(state.info.rm_id) if state is not None else [])
+        )
 
     async def healthcheck(self, call: Call) -> Answer:
         # A probe names no RM, so the answer covers all RMs.
@@ -89,12 +93,12 @@ class Figures:
         health = await self._source.health(state.info.rm_id if state is not None else None)
         if health is None:
             raise RequestRefused(404, "Health check is not available")
-        return Answer(render.body(health))
+        return Answer(json_render.body(health))
 
     async def live(self, _call: Call) -> Answer:
-        return Answer(render.body(ProcessHealthDao(healthy=True, problems=[])))
+        return Answer(json_render.body(ProcessHealthDao(healthy=True, problems=[])))
 
     async def health(self, _call: Call) -> Answer:
         facts = await self._source.facts()
         body = ProcessHealthDao(healthy=not facts.problems, problems=list(facts.problems), behind=list(facts.behind))
-        return Answer(render.body(body), 200 if facts.serves else 503)
+        return Answer(json_render.body(body), 200 if facts.serves else 503)

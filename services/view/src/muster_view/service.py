@@ -21,19 +21,19 @@ from muster_state.state_folder import RmState
 from muster_whatif.forecast.run_time_model import Learnt
 from starlette.types import ASGIApp
 
-from muster_view.following import PartitionFollower
+from muster_view.fold_gate import FoldGate, cooperate
 from muster_view.health import HealthCheck
 from muster_view.metrics import metrics
-from muster_view.metrics.census import Counts
-from muster_view.metrics.core_metrics import Counted
+from muster_view.metrics.object_counts import Counts
 from muster_view.metrics.recent import RecentAllocations
+from muster_view.metrics.yunikorn_metrics import Counted
+from muster_view.partition_follower import PartitionFollower
 from muster_view.rest import external
 from muster_view.rest.event_streams import OpenStreams
 from muster_view.rest.history import History
 from muster_view.rest.object_states import Departed
 from muster_view.rest.rest import ViewRest
 from muster_view.settings import ViewSettings
-from muster_view.turns import FoldGate, cooperate
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from muster_runtime.gateway_note import NO_NOTE, GatewayNote
 from muster_runtime.read_scope import EVERYTHING, Reach
 
-from muster_view.rest.render import Pieces
+from muster_view.rest.json_render import Pieces
 
 _JSON = "application/json; charset=UTF-8"
 HEADERS = {

@@ -41,11 +41,13 @@ from muster_runtime.go_json import go_json
 from muster_state.encoding import REFUSALS_KEPT
 from muster_state.state_folder import PauseKind, RmInfo, RmState
 
-from muster_view.explain import explain_fair, explain_gang, explain_history, explain_now, explain_preemption
-from muster_view.explain.explain_now import Present
-from muster_view.explain.explain_preemption import Victims
+from muster_view.explain import current_state, fair, wait_history
+from muster_view.explain import gang as explain_gang
+from muster_view.explain import preemption as explain_preemption
+from muster_view.explain.current_state import Present
+from muster_view.explain.preemption import Victims
 from muster_view.rest import dao
-from muster_view.rest.render import Pieces, small
+from muster_view.rest.json_render import Pieces, small
 
 # Not recorded: the view derives these reasons for each answer.
 _RM_PAUSES = (ReasonCode.RM_STOPPED, ReasonCode.RM_HELD, ReasonCode.RM_ABSENT, ReasonCode.SOURCE_LISTING)
@@ -97,7 +99,7 @@ def past_pauses(state: RmState) -> Past:
     found: list[PastReason] = []
     taken: list[tuple[int, int]] = []
     for reason, until_ns in causes:
-        for start_ns, end_ns in explain_history.left(reason.since_ns, until_ns, taken):
+        for start_ns, end_ns in wait_history.left(reason.since_ns, until_ns, taken):
             if end_ns != _GOES_ON and lasts(start_ns, end_ns):
                 found.append(PastReason(replace(reason, since_ns=start_ns), end_ns))
         taken.append((reason.since_ns, until_ns))
@@ -189,14 +191,14 @@ class Explainer:
         made = reason.code in explain_gang.MADE_WHEN_ASKED or reason.code in _NOT_RECORDED
         now = None if made else self._now(wanted, reason)
         recorded, reason = reason, reason if made else self._as_it_is(reason)
-        since_ns = explain_history.since_ns(wanted, recorded, self._pauses)
+        since_ns = wait_history.since_ns(wanted, recorded, self._pauses)
         preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
         holds = self._with_figures_of_now(reason, now)
         said = [_wants(wanted) if reason.code is ReasonCode.FREE_RESOURCES_SCATTERED else ""]
         said += [self._sentence(holds or reason, explain_preemption.worth_saying(preemption))]
         said.append(explain_preemption.sentence_of_ask(preemption, self._now_ns))
         if holds is None:
-            said.append(explain_now.moved(reason, now, self._now_ns))
+            said.append(current_state.moved(reason, now, self._now_ns))
         kept = None
         if wanted.reserved_node:
             kept = KeptNodeDao(node=wanted.reserved_node, since=wanted.reserved_ns)
@@ -223,7 +225,7 @@ class Explainer:
             as_of=reason.as_of_ns or reason.since_ns,
             now=now,
             waiting_since=wanted.created_ns,
-            history=explain_history.of_ask(wanted, recorded, self._pauses),
+            history=wait_history.of_ask(wanted, recorded, self._pauses),
             at=self._now_ns,
             sentence=_one_sentence(wanted, holds or reason, since_ns, self._now_ns),
             message=" ".join(text for text in said if text),
@@ -234,8 +236,8 @@ class Explainer:
         """The place of the ask's user in an order by use."""
         queue = wanted.app.queue
         if queue not in self._shares:
-            self._shares[queue] = explain_fair.of_queue(self._partition, queue, self._now_ns)
-        return explain_fair.sentence_of_user(queue, wanted.app.user, self._shares[queue])
+            self._shares[queue] = fair.of_queue(self._partition, queue, self._now_ns)
+        return fair.sentence_of_user(queue, wanted.app.user, self._shares[queue])
 
     def _reserved(self, wanted: Ask) -> Iterator[str]:
         """When the ask's node is due, where others may use it until then; and what was reported there meanwhile, which
@@ -259,7 +261,7 @@ class Explainer:
 
     def _as_it_is(self, reason: Reason) -> Reason:
         """The reason with the nodes that are closed now: the scheduler tries no ask again when a node closes."""
-        if reason.code not in explain_now.OF_NODES or not (reason.closed or self._present.closed):
+        if reason.code not in current_state.OF_NODES or not (reason.closed or self._present.closed):
             return reason
         if reason.code is ReasonCode.NO_NODES and not self._present.closed:
             return reason  # nodes were added meanwhile
@@ -276,7 +278,7 @@ class Explainer:
         key = id(reason)
         if key not in self._holds:
             self._kept[key] = reason
-            self._holds[key] = explain_now.as_now(reason, now)
+            self._holds[key] = current_state.as_now(reason, now)
         return self._holds[key]
 
     def _sentence(self, reason: Reason, no: str) -> str:
@@ -423,7 +425,7 @@ def application(state: RmState, partition: Partition, app: Application, now_ns: 
     counts = _counts(app, pause, turns=turns)
     gang = explain_gang.of_application(partition, app, partial(reason_of, pause=pause, turns=turns))
     rejected = app.state is AppState.REJECTED
-    history = explain_history.of_application(app, partial(reason_of, pause=pause, turns=turns), past_pauses(state))
+    history = wait_history.of_application(app, partial(reason_of, pause=pause, turns=turns), past_pauses(state))
     waits = _as_now(partition, app) if app.reason is not None and app.reason.code.value in counts else None
     head = ApplicationHeadDao(
         partition=partition.name,
@@ -480,7 +482,7 @@ def _as_now(partition: Partition, app: Application) -> Reason | None:
     reason = app.reason
     if reason is None:
         return None
-    return explain_now.as_now(reason, Present(partition).of(app, reason)) or reason
+    return current_state.as_now(reason, Present(partition).of(app, reason)) or reason
 
 
 def _waiting(reason: Reason) -> WaitingDao:
@@ -549,7 +551,7 @@ def _application_one(
         return f"{said} and wants {pending:,} more, but has waited for {waited} because {waits.clause()}."
     code, most = min(counts.items(), key=lambda item: (-item[1], item[0]))
     which = "which" if most == pending else f"of which {most:,}"
-    behind = f"{'waits' if most == 1 else 'wait'} {explain_history.waits(history, code, most, now_ns)}"
+    behind = f"{'waits' if most == 1 else 'wait'} {wait_history.waits(history, code, most, now_ns)}"
     return f"{said} and wants {pending:,} more, {which} {behind}."
 
 
@@ -565,7 +567,7 @@ def _application_sentence(
     if waits is not None:
         said.append(waits.sentence())
     elif pending:
-        said += explain_history.sentences(history, now_ns)
+        said += wait_history.sentences(history, now_ns)
     return " ".join(text for text in said if text)
 
 

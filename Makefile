@@ -58,8 +58,8 @@ LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
   tests/simulation/test_preemption_properties.py tests/simulation/test_preemption_flow.py
 # (All that decides: node policies, preemption rules, books, lives; and what requests and outcomes pass.)
 COMPILED_TESTS := $(addprefix tests/unit/,core queue_config scheduler_service) tests/simulation/test_simulation.py \
-  $(addprefix tests/unit/gateway/test_,admission.py codec.py feed.py fold_gate.py) \
-  $(addprefix tests/unit/view/test_,yunikorn_metrics.py partition_follower.py)
+  $(addprefix tests/unit/gateway/test_,admission.py codec.py feed.py turns.py) \
+  $(addprefix tests/unit/view/test_,yunikorn_metrics.py following.py)
 # (A part of it, for CI: the machine with its recovery, configurations, encodings, preemption, gangs.)
 COMPILED_SLICE := tests/unit/queue_config $(addprefix tests/unit/core/test_,victim_search.py gangs.py node_index.py) \
   $(addprefix tests/unit/scheduler_service/test_,machine.py wire.py event_wire.py machine_hostile.py tally.py) \

@@ -19,7 +19,7 @@ from muster_cli.followers_messages import socket_directory
 from muster_cli.followers_process import FollowersFailed, FollowersProcess, FollowersSilent
 from muster_cli.settings import MusterSettings, embedded_defaults, load
 from muster_rest.system_health import Part
-from muster_runtime import default_rm
+from muster_runtime.default_rm import default_rm_metadata
 from starlette.types import Message
 from unit.publisher.feeding import Feeder
 
@@ -188,7 +188,7 @@ async def test_event_calls_carry_the_default_rm(tmp_path: Path) -> None:
     assert isinstance(log, SqliteLog)
     process = FollowersProcess(settings, log, SystemClock(), PARTS)
     try:
-        assert default_rm.metadata("rm-b")
-        assert process.events._default_rm == default_rm.metadata("rm-b")
+        assert default_rm_metadata("rm-b")
+        assert process.events._default_rm == default_rm_metadata("rm-b")
     finally:
         await process.close()

@@ -111,7 +111,7 @@ EXEMPT: Mapping[str, Exempt] = {
         "a child: its processor time is limited", "resource.getrusage", "time.process_time"
     ),
     # The operating system's figures, which decide nothing.
-    f"{_RUNTIME}/process.py": _exempt(
+    f"{_RUNTIME}/process_stats.py": _exempt(
         "a process's figures", "resource.getrusage", "time.monotonic", "time.process_time"
     ),
     f"{_RUNTIME}/young_garbage.py": _exempt("when memory is collected decides nothing", "time.thread_time"),
@@ -127,7 +127,7 @@ EXEMPT: Mapping[str, Exempt] = {
     f"{_CLI}/health.py": _exempt(_COMMAND, "time.time_ns"),
     f"{_CLI}/health_text.py": _exempt(_COMMAND, "time.time_ns"),
     f"{_CLI}/repair.py": _exempt(_COMMAND, "time.time"),
-    f"{_CLI}/serving.py": _exempt("waits for a port before there is an event loop", "time.sleep"),
+    f"{_CLI}/bootstrap.py": _exempt("waits for a port before there is an event loop", "time.sleep"),
     f"{_REPLAY}/demo.py": _exempt(_COMMAND, "time.monotonic", "time.sleep"),
     f"{_REPLAY}/local_process.py": _exempt("starts processes, for a command", "time.monotonic", "random.SystemRandom"),
 }

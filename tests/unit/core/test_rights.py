@@ -34,7 +34,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return search(cluster, ask, now_ns)
 
     with monkeypatch.context() as patched:
-        patched.setattr(escalation.preemption, "search", noted)
+        patched.setattr(escalation.victim_search, "search", noted)
         yield keys
 
 

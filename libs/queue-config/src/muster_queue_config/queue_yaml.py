@@ -39,8 +39,7 @@ from muster_core.config.queue_config import (
 from muster_core.model.resources import TYPES_MAX
 from muster_si.constants import CPU, MEMORY
 
-from muster_queue_config import config_codec as compiled
-from muster_queue_config import node_policies
+from muster_queue_config import config_codec, node_policies
 from muster_queue_config.queue_yaml_limits import LIMIT_KEYS, LimitsReader, ReadLimit
 from muster_queue_config.queue_yaml_rules import FILTER_KEYS, RULE_KEYS, RulesReader
 from muster_queue_config.yaml_reader import Problem, Reader, cut, is_nothing, kind, place_of
@@ -112,7 +111,7 @@ class Recorded(NamedTuple):
     """A configuration that was accepted at some time.
 
     :ivar config: None: it cannot be read any more.
-    :ivar compiled: its ``compiled.encode``; b"": the text must be read each time.
+    :ivar compiled: its ``config_codec.encode``; b"": the text must be read each time.
     :ivar problems: the errors if it cannot be read; else the parts that would be refused today, and admit nobody.
     """
 
@@ -137,11 +136,11 @@ def load_recorded(text: str, compiled_text: bytes) -> Recorded:
     """Returns a configuration that was accepted at some time. Access lists that were accepted then, and are refused
     now, admit nobody.
 
-    :param compiled_text: an earlier ``compiled.encode``; it saves the reading if it is of this text and version.
+    :param compiled_text: an earlier ``config_codec.encode``; it saves the reading if it is of this text and version.
     """
     if not text.strip():
         return Recorded(DEFAULT_CONFIG, b"", [])
-    found = compiled.decode(text, compiled_text)
+    found = config_codec.decode(text, compiled_text)
     if found is not None:
         return Recorded(found, compiled_text, [])
     found, problems, closed = _load(text, TEXT_BYTES_MAX, QUEUES_MAX, pure=False, recorded=True)
@@ -151,12 +150,12 @@ def load_recorded(text: str, compiled_text: bytes) -> Recorded:
         return Recorded(None, b"", problems)
     found = _with_old_names(text, compiled_text, found)
     # (Only a text with nothing to name is kept as read: the bytes have no problems.)
-    return Recorded(found, b"" if closed else compiled.encode(text, found), closed)
+    return Recorded(found, b"" if closed else config_codec.encode(text, found), closed)
 
 
 def _with_old_names(text: str, compiled_text: bytes, config: ClusterConfig) -> ClusterConfig:
     """Returns the configuration with the names that an earlier version gave its partitions: records have them."""
-    old = compiled.decode(text, compiled_text, _BRACKETS_IN_NAMES)
+    old = config_codec.decode(text, compiled_text, _BRACKETS_IN_NAMES)
     if old is None:
         return config
     pairs = zip(config.partitions, old.partitions, strict=True)

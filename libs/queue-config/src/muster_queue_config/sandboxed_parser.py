@@ -19,8 +19,7 @@ from typing import Any, Protocol
 import structlog
 from muster_runtime.child_process import BEGIN_AVAILABLE_S, ChildProcess
 
-from muster_queue_config import config_codec as compiled
-from muster_queue_config import parser_messages
+from muster_queue_config import config_codec, parser_messages
 from muster_queue_config.errors import JudgeBusy, JudgeClosed
 from muster_queue_config.parser_messages import OUT_OF_MEMORY, Limits, Ready, Text, Verdict
 from muster_queue_config.settings import QueueConfigSettings
@@ -44,7 +43,7 @@ _WAITING_MAX = 1_000
 class Judged:
     """The verdict on a text.
 
-    :param compiled: of an accepted text, as of ``compiled.encode``; b"" if it is too large.
+    :param compiled: of an accepted text, as of ``config_codec.encode``; b"" if it is too large.
     """
 
     accepted: bool
@@ -124,7 +123,7 @@ class Judge:
         size, most = len(text.encode(errors="surrogatepass")), self._settings.max_bytes
         if size > most:
             return _refused(f"the configuration has {size} bytes, expected at most {most}")
-        name = compiled.digest(text)
+        name = config_codec.digest(text)
         if (known := self._kept.get(name)) is not None:
             self._kept.move_to_end(name)
             return known

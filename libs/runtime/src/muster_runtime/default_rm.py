@@ -17,7 +17,7 @@ DEFAULT_RM_METADATA = "x-muster-default-rm"
 DEFAULT_RM_HEADER = DEFAULT_RM_METADATA.encode("ascii")
 
 
-def meant(rms: Mapping[str, bool], default_rm: str = "") -> str | None:
+def resolve_rm(rms: Mapping[str, bool], default_rm: str = "") -> str | None:
     """Returns the RM that is meant; None: there is no single candidate.
 
     :param rms: the known RMs, and whether each is stopped.
@@ -30,12 +30,12 @@ def meant(rms: Mapping[str, bool], default_rm: str = "") -> str | None:
     return living[0] if len(living) == 1 else None
 
 
-def header(default_rm: str) -> list[tuple[bytes, bytes]]:
+def default_rm_header(default_rm: str) -> list[tuple[bytes, bytes]]:
     """Returns the header that tells a service behind the gateway; empty for ""."""
     return [(DEFAULT_RM_HEADER, quote(default_rm, safe="").encode("ascii"))] if default_rm else []
 
 
-def default_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def default_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Returns the name in that header; "" if the gateway sent none."""
     for name, value in headers:
         if name == DEFAULT_RM_HEADER:
@@ -43,11 +43,11 @@ def default_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return ""
 
 
-def metadata(default_rm: str) -> list[tuple[str, str]]:
-    """Returns :func:`header` as gRPC metadata."""
-    return [(name.decode("ascii"), value.decode("ascii")) for name, value in header(default_rm)]
+def default_rm_metadata(default_rm: str) -> list[tuple[str, str]]:
+    """Returns :func:`default_rm_header` as gRPC metadata."""
+    return [(name.decode("ascii"), value.decode("ascii")) for name, value in default_rm_header(default_rm)]
 
 
-def default_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Returns :func:`default_of` of gRPC metadata."""
-    return default_of((name.encode(), value.encode()) for name, value in metadata if isinstance(value, str))
+def default_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """Returns :func:`default_from_headers` of gRPC metadata."""
+    return default_from_headers((name.encode(), value.encode()) for name, value in metadata if isinstance(value, str))

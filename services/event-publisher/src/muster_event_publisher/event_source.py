@@ -8,7 +8,7 @@ from typing import Protocol
 import structlog
 from muster_bus.errors import LogError
 from muster_bus.topics import Topics
-from muster_runtime import default_rm as whose
+from muster_runtime.default_rm import resolve_rm
 from muster_runtime.event_settings import DEFAULT, EventSettings
 from muster_runtime.read_scope import EVERYTHING, Reach
 
@@ -103,7 +103,7 @@ class EventSource:
                 raise RequestRefused(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
             return ring
         there = self.settings.lives(known)
-        meant = whose.meant(there, default_rm)
+        meant = resolve_rm(there, default_rm)
         if meant is not None:
             return self.rings.get(meant)
         if there:

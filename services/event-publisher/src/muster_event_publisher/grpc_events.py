@@ -21,11 +21,11 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_health.v1.health import aio as grpc_health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
-from muster_runtime import default_rm as whose
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.backoff import in_step_s
 from muster_runtime.caller import INTERNAL, current
 from muster_runtime.chance import SYSTEM, new_id
+from muster_runtime.default_rm import default_from_metadata
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.positions import PositionWaits, ReadRefused
 from muster_runtime.read_scope import Reach, reach_in
@@ -131,7 +131,7 @@ class EventsService:
     def _default(self, context: Any) -> str:
         if self._default_rm is not None:
             return self._default_rm
-        return whose.default_in(context.invocation_metadata() or ())
+        return default_from_metadata(context.invocation_metadata() or ())
 
     def _reach(self, context: Any) -> Reach:
         """What the caller may read. In the gateway's process the gateway has set the caller. In another process only

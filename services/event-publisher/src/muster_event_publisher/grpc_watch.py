@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import structlog
 from muster_bus.clock import Clock
-from muster_runtime import default_rm as whose
 from muster_runtime.backoff import in_step_s
+from muster_runtime.default_rm import resolve_rm
 from muster_runtime.ending import Ending
 from muster_runtime.read_scope import EVERYTHING, Reach
 from muster_runtime.request_store import RequestReader
@@ -356,7 +356,7 @@ class EventHub:
         rm_id = query.rm_id
         if not rm_id:
             there = settings.lives(known)
-            meant = whose.meant(there, default_rm)
+            meant = resolve_rm(there, default_rm)
             if meant is None:
                 raise BadRequest(f"rm_id: empty, expected an RM's id{known_rms(list(there))}")
             rm_id = meant

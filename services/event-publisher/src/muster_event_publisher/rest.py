@@ -36,7 +36,7 @@ from urllib.parse import parse_qsl
 
 from muster_rest.publisher_routes import BATCH, OPEN_STREAMS, PUBLISHER, STREAM
 from muster_rest.system_health import ServiceCheck
-from muster_runtime import default_rm
+from muster_runtime.default_rm import default_from_headers
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.go_json import error_body
 from muster_runtime.positions import PositionWaits
@@ -297,7 +297,7 @@ class EventsRest:
 
     def _chosen(self, request: Request, query: Mapping[str, str]) -> EventRing | None:
         headers = request.headers.raw
-        return self._source.choose(query.get("rm") or None, default_rm.default_of(headers), reach_of(headers))
+        return self._source.choose(query.get("rm") or None, default_from_headers(headers), reach_of(headers))
 
     async def _open_streams(self, request: Request) -> ASGIApp:
         """The open streams of an RM's events, and those that wait for the first RM with events; without ``rm`` all."""

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import grpc
 import structlog
 from muster_proto.muster.v1 import events_pb2
-from muster_runtime import default_rm as whose
 from muster_runtime.addresses import host_of_peer
 from muster_runtime.caller import current
+from muster_runtime.default_rm import DEFAULT_RM_METADATA, default_rm_metadata
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.read_scope import REACH_METADATA
 from muster_runtime.service_lifecycle import until
@@ -36,7 +36,7 @@ _FORWARDED = "x-forwarded-for"
 # These belong to one connection, or the library makes new ones.
 _NOT_FORWARDED = ("grpc-", ":")
 _NOT_FORWARDED_NAMES = frozenset(
-    {"user-agent", "content-type", "te", "authorization", _FORWARDED, whose.DEFAULT_RM_METADATA, REACH_METADATA}
+    {"user-agent", "content-type", "te", "authorization", _FORWARDED, DEFAULT_RM_METADATA, REACH_METADATA}
 )
 _RECONNECT_MAX_MS = 2_000
 
@@ -78,7 +78,7 @@ class EventsProxy:
         before: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._before = before
-        self._url, self._default_rm = url, whose.metadata(default_rm)
+        self._url, self._default_rm = url, default_rm_metadata(default_rm)
         # One channel for all calls. It connects at its first use, and again after a lost connection.
         self._channel = grpc.aio.insecure_channel(
             url.removeprefix("grpc://").rstrip("/"),

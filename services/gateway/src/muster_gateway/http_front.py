@@ -25,7 +25,7 @@ from muster_rest import openapi, system_health
 from muster_rest.route_table import GATEWAY, PUBLISHER, VIEW, Places
 from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_runtime.caller import Caller, current
-from muster_runtime.default_rm import DEFAULT_RM_HEADER, header
+from muster_runtime.default_rm import DEFAULT_RM_HEADER, default_rm_header
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.exposition import SharedExposition, TooManyReaders
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
@@ -133,7 +133,7 @@ class HttpFront:
     ) -> None:
         self._trail, self._operate, self._tokens = trail, operate, tokens
         self._calls, self._rates, self._audit = calls if calls is not None else Calls(), rates, audit
-        self._default_rm, self._note = header(default_rm), note
+        self._default_rm, self._note = default_rm_header(default_rm), note
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._ready, self._health = _Shared(live), _Shared(ready), _Shared(health)
         self._exposition = SharedExposition(exposition)

@@ -262,8 +262,9 @@ class LifeKeeper:
             if not force and session.state is not RmState.STOPPED:
                 now_ns = self._clock.now_ns()
                 raise NotPossible(
-                    f"rm_id {shown(rm_id)} is {session.state.name}{rm_status_text.ago(session.since_ns, now_ns)}, expected "
-                    f"{rm_status_text.STOPPED}: stop it first, or say that it is to be forgotten all the same (force)"
+                    f"rm_id {shown(rm_id)} is {session.state.name}{rm_status_text.ago(session.since_ns, now_ns)}, "
+                    f"expected {rm_status_text.STOPPED}: stop it first, or say that it is to be forgotten all the same "
+                    "(force)"
                 )
             return replace(session, forgetting_ns=self._clock.now_ns())
 

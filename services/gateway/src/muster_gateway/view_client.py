@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import structlog
-from muster_runtime import default_rm as whose
 from muster_runtime.caller import Caller, current
+from muster_runtime.default_rm import default_rm_header
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.identity import GATEWAY
@@ -152,7 +152,7 @@ class ViewClient:
         asked = {**({"rm": rm_id} if rm_id else {}), **(query or {})}
         caller = current()
         shown = reach if reach is not None else caller.reach()
-        own = [*whose.header(self._default_rm), *self._note().header(), *_after(caller)]
+        own = [*default_rm_header(self._default_rm), *self._note().header(), *_after(caller)]
         call = _Call(self._view, _scope(path, asked, own, shown))
         try:
             status = await self._in_time(call.status, _AFTER_S if caller.after else 0)

@@ -10,8 +10,7 @@ state     becomes                                   then
 begun     heard                                     the child reports the informers' state
 heard     gone: it ended, or was stuck and killed   records that it had sent still go to the log; then each source that
                                                     had synced once, or is not required, is noted STALE with the reason
-gone      begun                                     after a wait that grows: in another life of this start
-(``sync_gate.py``)
+gone      begun                                     after a wait that grows: another life (``sync_gate.py``)
 ========  ========================================  ==================================================================
 
 Until all have synced once, a required informer that does not sync in time ends the scheduler, also if the informer is

@@ -11,7 +11,7 @@ from muster_core.config import config_diff
 from muster_core.config.queue_config import ClusterConfig
 from muster_core.model.steps import Steps, finish
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_queue_config import config_codec as compiled
+from muster_queue_config import config_codec
 from muster_queue_config.queue_yaml import Problem, load_queue_config
 from muster_runtime import event_settings
 from muster_runtime.secrets import MASK, is_secret, masked_text
@@ -29,7 +29,7 @@ class Judgement(NamedTuple):
     """The verdict on a text.
 
     :param config: None: it is refused.
-    :param compiled: as of ``compiled.encode``.
+    :param compiled: as of ``config_codec.encode``.
     """
 
     config: ClusterConfig | None
@@ -60,14 +60,14 @@ class ConfigJudge:
         if judged is not None:
             if not judged.accepted:
                 return Judgement(None, b"", list(judged.problems))
-            config = compiled.decode(text, judged.compiled)
+            config = config_codec.decode(text, judged.compiled)
             if config is not None:
                 return Judgement(config, judged.compiled, list(judged.problems))
-        name = compiled.digest(text)
+        name = config_codec.digest(text)
         found = self._kept.get(name)
         if found is None:
             config, problems = load_queue_config(text)
-            value = compiled.encode(text, config) if config is not None and text.strip() else b""
+            value = config_codec.encode(text, config) if config is not None and text.strip() else b""
             found = self._kept[name] = Judgement(config, value, [*map(_problem, problems)])
             if len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)

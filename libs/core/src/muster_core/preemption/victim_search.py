@@ -18,7 +18,7 @@ from muster_core.model.queue import Ledger, Queue
 from muster_core.model.reasons import PreemptionNo
 from muster_core.model.resources import Shape
 from muster_core.preemption import registry
-from muster_core.preemption import victims as preemption_victims
+from muster_core.preemption import victims as victim_sets
 from muster_core.preemption.cover_search import (
     STEPS_MAX,
     Branch,
@@ -112,7 +112,7 @@ def carried_out(state: PartitionState, plan: Plan, ask: Ask, version: int) -> No
 
     So the data of the search stay valid, and ten plans in a row do not read the whole partition ten times.
     """
-    preemption_victims.go_on(state, version, ask, [victim.allocation for victim in plan.victims])
+    victim_sets.go_on(state, version, ask, [victim.allocation for victim in plan.victims])
 
 
 class _Search:

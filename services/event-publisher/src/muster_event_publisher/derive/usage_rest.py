@@ -17,8 +17,8 @@ from muster_bus.errors import LogUnavailable, OffsetGone
 from muster_bus.log import Log, LogReader
 from muster_bus.topics import Topics
 from muster_rest.publisher_routes import USAGE
-from muster_runtime import default_rm as whose
 from muster_runtime.backoff import in_step_s
+from muster_runtime.default_rm import default_from_headers, resolve_rm
 from muster_runtime.read_scope import Reach, reach_of
 from muster_runtime.service_lifecycle import Life
 from starlette.requests import Request
@@ -137,7 +137,7 @@ class UsageRest:
         query = _query(request)
         kind = _kind(query)
         headers = request.headers.raw
-        rm_id, known = self._rm(query, whose.default_of(headers), reach_of(headers))
+        rm_id, known = self._rm(query, default_from_headers(headers), reach_of(headers))
         name = query.get("name", "")
         if name and not self.table.has(rm_id, kind, name):
             raise RequestRefused(404, f'parameter "name": no usage of {kind} {shown(name)}')
@@ -188,7 +188,7 @@ class UsageRest:
         if asked and asked not in visible:
             raise RequestRefused(404, f'parameter "rm": no usage of {shown(asked)}{listed}')
         lives = self.lives(visible)
-        meant = asked or whose.meant(lives, default_rm)
+        meant = asked or resolve_rm(lives, default_rm)
         if meant is None and lives:
             raise RequestRefused(400, f'parameter "rm" is needed{known_rms(list(lives), "usage")}')
         rm_id = meant or ""

@@ -14,7 +14,7 @@ import msgspec
 from muster_rest.publisher_routes import ENDED
 from muster_rest.shapes.ended import EndedAllocationDao, EndedDao, EndedObjectDao, EndedStateDao
 from muster_rest.shapes.events import EventDao
-from muster_runtime import default_rm as whose
+from muster_runtime.default_rm import default_from_headers
 from muster_runtime.read_scope import Reach, reach_of
 from starlette.requests import Request
 from starlette.routing import BaseRoute
@@ -94,7 +94,7 @@ class EndedRest:
             raise RequestRefused(400, 'parameters "name" and "q": expected one of them')
         selection = Selection(_kind(query.get("kind", "")), name, text)
         return _Asked(
-            self._rm(query.get("rm", ""), whose.default_of(headers), reach_of(headers)),
+            self._rm(query.get("rm", ""), default_from_headers(headers), reach_of(headers)),
             selection,
             _before(query.get("before", "")),
             _count(query.get("count", "")),

@@ -1,4 +1,4 @@
-"""When will an ask run, and when those of an application? Shows a forecast (muster_whatif.forecast) with its sentences."""
+"""When will an ask run, and when those of an application? Shows a forecast of muster_whatif, with its sentences."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import structlog
 from muster_bus.clock import Clock
 from muster_queue_config.queue_yaml import TEXT_BYTES_MAX
 from muster_rest.route import Route
-from muster_runtime import default_rm, rm_status_text
+from muster_runtime import rm_status_text
+from muster_runtime.default_rm import default_from_headers
 from muster_runtime.gateway_note import note_of
 from muster_runtime.go_json import error_body
 from muster_runtime.positions import PositionWaits
@@ -93,7 +94,7 @@ class Engine:
         call = Call(
             match.parameters,
             _query(scope),
-            default_rm=default_rm.default_of(scope["headers"]),
+            default_rm=default_from_headers(scope["headers"]),
             note=note_of(scope["headers"]),
             raw_query=scope.get("query_string", b"").decode("latin-1"),
             accept=_header(scope, b"accept"),

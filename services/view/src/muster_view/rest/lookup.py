@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from muster_core.config.queue_config import without_rm
 from muster_core.model.queue import Queue
 from muster_core.partition import Partition
-from muster_runtime import default_rm, rm_status_text
+from muster_runtime import rm_status_text
+from muster_runtime.default_rm import resolve_rm
 from muster_state.state_folder import RmState
 
 from muster_view.errors import RequestRefused
@@ -67,7 +68,7 @@ class Lookup:
     def meant(self, call: Call) -> str | None:
         """The RM of a request that names none; None: several are possible, or there is no RM."""
         stopped = {rm_id: state.info.life == rm_status_text.STOPPED for rm_id, state in self.states(call).items()}
-        return default_rm.meant(stopped, call.default_rm)
+        return resolve_rm(stopped, call.default_rm)
 
     def partitions(self, call: Call) -> tuple[RmState | None, list[Partition]]:
         """The RM, and those of its partitions that the caller may read."""

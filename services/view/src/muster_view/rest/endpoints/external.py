@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from muster_core.external.reports import ExternalBooks
-from muster_runtime import default_rm, rm_status_text
+from muster_runtime import rm_status_text
+from muster_runtime.default_rm import resolve_rm
 
 from muster_view.errors import RequestRefused
 from muster_view.rest import external
@@ -45,7 +46,7 @@ class External:
         named = call.query.get("rm", "")
         known = sorted({rm_id for rm_id in (*books, *states) if call.reach.sees_whole(rm_id)})
         stopped = {each: each in states and states[each].info.life == rm_status_text.STOPPED for each in known}
-        meant = named or default_rm.meant(stopped, call.default_rm)
+        meant = named or resolve_rm(stopped, call.default_rm)
         if meant is None and known:
             raise RequestRefused(400, f'Several resource managers are known, name one with "rm": {", ".join(known)}')
         if named and named not in known:

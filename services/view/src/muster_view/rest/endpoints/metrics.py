@@ -11,7 +11,7 @@ from muster_runtime.exposition import SharedExposition
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from muster_view.errors import RequestRefused
-from muster_view.metrics import yunikorn_metrics as core_metrics
+from muster_view.metrics import yunikorn_metrics
 from muster_view.rest import json_render, snapshot
 from muster_view.rest.http_messages import Answer, Call
 from muster_view.rest.lookup import Lookup
@@ -34,7 +34,7 @@ class Figures:
         self._process_metrics = process_metrics
         self._exposition = SharedExposition()
         # The rendered metrics, by requested RM.
-        self._seen: dict[str | None, core_metrics.Seen] = {}
+        self._seen: dict[str | None, yunikorn_metrics.Seen] = {}
 
     async def snapshot(self, call: Call) -> Answer:
         state = self._lookup.known(call, in_parts=True)
@@ -57,7 +57,7 @@ class Figures:
         # A scraper names no RM, so the answer has all RMs.
         state = self._lookup.rm(call) if call.query.get("rm") else None
         rm_id = state.info.rm_id if state is not None else None
-        seen = self._seen.setdefault(rm_id, core_metrics.Seen())
+        seen = self._seen.setdefault(rm_id, yunikorn_metrics.Seen())
         states = self._source.states()
         for gone in [each for each in self._seen if each is not None and each not in states]:
             del self._seen[gone]
@@ -66,8 +66,8 @@ class Figures:
         counted = self._source.counted(rm_id)
         if not call.reach.is_all:
             counted = [each for each in counted if call.reach.sees_whole(each.state.info.rm_id)]
-            seen, of_process_too = core_metrics.Seen(), False
-        text = core_metrics.exposition(counted, seen, by_name=by_name)
+            seen, of_process_too = yunikorn_metrics.Seen(), False
+        text = yunikorn_metrics.exposition(counted, seen, by_name=by_name)
         of_process = (generate_latest() for _ in range(of_process_too))  # when its turn comes
         return Answer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 

@@ -9,9 +9,11 @@ listed. In docstrings and pages, names in backticks follow where the old name wa
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
 import time
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import NamedTuple
 
 import plan
 from language_server import LanguageServer
-from rename_modules import ROOT, folder_of, tracked
+from rename_modules import ROOT, dotted, folder_of, tracked
 
 
 class Symbol(NamedTuple):
@@ -121,6 +123,8 @@ def main(arguments: list[str]) -> int:
     server.close()
     for path, of_file in edits.items():
         apply(path, of_file)
+    if kind == "classes":
+        by_imports(found)
     in_texts(found)
     print(f"{sum(map(len, edits.values()))} places in {len(edits)} files")
     return 0
@@ -132,6 +136,40 @@ def apply(path: Path, edits: dict[tuple[int, int, int, int], str]) -> None:
         assert line == last, (path, line)
         lines[line] = lines[line][:begin] + text + lines[line][end:]
     path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def by_imports(found: list[Symbol]) -> None:
+    """Renames what pyright left: classes that a file imports under their old names."""
+    wanted: dict[tuple[str, str], str] = {}
+    for symbol in found:
+        path = symbol.file.relative_to(folder_of(symbol.package)).with_suffix("").as_posix()
+        wanted[dotted(symbol.package, path), symbol.old] = symbol.new
+    for file in tracked():
+        if file.suffix != ".py":
+            continue
+        text = file.read_text(encoding="utf-8")
+        names = {
+            alias.name: wanted[node.module or "", alias.name]
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.ImportFrom) and not node.level
+            for alias in node.names
+            if (node.module or "", alias.name) in wanted
+        }
+        if not names:
+            continue
+        lines = text.split("\n")
+        before = ""
+        places: list[tuple[int, int, str]] = []
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NAME and token.string in names and before != ".":
+                places.append((*token.start, token.string))
+            if token.type not in {tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT}:
+                before = token.string
+        for line, column, old in reversed(places):
+            row = lines[line - 1]
+            lines[line - 1] = row[:column] + names[old] + row[column + len(old) :]
+        print(f"{file.relative_to(ROOT)}: by its imports: {', '.join(names)}")
+        file.write_text("\n".join(lines), encoding="utf-8")
 
 
 def in_texts(found: list[Symbol]) -> None:

@@ -20,7 +20,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from muster_cli.top_screen import Room, screen
+from muster_cli.top_screen import ScreenSize, screen
 from muster_client import Callbacks, RmClient, application, ask, confirmation, node, release, removal
 from muster_client.metrics_client import MetricsClient
 from muster_proto.si.v1 import si_pb2 as si
@@ -236,7 +236,7 @@ async def recorded(cluster: Cluster, grpc: str, http: str, chromium: str) -> tup
             await cluster.moment(new=COMES[place % len(COMES)])
             await asyncio.sleep(FRAME_S)
             now = await metrics.get("", nodes_max=6)
-            room = Room(queues=8, nodes=6, types=3)
+            room = ScreenSize(queues=8, nodes=6, types=3)
             rendered = console.render_lines(screen(now, before, room), console.options, pad=False)
             frames.append([pieces(line) for line in rendered[:ROWS]])
             before = now

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from muster_cli.settings_loader import MASK, Composed, Origin, SettingsError, compose, parse_assignment, show
+from muster_cli.settings_loader import MASK, Origin, ResolvedSettings, SettingsError, compose, parse_assignment, show
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 
@@ -31,7 +31,7 @@ class Everything(BaseModel):
     window: Limits = Field(default_factory=Limits)
 
 
-def origin(composed: Composed[Everything], name: str) -> tuple[Origin, str]:
+def origin(composed: ResolvedSettings[Everything], name: str) -> tuple[Origin, str]:
     return next((one.origin, one.place) for one in composed.effective() if one.name == name)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from muster_cli.errors import ServiceDied, StartFailed
-from muster_cli.service_runner import Opened, Part, run, signals
+from muster_cli.service_runner import ManagedResource, NamedService, run, signals
 
 
 class Fake:
@@ -43,19 +43,19 @@ class Fake:
         return self.ready_after < 0
 
 
-def _opened(diary: list[str]) -> Opened:
+def _opened(diary: list[str]) -> ManagedResource:
     def note(what: str) -> Callable[[], Awaitable[None]]:
         async def write() -> None:
             diary.append(what)
 
         return write
 
-    return Opened("log", note("open log"), note("close log"))
+    return ManagedResource("log", note("open log"), note("close log"))
 
 
 async def _run(parts: list[Fake], diary: list[str], stop: asyncio.Event, **more: object) -> None:
     async with asyncio.timeout(5):
-        named = [Part(part.name, part) for part in parts]
+        named = [NamedService(part.name, part) for part in parts]
         await run(
             [_opened(diary)], named, stop=stop, stop_timeout_s=0.1, checks=[part.healthy for part in parts], **more
         )  # type: ignore[arg-type]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from muster_cli.settings import MusterSettings, embedded_defaults, load
-from muster_cli.settings_loader import Composed
+from muster_cli.settings_loader import ResolvedSettings
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_event_publisher.history.registry import wanted_of
 
 
-def _loaded(directory: Path, toml: str) -> Composed[MusterSettings]:
+def _loaded(directory: Path, toml: str) -> ResolvedSettings[MusterSettings]:
     file = directory / "muster.toml"
     file.write_text(toml)
     return load(file, (), defaults=embedded_defaults(directory), environment={})

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import pytest
 from muster_cli.main import run
-from muster_cli.top_screen import Room, amount, bar, duration, fullest, percent, screen
+from muster_cli.top_screen import ScreenSize, amount, bar, duration, fullest, percent, screen
 from muster_client.health_client import Grade, PartHealth, SystemHealth
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_runtime.terminal import Screen
@@ -432,7 +432,7 @@ def test_the_fullest_type_is_that_of_the_largest_share() -> None:
     [(0, ".......... "), (1, "#......... "), (99, "#########. "), (100, "########## "), (300, "########## ")],
 )
 def test_a_bar_shows_something_as_something_and_only_full_as_full(value: int, text: str) -> None:
-    assert bar(value, Room(1, 1, plain=True)).plain == f"{text}{value:>3}%"
+    assert bar(value, ScreenSize(1, 1, plain=True)).plain == f"{text}{value:>3}%"
 
 
 def test_a_narrow_screen_keeps_gpus_and_cuts_nothing() -> None:
@@ -445,7 +445,7 @@ def test_a_narrow_screen_keeps_gpus_and_cuts_nothing() -> None:
     now.queues.append(queue)
     now.nodes.append(node)
     printed = io.StringIO()
-    Screen(width=80, file=printed).print(screen(now, None, Room(5, 5, types=3, narrow=True)))
+    Screen(width=80, file=printed).print(screen(now, None, ScreenSize(5, 5, types=3, narrow=True)))
     lines = printed.getvalue().splitlines()
     (heads,) = [line.split() for line in lines if line.startswith("queue")]
     assert heads == ["queue", "running", "of", "its", "max", "memory", "gpu", "vcore"]

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from muster_cli.config_apply import print_problems, read_configuration
 from muster_cli.errors import UsageError
-from muster_cli.operator_client import Operator, ask, console, print_json, run
+from muster_cli.operator_client import OperatorTarget, ask, console, print_json, run
 
 # A narrower terminal gets fewer columns.
 _WIDE = 140
@@ -27,7 +27,7 @@ _RUNNING = "RUNNING"
 _STATE_COLOURS = {"RUNNING": "green", "DISCONNECTED": "yellow", "STOPPED": "red"}
 
 
-def rms(operator: Operator) -> int:
+def rms(operator: OperatorTarget) -> int:
     """Lists the RMs, or shows the named one."""
 
     async def asked() -> list[ResourceManager]:
@@ -98,7 +98,7 @@ def _details(manager: ResourceManager) -> Table:
     return table
 
 
-def pause(operator: Operator, reason: str) -> int:
+def pause(operator: OperatorTarget, reason: str) -> int:
     """Pauses the RM."""
 
     async def call(admin: AdminClient, rm_id: str) -> tuple[str, Paused]:
@@ -112,7 +112,7 @@ def pause(operator: Operator, reason: str) -> int:
     return _said(operator, rm_id, found, outcome)
 
 
-def resume(operator: Operator) -> int:
+def resume(operator: OperatorTarget) -> int:
     """Resumes the RM."""
 
     async def call(admin: AdminClient, rm_id: str) -> tuple[str, Paused]:
@@ -126,7 +126,7 @@ def resume(operator: Operator) -> int:
     return _said(operator, rm_id, found, outcome)
 
 
-def _said(operator: Operator, rm_id: str, found: Paused, outcome: str) -> int:
+def _said(operator: OperatorTarget, rm_id: str, found: Paused, outcome: str) -> int:
     if operator.json:
         print_json({"rm_id": rm_id, **dataclasses.asdict(found)})
         return 0
@@ -135,7 +135,7 @@ def _said(operator: Operator, rm_id: str, found: Paused, outcome: str) -> int:
     return 0
 
 
-def forget(operator: Operator, rm: str, *, force: bool) -> int:
+def forget(operator: OperatorTarget, rm: str, *, force: bool) -> int:
     """Forgets the RM and ends its objects."""
 
     async def asked() -> Forgotten:
@@ -152,7 +152,7 @@ def forget(operator: Operator, rm: str, *, force: bool) -> int:
     return 0
 
 
-def drain(operator: Operator, node: str, partition: str, *, schedulable: bool) -> int:
+def drain(operator: OperatorTarget, node: str, partition: str, *, schedulable: bool) -> int:
     """Drains a node, or makes it schedulable again."""
 
     async def call(admin: AdminClient, rm_id: str) -> tuple[bool, int]:
@@ -174,7 +174,7 @@ def drain(operator: Operator, node: str, partition: str, *, schedulable: bool) -
     return 0
 
 
-def end_application(operator: Operator, application: str, partition: str, reason: str) -> int:
+def end_application(operator: OperatorTarget, application: str, partition: str, reason: str) -> int:
     """Ends an application of the RM."""
 
     async def call(admin: AdminClient, rm_id: str) -> Ended:
@@ -192,7 +192,7 @@ def end_application(operator: Operator, application: str, partition: str, reason
     return 0
 
 
-def validate(operator: Operator, file: Path) -> int:
+def validate(operator: OperatorTarget, file: Path) -> int:
     """Prints the answer of `muster config apply`; changes nothing. Exit code 0: the configuration would be accepted."""
     text = read_configuration(file)
 
@@ -214,7 +214,7 @@ def validate(operator: Operator, file: Path) -> int:
     return 0 if accepted else 1
 
 
-def dump(operator: Operator, output: Path) -> int:
+def dump(operator: OperatorTarget, output: Path) -> int:
     """Writes the RM's state as JSON to standard output, or to a file that appears when it is complete."""
 
     async def call(admin: AdminClient, rm_id: str) -> int:
@@ -231,21 +231,21 @@ def dump(operator: Operator, output: Path) -> int:
     return 0
 
 
-class _Writes(Protocol):
+class _DumpSink(Protocol):
     """A place for the dump."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
-class _ToOutput:
+class _StdoutSink:
     def write(self, data: bytes, /) -> None:
         write_json_bytes(data)
 
 
 @contextlib.contextmanager
-def _opened(output: Path) -> Iterator[_Writes]:
+def _opened(output: Path) -> Iterator[_DumpSink]:
     if output == Path("-"):
-        yield _ToOutput()
+        yield _StdoutSink()
         return
     part = output.with_name(f"{output.name}.part")
     try:

@@ -21,7 +21,7 @@ from muster_client.errors import AdminFailed, AdminRefused
 from muster_runtime.terminal import as_seen, say, say_json
 from rich.table import Table
 
-from muster_cli.audit_flags import AuditWanted
+from muster_cli.audit_flags import AuditSelection
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.events import time_ns
 from muster_cli.operator_client import access_to, console, refusal
@@ -33,7 +33,7 @@ _LOG = "log.db"
 _FOLLOW_S = 0.5
 
 
-def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str]) -> int:
+def show(wanted: AuditSelection, settings: Path | None, assignments: Sequence[str]) -> int:
     """Prints entries. Returns the exit code. Raises UsageError, CommandError."""
     if wanted.result not in ("", *RESULTS):
         raise UsageError(f"--result {wanted.result!r}: expected one of {', '.join(RESULTS)}")
@@ -73,7 +73,7 @@ def show(wanted: AuditWanted, settings: Path | None, assignments: Sequence[str])
     return 0
 
 
-async def _of_gateway(wanted: AuditWanted, access: Access, query: AuditQuery, about_rm: AuditQuery | None) -> None:
+async def _of_gateway(wanted: AuditSelection, access: Access, query: AuditQuery, about_rm: AuditQuery | None) -> None:
     async with AuditClient(wanted.gateway, access=access) as client:
         if wanted.follow:
             async for batch in client.read(query, follow=True):
@@ -86,7 +86,7 @@ async def _of_gateway(wanted: AuditWanted, access: Access, query: AuditQuery, ab
         _print(wanted, [found])
 
 
-async def _is_known(client: AuditClient, about_rm: AuditQuery, access: Access, wanted: AuditWanted) -> bool:
+async def _is_known(client: AuditClient, about_rm: AuditQuery, access: Access, wanted: AuditSelection) -> bool:
     """Tells whether the trail has an entry about an RM, or the RM is registered: old entries may have gone."""
     async with aclosing(client.read(about_rm)) as batches:
         async for batch in batches:
@@ -126,7 +126,7 @@ def _of_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iter
         time.sleep(_FOLLOW_S)
 
 
-def _print(wanted: AuditWanted, batches: Iterable[list[Entry]]) -> None:
+def _print(wanted: AuditSelection, batches: Iterable[list[Entry]]) -> None:
     if wanted.last is not None:
         batches = [list(deque(chain.from_iterable(batches), maxlen=wanted.last))]
     for batch in batches:

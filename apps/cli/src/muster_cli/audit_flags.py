@@ -14,7 +14,7 @@ from muster_cli.flags import DEFAULT_GATEWAY, NO_ACCESS_FLAGS, AccessFlags, Gate
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class AuditWanted:
+class AuditSelection:
     """Where the entries are, and which are wanted."""
 
     gateway: GatewayAddress = DEFAULT_GATEWAY

@@ -44,9 +44,9 @@ from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
 from muster_cli.existing_log import as_present
 from muster_cli.followers_messages import socket_directory
 from muster_cli.priority import give_way
-from muster_cli.service_runner import Opened, Part, run, signals
+from muster_cli.service_runner import ManagedResource, NamedService, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
-from muster_cli.settings_loader import Composed
+from muster_cli.settings_loader import ResolvedSettings
 
 if TYPE_CHECKING:
     from muster_gateway.events_proxy import EventsDoor
@@ -82,19 +82,19 @@ _FOLLOWERS: Sequence[ServiceName] = ("view", "event-publisher", "derive")
 Flags = Sequence[tuple[str, str, object]]
 
 
-class Plan(NamedTuple):
+class ProcessPlan(NamedTuple):
     """The content of a process.
 
     :param opened: beside the log.
     :param checks: the process is ready when all are true.
     """
 
-    opened: list[Opened]
-    parts: list[Part]
+    opened: list[ManagedResource]
+    parts: list[NamedService]
     checks: list[health_app.HealthCheck]
 
 
-Build = Callable[[MusterSettings, Log, Clock], Plan]
+Build = Callable[[MusterSettings, Log, Clock], ProcessPlan]
 
 
 def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequence[str], flags: Flags) -> int:
@@ -113,7 +113,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     except OSError as error:
         raise UsageError(f"--data-dir {data_dir}: cannot be created: {error.strerror}") from error
 
-    def ready(plan: Plan) -> None:
+    def ready(plan: ProcessPlan) -> None:
         gateway = cast("Gateway", next(part.service for part in plan.parts if part.name == "gateway"))
         grpc_address, http_address = bound(settings, gateway)
         console = Screen()
@@ -140,7 +140,7 @@ def bound(settings: MusterSettings, gateway: Gateway) -> tuple[str, str]:
     return grpc_address, http_address
 
 
-def _paced(composed: Composed[MusterSettings]) -> MusterSettings:
+def _paced(composed: ResolvedSettings[MusterSettings]) -> MusterSettings:
     """Sets the followers' pace, unless the user did: in a process of their own, usage has a larger share of the
     processor; beside the scheduler, the view folds in short slices even while a read waits.
     """
@@ -223,7 +223,7 @@ def _check_doors(settings: MusterSettings, *names: ServiceName) -> None:
 # # --- composition
 
 
-def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> ProcessPlan:
     from muster_gateway.service import Gateway
     from muster_gateway.sessions import make_sessions
 
@@ -232,26 +232,26 @@ def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
     topics = settings.log.topics()
     gateway = Gateway(settings.gateway, bus, topics, make_sessions(settings.gateway, clock), clock)
-    return Plan([], [Part("gateway", gateway)], [gateway.ready])
+    return ProcessPlan([], [NamedService("gateway", gateway)], [gateway.ready])
 
 
-def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> ProcessPlan:
     from muster_scheduler.service import SchedulerService
 
     service = SchedulerService(settings.scheduler, bus, settings.log.topics(), clock)
     opened = _operations("scheduler", settings.scheduler.http_address, service.problems, service.healthy, service.facts)
-    return Plan(opened, [Part("scheduler", service)], [service.healthy])
+    return ProcessPlan(opened, [NamedService("scheduler", service)], [service.healthy])
 
 
-def _view(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+def _view(settings: MusterSettings, bus: Log, clock: Clock) -> ProcessPlan:
     from muster_view import ViewService
 
     addresses.check_free("view.http_address", settings.view.http_address)
     service = ViewService(settings.view, bus, settings.log.topics(), clock)
-    return Plan([], [Part("view", service)], [service.healthy])
+    return ProcessPlan([], [NamedService("view", service)], [service.healthy])
 
 
-def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> ProcessPlan:
     from muster_event_publisher.service import PublisherService
 
     from muster_cli.followers import usage_of
@@ -260,18 +260,18 @@ def _event_publisher(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
     addresses.check_free("publisher.grpc_address", settings.publisher.grpc_address)
     usage = usage_of(settings, bus)
     service = PublisherService(settings.publisher, bus, settings.log.topics(), clock, usage=usage)
-    parts: list[Part] = [Part("usage", usage)] if usage else []
-    return Plan([], [*parts, Part("event-publisher", service)], [service.healthy])
+    parts: list[NamedService] = [NamedService("usage", usage)] if usage else []
+    return ProcessPlan([], [*parts, NamedService("event-publisher", service)], [service.healthy])
 
 
-def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> Plan:
+def _derive(settings: MusterSettings, bus: Log, clock: Clock) -> ProcessPlan:
     from muster_event_publisher.derive.faust_app import FaustDerive
 
     if not settings.log.derived_topics:
         raise UsageError("log.derived_topics is false: muster derive has no topics to write to")
     service = FaustDerive(settings.derive, settings.log, bus)
     opened = _operations("derive", settings.derive.http_address, service.problems, service.healthy)
-    return Plan(opened, [Part("derive", service)], [service.healthy])
+    return ProcessPlan(opened, [NamedService("derive", service)], [service.healthy])
 
 
 def _operations(
@@ -280,7 +280,7 @@ def _operations(
     problems: health_app.ProblemCheck,
     healthy: health_app.HealthCheck,
     facts: health_app.Facts | None = None,
-) -> list[Opened]:
+) -> list[ManagedResource]:
     """Returns the ``/health`` and ``/metrics`` server of a service without HTTP of its own, if it has an address."""
     if not address:
         return []
@@ -293,7 +293,7 @@ def _operations(
         health_app.STOP_TIMEOUT_S,
         programs_only=True,
     )
-    return [Opened("http", server.start, server.stop)]
+    return [ManagedResource("http", server.start, server.stop)]
 
 
 def _front_listener(settings: MusterSettings) -> socket.socket | None:
@@ -337,7 +337,7 @@ def _everything(
     clock: Clock,
     first: ChildProcess[FromFollowers] | None = None,
     listener: socket.socket | None = None,
-) -> Plan:
+) -> ProcessPlan:
     if settings.process.followers_own_process and isinstance(bus, SqliteLog):
         return _in_two(settings, bus, clock, first, listener)
     from muster_cli.followers import followers_of
@@ -354,7 +354,9 @@ def _everything(
     )
     # The gateway starts last, so that its clients find everything ready, and stops first, so that no client is half
     # served.
-    return Plan([], [scheduler, *followers.parts, Part("gateway", gateway)], [gateway.ready, followers.view.healthy])
+    return ProcessPlan(
+        [], [scheduler, *followers.parts, NamedService("gateway", gateway)], [gateway.ready, followers.view.healthy]
+    )
 
 
 def _in_two(
@@ -363,7 +365,7 @@ def _in_two(
     clock: Clock,
     first: ChildProcess[FromFollowers] | None,
     listener: socket.socket | None,
-) -> Plan:
+) -> ProcessPlan:
     """Plans the deciding services in this process, and the followers in another."""
     from muster_cli.followers_process import FollowersProcess
 
@@ -382,10 +384,10 @@ def _in_two(
         listener=listener,
         other_front=followers.front if listener is not None else None,
     )
-    opened = Opened("followers", followers.open, followers.close)
-    parts = [scheduler, Part("followers", followers), Part("gateway", gateway)]
+    opened = ManagedResource("followers", followers.open, followers.close)
+    parts = [scheduler, NamedService("followers", followers), NamedService("gateway", gateway)]
     # When it is ready, no connection changes its process any more.
-    return Plan([opened], parts, [gateway.ready, followers.healthy, followers.front.is_decided])
+    return ProcessPlan([opened], parts, [gateway.ready, followers.healthy, followers.front.is_decided])
 
 
 def _following(settings: MusterSettings) -> list[health.Part]:
@@ -409,7 +411,7 @@ def _deciding(
     exposition: Callable[[], Awaitable[bytes]] | None = None,
     listener: socket.socket | None = None,
     other_front: OtherFront | None = None,
-) -> tuple[Gateway, Part]:
+) -> tuple[Gateway, NamedService]:
     """Returns the gateway and the scheduler."""
     from muster_gateway.service import Gateway
     from muster_gateway.sessions import make_sessions
@@ -435,7 +437,7 @@ def _deciding(
         listener=listener,
         other_front=other_front,
     )
-    return gateway, Part("scheduler", scheduler)
+    return gateway, NamedService("scheduler", scheduler)
 
 
 _BUILD: dict[ServiceName, Build] = {
@@ -459,13 +461,13 @@ def _take_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], None]) -> int:
+def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[ProcessPlan], None]) -> int:
     logs.configure(settings.process.log_level, settings.process.log_format, brief_start=True)
     gc_tuning.collect_young()
     sys.setswitchinterval(_SWITCH_S)
     _take_files()
 
-    def ready(plan: Plan) -> None:
+    def ready(plan: ProcessPlan) -> None:
         gc_tuning.settle()
         gc_tuning.collect_in_time()
         if any(part.name in _FOLLOWERS for part in plan.parts):
@@ -496,7 +498,7 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], No
     return 0
 
 
-async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Plan], None]) -> None:
+async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[ProcessPlan], None]) -> None:
     from muster_gateway.errors import SettingsWrong
 
     clock = SystemClock()
@@ -513,7 +515,7 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Plan]
         except SettingsWrong as error:
             raise UsageError(str(error)) from error
         await run(
-            [*_liveness(settings), Opened("log", lambda: _open(bus, settings), bus.close), *plan.opened],
+            [*_liveness(settings), ManagedResource("log", lambda: _open(bus, settings), bus.close), *plan.opened],
             plan.parts,
             stop=stop,
             stop_timeout_s=settings.process.stop_timeout_s,
@@ -522,14 +524,14 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Plan]
         )
 
 
-def _liveness(settings: MusterSettings) -> list[Opened]:
+def _liveness(settings: MusterSettings) -> list[ManagedResource]:
     """Returns the thread that answers liveness probes, if it has an address."""
     address = settings.process.live_address
     if not address:
         return []
     addresses.check_free("process.live_address", address)
     liveness = Liveness(address, settings.process.stall_s, field="process.live_address")
-    return [Opened("liveness", liveness.start, liveness.stop)]
+    return [ManagedResource("liveness", liveness.start, liveness.stop)]
 
 
 def _last_time(settings: MusterSettings) -> tuple[Anchor, int]:

@@ -14,14 +14,14 @@ from muster_cli.flags import (
     NO_ACCESS_FLAGS,
     OPERATE,
     AccessFlags,
-    Common,
     GatewayAddress,
     InputFile,
     RmId,
+    SettingsFlags,
 )
 
 config_app = App(name="config", help="Show settings; check, compare and apply queue configurations.", group=OPERATE)
-_COMMON = Common()
+_COMMON = SettingsFlags()
 
 
 @config_app.command(name="check")
@@ -81,7 +81,7 @@ def config_show(
     data_dir: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
     changed: Annotated[bool, Parameter(negative="")] = False,
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Prints the effective settings and where each comes from; secrets are masked.
 

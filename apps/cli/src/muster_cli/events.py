@@ -15,7 +15,7 @@ from muster_runtime.terminal import say, say_json
 
 from muster_cli import numbers
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.events_flags import Wanted
+from muster_cli.events_flags import EventSelection
 from muster_cli.operator_client import access_to, refusal
 
 # Columns wide enough for most values; a longer value moves the rest of its line to the right.
@@ -25,7 +25,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _NS = 1_000_000_000
 
 
-def batch(wanted: Wanted, count: int, timeout_s: float) -> int:
+def batch(wanted: EventSelection, count: int, timeout_s: float) -> int:
     """Prints up to ``count`` events. Returns the exit code.
 
     :param timeout_s: of each answer, which has at most 1,000 events.
@@ -49,7 +49,7 @@ def batch(wanted: Wanted, count: int, timeout_s: float) -> int:
     return _run(wanted, asked)
 
 
-def watch(wanted: Wanted, *, requests: bool, requests_only: bool) -> int:
+def watch(wanted: EventSelection, *, requests: bool, requests_only: bool) -> int:
     """Prints new events until interrupted. Raises as :func:`batch`."""
     chosen, place = _chosen(wanted), _place(wanted)
 
@@ -72,7 +72,7 @@ def watch(wanted: Wanted, *, requests: bool, requests_only: bool) -> int:
 # ---- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def _chosen(wanted: Wanted) -> EventFilter:
+def _chosen(wanted: EventSelection) -> EventFilter:
     try:
         return EventFilter(
             _upper(wanted.type), _upper(wanted.change), _upper(wanted.detail), wanted.object, wanted.app, wanted.queue
@@ -87,7 +87,7 @@ def _upper(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.upper() for name in names)
 
 
-def _place(wanted: Wanted) -> Place | None:
+def _place(wanted: EventSelection) -> Place | None:
     since_ns = time_ns(wanted.since) if wanted.since else None
     if sum(each is not None for each in (wanted.start, since_ns, wanted.newest)) > 1:
         raise UsageError("--start, --since, --newest: expected one of them")
@@ -110,7 +110,7 @@ def time_ns(text: str, flag: str = "--since") -> int:
     return max(0, round(at.timestamp() * 1e6) * 1_000)
 
 
-def _run(wanted: Wanted, asked: Callable[[EventsClient], Awaitable[None]]) -> int:
+def _run(wanted: EventSelection, asked: Callable[[EventsClient], Awaitable[None]]) -> int:
     access = access_to(wanted.gateway, wanted.flags)
 
     async def connected() -> None:

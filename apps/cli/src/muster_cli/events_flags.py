@@ -15,7 +15,7 @@ Flags = Annotated[tuple[str, ...], Parameter(negative="")]
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventSelection:
     """The RM, the filter and the first event."""
 
     gateway: GatewayAddress = DEFAULT_GATEWAY

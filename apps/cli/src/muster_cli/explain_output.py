@@ -12,7 +12,7 @@ from muster_client.admin import AdminClient, Explanation
 from muster_runtime.terminal import as_seen
 from rich.table import Table
 
-from muster_cli.operator_client import Operator, ask, console, print_json
+from muster_cli.operator_client import OperatorTarget, ask, console, print_json
 
 # Of an application or queue: reason → number of asks.
 _COUNTS = ("counts", "asks")
@@ -24,7 +24,7 @@ _KEYS_SHOWN = 3
 Call = Callable[[AdminClient, str], Awaitable[Explanation]]
 
 
-def explain(operator: Operator, call: Call) -> int:
+def explain(operator: OperatorTarget, call: Call) -> int:
     """Prints an explanation."""
     found = ask(operator, call)
     value = found.value
@@ -44,7 +44,7 @@ def explain(operator: Operator, call: Call) -> int:
     return 0
 
 
-def when(operator: Operator, application: str, key: str, partition: str) -> int:
+def when(operator: OperatorTarget, application: str, key: str, partition: str) -> int:
     """Prints when an ask will start. Asks again while the estimate is being computed, as long as ``--timeout-s``."""
 
     async def made(admin: AdminClient, rm: str) -> Explanation:

@@ -37,7 +37,7 @@ DEFAULT_GATEWAY, DEFAULT_HTTP = "127.0.0.1:9090", "http://127.0.0.1:9080"
 
 @Parameter(name="*", group=_SETTINGS)
 @dataclass(frozen=True, slots=True)
-class Common:
+class SettingsFlags:
     """The sources of settings beside a command's own flags: a file, the environment, ``--set``; the last one wins."""
 
     settings: Path | None = None

@@ -32,7 +32,7 @@ class Followers:
 
     view: ViewService
     publisher: PublisherService
-    parts: Sequence[service_runner.Part]
+    parts: Sequence[service_runner.NamedService]
     checks: Mapping[Part, ServiceCheck]
 
 
@@ -52,14 +52,14 @@ def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
         fills_beside=True,
     )
     view.asks(publisher.asgi, publisher.damaged)
-    parts: list[service_runner.Part] = [
-        service_runner.Part("view", view),
-        service_runner.Part("event-publisher", publisher),
+    parts: list[service_runner.NamedService] = [
+        service_runner.NamedService("view", view),
+        service_runner.NamedService("event-publisher", publisher),
     ]
     checks: dict[Part, ServiceCheck] = {Part.VIEW: view.facts, Part.PUBLISHER: publisher.service_facts}
     derive = PlainDerive(settings.derive, bus, topics, clock, is_urgent=view.is_late) if derives(settings) else None
-    parts += [service_runner.Part("derive", derive)] if derive else []
-    parts += [service_runner.Part("usage", usage)] if usage else []
+    parts += [service_runner.NamedService("derive", derive)] if derive else []
+    parts += [service_runner.NamedService("usage", usage)] if usage else []
     derived = [each for each in (derive, usage) if each is not None]
     if derived:
         checks[Part.USAGE] = partial(_facts_of, derived)

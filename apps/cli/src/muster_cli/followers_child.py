@@ -44,20 +44,20 @@ from muster_cli.followers_messages import (
     EVENTS_SOCKET,
     PUBLISHER_SOCKET,
     VIEW_SOCKET,
-    Begin,
     CloseFront,
-    Failed,
+    FollowerFailed,
+    FollowersStatus,
     FromParent,
     FrontState,
     OpenFront,
-    Refused,
     Response,
-    Stop,
-    Told,
+    SettingsRejected,
+    StartFollowers,
+    StopFollowers,
 )
 from muster_cli.health_app import HEALTH_TIMEOUT_S
 from muster_cli.priority import give_way
-from muster_cli.service_runner import Opened, Part, run
+from muster_cli.service_runner import ManagedResource, NamedService, run
 from muster_cli.settings import MusterSettings
 
 log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ _STOP_TIMEOUT_S = 1.0  # of the servers; their only client, the gateway, has alr
 _HEALTH_INTERVAL_S = 1.0
 
 
-class Doors:
+class GatewaySockets:
     """The servers for the gateway: two for HTTP and one for gRPC. They open last and close first."""
 
     def __init__(self, followers: Followers, sockets: Path) -> None:
@@ -132,7 +132,7 @@ def _taken(headers: list[tuple[bytes, bytes]], wanted: bytes) -> bytes:
     return b""
 
 
-class _Teller:
+class _StatusReporter:
     """Reports the followers' state to the parent.
 
     :ivar front: in this process; None: it has none.
@@ -160,7 +160,7 @@ class _Teller:
             ready = was_up and await self._followers.view.healthy()
             front = self.front.state if self.front is not None else FrontState.CLOSED
             notes = self.front.log_notes() if self.front is not None else ()
-            self._channel.send(Told(ready, services, tuple(notes), front))
+            self._channel.send(FollowersStatus(ready, services, tuple(notes), front))
             wait_s = _TELL_SOON_S if was_up and not ready else in_step_s(_TELL_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
@@ -181,7 +181,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     """
     # 1. the parent's instructions
     begin = await channel.receive()
-    if not isinstance(begin, Begin):
+    if not isinstance(begin, StartFollowers):
         raise EOFError
     logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format), brief_start=True)
     sys.path[:] = begin.path
@@ -193,18 +193,18 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     try:
         followers = followers_of(settings, bus, clock)
     except SinkSettingsWrong as error:
-        channel.send(Refused(tuple(error.problems)))
+        channel.send(SettingsRejected(tuple(error.problems)))
         await channel.flush()
         return 1
     # 2. run
     stop = asyncio.Event()
-    teller = _Teller(channel, followers)
-    parts = [*followers.parts, Part("doors", Doors(followers, Path(begin.sockets)))]
+    teller = _StatusReporter(channel, followers)
+    parts = [*followers.parts, NamedService("doors", GatewaySockets(followers, Path(begin.sockets)))]
     if begin.listener >= 0:
         listener = socket.socket(fileno=begin.listener)
         listener.set_inheritable(False)
         teller.front = FollowersFront(settings, bus, clock, followers, channel, listener, teller.changed)
-        parts.append(Part("front end", teller.front))
+        parts.append(NamedService("front end", teller.front))
     listening = asyncio.create_task(_listen(channel, bus, stop, teller.front), name="pipe")
     telling = asyncio.create_task(teller.run(), name="teller")
 
@@ -217,7 +217,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
 
     running = asyncio.create_task(
         run(
-            [Opened("log", bus.start, bus.close)],
+            [ManagedResource("log", bus.start, bus.close)],
             parts,
             stop=stop,
             stop_timeout_s=settings.process.stop_timeout_s,
@@ -232,10 +232,10 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     except (StartFailed, ServiceDied) as error:
         if isinstance(error.cause, LogDamaged):  # an operator must decide; another child would meet it, too
             log.error("a follower ended", service=error.service, error=str(error.cause))
-            channel.send(Refused((str(error.cause),)))
+            channel.send(SettingsRejected((str(error.cause),)))
             return 1
         log.error("a follower ended", service=error.service, exc_info=error.cause)
-        channel.send(Failed(error.service, str(error)))
+        channel.send(FollowerFailed(error.service, str(error)))
         return 1
     finally:
         for task in (listening, telling, running):
@@ -261,7 +261,7 @@ async def _listen(
         match message:
             case None:
                 raise EOFError
-            case Stop():
+            case StopFollowers():
                 stop.set()
             case OpenFront() if front is not None:
                 front.open(message.gateway_id)

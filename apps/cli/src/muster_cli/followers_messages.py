@@ -43,7 +43,7 @@ LEVEL_PATH = "/ws/v1/loglevel/"
 SOCKET_PATH_BYTES_MAX = 108
 
 
-class Begin(Message):
+class StartFollowers(Message):
     """:param settings: sections of ``MusterSettings``, unmasked.
     :param sockets: the directory of the three sockets.
     :param listener: the inherited socket of the HTTP front; -1: there is none.
@@ -70,7 +70,7 @@ class CloseFront(Message):
     """The gateway stops. A Told without ``accepts`` follows when the front end has ended."""
 
 
-class Stop(Message):
+class StopFollowers(Message):
     """The parent stops."""
 
 
@@ -85,7 +85,7 @@ class FrontState(StrEnum):
     """It cannot be opened now, and will be tried again."""
 
 
-class Told(Message):
+class FollowersStatus(Message):
     """:param ready: everything is up and answers.
     :param services: what each service says of itself, by part.
     :param log_notes: damaged parts of the log that the front end met.
@@ -98,13 +98,13 @@ class Told(Message):
     front: FrontState = FrontState.CLOSED
 
 
-class Refused(Message):
+class SettingsRejected(Message):
     """The settings cannot be used. Nothing was started."""
 
     problems: tuple[str, ...]
 
 
-class Failed(Message):
+class FollowerFailed(Message):
     """:param service: its name.
     :param why: for people.
     """
@@ -152,8 +152,8 @@ class Response(Message):
     carried: bool = False
 
 
-FromParent = Begin | OpenFront | CloseFront | Response | Stop | of_log.FromLog
-FromFollowers = Told | Refused | Failed | Forwarded | of_log.FromChild
+FromParent = StartFollowers | OpenFront | CloseFront | Response | StopFollowers | of_log.FromLog
+FromFollowers = FollowersStatus | SettingsRejected | FollowerFailed | Forwarded | of_log.FromChild
 
 
 def in_clear(value: object) -> object:

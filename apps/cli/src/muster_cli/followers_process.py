@@ -55,13 +55,13 @@ from muster_cli.followers_messages import (
     OWN_PATHS,
     PUBLISHER_SOCKET,
     VIEW_SOCKET,
-    Begin,
-    Failed,
+    FollowerFailed,
+    FollowersStatus,
     Forwarded,
     FromFollowers,
-    Refused,
-    Stop,
-    Told,
+    SettingsRejected,
+    StartFollowers,
+    StopFollowers,
     in_clear,
     socket_directory,
 )
@@ -152,7 +152,7 @@ class FollowersProcess:
         self._child: ChildProcess[FromFollowers] | None = None
         self._channel: Channel[FromFollowers] | None = None
         self._served: LogServer | None = None
-        self._told: Told | None = None
+        self._told: FollowersStatus | None = None
         self._told_s = 0.0
         self._failed = ""
         self._gone = "their process begins"  # why there is no child; "": there is one
@@ -192,7 +192,7 @@ class FollowersProcess:
             self._spawned = None
         if self._keeping is not None:
             if self._channel is not None:
-                self._channel.send(Stop())
+                self._channel.send(StopFollowers())
             timeout_s = max(_STOP_MARGIN_S, self._settings.process.stop_timeout_s - _STOP_MARGIN_S)
             await asyncio.wait({self._keeping}, timeout=timeout_s)
             if not self._keeping.done():
@@ -330,7 +330,7 @@ class FollowersProcess:
             channel.send(self._begin())
             self.front.child_began(channel)
             if self._stopping.is_set():
-                channel.send(Stop())
+                channel.send(StopFollowers())
             return await child.listen(partial(self._take, served), self._available_s, served.settled)
         finally:
             self._child = self._channel = self._served = self._told = None
@@ -342,26 +342,26 @@ class FollowersProcess:
     def _spawn(self) -> ChildProcess[FromFollowers]:
         return ChildProcess.spawn(_MODULE, FromFollowers, () if self._listener is None else (self._listener,))
 
-    def _begin(self) -> Begin:
+    def _begin(self) -> StartFollowers:
         level, form = logs.configured()
         sections = {name: in_clear(getattr(self._settings, name)) for name in _SECTIONS}
         anchor = self._clock.anchor() if isinstance(self._clock, SystemClock) else Anchor()
         listener = self._listener.fileno() if self._listener is not None else -1
-        return Begin(sections, str(self._sockets), level, form, tuple(sys.path), anchor, listener)
+        return StartFollowers(sections, str(self._sockets), level, form, tuple(sys.path), anchor, listener)
 
     def _take(self, served: LogServer, message: FromFollowers) -> None:
         assert self._first is not None
         match message:
-            case Told():
+            case FollowersStatus():
                 self._told, self._told_s = message, self._clock.monotonic()
                 self.front.child_reported(message.front)
                 self._watch_silence()
                 if message.ready:
                     _settle(self._first, None)
-            case Refused():
+            case SettingsRejected():
                 self._stopping.set()  # the settings are wrong, also for another child
                 _settle(self._first, UsageError("\n".join(message.problems)))
-            case Failed():
+            case FollowerFailed():
                 self._failed = message.why
             case Forwarded():
                 self.front.forward(message)

@@ -74,7 +74,7 @@ def collect_in_time() -> None:
     loop.call_later(_YOUNG_S, look)
 
 
-class Growth:
+class HeapGrowth:
     """Whether memory grew so much since the last full collection that another one is worth its time.
 
     :param resident: returns the process's resident memory in bytes.
@@ -97,7 +97,7 @@ class Growth:
 
 def collect_when_grown() -> None:
     """Looks at the memory every 20 s, as long as the running loop runs. For processes that decide nothing."""
-    loop, growth = asyncio.get_running_loop(), Growth(resident_bytes)
+    loop, growth = asyncio.get_running_loop(), HeapGrowth(resident_bytes)
 
     def look() -> None:
         growth.look()

@@ -17,11 +17,11 @@ from muster_runtime.terminal import drop_output, give_up_output, guard_traceback
 from muster_si.positions import AFTER_HEADER
 
 from muster_cli import contexts, numbers
-from muster_cli.audit_flags import AuditWanted
+from muster_cli.audit_flags import AuditSelection
 from muster_cli.config_commands import config_app
 from muster_cli.context_positions import POSITIONS
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.events_flags import Wanted
+from muster_cli.events_flags import EventSelection
 from muster_cli.flags import (
     DEFAULT_GATEWAY,
     DEFAULT_HTTP,
@@ -31,11 +31,11 @@ from muster_cli.flags import (
     OPERATE,
     RUN,
     AccessFlags,
-    Common,
     GatewayAddress,
     HttpAddress,
     ReportFile,
     RmId,
+    SettingsFlags,
 )
 from muster_cli.history.commands import history_app
 from muster_cli.operator_commands import admin_app, explain_app
@@ -70,9 +70,9 @@ app.command(what_if, group=HISTORY)
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_COMMON = Common()
-_WANTED = Wanted()
-_AUDIT = AuditWanted()
+_COMMON = SettingsFlags()
+_WANTED = EventSelection()
+_AUDIT = AuditSelection()
 
 
 @app.command(group=RUN)
@@ -84,7 +84,7 @@ def up(
     http_address: str | None = None,
     event_handler: str | None = None,
     config_path: Path | None = None,
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Runs gateway, scheduler, view and event publisher with one command, on an embedded log.
 
@@ -108,7 +108,9 @@ def up(
 
 
 @app.command(group=RUN)
-def gateway(*, grpc_address: str | None = None, http_address: str | None = None, common: Common = _COMMON) -> int:
+def gateway(
+    *, grpc_address: str | None = None, http_address: str | None = None, common: SettingsFlags = _COMMON
+) -> int:
     """Runs the gateway: the scheduler interface over gRPC, and the HTTP front.
 
     :param grpc_address: where SI clients connect [127.0.0.1:9090].
@@ -127,7 +129,7 @@ def scheduler(
     http_address: str | None = None,
     event_handler: str | None = None,
     config_path: Path | None = None,
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Runs the scheduler: it reads requests from the log and writes responses, events and states to it.
 
@@ -143,7 +145,7 @@ def scheduler(
 
 
 @app.command(group=RUN)
-def view(*, http_address: str | None = None, common: Common = _COMMON) -> int:
+def view(*, http_address: str | None = None, common: SettingsFlags = _COMMON) -> int:
     """Runs the view: it follows the state on the log and answers REST.
 
     :param http_address: address of REST [127.0.0.1:9081].
@@ -155,7 +157,7 @@ def view(*, http_address: str | None = None, common: Common = _COMMON) -> int:
 
 
 @app.command(group=RUN)
-def event_publisher(*, http_address: str | None = None, common: Common = _COMMON) -> int:
+def event_publisher(*, http_address: str | None = None, common: SettingsFlags = _COMMON) -> int:
     """Runs the event publisher: events over REST and streams, history in Parquet and PostgreSQL.
 
     :param http_address: address of REST [127.0.0.1:9082].
@@ -167,7 +169,7 @@ def event_publisher(*, http_address: str | None = None, common: Common = _COMMON
 
 
 @app.command(group=RUN)
-def derive(*, http_address: str | None = None, common: Common = _COMMON) -> int:
+def derive(*, http_address: str | None = None, common: SettingsFlags = _COMMON) -> int:
     """Runs the Faust application: a topic for each kind of event, and usage in windows (docs/usage.md).
 
     :param http_address: /metrics and /health [127.0.0.1:9084].
@@ -290,7 +292,7 @@ def health(
 
 
 @app.command(group=OPERATE)
-def backup(backup_dir: Path, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
+def backup(backup_dir: Path, *, data_dir: Path | None = None, common: SettingsFlags = _COMMON) -> int:
     """Copies the log and the sessions of `muster up` to a new directory, also while it works (docs/backup.md).
 
     :param backup_dir: the new directory.
@@ -307,7 +309,7 @@ def restore(
     *,
     data_dir: Path | None = None,
     replace: Annotated[bool, Parameter(negative="")] = False,
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Puts a backup into a data directory; Muster must not be running there (docs/backup.md).
 
@@ -321,7 +323,7 @@ def restore(
 
 
 @app.command(group=OPERATE)
-def verify(backup_dir: Path | None = None, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
+def verify(backup_dir: Path | None = None, *, data_dir: Path | None = None, common: SettingsFlags = _COMMON) -> int:
     """Checks a backup, a data directory or a log on Kafka, also while Muster works: checksums, order, and nothing lost.
 
     :param backup_dir: a backup; without it --data-dir is checked.
@@ -337,7 +339,7 @@ def repair(
     *,
     data_dir: Path | None = None,
     accept: Annotated[tuple[str, ...], Parameter(negative="")] = (),
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Lists the parts of a log that are damaged or missing, and goes on without them; Muster must not be running there.
 
@@ -359,7 +361,7 @@ def migrate(
     to_data_dir: Path | None = None,
     to_settings: Path | None = None,
     to_set: Annotated[tuple[str, ...], Parameter(negative="")] = (),
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Copies a log into a new one: from `muster up` to Kafka, or back; Muster must not be running (docs/growing.md).
 
@@ -401,10 +403,10 @@ def top(
     :param once: print one snapshot and exit.
     :param json: print each snapshot as one line of JSON (docs/metrics.md).
     """
-    from muster_cli.top import Asked
+    from muster_cli.top import TopOptions
     from muster_cli.top import top as show
 
-    return show(Asked(gateway, rm, partition, queue, nodes, interval, once, json, flags))
+    return show(TopOptions(gateway, rm, partition, queue, nodes, interval, once, json, flags))
 
 
 @app.command(group=LOOK)
@@ -445,18 +447,20 @@ def get(
     :param interval: seconds between two readings, at least 0.1.
     :param timeout_s: how long to wait for an answer.
     """
-    from muster_cli.get.command import Asked
+    from muster_cli.get.command import GetOptions
     from muster_cli.get.command import get as show
 
     return show(
-        Asked(kind, names, http, rm, partition, state, where, sort, columns, output, watch, interval, timeout_s, flags)
+        GetOptions(
+            kind, names, http, rm, partition, state, where, sort, columns, output, watch, interval, timeout_s, flags
+        )
     )
 
 
 @events_app.command(name="watch")
 def events_watch(
     *,
-    wanted: Wanted = _WANTED,
+    wanted: EventSelection = _WANTED,
     requests: Annotated[bool, Parameter(negative="")] = False,
     requests_only: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -474,7 +478,9 @@ def events_watch(
 
 
 @events_app.command(name="batch")
-def events_batch(*, wanted: Wanted = _WANTED, count: numbers.Events = 1_000, timeout_s: numbers.TimeoutS = 15.0) -> int:
+def events_batch(
+    *, wanted: EventSelection = _WANTED, count: numbers.Events = 1_000, timeout_s: numbers.TimeoutS = 15.0
+) -> int:
     """Prints past events; without --start, --since or --newest it begins with the oldest one left.
 
     :param count: maximum number of events.
@@ -487,7 +493,7 @@ def events_batch(*, wanted: Wanted = _WANTED, count: numbers.Events = 1_000, tim
 
 
 @app.command(group=LOOK)
-def audit(*, wanted: AuditWanted = _AUDIT, common: Common = _COMMON) -> int:
+def audit(*, wanted: AuditSelection = _AUDIT, common: SettingsFlags = _COMMON) -> int:
     """Shows who asked what of Muster, from where, and with which result (docs/security.md)."""
     from muster_cli.audit import show
 
@@ -519,7 +525,7 @@ def show_completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
 
 
 @topics_app.command(name="create")
-def topics_create(*, common: Common = _COMMON) -> int:
+def topics_create(*, common: SettingsFlags = _COMMON) -> int:
     """Creates missing topics and checks the others; changes no existing one."""
     from muster_cli import topics
 
@@ -527,7 +533,7 @@ def topics_create(*, common: Common = _COMMON) -> int:
 
 
 @topics_app.command(name="verify")
-def topics_verify(*, common: Common = _COMMON) -> int:
+def topics_verify(*, common: SettingsFlags = _COMMON) -> int:
     """Checks that every topic exists with its configured settings, and lost no end on Kafka; changes nothing."""
     from muster_cli import topics
 
@@ -535,7 +541,9 @@ def topics_verify(*, common: Common = _COMMON) -> int:
 
 
 @topics_app.command(name="grow")
-def topics_grow(partitions: numbers.Partitions, *, data_dir: Path | None = None, common: Common = _COMMON) -> int:
+def topics_grow(
+    partitions: numbers.Partitions, *, data_dir: Path | None = None, common: SettingsFlags = _COMMON
+) -> int:
     """Moves the records of all RMs to more partitions, with Muster stopped; can be interrupted (docs/growing.md).
 
     :param partitions: the new number.
@@ -547,7 +555,7 @@ def topics_grow(partitions: numbers.Partitions, *, data_dir: Path | None = None,
 
 
 @topics_app.command(name="describe")
-def topics_describe(*, common: Common = _COMMON) -> int:
+def topics_describe(*, common: SettingsFlags = _COMMON) -> int:
     """Lists the topics with their settings, their partitions and offsets."""
     from muster_cli import topics
 

@@ -10,10 +10,10 @@ from typing import Any, get_args, get_origin
 from cyclopts import App, Parameter
 
 from muster_cli.completion import commands
-from muster_cli.flags import AccessFlags, Common
+from muster_cli.flags import AccessFlags, SettingsFlags
 
 # Flags that many commands share have one section each.
-_SHARED = {"Access": AccessFlags, "Settings": Common}
+_SHARED = {"Access": AccessFlags, "Settings": SettingsFlags}
 _PART_OF_SHARED = {
     "Access": "Every command that calls a gateway takes these.",
     "Settings": "Every command that starts a service, or opens its data, takes these.",

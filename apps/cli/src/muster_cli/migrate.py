@@ -152,7 +152,7 @@ async def _grow_file(here: LogSettings, there: LogSettings, group: str, data_dir
     try:
         await log.start()
         await target.start()
-        await copy(log, source.topics(), target, group, _Said(clock).progress)
+        await copy(log, source.topics(), target, group, _ProgressPrinter(clock).progress)
         await log.close()
         with backup.locked(data_dir):
             await target.finish()
@@ -209,7 +209,7 @@ async def _copy(source: LogSettings, target: CopyTarget, group: str, clock: Cloc
         if source.backend == "kafka":  # the notes are not copied
             await checked_log(log, group, "start")
         await target.start()
-        found = await copy(log, source.topics(), target, group, _Said(clock).progress)
+        found = await copy(log, source.topics(), target, group, _ProgressPrinter(clock).progress)
         await target.finish()
     finally:
         await target.close()
@@ -217,7 +217,7 @@ async def _copy(source: LogSettings, target: CopyTarget, group: str, clock: Cloc
     return found
 
 
-class _Said:
+class _ProgressPrinter:
     """Prints the progress, every few seconds."""
 
     def __init__(self, clock: Clock) -> None:

@@ -28,7 +28,7 @@ _TIMEOUT_S = 15.0
 _PIPED_WIDTH, _PIPED_TABLE_WIDTH = 160, 400  # a file has no edge
 
 
-class At(TypedDict):
+class CallArguments(TypedDict):
     """The partition and the time-out of a call."""
 
     partition: str
@@ -37,7 +37,7 @@ class At(TypedDict):
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Operator:
+class OperatorTarget:
     """The gateway and the RM of a call."""
 
     gateway: GatewayAddress = DEFAULT_GATEWAY
@@ -55,7 +55,7 @@ class Operator:
         """Returns a client of the gateway. Raises UsageError."""
         return context_positions.admin_client(self.gateway, self.flags.access())
 
-    def at(self, partition: str) -> At:
+    def at(self, partition: str) -> CallArguments:
         """The arguments of every explanation."""
         return {"partition": partition, "timeout_s": self.timeout_s}
 
@@ -76,7 +76,7 @@ def access_to(gateway: str, flags: AccessFlags) -> Access:
     return access
 
 
-def ask(operator: Operator, call: Callable[[AdminClient, str], Awaitable[T]]) -> T:
+def ask(operator: OperatorTarget, call: Callable[[AdminClient, str], Awaitable[T]]) -> T:
     """Makes one call to the gateway for the named or default RM.
 
     Raises UsageError when the RM must be named, CommandError when the gateway refuses or does not answer.
@@ -89,7 +89,7 @@ def ask(operator: Operator, call: Callable[[AdminClient, str], Awaitable[T]]) ->
     return run(operator, asked)
 
 
-def run(operator: Operator, asked: Callable[[], Awaitable[T]]) -> T:
+def run(operator: OperatorTarget, asked: Callable[[], Awaitable[T]]) -> T:
     """Makes a call that is not about one RM. Raises CommandError like :func:`ask`."""
     from muster_client.errors import AdminFailed, AdminRefused
 

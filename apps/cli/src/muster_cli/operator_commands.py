@@ -7,7 +7,7 @@ from pathlib import Path
 from cyclopts import App
 
 from muster_cli.flags import LOOK, OPERATE, ReportFile
-from muster_cli.operator_client import Operator
+from muster_cli.operator_client import OperatorTarget
 
 admin_app = App(
     name="admin",
@@ -17,11 +17,11 @@ admin_app = App(
 explain_app = App(
     name="explain", help="Explain why asks are pending, and how objects stand (docs/explain.md).", group=LOOK
 )
-_OPERATOR = Operator()
+_OPERATOR = OperatorTarget()
 
 
 @admin_app.command(name="rms")
-def admin_rms(*, operator: Operator = _OPERATOR) -> int:
+def admin_rms(*, operator: OperatorTarget = _OPERATOR) -> int:
     """Lists the resource managers with state, streams and registration; --rm shows one in detail."""
     from muster_cli.admin import rms
 
@@ -29,7 +29,7 @@ def admin_rms(*, operator: Operator = _OPERATOR) -> int:
 
 
 @admin_app.command(name="pause")
-def admin_pause(*, reason: str = "", operator: Operator = _OPERATOR) -> int:
+def admin_pause(*, reason: str = "", operator: OperatorTarget = _OPERATOR) -> int:
     """Pauses an RM: Muster accepts its requests but schedules nothing until it is resumed. Allocations keep running.
 
     :param reason: text for people, shown in explanations.
@@ -40,7 +40,7 @@ def admin_pause(*, reason: str = "", operator: Operator = _OPERATOR) -> int:
 
 
 @admin_app.command(name="resume")
-def admin_resume(*, operator: Operator = _OPERATOR) -> int:
+def admin_resume(*, operator: OperatorTarget = _OPERATOR) -> int:
     """Resumes a paused RM and prints its state: a disconnected or stopped RM stays so."""
     from muster_cli.admin import resume
 
@@ -48,7 +48,7 @@ def admin_resume(*, operator: Operator = _OPERATOR) -> int:
 
 
 @admin_app.command(name="forget")
-def admin_forget(resource_manager: str, *, force: bool = False, operator: Operator = _OPERATOR) -> int:
+def admin_forget(resource_manager: str, *, force: bool = False, operator: OperatorTarget = _OPERATOR) -> int:
     """Forgets a stopped RM: its nodes, applications and allocations end; its events and history stay.
 
     :param resource_manager: the RM's id.
@@ -60,7 +60,7 @@ def admin_forget(resource_manager: str, *, force: bool = False, operator: Operat
 
 
 @admin_app.command(name="drain")
-def admin_drain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+def admin_drain(node: str, *, partition: str = "", operator: OperatorTarget = _OPERATOR) -> int:
     """Drains a node: it gets no new allocations, and existing ones stay.
 
     :param node: the node's id.
@@ -72,7 +72,7 @@ def admin_drain(node: str, *, partition: str = "", operator: Operator = _OPERATO
 
 
 @admin_app.command(name="undrain")
-def admin_undrain(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+def admin_undrain(node: str, *, partition: str = "", operator: OperatorTarget = _OPERATOR) -> int:
     """Makes a drained node schedulable again.
 
     :param node: the node's id.
@@ -85,7 +85,7 @@ def admin_undrain(node: str, *, partition: str = "", operator: Operator = _OPERA
 
 @admin_app.command(name="end-application")
 def admin_end_application(
-    application: str, *, partition: str = "", reason: str = "", operator: Operator = _OPERATOR
+    application: str, *, partition: str = "", reason: str = "", operator: OperatorTarget = _OPERATOR
 ) -> int:
     """Ends an application: its asks go, and its RM ends its allocations. The RM must have declared that it can.
 
@@ -99,7 +99,7 @@ def admin_end_application(
 
 
 @admin_app.command(name="dump")
-def admin_dump(*, output: ReportFile = None, operator: Operator = _OPERATOR) -> int:
+def admin_dump(*, output: ReportFile = None, operator: OperatorTarget = _OPERATOR) -> int:
     """Writes the whole state of an RM as JSON; secrets are masked.
 
     :param output: a file, which appears when it is complete [standard output].
@@ -110,7 +110,7 @@ def admin_dump(*, output: ReportFile = None, operator: Operator = _OPERATOR) -> 
 
 
 @admin_app.command(name="validate")
-def admin_validate(file: Path, *, operator: Operator = _OPERATOR) -> int:
+def admin_validate(file: Path, *, operator: OperatorTarget = _OPERATOR) -> int:
     """Prints what `muster config apply` would do now with a queue configuration (YAML); changes nothing.
 
     Exit code 0: the configuration would be accepted.
@@ -124,7 +124,7 @@ def admin_validate(file: Path, *, operator: Operator = _OPERATOR) -> int:
 
 @explain_app.command(name="ask")
 def explain_ask(
-    application: str, key: str, *, partition: str = "", when: bool = False, operator: Operator = _OPERATOR
+    application: str, key: str, *, partition: str = "", when: bool = False, operator: OperatorTarget = _OPERATOR
 ) -> int:
     """Explains why an ask is pending.
 
@@ -142,7 +142,7 @@ def explain_ask(
 
 
 @explain_app.command(name="application")
-def explain_application(application: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+def explain_application(application: str, *, partition: str = "", operator: OperatorTarget = _OPERATOR) -> int:
     """Explains the state of an application and why its asks are pending.
 
     :param application: the application's id.
@@ -154,7 +154,7 @@ def explain_application(application: str, *, partition: str = "", operator: Oper
 
 
 @explain_app.command(name="queue")
-def explain_queue(queue: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+def explain_queue(queue: str, *, partition: str = "", operator: OperatorTarget = _OPERATOR) -> int:
     """Explains a queue's usage against its guarantee and max, and why its asks are pending.
 
     :param queue: the queue's path, such as root.default.
@@ -166,7 +166,7 @@ def explain_queue(queue: str, *, partition: str = "", operator: Operator = _OPER
 
 
 @explain_app.command(name="node")
-def explain_node(node: str, *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+def explain_node(node: str, *, partition: str = "", operator: OperatorTarget = _OPERATOR) -> int:
     """Explains whether a node gets allocations, which ones it has, and which pending asks would fit.
 
     :param node: the node's id.
@@ -178,7 +178,7 @@ def explain_node(node: str, *, partition: str = "", operator: Operator = _OPERAT
 
 
 @explain_app.command(name="preemption")
-def explain_preemption(name: str, key: str = "", *, partition: str = "", operator: Operator = _OPERATOR) -> int:
+def explain_preemption(name: str, key: str = "", *, partition: str = "", operator: OperatorTarget = _OPERATOR) -> int:
     """Explains why an allocation was preempted, and for which ask.
 
     :param name: the application's id; without KEY: the allocationKey or UUID.

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 READY_POLL_S = 0.05  # interval of the checks whether all services are ready
 
 
-class Service(Protocol):
+class RunnableService(Protocol):
     """The interface of every service class."""
 
     async def start(self) -> None:
@@ -40,14 +40,14 @@ class Service(Protocol):
     async def healthy(self) -> bool: ...
 
 
-class Part(NamedTuple):
+class NamedService(NamedTuple):
     """A service and its name in messages."""
 
     name: str
-    service: Service
+    service: RunnableService
 
 
-class Opened(NamedTuple):
+class ManagedResource(NamedTuple):
     """An object without a life of its own (the log, an HTTP server): opened before the parts, closed after them."""
 
     name: str
@@ -60,8 +60,8 @@ class _Asked(Exception):
 
 
 async def run(
-    opened: Sequence[Opened],
-    parts: Sequence[Part],
+    opened: Sequence[ManagedResource],
+    parts: Sequence[NamedService],
     *,
     stop: asyncio.Event,
     stop_timeout_s: float,
@@ -89,8 +89,8 @@ async def run(
 
 
 async def _until_ended(
-    opened: Sequence[Opened],
-    parts: Sequence[Part],
+    opened: Sequence[ManagedResource],
+    parts: Sequence[NamedService],
     stop: asyncio.Event,
     checks: Sequence[Callable[[], Awaitable[bool]]],
     on_ready: Callable[[], None],

@@ -17,7 +17,7 @@ from muster_scheduler.settings import SchedulerSettings
 from muster_view.settings import ViewSettings
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from muster_cli.settings_loader import Composed, Origin, compose, parse_assignment
+from muster_cli.settings_loader import Origin, ResolvedSettings, compose, parse_assignment
 
 SETTINGS_VARIABLE = "MUSTER_SETTINGS"
 
@@ -91,7 +91,7 @@ def load(
     flags: Sequence[tuple[str, str, object]] = (),
     defaults: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Composed[MusterSettings]:
+) -> ResolvedSettings[MusterSettings]:
     """The effective settings of a command.
 
     :param file: of ``--settings``; MUSTER_SETTINGS names one when it is None.
@@ -112,7 +112,7 @@ def load(
     return _with_paths_beside_file(_with_parquet_moved(composed))
 
 
-def _with_parquet_moved(composed: Composed[MusterSettings]) -> Composed[MusterSettings]:
+def _with_parquet_moved(composed: ResolvedSettings[MusterSettings]) -> ResolvedSettings[MusterSettings]:
     """Applies the table ``publisher.sinks.parquet`` to a command's default store, unless the user set that store's
     folder.
 
@@ -129,7 +129,7 @@ def _with_parquet_moved(composed: Composed[MusterSettings]) -> Composed[MusterSe
     return replace(composed, values=composed.values.model_copy(update={"publisher": moved}))
 
 
-def _with_paths_beside_file(composed: Composed[MusterSettings]) -> Composed[MusterSettings]:
+def _with_paths_beside_file(composed: ResolvedSettings[MusterSettings]) -> ResolvedSettings[MusterSettings]:
     """Resolves relative paths in the informers' tables of a settings file against that file's folder."""
     origin, place = composed.origins.get(("scheduler", "external", "informers"), (Origin.DEFAULT, ""))
     if origin is not Origin.FILE or ("scheduler", "external", "base") in composed.origins:

@@ -76,7 +76,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Composed(Generic[M]):
+class ResolvedSettings(Generic[M]):
     """The validated settings, with their origins."""
 
     values: M
@@ -96,7 +96,7 @@ class Composed(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _RawValue:
     value: object
     origin: Origin
     place: str
@@ -109,7 +109,7 @@ def compose(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Sequence[tuple[str, str, object]] = (),
-) -> Composed[M]:
+) -> ResolvedSettings[M]:
     """Composes the settings of a model whose fields are sections.
 
     :param defaults: ``section.field`` to a value, where a command's defaults differ from the models'.
@@ -118,27 +118,27 @@ def compose(
     :raises SettingsError: with all errors.
     """
     types_of = {path: annotation for path, annotation, _ in leaves(model)}
-    given: dict[SettingPath, _Given] = {}
+    given: dict[SettingPath, _RawValue] = {}
     problems: list[str] = []
 
-    def take(path: SettingPath, one: _Given) -> None:
+    def take(path: SettingPath, one: _RawValue) -> None:
         if path not in types_of:
             problems.append(f"{one.place}: unknown setting {'.'.join(path)!r}{_meant(path, types_of)}")
         else:
             value = _parse(one.value, types_of[path]) if isinstance(one.value, str) else one.value
-            given[path] = _Given(value, one.origin, one.place)
+            given[path] = _RawValue(value, one.origin, one.place)
 
     for name, value in (defaults or {}).items():
-        take(tuple(name.split(".")), _Given(value, Origin.DEFAULT, ""))
+        take(tuple(name.split(".")), _RawValue(value, Origin.DEFAULT, ""))
     if file is not None:
         for path, value in _read_file(file, types_of):
-            take(path, _Given(value, Origin.FILE, str(file)))
+            take(path, _RawValue(value, Origin.FILE, str(file)))
     for name, text in sorted((environment or {}).items()):
         if name.startswith(ENVIRONMENT_PREFIX) and SEPARATOR in name[len(ENVIRONMENT_PREFIX) :]:
             path = tuple(part.lower() for part in name[len(ENVIRONMENT_PREFIX) :].split(SEPARATOR))
-            take(path, _Given(text, Origin.ENVIRONMENT, name))
+            take(path, _RawValue(text, Origin.ENVIRONMENT, name))
     for name, flag, value in flags:
-        take(tuple(name.split(".")), _Given(value, Origin.FLAG, flag))
+        take(tuple(name.split(".")), _RawValue(value, Origin.FLAG, flag))
 
     tree: dict[str, Any] = {}
     for path, one in given.items():
@@ -153,7 +153,7 @@ def compose(
         problems += _explain(error, given, types_of)
     if problems or values is None:
         raise SettingsError(problems)
-    return Composed(values, {path: (one.origin, one.place) for path, one in given.items() if one.place})
+    return ResolvedSettings(values, {path: (one.origin, one.place) for path, one in given.items() if one.place})
 
 
 def parse_assignment(text: str) -> tuple[str, str, str]:
@@ -252,7 +252,7 @@ def _parse(text: str, annotation: object) -> object:
 
 
 def _explain(
-    error: ValidationError, given: Mapping[SettingPath, _Given], types_of: Mapping[SettingPath, object]
+    error: ValidationError, given: Mapping[SettingPath, _RawValue], types_of: Mapping[SettingPath, object]
 ) -> Iterator[str]:
     for problem in error.errors():
         location = tuple(str(part) for part in problem["loc"])

@@ -9,13 +9,13 @@ from cyclopts import Parameter
 
 from muster_cli import numbers
 from muster_cli.errors import UsageError
-from muster_cli.flags import Common, ReportFile
+from muster_cli.flags import ReportFile, SettingsFlags
 from muster_cli.history.source import HistoryFlags
 from muster_cli.history.source import find as find_history
 
 # -3:KIND is a value, not the beginning of a flag.
 NodeChanges = Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)]
-_COMMON = Common()
+_COMMON = SettingsFlags()
 _HISTORY_FLAGS = HistoryFlags()
 
 
@@ -98,7 +98,7 @@ def what_if(
     json: ReportFile = None,
     html: Path | None = None,
     flags: HistoryFlags = _HISTORY_FLAGS,
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Plays what really happened again, under another configuration or with other machines (docs/what-if.md).
 

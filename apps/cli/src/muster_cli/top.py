@@ -24,7 +24,7 @@ from muster_cli.errors import CommandError
 from muster_cli.flags import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.health_text import health_lines
 from muster_cli.operator_client import access_to, refusal, say_table
-from muster_cli.top_screen import Room, screen
+from muster_cli.top_screen import ScreenSize, screen
 
 INTERVAL_MIN_S = 0.1
 # Rows of a printed snapshot.
@@ -43,7 +43,7 @@ HealthSource = Callable[[], Awaitable[SystemHealthDao | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TopOptions:
     """The flags of the command; its help describes them."""
 
     gateway: str
@@ -57,7 +57,7 @@ class Asked:
     flags: AccessFlags = NO_ACCESS_FLAGS
 
 
-def top(asked: Asked) -> int:
+def top(asked: TopOptions) -> int:
     """Shows the figures until interrupted, or once. Returns the exit code.
 
     Raises UsageError for invalid flags, CommandError when the gateway refuses, or does not answer the first call.
@@ -72,7 +72,7 @@ def top(asked: Asked) -> int:
     return 0
 
 
-async def _show(asked: Asked, access: Access) -> None:
+async def _show(asked: TopOptions, access: Access) -> None:
     async with (
         MetricsClient(asked.gateway, access=access) as client,
         HealthClient(asked.gateway, access=access) as health_client,
@@ -92,7 +92,7 @@ async def _show(asked: Asked, access: Access) -> None:
 # ---- printed ---------------------------------------------------------------------------------------------------------
 
 
-async def _print_once(client: MetricsClient, health: HealthSource, asked: Asked) -> None:
+async def _print_once(client: MetricsClient, health: HealthSource, asked: TopOptions) -> None:
     """Prints the state, and the figures. Raises AdminFailed or AdminRefused after the state if there are no figures."""
     state = await health()
     view_failed = state is not None and any(each.part == "view" and each.grade == "failed" for each in state.parts)
@@ -105,7 +105,7 @@ async def _print_once(client: MetricsClient, health: HealthSource, asked: Asked)
     _print(asked, now, None, state)
 
 
-async def _print_all(client: MetricsClient, health: HealthSource, asked: Asked) -> None:
+async def _print_all(client: MetricsClient, health: HealthSource, asked: TopOptions) -> None:
     """Prints snapshots until the first failure, which ends the command, so that a program notices it."""
     before: MetricsSnapshot | None = None
     try:
@@ -121,7 +121,9 @@ async def _print_all(client: MetricsClient, health: HealthSource, asked: Asked) 
         raise
 
 
-def _print(asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None, health: SystemHealthDao | None) -> None:
+def _print(
+    asked: TopOptions, now: MetricsSnapshot, before: MetricsSnapshot | None, health: SystemHealthDao | None
+) -> None:
     if asked.as_json:
         shown = {**as_json(now), "health": msgspec.to_builtins(health)}
         say_json(shown, indent=None, separators=(",", ":"))
@@ -139,12 +141,12 @@ def _console() -> Screen:
     return Screen(width=None if is_terminal() else _PIPED_WIDTH)
 
 
-def _room(console: Screen, queues: int, nodes: int) -> Room:
+def _room(console: Screen, queues: int, nodes: int) -> ScreenSize:
     """The size of the screen: the number of resource type columns that fit beside the others."""
     narrow = console.width < _WIDE
     others = _OTHER_COLUMNS_NARROW if narrow else _OTHER_COLUMNS
     types = max(1, (console.width - others) // _TYPE_COLUMN)
-    return Room(queues, nodes, types, plain=_is_plain(console), narrow=narrow)
+    return ScreenSize(queues, nodes, types, plain=_is_plain(console), narrow=narrow)
 
 
 def _is_plain(console: Screen) -> bool:
@@ -157,7 +159,7 @@ def _is_plain(console: Screen) -> bool:
 class _Live:
     """Fills the screen until interrupted. While figures are away it shows the last ones, and why."""
 
-    def __init__(self, client: MetricsClient, health: HealthSource, asked: Asked) -> None:
+    def __init__(self, client: MetricsClient, health: HealthSource, asked: TopOptions) -> None:
         self._client, self._ask_health, self._asked = client, health, asked
         self._console = _console()
         self._now: MetricsSnapshot | None = None
@@ -215,7 +217,7 @@ class _Live:
 
 
 def _fitted(
-    console: Screen, asked: Asked, now: MetricsSnapshot, before: MetricsSnapshot | None, health: Sequence[Text]
+    console: Screen, asked: TopOptions, now: MetricsSnapshot, before: MetricsSnapshot | None, health: Sequence[Text]
 ) -> RenderableType:
     left = console.height - _OTHER_LINES - len(health)
     nodes = min(asked.nodes, max(_QUEUES_MIN, left // 2))
@@ -226,13 +228,13 @@ def _fitted(
 # ---- asked -----------------------------------------------------------------------------------------------------------
 
 
-async def _get(client: MetricsClient, asked: Asked, timeout_s: float) -> MetricsSnapshot:
+async def _get(client: MetricsClient, asked: TopOptions, timeout_s: float) -> MetricsSnapshot:
     return await client.get(
         asked.rm_id, partition=asked.partition, queue=asked.queue, nodes_max=asked.nodes, timeout_s=timeout_s
     )
 
 
-def _watch(client: MetricsClient, asked: Asked) -> AsyncGenerator[MetricsSnapshot, None]:
+def _watch(client: MetricsClient, asked: TopOptions) -> AsyncGenerator[MetricsSnapshot, None]:
     return client.watch(
         asked.rm_id,
         partition=asked.partition,

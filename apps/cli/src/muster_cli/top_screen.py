@@ -32,7 +32,7 @@ _NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ScreenSize:
     """The size limits of the screen.
 
     :param queues: maximum number of rows, as for ``nodes``; a last row counts the rest.
@@ -49,7 +49,7 @@ class Room:
 
 
 def screen(
-    now: MetricsSnapshot, before: MetricsSnapshot | None, room: Room, health: Sequence[Text] = ()
+    now: MetricsSnapshot, before: MetricsSnapshot | None, room: ScreenSize, health: Sequence[Text] = ()
 ) -> RenderableType:
     """The whole screen.
 
@@ -88,7 +88,7 @@ def _head(now: MetricsSnapshot) -> Text:
 
 def _scheduler(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
     found = now.scheduler
-    tally, rates = found.tally, Rates(now, before)
+    tally, rates = found.tally, SnapshotRates(now, before)
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column()
@@ -144,7 +144,7 @@ def _short(milliseconds: float) -> str:
     return f"{milliseconds / 1_000:.1f} s" if milliseconds < 60_000 else duration(milliseconds / 1_000)
 
 
-class Rates:
+class SnapshotRates:
     """The rates of the counts between two snapshots."""
 
     def __init__(self, now: MetricsSnapshot, before: MetricsSnapshot | None) -> None:
@@ -193,7 +193,7 @@ def _table(*columns: str, numbers: Iterable[str] = ()) -> Table:
     return table
 
 
-def _types(used: Iterable[Mapping[str, int]], limits: Iterable[Mapping[str, int]], room: Room) -> list[str]:
+def _types(used: Iterable[Mapping[str, int]], limits: Iterable[Mapping[str, int]], room: ScreenSize) -> list[str]:
     """The resource types with a column, by name. Where there is no room for all, those that are used come first, the
     usual and the special ones before counters such as pods.
     """
@@ -211,7 +211,7 @@ def short(resource_type: str) -> str:
     return resource_type.rpartition("/")[2] or resource_type
 
 
-def _capacity(found: SchedulerMetrics, room: Room) -> Table:
+def _capacity(found: SchedulerMetrics, room: ScreenSize) -> Table:
     table = _table("cluster", "", "allocated", "capacity", "pending", "", numbers=("allocated", "capacity", "pending"))
     for name in sorted({*found.capacity, *found.pending}):
         capacity, allocated = found.capacity.get(name, 0), found.allocated.get(name, 0)
@@ -227,7 +227,7 @@ def _reasons(found: SchedulerMetrics) -> Table:
     return table
 
 
-def _queues(queues: Sequence[QueueMetrics], room: Room) -> Table:
+def _queues(queues: Sequence[QueueMetrics], room: ScreenSize) -> Table:
     """The tree. For each type the allocated amount, then the pending one after a plus sign."""
     top = queues[0]
     types = _types((top.allocated, top.pending), (top.max,), room)
@@ -251,7 +251,7 @@ def _queues(queues: Sequence[QueueMetrics], room: Room) -> Table:
     return table
 
 
-def _of_max(queue: QueueMetrics, full: tuple[str, int] | None, room: Room) -> list[Text | str]:
+def _of_max(queue: QueueMetrics, full: tuple[str, int] | None, room: ScreenSize) -> list[Text | str]:
     """The share of the fullest type; where there is room, the max of that type, too."""
     if full is None:
         return [_NOTHING] if room.narrow else [_NOTHING, ""]
@@ -265,7 +265,7 @@ def _allocated_and_pending(name: str, queue: QueueMetrics) -> str:
     return f"{amount(name, allocated)}{more}" if allocated or pending else _NOTHING
 
 
-def _nodes(now: MetricsSnapshot, room: Room) -> Table:
+def _nodes(now: MetricsSnapshot, room: ScreenSize) -> Table:
     """The nodes, with the free amount of each type."""
     shown = now.nodes[: room.nodes]
     types = _types((node.allocated for node in shown), (node.capacity for node in shown), room)
@@ -321,7 +321,7 @@ def percent(used: int, limit: int) -> int:
     return max(0, used * 100 // limit)
 
 
-def bar(value: int, room: Room) -> Text:
+def bar(value: int, room: ScreenSize) -> Text:
     """A bar and its percentage."""
     full, empty = ("#", ".") if room.plain else ("█", "░")
     # A small value still gets a cell, and only a full one fills the bar.

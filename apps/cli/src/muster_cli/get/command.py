@@ -16,14 +16,14 @@ from muster_cli.errors import UsageError
 from muster_cli.flags import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.get.ended import KINDS as ENDED_KINDS
 from muster_cli.get.ended import ended, without_present
-from muster_cli.get.resource_kinds import APPLICATION_STATES, BY_NAME, Column, Item, Kind
-from muster_cli.get.rest_client import Rest
+from muster_cli.get.resource_kinds import APPLICATION_STATES, BY_NAME, Column, Item, ResourceKind
+from muster_cli.get.rest_client import RestClient
 from muster_cli.get.row_filters import column_of, condition, sort
 from muster_cli.operator_client import check_call, say_table
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GetOptions:
     """The flags of the command; its help describes them. ``kind`` and ``output`` are among its choices."""
 
     kind: str
@@ -43,22 +43,22 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ItemTable:
     """The chosen items of one reading."""
 
-    kind: Kind
+    kind: ResourceKind
     items: list[Item]
     columns: list[Column]
     notes: tuple[str, ...] = ()
 
 
-def get(asked: Asked) -> int:
+def get(asked: GetOptions) -> int:
     """Prints the items. Exit code 1: a name was not found.
 
     Raises UsageError for invalid flags, CommandError if Muster does not answer.
     """
     kind = _checked(asked)
-    rest = Rest(asked.http, asked.rm, asked.flags.access(), asked.timeout_s)
+    rest = RestClient(asked.http, asked.rm, asked.flags.access(), asked.timeout_s)
     if asked.watch:
         _watch(asked, kind, rest)
         return 0
@@ -72,7 +72,7 @@ def get(asked: Asked) -> int:
     return 2 if missing else 0
 
 
-def read(asked: Asked, kind: Kind, rest: Rest, now_ns: int) -> Listing:
+def read(asked: GetOptions, kind: ResourceKind, rest: RestClient, now_ns: int) -> ItemTable:
     """Asks for the items and applies the flags. Raises UsageError, CommandError.
 
     :param now_ns: ages end there.
@@ -90,10 +90,12 @@ def read(asked: Asked, kind: Kind, rest: Rest, now_ns: int) -> Listing:
         shown = [column_of(name.strip(), columns, "--columns") for name in asked.columns.split(",")]
     else:
         shown = [each for each in columns if asked.output == "wide" or not each.wide]
-    return Listing(kind, items, shown, tuple(notes))
+    return ItemTable(kind, items, shown, tuple(notes))
 
 
-def _with_ended(asked: Asked, kind: Kind, rest: Rest, items: list[Item]) -> tuple[list[Item], list[str]]:
+def _with_ended(
+    asked: GetOptions, kind: ResourceKind, rest: RestClient, items: list[Item]
+) -> tuple[list[Item], list[str]]:
     """Adds what ended, from the history: all of it for ``--state all``, else the given names that are not there."""
     if kind.name not in ENDED_KINDS or (not asked.names and asked.state != "all"):
         return items, []
@@ -114,13 +116,13 @@ def _with_ended(asked: Asked, kind: Kind, rest: Rest, items: list[Item]) -> tupl
     return items, list(notes)
 
 
-def _names(kind: Kind, item: Item) -> tuple[str, str]:
+def _names(kind: ResourceKind, item: Item) -> tuple[str, str]:
     """An item's own name, and what comes behind its application's."""
     key = kind.key(item)
     return key, key.rpartition("/")[2]
 
 
-def _checked(asked: Asked) -> Kind:
+def _checked(asked: GetOptions) -> ResourceKind:
     check_call(asked.http)
     kind = BY_NAME[asked.kind]
     states = (*APPLICATION_STATES, "all")
@@ -136,7 +138,7 @@ def _checked(asked: Asked) -> Kind:
 # ---- printed ---------------------------------------------------------------------------------------------------------
 
 
-def _print(asked: Asked, found: Listing) -> None:
+def _print(asked: GetOptions, found: ItemTable) -> None:
     if asked.output == "json":
         say_json(found.items)
     elif asked.output == "yaml":
@@ -175,7 +177,7 @@ def _yaml(items: list[Item]) -> str:
 # ---- again and again -------------------------------------------------------------------------------------------------
 
 
-def _watch(asked: Asked, kind: Kind, rest: Rest) -> None:
+def _watch(asked: GetOptions, kind: ResourceKind, rest: RestClient) -> None:
     """Shows the items until interrupted: on a terminal all of them in place, elsewhere each change as a line."""
     if is_terminal() and asked.output in ("table", "wide"):
         with Live(console=Screen(), screen=True, auto_refresh=False, vertical_overflow="crop") as live:
@@ -194,7 +196,7 @@ def _watch(asked: Asked, kind: Kind, rest: Rest) -> None:
         time.sleep(asked.interval_s)
 
 
-def _say_changes(asked: Asked, found: Listing, changes: list[tuple[str, Item]]) -> None:
+def _say_changes(asked: GetOptions, found: ItemTable, changes: list[tuple[str, Item]]) -> None:
     """Prints what is new (+), other than before (~), and gone (-)."""
     if not changes:
         return

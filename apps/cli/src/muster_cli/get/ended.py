@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.get.rest_client import Rest
+from muster_cli.get.rest_client import RestClient
 
 Item = dict[str, Any]
 
@@ -17,7 +17,7 @@ _COUNT = 1_000
 _ANSWERS_MAX = 20
 
 
-def ended(rest: Rest, kind: str, name: str = "") -> tuple[list[Item], str]:
+def ended(rest: RestClient, kind: str, name: str = "") -> tuple[list[Item], str]:
     """Returns what ended of a kind of items, and a note about what is missing; "": nothing is.
 
     :param name: only of this name.

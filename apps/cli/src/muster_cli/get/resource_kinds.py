@@ -12,7 +12,7 @@ from typing import Any
 from muster_core.model.quotas import QuotaKind
 from muster_si.constants import CPU, MEMORY
 
-from muster_cli.get.rest_client import Rest, quoted
+from muster_cli.get.rest_client import RestClient, quoted
 from muster_cli.top_screen import amount, duration
 
 Item = dict[str, Any]
@@ -55,7 +55,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """One kind of items.
 
     :ivar read: asks REST for the items of a partition.
@@ -64,7 +64,7 @@ class Kind:
     """
 
     name: str
-    read: Callable[[Rest, str, str], list[Item]]
+    read: Callable[[RestClient, str, str], list[Item]]
     key: Callable[[Item], str]
     columns: tuple[Column, ...]
     amounts: Amounts | None = None
@@ -163,15 +163,15 @@ def _used_of(*names: str) -> Amounts:
 # ---- where they come from --------------------------------------------------------------------------------------------
 
 
-def _rms(rest: Rest, _partition: str, _state: str) -> list[Item]:
+def _rms(rest: RestClient, _partition: str, _state: str) -> list[Item]:
     return list(rest.get("resource-managers"))
 
 
-def _nodes(rest: Rest, partition: str, _state: str) -> list[Item]:
+def _nodes(rest: RestClient, partition: str, _state: str) -> list[Item]:
     return list(rest.get(f"partition/{quoted(partition)}/nodes"))
 
 
-def _queues(rest: Rest, partition: str, _state: str) -> list[Item]:
+def _queues(rest: RestClient, partition: str, _state: str) -> list[Item]:
     def flat(queue: Item) -> Iterator[Item]:
         children = queue.pop("children", None) or []
         yield queue
@@ -184,14 +184,14 @@ def _queues(rest: Rest, partition: str, _state: str) -> list[Item]:
 APPLICATION_STATES = ("active", "completed", "rejected")
 
 
-def _applications(rest: Rest, partition: str, state: str) -> list[Item]:
+def _applications(rest: RestClient, partition: str, state: str) -> list[Item]:
     states = APPLICATION_STATES if state == "all" else (state or "active",)
     return [
         item for each in states for item in rest.get(f"partition/{quoted(partition)}/applications/{quoted(each)}") or ()
     ]
 
 
-def _allocations(rest: Rest, partition: str, _state: str) -> list[Item]:
+def _allocations(rest: RestClient, partition: str, _state: str) -> list[Item]:
     return [
         {**allocation, "queueName": application["queueName"], "user": application["user"]}
         for application in _applications(rest, partition, "")
@@ -199,15 +199,15 @@ def _allocations(rest: Rest, partition: str, _state: str) -> list[Item]:
     ]
 
 
-def _asks(rest: Rest, partition: str, _state: str) -> list[Item]:
+def _asks(rest: RestClient, partition: str, _state: str) -> list[Item]:
     return [each for each in rest.get("explain/pending")["pending"] if each["partition"] == partition]
 
 
-def _users(rest: Rest, partition: str, _state: str) -> list[Item]:
+def _users(rest: RestClient, partition: str, _state: str) -> list[Item]:
     return list(rest.get(f"partition/{quoted(partition)}/usage/users"))
 
 
-def _groups(rest: Rest, partition: str, _state: str) -> list[Item]:
+def _groups(rest: RestClient, partition: str, _state: str) -> list[Item]:
     return list(rest.get(f"partition/{quoted(partition)}/usage/groups"))
 
 
@@ -255,7 +255,7 @@ def _key_of_allocation(item: Item) -> str:
 _ENDED = Column("ended", _field("ended"), duration, rare=True)
 
 KINDS = (
-    Kind(
+    ResourceKind(
         "rms",
         _rms,
         lambda item: str(item["rmID"]),
@@ -278,7 +278,7 @@ KINDS = (
             Column("registered", _field("registered"), duration, wide=True),
         ),
     ),
-    Kind(
+    ResourceKind(
         "nodes",
         _nodes,
         lambda item: str(item["nodeID"]),
@@ -293,7 +293,7 @@ KINDS = (
         ),
         _used_of("allocated", "capacity"),
     ),
-    Kind(
+    ResourceKind(
         "queues",
         _queues,
         lambda item: str(item["queuename"]),
@@ -309,7 +309,7 @@ KINDS = (
         ),
         _used_of("allocatedResource", "maxResource"),
     ),
-    Kind(
+    ResourceKind(
         "applications",
         _applications,
         lambda item: str(item["applicationID"]),
@@ -330,7 +330,7 @@ KINDS = (
         ),
         _used_of("usedResource"),
     ),
-    Kind(
+    ResourceKind(
         "allocations",
         _allocations,
         _key_of_allocation,
@@ -348,7 +348,7 @@ KINDS = (
         ),
         _used_of("resource"),
     ),
-    Kind(
+    ResourceKind(
         "asks",
         _asks,
         _key_of_allocation,
@@ -365,7 +365,7 @@ KINDS = (
         ),
         _used_of("resource"),
     ),
-    Kind(
+    ResourceKind(
         "users",
         _users,
         lambda item: str(item["userName"]),
@@ -375,7 +375,7 @@ KINDS = (
         ),
         _usage,
     ),
-    Kind(
+    ResourceKind(
         "groups",
         _groups,
         lambda item: str(item["groupName"]),

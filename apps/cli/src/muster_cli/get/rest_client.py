@@ -19,7 +19,7 @@ from muster_cli.reachability import check_reachable, no_answer
 NO_QUERY: Mapping[str, str] = MappingProxyType({})
 
 
-class Rest:
+class RestClient:
     """A gateway's REST.
 
     :param http: host:port, or an URL. Without a scheme, the access decides between http and https.

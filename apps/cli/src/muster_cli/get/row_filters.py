@@ -27,7 +27,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class RowFilter:
     """One condition on a column's value."""
 
     column: Column
@@ -43,12 +43,12 @@ class Condition:
         return fits is (self.how == "=")
 
 
-def condition(text: str, columns: Sequence[Column]) -> Condition:
+def condition(text: str, columns: Sequence[Column]) -> RowFilter:
     """Reads a condition. Raises UsageError."""
     found = _CONDITION.fullmatch(text.strip())
     if found is None:
         raise UsageError(f"--where {text!r}: expected COLUMN=TEXT, COLUMN!=TEXT, COLUMN>NUMBER or COLUMN<NUMBER")
-    made = Condition(column_of(found["column"].strip(), columns, "--where"), found["how"], found["wanted"].strip())
+    made = RowFilter(column_of(found["column"].strip(), columns, "--where"), found["how"], found["wanted"].strip())
     if made.how in _COMPARISONS:
         numbers.COMPARED.number(f"--where {text!r}", made.wanted)
     return made

@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any
 
 from muster_cli.history import output
-from muster_cli.history.app_timeline import ApplicationLife
+from muster_cli.history.app_timeline import ApplicationTimeline
 from muster_cli.history.app_timeline_view import screen
 from muster_cli.operator_client import print_json
 
 
-def show(life: ApplicationLife, rows: int, *, as_json: bool) -> None:
+def show(life: ApplicationTimeline, rows: int, *, as_json: bool) -> None:
     """Prints a life as a timeline, or as JSON."""
     if as_json:
         print_json(as_plain(life))
@@ -20,7 +20,7 @@ def show(life: ApplicationLife, rows: int, *, as_json: bool) -> None:
     output.show(screen(life, out.width, rows, plain=not out.is_terminal))
 
 
-def as_plain(life: ApplicationLife) -> dict[str, Any]:
+def as_plain(life: ApplicationTimeline) -> dict[str, Any]:
     """Returns all data in JSON's types; times in ns."""
     found = {name: value for name, value in dataclasses.asdict(life).items() if not isinstance(value, list)}
     found["state"] = life.state

@@ -10,7 +10,7 @@ from muster_si.event_texts import REPORTED, REQUEST_CHANGED
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.history import views
-from muster_cli.history.duckdb_store import History
+from muster_cli.history.duckdb_store import HistoryDatabase
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,7 +30,7 @@ class StateSpan(NamedTuple):
     message: str
 
 
-class Allocation(NamedTuple):
+class TimelineAllocation(NamedTuple):
     """An allocation.
 
     :ivar asked_ns: time of its ask; None: not known.
@@ -50,7 +50,7 @@ class Allocation(NamedTuple):
     message: str
 
 
-class Ask(NamedTuple):
+class TimelineAsk(NamedTuple):
     """An ask without an allocation.
 
     :ivar ended: one of :data:`ASK_ENDED`; "": it is pending.
@@ -64,7 +64,7 @@ class Ask(NamedTuple):
     message: str
 
 
-class Happening(NamedTuple):
+class TimelineEvent(NamedTuple):
     """Another event of the application."""
 
     at_ns: int
@@ -73,7 +73,7 @@ class Happening(NamedTuple):
 
 
 @dataclass(slots=True)
-class ApplicationLife:
+class ApplicationTimeline:
     """A life of an application, as far as the history has it.
 
     :ivar life: number among ``lives``, from 1; 0: the history does not have its beginning.
@@ -91,9 +91,9 @@ class ApplicationLife:
     finished: bool
     asks: int
     states: list[StateSpan] = field(default_factory=list)
-    allocations: list[Allocation] = field(default_factory=list)
-    waiting: list[Ask] = field(default_factory=list)
-    happenings: list[Happening] = field(default_factory=list)
+    allocations: list[TimelineAllocation] = field(default_factory=list)
+    waiting: list[TimelineAsk] = field(default_factory=list)
+    happenings: list[TimelineEvent] = field(default_factory=list)
 
     @property
     def state(self) -> str:
@@ -110,7 +110,7 @@ class ApplicationLife:
         return dict(sorted(used.items()))
 
 
-def read(history: History, application: str, life: int = 0) -> ApplicationLife:
+def read(history: HistoryDatabase, application: str, life: int = 0) -> ApplicationTimeline:
     """Reads a life of an application.
 
     :param life: its number, from 1; 0: the last one.
@@ -165,7 +165,7 @@ def _life(
     life: tuple[int, int],
     ids: tuple[int, int],
     newest_ns: int,
-) -> ApplicationLife:
+) -> ApplicationTimeline:
     rm, instance, application = name
     rows = connection.execute(
         "SELECT id, timestamp_ns, change_type, change_detail, reference_id, resource, message FROM events "
@@ -175,18 +175,18 @@ def _life(
     queue = connection.execute(
         "SELECT arg_max(queue, joined_id) FROM parts.joined WHERE joined_id < $end", {"end": ids[1]}
     ).fetchone()
-    found = ApplicationLife(
+    found = ApplicationTimeline(
         rm, instance, application, *life, (queue[0] if queue else "") or "", rows[0][1], newest_ns, False, 0
     )
     asked: dict[str, list[tuple[int, dict[str, int]]]] = {}
     changed: dict[str, int] = {}  # for changed allocations: time of the original ask
-    left: Happening | None = None
+    left: TimelineEvent | None = None
     known = any(detail != views.REJECTED for _, _, _, detail, *_ in rows)  # it was there, whatever was rejected
     for _, at_ns, change, detail, key, resource, message in rows:
         if change == "SET" and detail in views.STATES:
             _enter(found, _state(detail), at_ns, message)
         elif detail == views.REJECTED and known:
-            found.happenings.append(Happening(at_ns, "sent again, rejected", message))
+            found.happenings.append(TimelineEvent(at_ns, "sent again, rejected", message))
         elif detail == views.REJECTED:
             _enter(found, _state(detail), at_ns, message)
         elif change == "ADD" and detail == "APP_REQUEST":
@@ -203,14 +203,16 @@ def _life(
             continue  # the ask ends here; its allocation shows what follows
         elif change == "REMOVE" and detail in ASK_ENDED:
             since_ns, amount = asked.pop(key, [(at_ns, resource or {})])[-1]
-            found.waiting.append(Ask(key, amount, since_ns, at_ns, ASK_ENDED[detail], message))
+            found.waiting.append(TimelineAsk(key, amount, since_ns, at_ns, ASK_ENDED[detail], message))
         elif change == "REMOVE" and detail == "DETAILS_NONE":
-            left = Happening(at_ns, "left its queue", message)
+            left = TimelineEvent(at_ns, "left its queue", message)
             found.happenings.append(left)
         elif detail == "APP_EXPIRED":
             continue  # the finished application is forgotten, three days after its end
         elif change == "NONE":
-            found.happenings.append(Happening(at_ns, detail.removeprefix("APP_").lower().replace("_", " "), message))
+            found.happenings.append(
+                TimelineEvent(at_ns, detail.removeprefix("APP_").lower().replace("_", " "), message)
+            )
     if left is not None and not any(span.state in _FINISHED for span in found.states):
         _enter(found, views.REMOVED, left.at_ns, left.message)
     found.finished = bool(found.states) and found.states[-1].state in (*_FINISHED, views.REMOVED)
@@ -221,7 +223,7 @@ def _life(
     return found
 
 
-def _enter(found: ApplicationLife, state: str, at_ns: int, message: str) -> None:
+def _enter(found: ApplicationTimeline, state: str, at_ns: int, message: str) -> None:
     if found.states:
         found.states[-1] = found.states[-1]._replace(end_ns=at_ns)
     found.states.append(StateSpan(state, at_ns, None, message))
@@ -229,7 +231,7 @@ def _enter(found: ApplicationLife, state: str, at_ns: int, message: str) -> None
 
 def _allocations(
     connection: duckdb.DuckDBPyConnection,
-    found: ApplicationLife,
+    found: ApplicationTimeline,
     ids: tuple[int, int],
     asked: dict[str, list[tuple[int, dict[str, int]]]],
 ) -> None:
@@ -250,7 +252,7 @@ def _allocations(
         since = asked.get(key, []) if key not in changed else []  # a change has no ask
         asked_ns = max((at_ns for at_ns, _ in since if begin_ns is None or at_ns <= begin_ns), default=None)
         found.allocations.append(
-            Allocation(
+            TimelineAllocation(
                 key, node, resource or {}, asked_ns, begin_ns, end_ns, ended or "", replaced_by or "", replaces or "",
                 message or "",
             )
@@ -259,7 +261,7 @@ def _allocations(
     served = {held.key for held in found.allocations}
     for key, waits in asked.items():
         if key not in served:
-            found.waiting += [Ask(key, resource, at_ns, None, "", "") for at_ns, resource in waits[-1:]]
+            found.waiting += [TimelineAsk(key, resource, at_ns, None, "", "") for at_ns, resource in waits[-1:]]
     found.waiting.sort(key=lambda ask: ask.asked_ns)
 
 

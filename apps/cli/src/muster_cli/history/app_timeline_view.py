@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster_cli.history import views
-from muster_cli.history.app_timeline import Allocation, ApplicationLife, Ask
+from muster_cli.history.app_timeline import ApplicationTimeline, TimelineAllocation, TimelineAsk
 from muster_cli.history.output import shown_resource, shown_seconds, shown_time, time_unit
 from muster_cli.history.time_axis import Axis
 
@@ -34,7 +34,7 @@ _ENDED_STYLES = {
 _RUNS = "runs"
 
 
-def screen(life: ApplicationLife, width: int, rows: int, *, plain: bool) -> RenderableType:
+def screen(life: ApplicationTimeline, width: int, rows: int, *, plain: bool) -> RenderableType:
     """Returns the whole timeline, top to bottom.
 
     :param width: cells of a line.
@@ -52,7 +52,7 @@ def screen(life: ApplicationLife, width: int, rows: int, *, plain: bool) -> Rend
     return Group(*parts)
 
 
-def _head(life: ApplicationLife) -> Table:
+def _head(life: ApplicationTimeline) -> Table:
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column(overflow="fold")
@@ -78,7 +78,7 @@ def _head(life: ApplicationLife) -> Table:
     return lines
 
 
-def _states(life: ApplicationLife, width: int, *, plain: bool) -> Table:
+def _states(life: ApplicationTimeline, width: int, *, plain: bool) -> Table:
     has_messages = any(span.message for span in life.states)
     table, axis = _with_bars(life, width, 13 + 20 + 14 + (26 if has_messages else 0), plain=plain)
     _columns(table, ("state", False), ("since", True), ("lasted", True), *([("why", False)] if has_messages else []))
@@ -97,7 +97,7 @@ def _states(life: ApplicationLife, width: int, *, plain: bool) -> Table:
     return table
 
 
-def _one_by_one(life: ApplicationLife, width: int, *, plain: bool) -> Table:
+def _one_by_one(life: ApplicationTimeline, width: int, *, plain: bool) -> Table:
     keys = min(max(len(held.key) for held in life.allocations), _KEY_CELLS) + 2
     nodes = min(max(len(held.node) for held in life.allocations), _KEY_CELLS) + 2
     table, axis = _with_bars(life, width, keys + nodes + 13 + 13 + 16, plain=plain)
@@ -118,13 +118,13 @@ def _one_by_one(life: ApplicationLife, width: int, *, plain: bool) -> Table:
     return table
 
 
-def _together(life: ApplicationLife, width: int, *, plain: bool) -> RenderableType:
+def _together(life: ApplicationTimeline, width: int, *, plain: bool) -> RenderableType:
     """Groups of allocations that are too many for single lines: by end, by size and by node."""
     table, axis = _with_bars(life, width, 34 + 9 + 34, plain=plain)
     _columns(table, (f"{len(life.allocations):,} allocations", False), ("count", True), ("lasted", False))
     table.add_column(axis.labels(), no_wrap=True)
 
-    def add(name: str, held: Sequence[Allocation], style: str, most: float | None = None) -> None:
+    def add(name: str, held: Sequence[TimelineAllocation], style: str, most: float | None = None) -> None:
         spans = [(each.begin_ns if each.begin_ns is not None else life.begin_ns, each.end_ns) for each in held]
         table.add_row(
             as_seen(name), f"{len(held):,}", _lasted(life, held), axis.heights(axis.running(spans), style, most)
@@ -148,20 +148,20 @@ def _together(life: ApplicationLife, width: int, *, plain: bool) -> RenderableTy
     return table
 
 
-def _left_out(table: Table, groups: Sequence[tuple[str, list[Allocation]]], what: str) -> None:
+def _left_out(table: Table, groups: Sequence[tuple[str, list[TimelineAllocation]]], what: str) -> None:
     if groups:
         table.add_row(f"{len(groups):,} more {what}", f"{sum(len(held) for _, held in groups):,}", "", "", style="dim")
 
 
-def _grouped(pairs: Iterable[tuple[str, Allocation]]) -> list[tuple[str, list[Allocation]]]:
+def _grouped(pairs: Iterable[tuple[str, TimelineAllocation]]) -> list[tuple[str, list[TimelineAllocation]]]:
     """Returns the groups, the largest first."""
-    groups: dict[str, list[Allocation]] = {}
+    groups: dict[str, list[TimelineAllocation]] = {}
     for name, held in pairs:
         groups.setdefault(name, []).append(held)
     return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
 
 
-def _lasted(life: ApplicationLife, held: Sequence[Allocation]) -> str:
+def _lasted(life: ApplicationTimeline, held: Sequence[TimelineAllocation]) -> str:
     seconds = sorted(
         ((each.end_ns if each.end_ns is not None else life.until_ns) - each.begin_ns) / 1e9
         for each in held
@@ -174,12 +174,12 @@ def _lasted(life: ApplicationLife, held: Sequence[Allocation]) -> str:
     return f"{shown_seconds(seconds[0])} to {shown_seconds(seconds[-1])}, half {shown_seconds(median(seconds))}"
 
 
-def _waiting(life: ApplicationLife, rows: int) -> Table:
+def _waiting(life: ApplicationTimeline, rows: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     _columns(table, (f"{len(life.waiting):,} asks without an allocation", False), ("since", True), ("waited", True))
     _columns(table, ("then", False), ("for", False))
 
-    def add(name: str, asks: Sequence[Ask]) -> None:
+    def add(name: str, asks: Sequence[TimelineAsk]) -> None:
         waited = max((ask.end_ns if ask.end_ns is not None else life.until_ns) - ask.asked_ns for ask in asks) / 1e9
         first = asks[0]
         then = f"{first.ended or 'pending'}{f': {first.message}' if first.message else ''}"
@@ -190,7 +190,7 @@ def _waiting(life: ApplicationLife, rows: int) -> Table:
         for ask in life.waiting:
             add(ask.key, [ask])
         return table
-    alike: dict[tuple[str, str], list[Ask]] = {}
+    alike: dict[tuple[str, str], list[TimelineAsk]] = {}
     for ask in life.waiting:
         alike.setdefault((ask.ended, shown_resource(ask.resource)), []).append(ask)
     groups = sorted(alike.values(), key=len, reverse=True)
@@ -201,7 +201,7 @@ def _waiting(life: ApplicationLife, rows: int) -> Table:
     return table
 
 
-def _happenings(life: ApplicationLife, together: bool) -> Table | None:
+def _happenings(life: ApplicationTimeline, together: bool) -> Table | None:
     """The notable events in order: ends that the RM did not want, replacements, the scheduler's messages."""
     found: list[tuple[int, str, str]] = [(each.at_ns, each.what, each.message) for each in life.happenings]
     for held in life.allocations:
@@ -247,7 +247,7 @@ def _runs_of(found: Sequence[tuple[int, str, str]]) -> list[tuple[int, str, str]
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _with_bars(life: ApplicationLife, width: int, beside: int, *, plain: bool) -> tuple[Table, Axis]:
+def _with_bars(life: ApplicationTimeline, width: int, beside: int, *, plain: bool) -> tuple[Table, Axis]:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     return table, Axis(life.begin_ns, life.until_ns, max(width - beside, _BAR_CELLS_MIN), plain)
 
@@ -257,7 +257,7 @@ def _columns(table: Table, *columns: tuple[str, bool]) -> None:
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
 
 
-def _since(life: ApplicationLife, at_ns: int) -> str:
+def _since(life: ApplicationTimeline, at_ns: int) -> str:
     return f"+{shown_seconds((at_ns - life.begin_ns) / 1e9)}"
 
 

@@ -9,14 +9,14 @@ from cyclopts import App, Parameter
 
 from muster_cli import numbers
 from muster_cli.errors import UsageError
-from muster_cli.flags import Common
-from muster_cli.history.form import Form
+from muster_cli.flags import SettingsFlags
+from muster_cli.history.form import OutputFormat
 from muster_cli.history.source import HistoryFlags
 
 history_app = App(name="history", help="Query the history: SQL, timelines, usage over time (docs/history.md).")
 
 _FLAGS = HistoryFlags()
-_COMMON = Common()
+_COMMON = SettingsFlags()
 Switch = Annotated[bool, Parameter(negative="")]
 
 
@@ -29,7 +29,7 @@ def sql(
     limit: numbers.RowsOrAll = None,
     allow_files: Switch = False,
     flags: HistoryFlags = _FLAGS,
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Runs SQL (DuckDB) over the table `events` and the views `applications`, `allocations`, `queue_usage`,
     `user_usage` and `node_timeline`.
@@ -60,7 +60,7 @@ def app(
     rows: numbers.Shown = 40,
     json: Switch = False,
     flags: HistoryFlags = _FLAGS,
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Draws an application's timeline: its states, asks and allocations as bars, and how each ended.
 
@@ -96,7 +96,7 @@ def usage(
     csv: Switch = False,
     json: Switch = False,
     flags: HistoryFlags = _FLAGS,
-    common: Common = _COMMON,
+    common: SettingsFlags = _COMMON,
 ) -> int:
     """Shows the usage of a queue (with its descendants), a user, a group or an application over time: average and peak
     of each window.
@@ -115,7 +115,7 @@ def usage(
     from muster_cli.history.duckdb_store import opened
     from muster_cli.history.output import note
     from muster_cli.history.source import find
-    from muster_cli.history.usage import Subject, read
+    from muster_cli.history.usage import UsageSubject, read
     from muster_cli.history.usage_show import show
 
     form = _form(csv=csv, json=json)
@@ -126,7 +126,7 @@ def usage(
     if plot is not None:
         picture.check(plot)
     with opened(find(flags, common.settings, common.set), flags.rm) as history:
-        found = read(history, Subject(queue, user, group, app, by), begin, end, window, flags.rm)
+        found = read(history, UsageSubject(queue, user, group, app, by), begin, end, window, flags.rm)
         if plot is not None:
             picture.draw(found, plot)
             note([f"drawn to {plot}"])
@@ -136,7 +136,9 @@ def usage(
 
 
 @history_app.command(name="queues")
-def queues(*, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _FLAGS, common: Common = _COMMON) -> int:
+def queues(
+    *, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _FLAGS, common: SettingsFlags = _COMMON
+) -> int:
     """Lists the queues that ever had allocations: the number of allocations (descendants included) and the usage.
 
     :param csv: print CSV.
@@ -148,7 +150,9 @@ def queues(*, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _
 
 
 @history_app.command(name="nodes")
-def nodes(*, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _FLAGS, common: Common = _COMMON) -> int:
+def nodes(
+    *, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _FLAGS, common: SettingsFlags = _COMMON
+) -> int:
     """Lists the nodes: their first and last time, and their allocations.
 
     :param csv: print CSV.
@@ -159,7 +163,7 @@ def nodes(*, csv: Switch = False, json: Switch = False, flags: HistoryFlags = _F
     return _listed(NODES, _form(csv=csv, json=json), flags, common)
 
 
-def _listed(statement: str, form: Form, flags: HistoryFlags, common: Common) -> int:
+def _listed(statement: str, form: OutputFormat, flags: HistoryFlags, common: SettingsFlags) -> int:
     from muster_cli.history.duckdb_store import opened
     from muster_cli.history.output import note
     from muster_cli.history.source import find
@@ -171,7 +175,7 @@ def _listed(statement: str, form: Form, flags: HistoryFlags, common: Common) -> 
     return 0
 
 
-def _form(*, csv: bool, json: bool) -> Form:
+def _form(*, csv: bool, json: bool) -> OutputFormat:
     if csv and json:
         raise UsageError("--csv and --json: expected one of them")
-    return Form.CSV if csv else Form.JSON if json else Form.TABLE
+    return OutputFormat.CSV if csv else OutputFormat.JSON if json else OutputFormat.TABLE

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from muster_cli.errors import CommandError
 from muster_cli.history import unexported_events as tails
 from muster_cli.history import views
-from muster_cli.history.source import Source
+from muster_cli.history.source import HistoryLocation
 
 if TYPE_CHECKING:
     import duckdb
@@ -32,7 +32,7 @@ _SUFFIX = ".parquet"
 _ATTEMPTS = 3
 
 
-class Span(NamedTuple):
+class InstanceSpan(NamedTuple):
     """One instance of an RM: its ids from ``first_id`` to ``last_id``."""
 
     rm: str
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class History:
+class HistoryDatabase:
     """An open history.
 
     :ivar connection: DuckDB; times are UTC.
@@ -60,10 +60,10 @@ class History:
     """
 
     connection: duckdb.DuckDBPyConnection
-    source: Source
-    spans: list[Span]
+    source: HistoryLocation
+    spans: list[InstanceSpan]
     files: list[str]
-    beyond: Sequence[tuple[str, tails.Tail]]
+    beyond: Sequence[tuple[str, tails.UnexportedEvents]]
     rm: str = ""
 
     def freshness(self) -> list[str]:
@@ -90,7 +90,7 @@ class History:
 
 
 @contextmanager
-def opened(source: Source, rm: str = "", *, files_allowed: bool = False) -> Iterator[History]:
+def opened(source: HistoryLocation, rm: str = "", *, files_allowed: bool = False) -> Iterator[HistoryDatabase]:
     """Opens a history for one command.
 
     :param rm: only this RM's events are visible.
@@ -109,7 +109,9 @@ def opened(source: Source, rm: str = "", *, files_allowed: bool = False) -> Iter
         connection.close()
 
 
-def _open(connection: duckdb.DuckDBPyConnection, source: Source, rm: str, *, files_allowed: bool) -> History:
+def _open(
+    connection: duckdb.DuckDBPyConnection, source: HistoryLocation, rm: str, *, files_allowed: bool
+) -> HistoryDatabase:
     import duckdb
 
     for attempt in range(_ATTEMPTS):
@@ -124,7 +126,9 @@ def _open(connection: duckdb.DuckDBPyConnection, source: Source, rm: str, *, fil
     raise AssertionError("the last attempt raises")
 
 
-def _open_once(connection: duckdb.DuckDBPyConnection, source: Source, rm: str, *, files_allowed: bool) -> History:
+def _open_once(
+    connection: duckdb.DuckDBPyConnection, source: HistoryLocation, rm: str, *, files_allowed: bool
+) -> HistoryDatabase:
     # 1. the files
     names, may_overlap = _names(source.place)
     connection.execute("SET TimeZone = 'UTC'")
@@ -133,7 +137,7 @@ def _open_once(connection: duckdb.DuckDBPyConnection, source: Source, rm: str, *
     exported_spans = _spans(connection, exported_sql) if exported_sql else []
     exported = {(span.rm, span.instance): span.last_id for span in exported_spans}
     # 3. newer events
-    beyond: list[tuple[str, tails.Tail]] = []
+    beyond: list[tuple[str, tails.UnexportedEvents]] = []
     if source.log_file is not None:
         beyond.append(("from the log", tails.from_log(source.log_file, source.events_topic, exported)))
     if source.http:
@@ -163,7 +167,7 @@ def _open_once(connection: duckdb.DuckDBPyConnection, source: Source, rm: str, *
     # 6. the lock
     if not files_allowed:
         _close_door(connection, source.place, names)
-    return History(connection, source, spans, names, beyond, rm)
+    return HistoryDatabase(connection, source, spans, names, beyond, rm)
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
@@ -245,11 +249,11 @@ def _make_events(connection: duckdb.DuckDBPyConnection, parts: list[str], rm: st
     )
 
 
-def _spans(connection: duckdb.DuckDBPyConnection, events: str) -> list[Span]:
+def _spans(connection: duckdb.DuckDBPyConnection, events: str) -> list[InstanceSpan]:
     rows = connection.execute(
         f"SELECT rm, instance, min(id), max(id), count(*), max(timestamp_ns) FROM ({events}) GROUP BY ALL ORDER BY ALL"
     ).fetchall()
-    return [Span(*row) for row in rows]
+    return [InstanceSpan(*row) for row in rows]
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Form(StrEnum):
+class OutputFormat(StrEnum):
     """A table for people; CSV and JSON for programs."""
 
     TABLE = "table"

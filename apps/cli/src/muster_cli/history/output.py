@@ -18,7 +18,7 @@ from muster_si.constants import CPU
 from rich.console import RenderableType
 from rich.table import Table
 
-from muster_cli.history.form import Form
+from muster_cli.history.form import OutputFormat
 from muster_cli.top_screen import amount
 
 _PIPED_WIDTH = 160  # a file has no edge
@@ -28,7 +28,7 @@ _S_IN = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ResultTable:
     """An answer in rows.
 
     :ivar rows: an iterable that can be read once.
@@ -69,21 +69,21 @@ class _Output:
         write_data(text)
 
 
-def print_rows(found: Rows, form: Form) -> None:
+def print_rows(found: ResultTable, form: OutputFormat) -> None:
     """Prints all rows."""
     match form:
-        case Form.CSV:
+        case OutputFormat.CSV:
             writer = csv.writer(_Output(), lineterminator="\n")
             writer.writerow(found.columns)
             writer.writerows([_csv_cell(value) for value in row] for row in found.rows)
-        case Form.JSON:
+        case OutputFormat.JSON:
             separator = "["
             for row in found.rows:
                 text = json.dumps(dict(zip(found.columns, map(plain, row), strict=True)), ensure_ascii=False)
                 write_json(f"{separator}\n  {text}")
                 separator = ","
             write_json("[]\n" if separator == "[" else "\n]\n")
-        case Form.TABLE:
+        case OutputFormat.TABLE:
             out, rows = console(), [list(row) for row in found.rows]
             fits = _width(found.columns, rows) <= out.width
             show(_table(found.columns, rows) if fits or not rows else _records(found.columns, rows))

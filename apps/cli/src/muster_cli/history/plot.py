@@ -10,7 +10,7 @@ from muster_runtime.optional_packages import require
 from muster_runtime.private_files import open_private
 
 from muster_cli.errors import UsageError
-from muster_cli.history.usage import NO_LIMIT, Series, Usage
+from muster_cli.history.usage import NO_LIMIT, StepSeries, UsageSeries
 from muster_cli.history.usage_show import title
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -34,7 +34,7 @@ def check(file: Path) -> None:
         raise UsageError(f"--plot {file}: the directory {file.absolute().parent} does not exist")
 
 
-def draw(usage: Usage, file: Path) -> None:
+def draw(usage: UsageSeries, file: Path) -> None:
     """Writes the picture. The file appears when it is complete. Raises UsageError if it cannot be written."""
     import matplotlib as mpl
 
@@ -72,7 +72,7 @@ def draw(usage: Usage, file: Path) -> None:
             part.unlink(missing_ok=True)
 
 
-def _largest_first(usage: Usage) -> list[str]:
+def _largest_first(usage: UsageSeries) -> list[str]:
     """Returns the parts in stacking order: the part with the highest share of any type first."""
     shares: dict[str, float] = {}
     for parts in usage.parts.values():
@@ -82,7 +82,7 @@ def _largest_first(usage: Usage) -> list[str]:
     return sorted(shares, key=lambda name: (-shares[name], name))
 
 
-def _panel(panel: Any, usage: Usage, resource_type: str, names: list[str], handles: dict[str, Any]) -> None:
+def _panel(panel: Any, usage: UsageSeries, resource_type: str, names: list[str], handles: dict[str, Any]) -> None:
     parts = usage.parts.get(resource_type, {})
     limits = usage.limits.get(resource_type, {})
     total = usage.total(resource_type)
@@ -121,7 +121,7 @@ def _panel(panel: Any, usage: Usage, resource_type: str, names: list[str], handl
         panel.spines[side].set_visible(False)
 
 
-def _edges(usage: Usage, series: list[Series], total: Series) -> Any:
+def _edges(usage: UsageSeries, series: list[StepSeries], total: StepSeries) -> Any:
     """Returns the times of changes within the picture, and its ends.
 
     If there are more than the picture can show, keeps of each short interval the time with the highest usage, so that
@@ -141,7 +141,7 @@ def _edges(usage: Usage, series: list[Series], total: Series) -> Any:
 _SHORT_S = 300
 
 
-def _x(usage: Usage, times_ns: Any) -> Any:
+def _x(usage: UsageSeries, times_ns: Any) -> Any:
     """Returns places on the x axis: seconds since the beginning for a short time, else days since 1970 (matplotlib's
     dates).
     """
@@ -150,7 +150,7 @@ def _x(usage: Usage, times_ns: Any) -> Any:
     return times_ns / 86400e9
 
 
-def _time_axis(panel: Any, usage: Usage) -> None:
+def _time_axis(panel: Any, usage: UsageSeries) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     from muster_cli.history.usage import shown

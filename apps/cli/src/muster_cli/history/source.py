@@ -43,7 +43,7 @@ class HistoryFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class HistoryLocation:
     """The places to read.
 
     :ivar place: of the Parquet files; None: there is none.
@@ -68,7 +68,7 @@ class Source:
         return ", ".join(places)
 
 
-def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[str]) -> Source:
+def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[str]) -> HistoryLocation:
     """Returns the places of the history. Raises UsageError, with advice."""
     from muster_event_publisher.errors import PublisherError
     from muster_event_publisher.history.file_stores import place_of
@@ -80,7 +80,7 @@ def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[
         if flags.data_dir is not None:
             raise UsageError("--data-dir and --history both name the history; expected one of them")
         try:
-            return Source(place_of(flags.history), None, "", http, flags.timeout_s)
+            return HistoryLocation(place_of(flags.history), None, "", http, flags.timeout_s)
         except ValueError as error:
             raise UsageError(f"--history: {error}") from error
     data_dir = flags.data_dir
@@ -99,7 +99,7 @@ def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[
         log_file = None
     if place is None and log_file is None and not http:
         return find(replace(flags, data_dir=_of_running()), settings_file, assignments)
-    return Source(place, log_file, settings.log.topics().events, http, flags.timeout_s)
+    return HistoryLocation(place, log_file, settings.log.topics().events, http, flags.timeout_s)
 
 
 def _of_running() -> Path:

@@ -10,9 +10,9 @@ from muster_runtime.private_files import private_umask
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.history import output, views
-from muster_cli.history.duckdb_store import History
-from muster_cli.history.form import Form
-from muster_cli.history.output import Rows
+from muster_cli.history.duckdb_store import HistoryDatabase
+from muster_cli.history.form import OutputFormat
+from muster_cli.history.output import ResultTable
 
 if TYPE_CHECKING:
     import duckdb
@@ -26,7 +26,9 @@ _READING = ("SELECT", "EXPLAIN", "RELATION", "CALL")
 _WRITING_FILES = "COPY"
 
 
-def answer(history: History, sql: str, form: Form, limit: int | None, *, files_allowed: bool = False) -> None:
+def answer(
+    history: HistoryDatabase, sql: str, form: OutputFormat, limit: int | None, *, files_allowed: bool = False
+) -> None:
     """Prints the result of a statement.
 
     :param limit: greatest number of rows; 0: all; None: :data:`TABLE_ROWS` in a table, else all.
@@ -36,17 +38,17 @@ def answer(history: History, sql: str, form: Form, limit: int | None, *, files_a
     import duckdb
 
     connection = history.connection
-    most = limit if limit is not None else TABLE_ROWS if form is Form.TABLE else 0
+    most = limit if limit is not None else TABLE_ROWS if form is OutputFormat.TABLE else 0
     try:
         statement = _one_statement(connection, sql, files_allowed=files_allowed)
         with private_umask():  # COPY … TO creates files
             cursor = connection.execute(statement)
         columns = [column[0] for column in cursor.description or ()]
-        if form is not Form.TABLE:
-            output.print_rows(Rows(columns, _rows(cursor, most)), form)
+        if form is not OutputFormat.TABLE:
+            output.print_rows(ResultTable(columns, _rows(cursor, most)), form)
             return
         rows = list(_rows(cursor, most + 1 if most else 0))
-        output.print_rows(Rows(columns, rows[:most] if most else rows), form)
+        output.print_rows(ResultTable(columns, rows[:most] if most else rows), form)
         if most and len(rows) > most:
             total = _count(connection, statement, cursor, len(rows))
             output.note([f"{most:,} of {total:,} rows; --limit 0 shows all."])

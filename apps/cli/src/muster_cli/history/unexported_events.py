@@ -27,7 +27,7 @@ _REST_COUNT = 10_000
 
 
 @dataclass(slots=True)
-class Tail:
+class UnexportedEvents:
     """Events after the exported ones.
 
     :ivar tables: pyarrow tables with the columns of :data:`COLUMNS`.
@@ -78,7 +78,7 @@ def schema() -> Any:
 # ---- from the embedded log ------------------------------------------------------------------------------------------
 
 
-def from_log(path: Path, topic: str, exported: Exported) -> Tail:
+def from_log(path: Path, topic: str, exported: Exported) -> UnexportedEvents:
     """Reads the events in the log's file that are not exported: from the end of each partition back to an exported
     event.
 
@@ -88,7 +88,7 @@ def from_log(path: Path, topic: str, exported: Exported) -> Tail:
     from muster_bus.backends.sqlite_file_reader import LogFile
     from muster_bus.errors import BusError, LogDamaged
 
-    tail = Tail()
+    tail = UnexportedEvents()
     try:
         with LogFile(path) as file:
             for partition in file.partitions(topic):
@@ -125,7 +125,7 @@ def _tracked(records: Sequence[Record]) -> Iterator[tuple[str, str, int, bytes]]
             )
 
 
-def _add(tail: Tail, events: list[tuple[str, str, int, bytes]]) -> None:
+def _add(tail: UnexportedEvents, events: list[tuple[str, str, int, bytes]]) -> None:
     import pyarrow as pa
     from muster_event_publisher.history.columns import columns_of
 
@@ -144,13 +144,13 @@ def _add(tail: Tail, events: list[tuple[str, str, int, bytes]]) -> None:
 # ---- over REST ------------------------------------------------------------------------------------------------------
 
 
-def from_rest(url: str, exported: Exported, timeout_s: float) -> Tail:
+def from_rest(url: str, exported: Exported, timeout_s: float) -> UnexportedEvents:
     """Reads the events of every RM of a running Muster that are not exported. Raises CommandError if Muster does not
     answer within ``timeout_s``.
     """
     import httpx
 
-    tail = Tail()
+    tail = UnexportedEvents()
     try:
         with httpx.Client(base_url=url, timeout=timeout_s) as client:
             for rm in _rms(client, exported):
@@ -171,7 +171,7 @@ def _rms(client: Any, exported: Exported) -> list[str]:
     return sorted({*registered, *(rm for rm, _ in exported)})
 
 
-def _rest_of(client: Any, rm: str, exported: Exported, tail: Tail) -> None:
+def _rest_of(client: Any, rm: str, exported: Exported, tail: UnexportedEvents) -> None:
     known = {instance: last for (name, instance), last in exported.items() if name == rm}
     start, instance = 0, ""
     found = 0
@@ -210,7 +210,7 @@ def _spans(text: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _add_json(tail: Tail, rm: str, instance: str, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
+def _add_json(tail: UnexportedEvents, rm: str, instance: str, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
     import pyarrow as pa
 
     found = []

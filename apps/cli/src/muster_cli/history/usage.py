@@ -12,7 +12,7 @@ import numpy as np
 
 from muster_cli import numbers
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.history.duckdb_store import History
+from muster_cli.history.duckdb_store import HistoryDatabase
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,7 +27,7 @@ _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w":
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h|d|w)\s*").fullmatch
 
 
-class Series(NamedTuple):
+class StepSeries(NamedTuple):
     """A step function: ``values[i]`` holds from ``at_ns[i]`` on; 0 before the first."""
 
     at_ns: NDArray[np.int64]
@@ -42,11 +42,11 @@ class Series(NamedTuple):
 
 NO_LIMIT = -1
 By = Literal["queue", "user", "application"]
-EMPTY = Series(np.empty(0, np.int64), np.empty(0, np.int64))
+EMPTY = StepSeries(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class UsageSubject:
     """The subject of the usage: exactly one of the first four fields is set.
 
     :ivar queue: includes the queues below it.
@@ -69,7 +69,7 @@ class Subject:
         return found
 
 
-class Window(NamedTuple):
+class UsageWindow(NamedTuple):
     """Usage of one resource type in ``[begin_ns, end_ns)``."""
 
     begin_ns: int
@@ -81,7 +81,7 @@ class Window(NamedTuple):
 
 
 @dataclass(slots=True)
-class Usage:
+class UsageSeries:
     """A subject's usage over time.
 
     :ivar parts: by resource type, then by part: the first queues below a queue of which there are several, a queue's
@@ -90,29 +90,29 @@ class Usage:
         time.
     """
 
-    subject: Subject
+    subject: UsageSubject
     rm: str
     begin_ns: int
     end_ns: int
     window_ns: int
-    parts: dict[str, dict[str, Series]] = field(default_factory=dict)
-    limits: dict[str, dict[str, Series]] = field(default_factory=dict)
+    parts: dict[str, dict[str, StepSeries]] = field(default_factory=dict)
+    limits: dict[str, dict[str, StepSeries]] = field(default_factory=dict)
 
-    def total(self, resource_type: str) -> Series:
+    def total(self, resource_type: str) -> StepSeries:
         """Returns the total usage of a resource type."""
         series = list(self.parts.get(resource_type, {}).values())
         if not series:
             return EMPTY
         times = np.unique(np.concatenate([each.at_ns for each in series]))
-        return Series(times, np.sum([each.at(times) for each in series], axis=0))
+        return StepSeries(times, np.sum([each.at(times) for each in series], axis=0))
 
-    def windows(self) -> list[Window]:
+    def windows(self) -> list[UsageWindow]:
         """Returns one row per window and resource type. Windows begin at whole multiples of their length."""
         first = self.begin_ns // self.window_ns * self.window_ns
         edges = np.arange(first, self.end_ns + self.window_ns, self.window_ns, dtype=np.int64)
         edges = np.clip(edges, self.begin_ns, self.end_ns)
         edges = np.unique(edges)
-        found: list[Window] = []
+        found: list[UsageWindow] = []
         for resource_type in sorted(self.parts):
             total = self.total(resource_type)
             times = np.unique(
@@ -126,7 +126,7 @@ class Usage:
                 begin, end = int(edges[place]), int(edges[place + 1])
                 held = float(np.dot(values[inside].astype(float), lasts[inside] / 1e9))
                 found.append(
-                    Window(
+                    UsageWindow(
                         begin,
                         end,
                         resource_type,
@@ -139,7 +139,9 @@ class Usage:
         return found
 
 
-def read(history: History, subject: Subject, begin: str = "", end: str = "", window: str = "", rm: str = "") -> Usage:
+def read(
+    history: HistoryDatabase, subject: UsageSubject, begin: str = "", end: str = "", window: str = "", rm: str = ""
+) -> UsageSeries:
     """Reads a subject's usage.
 
     :param begin: ISO 8601 (UTC without a zone), or the time before the end: "2h"; "": the first usage.
@@ -165,20 +167,20 @@ def read(history: History, subject: Subject, begin: str = "", end: str = "", win
     if (end_ns - begin_ns) / window_ns > _WINDOWS_MAX:
         raise UsageError(f"--window {window}: more than {_WINDOWS_MAX:,} windows; expected a longer one")
     # 3. the amounts
-    found = Usage(subject, rm, begin_ns, end_ns, window_ns)
+    found = UsageSeries(subject, rm, begin_ns, end_ns, window_ns)
     raw: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
     for resource_type, part, at_ns, used in rows:
         times, values = raw.setdefault((resource_type, part), ([], []))
         times.append(at_ns)
         values.append(used)
     for (resource_type, part), (times, values) in sorted(raw.items()):
-        found.parts.setdefault(resource_type, {})[part] = Series(np.array(times), np.array(values))
+        found.parts.setdefault(resource_type, {})[part] = StepSeries(np.array(times), np.array(values))
     if subject.queue:
         _read_limits(history.connection, found)
     return found
 
 
-def _rm_of(history: History, rm: str) -> str:
+def _rm_of(history: HistoryDatabase, rm: str) -> str:
     known = sorted({span.rm for span in history.spans})
     if rm:
         return rm
@@ -229,7 +231,9 @@ _SUMMED = """
 """
 
 
-def _steps(connection: duckdb.DuckDBPyConnection, subject: Subject, rm: str) -> Sequence[tuple[str, str, int, int]]:
+def _steps(
+    connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str
+) -> Sequence[tuple[str, str, int, int]]:
     given: dict[str, object] = {"rm": rm, "name": subject.name}
     if not subject.queue:
         return connection.execute(_SUMMED.format(steps=_STEPS[subject.kind]), given).fetchall()
@@ -252,7 +256,7 @@ def _depth_of_parts(connection: duckdb.DuckDBPyConnection, queue: str, rm: str) 
     return next(levels, max(deepest, next_level))
 
 
-def _read_limits(connection: duckdb.DuckDBPyConnection, found: Usage) -> None:
+def _read_limits(connection: duckdb.DuckDBPyConnection, found: UsageSeries) -> None:
     """Reads guaranteed and max at their settings. A type that a later setting omits has no limit from then on."""
     rows = connection.execute(
         "SELECT change_detail, timestamp_ns, resource FROM events WHERE type = 'QUEUE' AND change_type = 'SET' "
@@ -268,7 +272,7 @@ def _read_limits(connection: duckdb.DuckDBPyConnection, found: Usage) -> None:
             raw.setdefault((resource_type, what), {})[at_ns] = amounts.get(resource_type, NO_LIMIT)
     for (resource_type, what), steps in sorted(raw.items()):
         times = sorted(steps)
-        series = Series(np.array(times), np.array([steps[at_ns] for at_ns in times]))
+        series = StepSeries(np.array(times), np.array([steps[at_ns] for at_ns in times]))
         found.limits.setdefault(resource_type, {})[what] = series
 
 
@@ -282,7 +286,7 @@ _NAMES = {
 }
 
 
-def _is_known(connection: duckdb.DuckDBPyConnection, subject: Subject, rm: str) -> bool:
+def _is_known(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str) -> bool:
     found = connection.execute(
         f"SELECT count(*) FROM ({_NAMES[subject.kind]}) WHERE name = $name",  # noqa: S608 - of this module
         {"rm": rm, "name": subject.name},
@@ -290,7 +294,7 @@ def _is_known(connection: duckdb.DuckDBPyConnection, subject: Subject, rm: str) 
     return bool(found and found[0])
 
 
-def _unknown(connection: duckdb.DuckDBPyConnection, subject: Subject, rm: str) -> str:
+def _unknown(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str) -> str:
     rows = connection.execute(
         f"SELECT name FROM ({_NAMES[subject.kind]}) ORDER BY jaro_winkler_similarity(name, $name) DESC, name "  # noqa: S608
         "LIMIT $most",

@@ -8,17 +8,17 @@ from muster_runtime.terminal import as_seen
 from rich.table import Table
 
 from muster_cli.history import output
-from muster_cli.history.form import Form
-from muster_cli.history.output import Rows, shown_quantity, shown_resource, shown_seconds, shown_time
-from muster_cli.history.usage import Usage, Window
+from muster_cli.history.form import OutputFormat
+from muster_cli.history.output import ResultTable, shown_quantity, shown_resource, shown_seconds, shown_time
+from muster_cli.history.usage import UsageSeries, UsageWindow
 
 _LONG = ("begin", "end", "resource_type", "average", "peak", "resource_seconds")
 
 
-def show(usage: Usage, form: Form) -> None:
+def show(usage: UsageSeries, form: OutputFormat) -> None:
     """Prints one row per window in a table; one row per window and resource type as CSV or JSON."""
     windows = usage.windows()
-    if form is not Form.TABLE:
+    if form is not OutputFormat.TABLE:
         rows = [
             (
                 _at(each.begin_ns), _at(each.end_ns), each.resource_type, round(each.average, 3), each.peak,
@@ -26,7 +26,7 @@ def show(usage: Usage, form: Form) -> None:
             )
             for each in windows
         ]  # fmt: skip
-        output.print_rows(Rows(_LONG, rows), form)
+        output.print_rows(ResultTable(_LONG, rows), form)
         return
     types = sorted(usage.parts)
     table = Table(title=as_seen(title(usage)), title_justify="left", title_style="bold", header_style="bold")
@@ -34,7 +34,7 @@ def show(usage: Usage, form: Form) -> None:
     for name in types:
         table.add_column(as_seen(name), justify="right")
         table.add_column("peak", justify="right")
-    by_begin: dict[int, dict[str, Window]] = {}
+    by_begin: dict[int, dict[str, UsageWindow]] = {}
     for each in windows:
         by_begin.setdefault(each.begin_ns, {})[each.resource_type] = each
     for begin_ns, found in by_begin.items():
@@ -46,13 +46,13 @@ def show(usage: Usage, form: Form) -> None:
     output.show(_sums(usage, windows))
 
 
-def title(usage: Usage) -> str:
+def title(usage: UsageSeries) -> str:
     """Returns the subject's title."""
     by = f" by {usage.subject.by}" if usage.subject.queue and usage.subject.by != "queue" else ""
     return f"{usage.subject.kind} {usage.subject.name}{by}, RM {usage.rm}"
 
 
-def _sums(usage: Usage, windows: list[Window]) -> str:
+def _sums(usage: UsageSeries, windows: list[UsageWindow]) -> str:
     sums: dict[str, float] = {}
     for each in windows:
         sums[each.resource_type] = sums.get(each.resource_type, 0.0) + each.resource_seconds

@@ -13,12 +13,12 @@ from muster_cli import simulate
 from muster_cli.config_check import refuse_if_wrong
 from muster_cli.errors import UsageError
 from muster_cli.history.duckdb_store import opened
-from muster_cli.history.source import Source
+from muster_cli.history.source import HistoryLocation
 from muster_cli.history.workload import read
 
 
 def what_if(
-    source: Source,
+    source: HistoryLocation,
     rm: str,
     as_it_was: Path | None,
     configs: Sequence[Path],

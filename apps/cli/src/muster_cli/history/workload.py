@@ -23,7 +23,7 @@ from typing import Any
 from muster_whatif.workload import NS_PER_S, Machine, Task, Workload
 
 from muster_cli.errors import CommandError
-from muster_cli.history.duckdb_store import History
+from muster_cli.history.duckdb_store import HistoryDatabase
 
 _NODES = """
     SELECT object_id, arg_max(resource, id) FROM events
@@ -56,7 +56,7 @@ _BEYOND_S = 1.0  # what still runs gives no room at the history's last moment
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedWorkload:
     """A workload out of the history.
 
     :ivar started_s: task → seconds from the beginning to its first real start.
@@ -68,7 +68,7 @@ class Recorded:
     until_s: float
 
 
-def read(history: History) -> Recorded:
+def read(history: HistoryDatabase) -> RecordedWorkload:
     """Returns what a history of one RM holds. Raises CommandError."""
     ask = history.connection.execute
     rms = {span.rm for span in history.spans}
@@ -83,7 +83,7 @@ def read(history: History) -> Recorded:
     withdrawn = {(app, key) for app, key in ask(_WITHDRAWN).fetchall()} - set(runs)
     places = {app: (queue or "root.default", user or "nobody") for app, queue, user in ask(_APPLICATIONS).fetchall()}
     begin_ns = min(asked_ns for _, _, asked_ns, _ in asks)
-    lasted = _Lasted(runs, places)
+    lasted = _MeanRunTimes(runs, places)
     tasks, started_s, counts = [], {}, dict.fromkeys(("run on", "never ran"), 0)
     for app, key, asked_ns, resource in asks:
         if (app, key) in withdrawn:
@@ -105,10 +105,10 @@ def read(history: History) -> Recorded:
     facts = _facts(tasks, nodes, counts, len(withdrawn))
     machines = [Machine(name, _quantities(resource), "node") for name, resource in nodes]
     workload = Workload(f"history of {rm}", _by_kind(machines), tasks, "", facts)
-    return Recorded(workload, started_s, (newest_ns - begin_ns) / NS_PER_S)
+    return RecordedWorkload(workload, started_s, (newest_ns - begin_ns) / NS_PER_S)
 
 
-class _Lasted:
+class _MeanRunTimes:
     """How long ended allocations ran."""
 
     def __init__(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import pytest
-from muster_bus.errors import BadRecord, Fenced, LogClosed, OffsetGone, RecordTooLarge, TopicMismatch
+from muster_bus.errors import Fenced, InvalidRecord, LogClosed, OffsetOutOfRange, RecordTooLarge, TopicMismatch
 from muster_bus.log import Log, LogReader, OutRecord, Record, end_of
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
@@ -145,9 +145,9 @@ class LogContract:
         ]
         owner = await bus.take_over("group", topics.requests, 0)
         for record in bad:
-            with pytest.raises(BadRecord):
+            with pytest.raises(InvalidRecord):
                 await writer.append(record)
-            with pytest.raises(BadRecord):
+            with pytest.raises(InvalidRecord):
                 await owner.commit([good, record], 1)
         assert await all_of(bus, topics.state) == []
         await owner.commit([good], 1)  # a refused record does not end the owner
@@ -245,7 +245,7 @@ class LogContract:
         offsets = [await writer.append(OutRecord(topics.events, 0, b"k", b"%d" % number)) for number in range(6)]
         await bench.delete_before(topics.events, 0, offsets[4])
         slow = await bus.reader(topics.events, 0, offsets[1])  # only now: a reader may have fetched ahead
-        with pytest.raises(OffsetGone) as caught:
+        with pytest.raises(OffsetOutOfRange) as caught:
             await drain(slow, 1)
         assert (caught.value.asked, caught.value.first, caught.value.end) == (offsets[1], offsets[4], offsets[5] + 1)
         assert await slow.first_offset() == offsets[4]
@@ -256,7 +256,7 @@ class LogContract:
 
     async def test_an_offset_beyond_the_end_is_not_there_yet(self, bus: Log, topics: Topics) -> None:
         reader = await bus.reader(topics.events, 0, 1000)
-        with pytest.raises(OffsetGone):
+        with pytest.raises(OffsetOutOfRange):
             await drain(reader, 1)
 
     # ---- transactions ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from contract.log_contract import LogContract
 from contract.test_log_sqlite import SqliteBench
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.pipe.child_log import FollowedLog
+from muster_bus.pipe.child_log import ChildLog
 from muster_bus.pipe.log_server import LogServer
 from muster_bus.pipe.messages import FromChild, FromLog
 from muster_bus.settings import LogSettings
@@ -26,7 +26,7 @@ class Followed:
         self._tasks: list[asyncio.Task[None]] = []
         self.defects: list[BaseException] = []
 
-    async def start(self) -> FollowedLog:
+    async def start(self) -> ChildLog:
         one, other = socket.socketpair()
         self._here: Channel[FromChild] = await Channel.over(one, FromChild)
         self._there: Channel[FromLog] = await Channel.over(other, FromLog)
@@ -37,7 +37,7 @@ class Followed:
             lambda: self._here.unsent_bytes,
             self.defects.append,
         )
-        self.log = FollowedLog(self._owned.settings, self._there.send)
+        self.log = ChildLog(self._owned.settings, self._there.send)
         self._tasks = [
             asyncio.create_task(_pass(self._here, server.take)),
             asyncio.create_task(_pass(self._there, self.log.take)),
@@ -67,7 +67,7 @@ class FollowedBench(SqliteBench):
         super().__init__(path, tail_bytes)
         self._followed: list[Followed] = []
 
-    async def open(self, settings: LogSettings | None = None) -> FollowedLog:  # type: ignore[override]
+    async def open(self, settings: LogSettings | None = None) -> ChildLog:  # type: ignore[override]
         await self.stop()
         followed = Followed(await super().open(settings))
         log = await followed.start()

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from contract.log_contract import LogContract
 from muster_bus.backends.sqlite import SqliteLog
-from muster_bus.backends.sqlite_work_items import Allowance
+from muster_bus.backends.sqlite_work_items import TimeBudget
 from muster_bus.clock import SystemClock
 from muster_bus.settings import LogSettings
 
 
 def always_in_the_loop(log: SqliteLog) -> None:
     """Makes the loop commit small units however slow the disk is."""
-    log._allowance = Allowance(1.0, 1_000_000.0, 0.0)
+    log._allowance = TimeBudget(1.0, 1_000_000.0, 0.0)
 
 
 class ShiftedClock(SystemClock):

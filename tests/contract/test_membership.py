@@ -16,7 +16,7 @@ from muster_bus.backends.kafka_membership import KafkaMembership
 from muster_bus.backends.memory import MemoryStore
 from muster_bus.backends.memory_group import MemoryGroups, MemoryMembership, SharedMemoryLog
 from muster_bus.clock import SystemClock
-from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
+from muster_bus.membership import FixedMembership, GroupLog, GroupTerms, Membership
 from muster_bus.settings import LogSettings
 from waiting import eventually
 
@@ -103,7 +103,7 @@ async def warmed(members: Sequence[Membership]) -> None:
 
 
 async def test_partitions_by_hand_are_all_of_a_group_of_one() -> None:
-    given = Given([0, 2])
+    given = FixedMembership([0, 2])
     await given.start()
     share = await given.changed(None)
     assert share.owned == {0, 2}

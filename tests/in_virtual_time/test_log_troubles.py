@@ -10,7 +10,7 @@ import pytest
 from in_virtual_time.test_rm_settings import say
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
-from muster_bus.errors import LogUnavailable, OffsetGone
+from muster_bus.errors import LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics
 from muster_event_publisher.derive.settings import DeriveSettings
@@ -157,7 +157,7 @@ async def test_silence_or_retention_at_the_last_event_does_not_make_it_another_l
             asked += 1
             forgotten |= 0 not in target.progress
             if asked <= 3 and gone:
-                raise OffsetGone(TOPICS.events, 0, 2, 3, 5)
+                raise OffsetOutOfRange(TOPICS.events, 0, 2, 3, 5)
             return () if asked <= 3 else await read(max_records, timeout_s)
 
         reader.answers["read"] = silent_at_first
@@ -180,7 +180,7 @@ async def test_records_deleted_while_the_rings_are_filled_are_left_out() -> None
 
         async def retention_took_two(max_records: int, timeout_s: float) -> Sequence[Record]:
             if reader.position < 2:
-                raise OffsetGone(TOPICS.events, 0, reader.position, 2, 9)
+                raise OffsetOutOfRange(TOPICS.events, 0, reader.position, 2, 9)
             records: Sequence[Record] = await read(max_records, timeout_s)
             return records
 

@@ -15,7 +15,7 @@ from muster_bus.backends.sqlite_copy_target import SqliteTarget
 from muster_bus.clock import SystemClock
 from muster_bus.copying.copier import copy, home_of, main_topics
 from muster_bus.copying.target import CopyTarget
-from muster_bus.errors import LogBehind, LogUnavailable, SourceMoved, TargetNotEmpty, TargetTooSmall, TopicMismatch
+from muster_bus.errors import LogBehind, LogUnavailable, SourceChanged, TargetNotEmpty, TargetTooSmall, TopicMismatch
 from muster_bus.log import Log, OutRecord, Record
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
@@ -326,7 +326,7 @@ async def test_records_that_come_meanwhile_are_refused_and_copied_by_the_next_ru
                 await target.write(topic, records, copied)
                 await writer.append(OutRecord(topics.requests, partition, RMS[0].encode(), b"late"))
 
-        with pytest.raises(SourceMoved, match=r"si\.requests\.v1: expected that no process of Muster runs"):
+        with pytest.raises(SourceChanged, match=r"si\.requests\.v1: expected that no process of Muster runs"):
             await copy(source, topics, Busy(target, 0, before=False), GROUP, no_progress)  # type: ignore[arg-type]
         await copy(source, topics, target, GROUP, no_progress)
         await target.finish()

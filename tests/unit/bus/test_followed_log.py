@@ -11,12 +11,22 @@ from contract.test_log_followed import Followed
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.clock import SystemClock
-from muster_bus.errors import BadRecord, Fenced, LogClosed, TransactionFailed, TransactionTimeout
+from muster_bus.errors import Fenced, InvalidRecord, LogClosed, TransactionFailed, TransactionTimeout
 from muster_bus.log import Log, LogReader, OutRecord, Record
 from muster_bus.pipe import log_server
-from muster_bus.pipe.child_log import FollowedLog
+from muster_bus.pipe.child_log import ChildLog
 from muster_bus.pipe.log_server import LogServer
-from muster_bus.pipe.messages import Append, AskSeen, FromLog, Moved, NewRecord, Seen, Settled, error_of, failure_of
+from muster_bus.pipe.messages import (
+    Append,
+    AppendResults,
+    EndsChanged,
+    FromLog,
+    PipeRecord,
+    SyncDone,
+    SyncRequest,
+    error_of,
+    failure_of,
+)
 from muster_bus.settings import LogSettings
 
 WITHIN_S = 60.0
@@ -32,7 +42,7 @@ async def owned(tmp_path: Path) -> AsyncIterator[SqliteLog]:
 
 
 @pytest.fixture
-async def followed(owned: SqliteLog) -> AsyncIterator[FollowedLog]:
+async def followed(owned: SqliteLog) -> AsyncIterator[ChildLog]:
     both = Followed(owned)
     yield await both.start()
     await both.stop()
@@ -56,7 +66,7 @@ async def read_to(reader: LogReader, end: int, most: int = 300) -> list[Record]:
 
 
 async def test_holes_of_compaction_are_passed_by_slow_and_by_current_readers(
-    owned: SqliteLog, followed: FollowedLog
+    owned: SqliteLog, followed: ChildLog
 ) -> None:
     topic = owned.settings.topics().state
     behind, ahead = await followed.reader(topic, 1), await followed.reader(topic, 1)
@@ -81,7 +91,7 @@ async def test_holes_of_compaction_are_passed_by_slow_and_by_current_readers(
 
 async def test_a_look_at_the_file_finds_what_the_pipe_has_not_said(owned: SqliteLog) -> None:
     topic = owned.settings.topics().state
-    alone = FollowedLog(owned.settings, lambda _message: None)  # no parent answers
+    alone = ChildLog(owned.settings, lambda _message: None)  # no parent answers
     alone.refresh()  # before the start it knows nothing
     await alone.start()
     reader, unread = await alone.reader(topic, 1), owned.settings.topics().events
@@ -106,7 +116,7 @@ async def test_a_look_at_the_file_finds_what_the_pipe_has_not_said(owned: Sqlite
 
 
 async def test_a_block_that_many_follow_is_read_once(
-    owned: SqliteLog, followed: FollowedLog, monkeypatch: pytest.MonkeyPatch
+    owned: SqliteLog, followed: ChildLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = owned.settings.topics().events
     reads = []
@@ -142,13 +152,13 @@ async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(
         await append(owned, topic, range(number, number + 1))
     assert sent == []
     # 1. an answer brings the records that are visible then, also without a listener
-    server.take(Append((NewRecord(7, topic, 1, b"k", b"v"),)))
+    server.take(Append((PipeRecord(7, topic, 1, b"k", b"v"),)))
     async with asyncio.timeout(WITHIN_S):
         while len(sent) < 2:  # noqa: ASYNC110 - a list of a test
             await asyncio.sleep(0)
         moved, settled = sent
-        assert isinstance(moved, Moved)
-        assert isinstance(settled, Settled)
+        assert isinstance(moved, EndsChanged)
+        assert isinstance(settled, AppendResults)
         assert (moved.places[0][1:], settled.durable) == ((0, 51), ((7, 50),))
         # 2. a listener gets the newest records
         await append(owned, topic, range(20))
@@ -157,7 +167,7 @@ async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(
         while len(sent) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
     last = sent[2]
-    assert isinstance(last, Moved)
+    assert isinstance(last, EndsChanged)
     assert last.places[0][1:] == (0, 71)
     await server.close()
     await append(owned, topic, range(1))
@@ -200,14 +210,14 @@ async def test_a_question_does_not_wait_for_ever_for_a_busy_child(
         await server.told()  # the child says nothing
         await server.told()
         kinds = [type(message) for message in sent]
-        assert kinds == [Moved, AskSeen, AskSeen]
+        assert kinds == [EndsChanged, SyncRequest, SyncRequest]
         monkeypatch.setattr(log_server, "_SEEN_TIMEOUT_S", 600.0)
         asking = [asyncio.create_task(server.told()) for _ in range(3)]
         await asyncio.sleep(0)
         question = sent[-1]
-        assert isinstance(question, AskSeen)
+        assert isinstance(question, SyncRequest)
         assert len(sent) == 4, "one question for all who wait"
-        server.take(Seen(question.number))
+        server.take(SyncDone(question.number))
         await asyncio.gather(*asking)
         await server.told()
     assert len(sent) == 4, "the child knows all"
@@ -234,7 +244,7 @@ async def test_a_child_that_is_gone_owns_nothing(owned: SqliteLog) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [Fenced("taken"), TransactionFailed("away"), TransactionTimeout("late"), BadRecord("no topic")]
+    "error", [Fenced("taken"), TransactionFailed("away"), TransactionTimeout("late"), InvalidRecord("no topic")]
 )
 def test_an_error_of_an_owner_is_the_same_at_the_other_end(error: Exception) -> None:
     there = error_of(failure_of(error))
@@ -242,7 +252,7 @@ def test_an_error_of_an_owner_is_the_same_at_the_other_end(error: Exception) -> 
 
 
 async def test_both_ends_of_a_log_have_its_identity_and_another_log_has_another(
-    owned: SqliteLog, followed: FollowedLog, tmp_path: Path
+    owned: SqliteLog, followed: ChildLog, tmp_path: Path
 ) -> None:
     assert await followed.identity() == await owned.identity()
     settings = owned.settings.model_copy(update={"sqlite_path": tmp_path / "another.db"})

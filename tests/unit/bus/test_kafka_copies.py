@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster_bus.backends.kafka_replication import Shortage, shortage
+from muster_bus.backends.kafka_replication import ReplicaShortage, shortage
 
 
 def topic(name: str, *in_sync: int) -> dict[str, Any]:
@@ -30,5 +30,5 @@ def test_a_topic_may_lack_copies_of_all_its_partitions() -> None:
 
 def test_enough_copies_are_no_problem() -> None:
     assert shortage([topic("requests", 2, 3)], brokers=3, least=2).sentence == ""
-    assert Shortage().sentence == ""
-    assert not Shortage().has_all("requests", 1)
+    assert ReplicaShortage().sentence == ""
+    assert not ReplicaShortage().has_all("requests", 1)

@@ -18,7 +18,7 @@ from muster_bus.log import Log, OutRecord, Record
 from muster_bus.log_factory import make_log
 from muster_bus.partition_worker import PartitionWorker
 from muster_bus.settings import LogSettings
-from muster_bus.state_machine import Machine
+from muster_bus.state_machine import StateMachine
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
 from muster_bus.worker_progress import WorkerState
 from muster_bus.worker_settings import WorkerSettings
@@ -58,9 +58,9 @@ class Running:
         self,
         log: Log,
         topics: Topics,
-        factory: Callable[[], Machine],
+        factory: Callable[[], StateMachine],
         settings: WorkerSettings = FAST,
-        consult: Callable[[Machine, Sequence[Record]], Awaitable[None]] | None = None,
+        consult: Callable[[StateMachine, Sequence[Record]], Awaitable[None]] | None = None,
     ) -> None:
         self.worker = PartitionWorker(log, topics, "test", 0, factory, SystemClock(), settings, consult)
 
@@ -581,8 +581,8 @@ def test_the_backend_for_kafka_is_not_imported_by_the_worker() -> None:
 
 
 async def test_others_are_asked_about_what_a_machine_gets_next(bus: Log, topics: Topics) -> None:
-    asked: dict[Machine, list[int]] = {}
-    applied: dict[Machine, list[int]] = {}
+    asked: dict[StateMachine, list[int]] = {}
+    applied: dict[StateMachine, list[int]] = {}
     chance = random.Random(5)
 
     class Told(CountingMachine):
@@ -591,7 +591,7 @@ async def test_others_are_asked_about_what_a_machine_gets_next(bus: Log, topics:
             assert asked[self] == applied[self], "the machine was asked about the same batch before"
             return super().apply(records, now_ns)
 
-    async def consult(machine: Machine, records: Sequence[Record]) -> None:
+    async def consult(machine: StateMachine, records: Sequence[Record]) -> None:
         await asyncio.sleep(0)
         if chance.random() < 0.2:
             raise LogUnavailable("who is asked is away") if chance.random() < 0.5 else KeyError("a defect")
@@ -607,7 +607,7 @@ async def test_others_are_asked_about_what_a_machine_gets_next(bus: Log, topics:
 
 
 async def test_a_record_on_which_the_consulted_handlers_fail_is_put_aside(bus: Log, topics: Topics) -> None:
-    async def consult(_machine: Machine, records: Sequence[Record]) -> None:
+    async def consult(_machine: StateMachine, records: Sequence[Record]) -> None:
         if any(record.value == b"3" for record in records):
             raise KeyError("content of the request")
 

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 from muster_bus.backends.kafka_membership import decode_claim, decode_share, encode_claim, encode_share
-from muster_bus.partition_assignment import Claim, Share, share_out
+from muster_bus.partition_assignment import MemberAssignment, MemberClaim, share_out
 
 
-def claims_after(shares: dict[str, Share], generation: int, *, warm: bool = True, limit: int = 99) -> list[Claim]:
+def claims_after(
+    shares: dict[str, MemberAssignment], generation: int, *, warm: bool = True, limit: int = 99
+) -> list[MemberClaim]:
     """The claims of members with these shares."""
     return [
-        Claim(
+        MemberClaim(
             member,
             generation,
             frozenset(share.owned),
@@ -26,11 +28,11 @@ def claims_after(shares: dict[str, Share], generation: int, *, warm: bool = True
     ]
 
 
-def fresh(*members: str, limit: int = 99) -> list[Claim]:
-    return [Claim(member, standbys_max=limit) for member in members]
+def fresh(*members: str, limit: int = 99) -> list[MemberClaim]:
+    return [MemberClaim(member, standbys_max=limit) for member in members]
 
 
-def moved(before: dict[str, Share], after: dict[str, Share]) -> set[int]:
+def moved(before: dict[str, MemberAssignment], after: dict[str, MemberAssignment]) -> set[int]:
     """Partitions with a new owner."""
     owners = {partition: member for member, share in before.items() for partition in share.owned}
     return {
@@ -41,7 +43,7 @@ def moved(before: dict[str, Share], after: dict[str, Share]) -> set[int]:
     }
 
 
-def even(shares: dict[str, Share]) -> bool:
+def even(shares: dict[str, MemberAssignment]) -> bool:
     sizes = [len(share.owned) for share in shares.values()]
     return max(sizes) - min(sizes) <= 1
 
@@ -54,7 +56,7 @@ def test_the_laws_hold_for_any_group(seed: int) -> None:
     for number in range(dice.randint(1, 6)):
         standbys = frozenset(dice.sample(range(partitions), dice.randint(0, partitions)))
         claims.append(
-            Claim(
+            MemberClaim(
                 f"m{number}",
                 dice.randint(0, 3),
                 frozenset(dice.sample(range(partitions + 2), dice.randint(0, partitions))),  # also unknown ones
@@ -77,14 +79,14 @@ def test_the_laws_hold_for_any_group(seed: int) -> None:
         assert share.moving <= share.standbys
         assert len(share.standbys - share.moving) <= claim.standbys_max
         if claim not in stays:
-            assert share == Share(), "a retiring member gets nothing if there is another one"
+            assert share == MemberAssignment(), "a retiring member gets nothing if there is another one"
     taking = [shares[claim.member] for claim in stays]
     if max(len(share.owned) for share in taking) - min(len(share.owned) for share in taking) > 1:
         assert any(share.moving for share in taking), "a member must ask for a new share"
     following = [partition for share in shares.values() for partition in share.standbys]
     assert len(following) == len(set(following)), "a partition has two standbys"
     # when all standbys are warm, further shares make the load even, and then nothing moves
-    claims = [claim for claim in claims if not claim.retires] or [Claim("m")]
+    claims = [claim for claim in claims if not claim.retires] or [MemberClaim("m")]
     shares = share_out(partitions, claims)
     limits = {claim.member: claim.standbys_max for claim in claims}
     for generation in range(4, 8):
@@ -128,8 +130,8 @@ def test_the_standby_takes_over_and_nothing_else_moves() -> None:
 
 def test_a_promise_is_kept() -> None:
     """A partition that one member gave up for another stays promised, even if more standbys become warm."""
-    a = Claim("a", 7, frozenset({0, 1, 3}), frozenset({2}), frozenset({2}), standbys_max=9)
-    b = Claim("b", 7, frozenset({2}), frozenset({0, 1, 3}), frozenset({0, 1, 3}), standbys_max=9)
+    a = MemberClaim("a", 7, frozenset({0, 1, 3}), frozenset({2}), frozenset({2}), standbys_max=9)
+    b = MemberClaim("b", 7, frozenset({2}), frozenset({0, 1, 3}), frozenset({0, 1, 3}), standbys_max=9)
     for promised in (0, 1, 3):
         shares = share_out(4, [a, replace(b, moving=frozenset({promised}))])
         assert shares["b"].owned == {2, promised}
@@ -137,8 +139,8 @@ def test_a_promise_is_kept() -> None:
 
 def test_of_two_owners_the_later_share_counts() -> None:
     """A process that was paused still claims its partitions, which the group has given to others meanwhile."""
-    zombie = Claim("a", 3, frozenset({0, 1}), standbys_max=9)
-    owner = Claim("b", 5, frozenset({0, 1}), standbys_max=9)
+    zombie = MemberClaim("a", 3, frozenset({0, 1}), standbys_max=9)
+    owner = MemberClaim("b", 5, frozenset({0, 1}), standbys_max=9)
     shares = share_out(2, [zombie, owner])
     assert shares["b"].owned == {0, 1}
     assert len(shares["a"].moving) == 1
@@ -164,9 +166,9 @@ def test_more_members_than_partitions_leaves_some_that_only_follow() -> None:
 
 
 def test_what_members_send_comes_back() -> None:
-    claim = Claim("m", 7, frozenset({1, 2}), frozenset({3, 4}), frozenset({3}), frozenset({4}), 16, retires=True)
+    claim = MemberClaim("m", 7, frozenset({1, 2}), frozenset({3, 4}), frozenset({3}), frozenset({4}), 16, retires=True)
     assert decode_claim("m", encode_claim(claim)) == claim
-    share = Share({1}, {2, 3}, {3})
+    share = MemberAssignment({1}, {2, 3}, {3})
     assert decode_share(encode_share(share, 4)) == (frozenset({2, 3}), frozenset({3}), 4)
 
 
@@ -186,5 +188,5 @@ def test_what_members_send_comes_back() -> None:
     ],
 )
 def test_a_member_that_says_what_nobody_understands_claims_nothing(data: bytes | None) -> None:
-    assert decode_claim("m", data) == Claim("m")
+    assert decode_claim("m", data) == MemberClaim("m")
     assert decode_share(data) == (frozenset(), frozenset(), 1)

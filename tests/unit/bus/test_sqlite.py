@@ -23,9 +23,9 @@ from manual_clock import ManualClock
 from muster_bus.backends import blocks
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_schema import SCHEMA_VERSION
-from muster_bus.backends.sqlite_work_items import Allowance
+from muster_bus.backends.sqlite_work_items import TimeBudget
 from muster_bus.clock import SystemClock
-from muster_bus.errors import LogDamaged, LogError, LogIncompatible, LogUnavailable, OffsetGone, TopicMismatch
+from muster_bus.errors import LogDamaged, LogError, LogIncompatible, LogUnavailable, OffsetOutOfRange, TopicMismatch
 from muster_bus.log import OutRecord, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
@@ -217,7 +217,7 @@ async def test_a_defect_of_a_commit_in_the_loop_ends_the_log(tmp_path: Path, mon
 
 
 def test_an_allowance_is_a_share_of_the_time() -> None:
-    allowance = Allowance(0.1, 0.01, now_s=0.0)
+    allowance = TimeBudget(0.1, 0.01, now_s=0.0)
     assert allowance.has_some(0.0)
     allowance.take(0.5)  # a disk that was slow once
     assert not allowance.has_some(4.8)
@@ -228,7 +228,7 @@ def test_an_allowance_is_a_share_of_the_time() -> None:
     assert allowance.has_some(1_000.0), "no more is saved than the limit"
     allowance.take(0.0002)
     assert not allowance.has_some(1_000.0)
-    assert not Allowance(0.0, 0.01, now_s=0.0).has_some(1_000.0)
+    assert not TimeBudget(0.0, 0.01, now_s=0.0).has_some(1_000.0)
 
 
 # ---- opening ------------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ async def test_retention_deletes_what_is_old_and_remembers_where_it_was(tmp_path
             await writer.append(OutRecord(topics.requests, 0, b"k", b"%d" % (age * 10 + number)))
         clock.advance(50)
     await log.maintain()
-    with pytest.raises(OffsetGone) as caught:
+    with pytest.raises(OffsetOutOfRange) as caught:
         await slow.read(1, 0)
     assert (caught.value.first, caught.value.end) == (20, 40)
     assert [int(record.value or b"") for record in await read_all(log, topics.requests)] == list(range(20, 40))

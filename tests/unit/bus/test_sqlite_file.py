@@ -10,7 +10,7 @@ import pytest
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.backends.sqlite_file_reader import LogFile
 from muster_bus.clock import SystemClock
-from muster_bus.errors import BadRecord, LogIncompatible, LogUnavailable, OffsetGone
+from muster_bus.errors import InvalidRecord, LogIncompatible, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import OutRecord, Record
 from muster_bus.settings import LogSettings
 
@@ -93,9 +93,9 @@ async def test_offsets_that_are_not_there(log: SqliteLog) -> None:
     topic = log.settings.topics().events
     await append(log, topic, range(10))
     with LogFile(log.path) as file:
-        with pytest.raises(OffsetGone, match="has no offset 11"):
+        with pytest.raises(OffsetOutOfRange, match="has no offset 11"):
             file.read(topic, 1, 11)
-        with pytest.raises(BadRecord, match=r"has no si.events.v1\[7\]"):
+        with pytest.raises(InvalidRecord, match=r"has no si.events.v1\[7\]"):
             file.bounds(topic, 7)
 
 

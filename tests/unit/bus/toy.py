@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from muster_bus.errors import LogUnavailable, TransactionFailed
-from muster_bus.log import Log, LogWriter, OutRecord, PartitionOwner, PromptOwner, Record
+from muster_bus.log import InlineCommitOwner, Log, LogWriter, OutRecord, PartitionOwner, Record
 from muster_bus.topics import Topics
 
 
@@ -107,7 +107,7 @@ class FaultyOwner:
         self._log, self._owner, self._faults = log, owner, faults
         self.committed, self.close = owner.committed, owner.close
         # (None: the owner has no such method, as a log without it.)
-        self.commit_at_once = self._commit_at_once if isinstance(owner, PromptOwner) else None
+        self.commit_at_once = self._commit_at_once if isinstance(owner, InlineCommitOwner) else None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._owner, name)
@@ -123,7 +123,7 @@ class FaultyOwner:
             self._log.in_flight -= 1
 
     def _commit_at_once(self, records: Sequence[OutRecord], input_position: int | None) -> Awaitable[None] | None:
-        assert isinstance(self._owner, PromptOwner)
+        assert isinstance(self._owner, InlineCommitOwner)
         self._begin()
         fault = self._faults()
         waiting: Awaitable[None] | None = None

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
-from muster_bus.errors import BadRecord, LogClosed, LogError, LogUnavailable, OffsetGone, RecordTooLarge
+from muster_bus.errors import InvalidRecord, LogClosed, LogError, LogUnavailable, OffsetOutOfRange, RecordTooLarge
 from muster_bus.log import LogWriter, OutRecord
-from muster_bus.pipe.messages import Append, NewRecord, Settled, error_of, failure_of
+from muster_bus.pipe.messages import Append, AppendResults, PipeRecord, error_of, failure_of
 from muster_bus.pipe.pipe_appends import PipeWriter
 from muster_bus.topics import Topics, state_key
 from muster_informers.child import PipeLog
@@ -38,9 +38,9 @@ OFFERS = (state_key("rm", "ext", "default", "mesos", "offer") + b"/",)
 ERRORS: list[LogError] = [
     LogUnavailable("away"),
     LogClosed("closed"),
-    BadRecord("unknown topic"),
+    InvalidRecord("unknown topic"),
     RecordTooLarge("t", 2, 1),
-    OffsetGone("t", 0, 1, 5, 9),
+    OffsetOutOfRange("t", 0, 1, 5, 9),
 ]
 
 
@@ -51,8 +51,8 @@ async def channels() -> tuple[Channel[Message], Channel[Message]]:
 
 MESSAGES: list[Message] = [
     Begin({"a": [1, "s3cret", None, 0.5]}, {"partitions": 4}, (0, 2), "life", "info", "json", ("/x",)),
-    Append((NewRecord(1, "t", 0, b"k", b"v" * 3_000_000, (("h", b"x"),)), NewRecord(2, "t", 1, None, None))),
-    Settled(((1, 7),), tuple((number, failure_of(error)) for number, error in enumerate(ERRORS))),
+    Append((PipeRecord(1, "t", 0, b"k", b"v" * 3_000_000, (("h", b"x"),)), PipeRecord(2, "t", 1, None, None))),
+    AppendResults(((1, 7),), tuple((number, failure_of(error)) for number, error in enumerate(ERRORS))),
     Ask(1, 2, "open", topic="t", partition=3, offset=None),
     Answer(1, 9, (ReadRecord(8, 5, b"k", None),)),
     Told(True, ("vms",), ("informer vms (http): it is away",)),
@@ -149,7 +149,7 @@ async def both(before: Callable[[], None] = lambda: None) -> AsyncIterator[tuple
 
     async def listen() -> None:
         while (message := await there.receive()) is not None:
-            assert isinstance(message, Settled | Answer)
+            assert isinstance(message, AppendResults | Answer)
             bus.take(message)
 
     tasks = [asyncio.create_task(serve()), asyncio.create_task(listen())]
@@ -208,7 +208,7 @@ async def test_while_nothing_is_settled_only_so_much_is_under_way() -> None:
     # The first settled record makes room again.
     first = await here.receive()
     assert isinstance(first, Append)
-    writer.settle(Settled(((first.records[0].number, 7),)))
+    writer.settle(AppendResults(((first.records[0].number, 7),)))
     await waits
     assert await appended[0] == 7
     here.close()
@@ -277,6 +277,6 @@ async def test_of_the_states_only_the_offers_of_the_sources_go_over() -> None:
         reader.seek(4)
         assert [each.offset for each in await reader.read(1, 1.0)] == [4]
         reader.seek(99)
-        with pytest.raises(OffsetGone):
+        with pytest.raises(OffsetOutOfRange):
             await reader.read(1, 0.05)
         await reader.close()

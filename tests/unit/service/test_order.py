@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from muster_bus.backends.read_ahead import Changing
+from muster_bus.backends.read_ahead import ChangeSignal
 from muster_core.external.errors import CursorExpired
 from muster_gateway.access.active_calls import Calls
 from muster_informers.sources.listing_diff import differences
@@ -19,7 +19,7 @@ MANY = 64  # so that a set would have this order by chance never
 
 
 async def test_readers_are_woken_in_the_order_of_their_coming() -> None:
-    changing, woken = Changing(), list[int]()
+    changing, woken = ChangeSignal(), list[int]()
 
     async def wait(number: int) -> None:
         await changing.wait(60)

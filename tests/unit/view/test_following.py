@@ -13,7 +13,7 @@ import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.backends.sqlite import SqliteLog
 from muster_bus.clock import SystemClock
-from muster_bus.errors import LogDamaged, LogUnavailable, OffsetGone
+from muster_bus.errors import LogDamaged, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import Log, OutRecord, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
@@ -451,7 +451,7 @@ async def test_a_gap_in_the_log_leads_to_a_new_fold(bench: Bench, monkeypatch: p
             nonlocal failures
             if failures:
                 failures -= 1
-                raise OffsetGone("si.state.v1", 0, 1, 2, 3)
+                raise OffsetOutOfRange("si.state.v1", 0, 1, 2, 3)
             return await original(max_records, timeout_s)
 
         monkeypatch.setattr(followed._reader, "read", read)

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from muster_bus.backends.sqlite_backup import Verified, copy_database, verify_database, verify_log
+from muster_bus.backends.sqlite_backup import VerificationResult, copy_database, verify_database, verify_log
 from muster_bus.backends.sqlite_mark import mark_path, read_mark, write_mark
 from muster_bus.backends.sqlite_schema import lock
 from muster_bus.errors import LogBehind, LogError, LogUnavailable
@@ -118,7 +118,7 @@ def verify(backup_dir: Path | None, data_dir: Path | None, file: Path | None, as
     return 0
 
 
-def examine(data: Path) -> Verified:
+def examine(data: Path) -> VerificationResult:
     """Checks a data directory: the log, the sessions, and that the log has all that its side file knows."""
     # The side file first: the log only grows.
     side = read_mark(data / LOG)
@@ -152,7 +152,7 @@ def is_on_kafka(file: Path | None, assignments: Sequence[str]) -> bool:
     return load(file, assignments).values.log.backend == "kafka"
 
 
-def _whole(path: Path) -> Verified:
+def _whole(path: Path) -> VerificationResult:
     verified = verify_log(path)
     if verified.problems:
         raise CommandError(f"{path} is damaged: {'; '.join(verified.problems)}")

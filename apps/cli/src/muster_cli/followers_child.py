@@ -22,7 +22,7 @@ import structlog
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogDamaged
 from muster_bus.pipe import messages as of_log
-from muster_bus.pipe.child_log import FollowedLog
+from muster_bus.pipe.child_log import ChildLog
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_event_publisher.grpc_events import EventsDoor
 from muster_rest.system_health import ServiceCheck, ServiceFacts
@@ -189,7 +189,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
         clock.resume(begin.clock)
     settings = MusterSettings.model_validate(begin.settings)
     give_way(settings.process.follower_nice)
-    bus = FollowedLog(settings.log, channel.send)
+    bus = ChildLog(settings.log, channel.send)
     try:
         followers = followers_of(settings, bus, clock)
     except SinkSettingsWrong as error:
@@ -253,7 +253,7 @@ async def _ended(listening: asyncio.Task[NoReturn], running: asyncio.Task[None])
 
 
 async def _listen(
-    channel: Channel[FromParent], bus: FollowedLog, stop: asyncio.Event, front: FollowersFront | None
+    channel: Channel[FromParent], bus: ChildLog, stop: asyncio.Event, front: FollowersFront | None
 ) -> NoReturn:
     """Takes messages, also while the followers stop. Raises EOFError."""
     while True:
@@ -269,7 +269,7 @@ async def _listen(
                 front.close()
             case Response() if front is not None:
                 front.backend.on_response(message)
-            case of_log.Settled() | of_log.Moved() | of_log.Reply() | of_log.AskSeen():
+            case of_log.AppendResults() | of_log.EndsChanged() | of_log.Reply() | of_log.SyncRequest():
                 bus.take(message)
 
 

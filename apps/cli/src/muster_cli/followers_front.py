@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from muster_bus.clock import Clock, day_ns
 from muster_bus.errors import BusError
-from muster_bus.pipe.child_log import FollowedLog
+from muster_bus.pipe.child_log import ChildLog
 from muster_gateway.errors import SettingsWrong
 from muster_gateway.front_end import FrontEnd
 from muster_gateway.http_bodies import HeldBodies, bounded
@@ -161,7 +161,7 @@ class FollowersFront:
     def __init__(
         self,
         settings: MusterSettings,
-        bus: FollowedLog,
+        bus: ChildLog,
         clock: Clock,
         followers: Followers,
         channel: Channel[FromParent],
@@ -282,7 +282,7 @@ class FollowersFront:
             self._changed()
 
 
-def _fresh(bus: FollowedLog, app: Target) -> Target:
+def _fresh(bus: ChildLog, app: Target) -> Target:
     """Wraps an application so that an answer includes all that is visible when its request comes."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:

@@ -369,10 +369,10 @@ class FollowersProcess:
                 of_log.Append()
                 | of_log.TakeOver()
                 | of_log.Commit()
-                | of_log.AskCommitted()
+                | of_log.GetCommitted()
                 | of_log.Release()
-                | of_log.AskHealthy()
-                | of_log.Seen()
+                | of_log.GetHealth()
+                | of_log.SyncDone()
             ):
                 served.take(message)
             case _:

@@ -21,7 +21,7 @@ from muster_bus.backends.sqlite_copy_target import SqliteTarget
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.copying.copier import copy
 from muster_bus.copying.target import CopyTarget
-from muster_bus.errors import CopyRefused, LogError, LogRefused, TopicMismatch
+from muster_bus.errors import CopyRejected, LogError, LogRefused, TopicMismatch
 from muster_bus.settings import LogSettings
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_event_publisher.history.file_stores import place_of
@@ -281,7 +281,7 @@ def _place(settings: LogSettings) -> str:
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         return asyncio.run(work)
-    except (LogRefused, TopicMismatch, CopyRefused) as error:
+    except (LogRefused, TopicMismatch, CopyRejected) as error:
         raise UsageError(str(error)) from error
     except LogError as error:
         raise CommandError(str(error)) from error

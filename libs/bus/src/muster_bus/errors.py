@@ -106,13 +106,13 @@ class LogFull(LogUnavailable):
     """The log's disk is full. Nothing was written. The log can be read, and takes records again when there is room."""
 
 
-class TooFewCopies(LogUnavailable):
+class NotEnoughReplicas(LogUnavailable):
     """Kafka takes no writes, because fewer copies of a partition are in sync than its topic demands. Nothing was lost;
     it works again when more brokers are back.
     """
 
 
-class BadRecord(LogError):
+class InvalidRecord(LogError):
     """A record that no log accepts. The caller has a defect."""
 
 
@@ -129,7 +129,7 @@ class RecordTooLarge(LogError):
         self.topic, self.size_bytes, self.limit_bytes = topic, size_bytes, limit_bytes
 
 
-class OffsetGone(LogError):
+class OffsetOutOfRange(LogError):
     """The offset no longer exists, or does not exist yet.
 
     :param asked: the offset asked for.
@@ -146,11 +146,11 @@ class LogClosed(LogError):
     """Used after close."""
 
 
-class CopyRefused(LogError):
+class CopyRejected(LogError):
     """A log cannot be copied into another one. The source is unchanged."""
 
 
-class SourceMoved(CopyRefused):
+class SourceChanged(CopyRejected):
     """Records came while the log was copied. They are copied when the same command runs again.
 
     :param topics: that grew.
@@ -164,7 +164,7 @@ class SourceMoved(CopyRefused):
         self.topics = topics
 
 
-class TargetTooSmall(CopyRefused):
+class TargetTooSmall(CopyRejected):
     """The target has fewer partitions than the source."""
 
     def __init__(self, target: str, partitions: int, least: int) -> None:
@@ -172,7 +172,7 @@ class TargetTooSmall(CopyRefused):
         self.partitions, self.least = partitions, least
 
 
-class TargetNotEmpty(CopyRefused):
+class TargetNotEmpty(CopyRejected):
     """The target has records that are not of this copy."""
 
 

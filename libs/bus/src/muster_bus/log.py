@@ -145,7 +145,7 @@ class PartitionOwner(Protocol):
 
 
 @runtime_checkable
-class EarlyInput(Protocol):
+class EarlyInputOwner(Protocol):
     """An owner that may read its input before it is durable, so that a request and what follows from it need one
     commit.
     """
@@ -160,7 +160,7 @@ class EarlyInput(Protocol):
 
 
 @runtime_checkable
-class PromptOwner(Protocol):
+class InlineCommitOwner(Protocol):
     """An owner whose small commits are often done at once, so that they need no task."""
 
     def commit_at_once(self, records: Sequence[OutRecord], input_position: int | None) -> Awaitable[None] | None:
@@ -172,7 +172,7 @@ class PromptOwner(Protocol):
 
 
 @runtime_checkable
-class PromptReader(Protocol):
+class PushReader(Protocol):
     """A reader that can say when there is more, so that its owner needs no task that waits."""
 
     @property
@@ -234,7 +234,7 @@ class Log(Protocol):
 
 
 @runtime_checkable
-class LogCondition(Protocol):
+class LogHealth(Protocol):
     """A log that knows its own troubles."""
 
     def refusal(self) -> str:
@@ -248,7 +248,7 @@ class LogCondition(Protocol):
 
 @runtime_checkable
 class LogOnDisk(Protocol):
-    """A log in a file of this machine. What it refuses (:class:`LogCondition`) is for want of room on the disk."""
+    """A log in a file of this machine. What it refuses (:class:`LogHealth`) is for want of room on the disk."""
 
     @property
     def path(self) -> Path: ...

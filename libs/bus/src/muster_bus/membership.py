@@ -114,7 +114,7 @@ class GroupLog(Protocol):
         ...
 
 
-class Given:
+class FixedMembership:
     """See :class:`Membership`: the partitions of a member that shares with nobody."""
 
     def __init__(self, partitions: Collection[int]) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class MemberClaim:
     """What a member says of itself when it joins.
 
     :param member: its id.
@@ -44,7 +44,7 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Share:
+class MemberAssignment:
     """What a member gets; ``moving`` are the standbys that will be its own when they are warm."""
 
     owned: set[int] = field(default_factory=set)
@@ -52,9 +52,9 @@ class Share:
     moving: set[int] = field(default_factory=set)
 
 
-def share_out(partitions: int, claims: Sequence[Claim]) -> dict[str, Share]:
+def share_out(partitions: int, claims: Sequence[MemberClaim]) -> dict[str, MemberAssignment]:
     """Returns each member's share. Every partition has exactly one owner, if there is a member."""
-    shares = {claim.member: Share() for claim in claims}
+    shares = {claim.member: MemberAssignment() for claim in claims}
     by_name = {claim.member: claim for claim in claims}
     takers = [claim for claim in claims if not claim.retires] or list(claims)
     if not takers:
@@ -78,9 +78,9 @@ def share_out(partitions: int, claims: Sequence[Claim]) -> dict[str, Share]:
     return shares
 
 
-def _live_owners(partitions: int, claims: Iterable[Claim]) -> dict[int, str]:
+def _live_owners(partitions: int, claims: Iterable[MemberClaim]) -> dict[int, str]:
     """Returns the member that owns each partition now."""
-    found: dict[int, Claim] = {}
+    found: dict[int, MemberClaim] = {}
     for claim in claims:
         for partition in claim.owned:
             known = found.get(partition)
@@ -89,11 +89,11 @@ def _live_owners(partitions: int, claims: Iterable[Claim]) -> dict[int, str]:
     return {partition: claim.member for partition, claim in found.items()}
 
 
-def _rank(claim: Claim) -> tuple[int, str]:
+def _rank(claim: MemberClaim) -> tuple[int, str]:
     return claim.generation, claim.member
 
 
-def _wanted(partitions: int, takers: Sequence[Claim], owners: Mapping[int, str]) -> dict[int, str]:
+def _wanted(partitions: int, takers: Sequence[MemberClaim], owners: Mapping[int, str]) -> dict[int, str]:
     """Returns the even distribution that is reached with the fewest moves."""
     held: dict[str, set[int]] = {claim.member: set() for claim in takers}
     warm = {claim.member: claim.warm for claim in takers}
@@ -121,7 +121,7 @@ def _wanted(partitions: int, takers: Sequence[Claim], owners: Mapping[int, str])
     return {partition: member for member, some in held.items() for partition in some}
 
 
-def _add_standbys(partitions: int, takers: Sequence[Claim], shares: Mapping[str, Share]) -> None:
+def _add_standbys(partitions: int, takers: Sequence[MemberClaim], shares: Mapping[str, MemberAssignment]) -> None:
     """Gives each partition one standby, the partition's own followers first."""
     for partition in range(partitions):
         if any(partition in shares[each.member].standbys for each in takers):

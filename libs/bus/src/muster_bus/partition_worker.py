@@ -35,21 +35,21 @@ from muster_bus.backends.record_limits import size_of
 from muster_bus.clock import Clock
 from muster_bus.contention import Contention, Work, WorkMeter
 from muster_bus.errors import (
-    BadRecord,
     BusError,
     Fenced,
+    InvalidRecord,
     LogUnavailable,
     MachineFailed,
-    OffsetGone,
+    OffsetOutOfRange,
     RecordTooLarge,
     TransactionFailed,
 )
-from muster_bus.log import EarlyInput, Log, LogReader, OutRecord, PartitionOwner, PromptOwner, Record
-from muster_bus.poison_tracker import MachineError, Suspicion, guard, kind_of, one_line
-from muster_bus.standby import Folded, Standby, close_reader, fold_all
-from muster_bus.state_machine import Machine, SteppedMachine
+from muster_bus.log import EarlyInputOwner, InlineCommitOwner, Log, LogReader, OutRecord, PartitionOwner, Record
+from muster_bus.poison_tracker import PoisonTracker, StateMachineError, guard, kind_of, one_line
+from muster_bus.standby import Standby, StandbyHandover, close_reader, fold_all
+from muster_bus.state_machine import StateMachine, SteppedMachine
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
-from muster_bus.worker_progress import Progress, WorkerState
+from muster_bus.worker_progress import WorkerProgress, WorkerState
 from muster_bus.worker_settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class PartitionWorker:
         topics: Topics,
         group: str,
         partition: int,
-        machine_factory: Callable[[], Machine],
+        machine_factory: Callable[[], StateMachine],
         clock: Clock,
         settings: WorkerSettings | None = None,
         consult: Callable[[Any, Sequence[Record]], Awaitable[None]] | None = None,
@@ -104,13 +104,13 @@ class PartitionWorker:
     ) -> None:
         self._standby = standby
         self.contention = contention if contention is not None else Contention()
-        self._taking: asyncio.Task[Folded | None] | None = None  # from the standby
+        self._taking: asyncio.Task[StandbyHandover | None] | None = None  # from the standby
         self.consult, self.letter_value, self.report = consult, letter_value, report
         self.log, self.topics, self.group, self.partition = log, topics, group, partition
         self.clock = clock
         self.settings = settings or WorkerSettings()
         self.label = str(partition)
-        self.suspicion = Suspicion()
+        self.suspicion = PoisonTracker()
         self.stopping = asyncio.Event()
         self.position = 0
         self.committed = 0
@@ -140,10 +140,10 @@ class PartitionWorker:
                     await self._live()
                 except (TransactionFailed, LogUnavailable) as error:
                     await self._back_off(error, "log")
-                except OffsetGone as error:  # retention overtook the fold (a restart cures that) or the group
+                except OffsetOutOfRange as error:  # retention overtook the fold (a restart cures that) or the group
                     self._count_blameless(error)
                     await self._back_off(error, "offset")
-                except MachineError as error:
+                except StateMachineError as error:
                     cause = error.__cause__ or error
                     if not error.blamed:
                         self._count_blameless(cause)
@@ -164,7 +164,7 @@ class PartitionWorker:
             metrics.lag_records.labels(self.label).set(0)
             if self._taking is not None:
                 (folded,) = await asyncio.gather(self._taking, return_exceptions=True)  # its error would hide the first
-                if isinstance(folded, Folded):
+                if isinstance(folded, StandbyHandover):
                     await close_reader(folded.reader)
         self._state = WorkerState.STOPPED
 
@@ -172,11 +172,11 @@ class PartitionWorker:
         """Makes :meth:`run` commit everything applied so far and return."""
         self.stopping.set()
 
-    def progress(self) -> Progress:
+    def progress(self) -> WorkerProgress:
         """Returns the worker's progress. Cheap; for health checks and metrics."""
         idle_s = self._available_s()
         stalled = self.end_offset > self.committed and idle_s > self.settings.stall_after_s
-        return Progress(
+        return WorkerProgress(
             partition=self.partition,
             state=self._state,
             position=self.position,
@@ -214,22 +214,22 @@ class PartitionWorker:
             self._state = WorkerState.RUNNING
             self.moved()
             log.info("worker.running", partition=self.partition, group=self.group, position=start)
-            await _Life(self, machine, owner, reader).run()  # 6, 7, 8
+            await _WorkerRun(self, machine, owner, reader).run()  # 6, 7, 8
 
     async def _reader_of(self, owner: PartitionOwner) -> LogReader:
         """Returns the reader of the input. Others are not asked about input that is not durable."""
-        if self.consult is None and isinstance(owner, EarlyInput):
+        if self.consult is None and isinstance(owner, EarlyInputOwner):
             return owner.early_reader()
         return await self.log.reader(self.topics.requests, self.partition)
 
-    async def _folded(self, owner: PartitionOwner, *, is_new: bool) -> Machine | None:
+    async def _folded(self, owner: PartitionOwner, *, is_new: bool) -> StateMachine | None:
         """Folds the state topic to its end (4), then calls the machine's ``folded`` (5). None: stopped meanwhile.
 
         Raises LogDamaged if the state is not what the last commit left.
         """
         taking, self._taking = self._taking, None
         prepared = None if taking is None else await taking
-        machine: Machine = guard(self._machine_factory) if prepared is None else prepared.machine
+        machine: StateMachine = guard(self._machine_factory) if prepared is None else prepared.machine
         reader = await self.log.reader(self.topics.state, self.partition) if prepared is None else prepared.reader
         live = live_keys_of(self.log) if prepared is None else prepared.live
         try:
@@ -318,12 +318,14 @@ class PartitionWorker:
         self.moved()
 
 
-class _Life:
+class _WorkerRun:
     """The main loop over one machine's life. Its state dies with the machine."""
 
-    def __init__(self, worker: PartitionWorker, machine: Machine, owner: PartitionOwner, reader: LogReader) -> None:
+    def __init__(
+        self, worker: PartitionWorker, machine: StateMachine, owner: PartitionOwner, reader: LogReader
+    ) -> None:
         self._worker, self._machine, self._owner, self._reader = worker, machine, owner, reader
-        self._prompt = owner if isinstance(owner, PromptOwner) else None
+        self._prompt = owner if isinstance(owner, InlineCommitOwner) else None
         self._stepped = machine if isinstance(machine, SteppedMachine) else None
         self._settings, self._clock = worker.settings, worker.clock
         self._disposal, self._young = Disposal(self._clock.processor_s), YoungGarbage()
@@ -477,7 +479,7 @@ class _Life:
                     self._take(self._decide(self._machine.apply, records, self._clock.now_ns()))
                 if self._is_careful():
                     await self._take_held()
-            except MachineError as error:
+            except StateMachineError as error:
                 why = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
                 error.blamed = True
@@ -495,7 +497,7 @@ class _Life:
         except BusError:
             raise
         except Exception as error:
-            raise MachineError(blamed=False) from error
+            raise StateMachineError(blamed=False) from error
 
     def _decide(self, call: Callable[..., T], *arguments: object) -> T:
         """Calls a part of the machine's work and measures its duration."""
@@ -535,8 +537,8 @@ class _Life:
                 size = size_of(record)
                 if size > limit:
                     raise RecordTooLarge(record.topic, size, limit)
-            except (RecordTooLarge, BadRecord) as error:
-                raise MachineError(blamed=False) from error
+            except (RecordTooLarge, InvalidRecord) as error:
+                raise StateMachineError(blamed=False) from error
             self._output_bytes += size
         self._outputs.extend(outputs)
 
@@ -628,7 +630,7 @@ class _Life:
         """Takes what the machine held back, for a transaction that ends."""
         try:
             await self._take_held()
-        except MachineError as error:
+        except StateMachineError as error:
             if self._held_from is not None:
                 why = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 after = self._worker.position
@@ -676,8 +678,8 @@ def _as_of_the_machine() -> Iterator[None]:
     """The log's rules are stricter than those of ``_take``."""
     try:
         yield
-    except (RecordTooLarge, BadRecord) as error:
-        raise MachineError(blamed=False) from error
+    except (RecordTooLarge, InvalidRecord) as error:
+        raise StateMachineError(blamed=False) from error
 
 
 async def _close(close: Callable[[], Awaitable[None]]) -> None:

@@ -13,7 +13,7 @@ from muster_bus.errors import BusError
 T = TypeVar("T")
 
 
-class MachineError(Exception):
+class StateMachineError(Exception):
     """A failure of the machine (``__cause__``), as opposed to one of the log.
 
     :param blamed: certain input caused the failure, and the worker's suspicion records it.
@@ -25,7 +25,7 @@ class MachineError(Exception):
 
 
 @dataclass(slots=True)
-class Suspicion:
+class PoisonTracker:
     """Input that machines failed on. The worker keeps it when it drops a machine."""
 
     until: int = -1  # input before this offset is applied and committed one record at a time
@@ -57,7 +57,7 @@ def guard(call: Callable[..., T], *arguments: object) -> T:
     try:
         return call(*arguments)
     except Exception as error:
-        raise MachineError(blamed=False) from error
+        raise StateMachineError(blamed=False) from error
 
 
 def kind_of(error: BaseException | None) -> str:

@@ -28,8 +28,8 @@ from muster_bus.backends.live_keys import LiveKeys, live_keys_of
 from muster_bus.clock import Clock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, LogReader, Record
-from muster_bus.poison_tracker import MachineError, guard, one_line
-from muster_bus.state_machine import FollowingMachine, Machine
+from muster_bus.poison_tracker import StateMachineError, guard, one_line
+from muster_bus.state_machine import StandbyStateMachine, StateMachine
 from muster_bus.topics import Topics
 from muster_bus.worker_settings import WorkerSettings
 
@@ -54,13 +54,13 @@ class StandbyState(StrEnum):
     BACKING_OFF = "backing_off"
 
 
-class Folded(NamedTuple):
+class StandbyHandover(NamedTuple):
     """What a standby gives to the worker: a machine, and the reader that stands behind the machine's last record.
 
     :param live: the account of these records; None: the log needs none.
     """
 
-    machine: FollowingMachine
+    machine: StandbyStateMachine
     reader: LogReader
     live: LiveKeys | None = None
 
@@ -78,7 +78,7 @@ class Standby:
         log: Log,
         topics: Topics,
         partition: int,
-        machine_factory: Callable[[], FollowingMachine],
+        machine_factory: Callable[[], StandbyStateMachine],
         clock: Clock,
         settings: WorkerSettings,
         on_warm: Callable[[], None] = lambda: None,
@@ -87,7 +87,7 @@ class Standby:
         self._machine_factory, self._clock, self._settings = machine_factory, clock, settings
         self._on_warm = on_warm
         self._taken = asyncio.Event()
-        self._task: asyncio.Task[Folded | None] | None = None
+        self._task: asyncio.Task[StandbyHandover | None] | None = None
         self._end = self._position = 0
         self._end_asked_s = float("-inf")
         self._failures = 0
@@ -108,7 +108,7 @@ class Standby:
         """State offsets that are not folded, as of about a second ago."""
         return max(0, self._end - self._position)
 
-    async def take(self) -> Folded | None:
+    async def take(self) -> StandbyHandover | None:
         """Ends the standby. Returns its machine, which may not be whole; None: it has none. Does not raise."""
         assert self._task is not None, "start comes first"
         self._taken.set()
@@ -131,11 +131,11 @@ class Standby:
 
     # ---- following ---------------------------------------------------------------------------------------------------
 
-    async def _run(self) -> Folded | None:
+    async def _run(self) -> StandbyHandover | None:
         while not self._taken.is_set():
             try:
                 return await self._follow()
-            except (BusError, MachineError) as error:
+            except (BusError, StateMachineError) as error:
                 self.state, self._failures = StandbyState.BACKING_OFF, self._failures + 1
                 self.last_error = one_line(error.__cause__ or error)
                 settings, doublings = self._settings, min(self._failures - 1, 20)
@@ -146,9 +146,9 @@ class Standby:
                         await self._taken.wait()
         return None
 
-    async def _follow(self) -> Folded:
+    async def _follow(self) -> StandbyHandover:
         self.state = StandbyState.READING
-        machine: FollowingMachine = guard(self._machine_factory)
+        machine: StandbyStateMachine = guard(self._machine_factory)
         live = live_keys_of(self._log)
         reader = await self._log.reader(self._topics.state, self._partition)
         taken = asyncio.create_task(self._taken.wait(), name=f"standby-{self._partition}-taken")
@@ -177,7 +177,7 @@ class Standby:
         finally:
             taken.cancel()
         metrics.standby_lag_records.labels(str(self._partition)).set(0)
-        return Folded(machine, reader, live)
+        return StandbyHandover(machine, reader, live)
 
     async def _read(self, reader: LogReader, taken: asyncio.Task[bool]) -> Sequence[Record]:
         """Reads; a take-over does not wait for a read that finds nothing."""
@@ -196,7 +196,7 @@ class Standby:
             reader.seek(before)
         return ()
 
-    async def _fold(self, machine: FollowingMachine, live: LiveKeys | None, records: Sequence[Record]) -> None:
+    async def _fold(self, machine: StandbyStateMachine, live: LiveKeys | None, records: Sequence[Record]) -> None:
         def steps() -> Iterable[None]:
             for record in records:
                 fold_all(machine, live, (record,))
@@ -222,7 +222,7 @@ class Standby:
             metrics.standby_lag_records.labels(str(self._partition)).set(self.lag_records)
 
 
-def fold_all(machine: Machine, live: LiveKeys | None, records: Sequence[Record]) -> None:
+def fold_all(machine: StateMachine, live: LiveKeys | None, records: Sequence[Record]) -> None:
     """Folds records of the state into a machine, and into its account, if there is one."""
     for record in records:
         machine.fold(record)

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from muster_bus.log import OutRecord, Record
 
 
-class Machine(Protocol):
+class StateMachine(Protocol):
     """A deterministic consumer of one input partition. Each take-over makes a new one. No machine is used after an
     error.
     """
@@ -54,7 +54,7 @@ class Machine(Protocol):
         ...
 
 
-class FollowingMachine(Machine, Protocol):
+class StandbyStateMachine(StateMachine, Protocol):
     """A machine that a standby can keep up to date before it takes over."""
 
     def settle(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ class WorkerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WorkerProgress:
     """A worker's state at one moment.
 
     :param position: input offset up to which the machine has applied.

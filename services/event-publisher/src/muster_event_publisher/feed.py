@@ -9,7 +9,7 @@ from itertools import takewhile
 
 import structlog
 from muster_bus.damage import Readers
-from muster_bus.errors import LogError, LogUnavailable, OffsetGone
+from muster_bus.errors import LogError, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader
 from muster_runtime.backoff import in_step_s
 
@@ -81,7 +81,7 @@ class PartitionFeed:
                 # 1. read
                 timeout_s = in_step_s(self._settings.poll_s) if self._stop_at is None else 0.05
                 records = await self._reader.read(self._settings.read_records_max, timeout_s)
-            except OffsetGone as gone:
+            except OffsetOutOfRange as gone:
                 # Retention deleted events before this follower read them; the ids will show the gap.
                 log.warning("events were deleted before they were read", partition=self.partition, error=str(gone))
                 self._jump(gone.first)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 from muster_bus.damage import Readers
-from muster_bus.errors import LogUnavailable, OffsetGone
+from muster_bus.errors import LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader, Record
 
 from muster_event_publisher import metrics
@@ -366,7 +366,7 @@ async def read_range(reader: LogReader, start: int, end: int) -> AsyncIterator[l
                 raise
             await asyncio.sleep(_AGAIN_S)
             continue
-        except OffsetGone as gone:
+        except OffsetOutOfRange as gone:
             if gone.first <= reader.position:
                 raise  # not retention: the end of the log is lost
             reader.seek(gone.first)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import structlog
 from muster_bus.damage import Readers
-from muster_bus.errors import LogError, LogUnavailable, OffsetGone
+from muster_bus.errors import LogError, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader
 from muster_bus.topics import Topics, is_forgotten_state_key, is_rm_state_key, parse_state_key
 from muster_runtime import event_settings
@@ -176,7 +176,7 @@ class RmSettings:
         position = reader.position
         try:
             records = await reader.read(_READ_RECORDS, timeout_s)
-        except OffsetGone as gone:
+        except OffsetOutOfRange as gone:
             reader.seek(gone.first)  # compacted: the missing records have newer ones, or their objects are gone
             return 1
         except asyncio.CancelledError:

@@ -11,7 +11,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.log import Log, end_of
-from muster_bus.membership import Given, GroupLog, GroupTerms, Membership
+from muster_bus.membership import FixedMembership, GroupLog, GroupTerms, Membership
 from muster_bus.topics import Topics
 from muster_rest.publisher_routes import USAGE
 from muster_rest.system_health import ServiceFacts
@@ -326,7 +326,7 @@ class PublisherService:
     def _membership(self) -> Membership:
         settings, log, topics = self.settings, self._log, self._topics
         if not settings.group or not isinstance(log, GroupLog):
-            return Given(range(topics.partitions))
+            return FixedMembership(range(topics.partitions))
         timeout_s = settings.session_timeout_s
         terms = GroupTerms(settings.group, topics.events, topics.partitions, 0, timeout_s, timeout_s / _BEATS)
         return log.membership(terms, self._clock)

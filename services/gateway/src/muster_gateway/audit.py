@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 from muster_bus.clock import Clock, day_ns
-from muster_bus.errors import BadRecord, BusError, RecordTooLarge
+from muster_bus.errors import BusError, InvalidRecord, RecordTooLarge
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_runtime.caller import Caller, calling, current
@@ -211,7 +211,7 @@ class AuditWriter:
             # The writer has it from here on, even if this task is cancelled.
             try:
                 await writer.append(record)
-            except (BadRecord, RecordTooLarge) as error:
+            except (InvalidRecord, RecordTooLarge) as error:
                 log.error("audit entry not written", error=str(error))
                 if not is_gap:
                     self._lost()

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 from muster_bus.damage import DamagedParts, PassingReader, Readers
-from muster_bus.errors import BusError, LogUnavailable, OffsetGone
+from muster_bus.errors import BusError, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics
 from muster_runtime.caller import current
@@ -160,7 +160,7 @@ class Part:
             try:
                 before = self.reader.position
                 records = await self.reader.read(_BATCH, _EMPTY_S)
-            except OffsetGone as gone:  # retention was faster than the reader
+            except OffsetOutOfRange as gone:  # retention was faster than the reader
                 self.reader.seek(min(max(gone.first, 0), self._end))
                 continue
             if not records and self.reader.position == before:

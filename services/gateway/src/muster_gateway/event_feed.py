@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import structlog
 from muster_bus.damage import Readers
-from muster_bus.errors import BusError, LogUnavailable, OffsetGone
+from muster_bus.errors import BusError, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader, Record
 from muster_bus.topics import (
     HEADER_EVENT_ID,
@@ -210,7 +210,7 @@ class EventFeed:
                     with contextlib.suppress(BusError):
                         await reader.close()
                     return
-            except OffsetGone as error:
+            except OffsetOutOfRange as error:
                 log.warning("events deleted before they were sent", rm_id=self._rm_id, error=str(error))
                 assert self._reader is not None, "it was read from"
                 self._reader.seek(error.first)

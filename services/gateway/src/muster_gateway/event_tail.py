@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 from muster_bus.damage import Readers
-from muster_bus.errors import BusError, LogUnavailable, OffsetGone
+from muster_bus.errors import BusError, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader, Record
 
 log = structlog.get_logger(__name__)
@@ -94,7 +94,7 @@ class EventTail:
                     for record in records:
                         self._give(record)
                     retry_s = _RETRY_MIN_S
-                except OffsetGone as error:
+                except OffsetOutOfRange as error:
                     log.warning("events deleted before they were sent", partition=self._partition, error=str(error))
                     assert reader is not None, "it was read from"
                     reader.seek(error.first)

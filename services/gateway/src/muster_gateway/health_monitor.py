@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.errors import BusError
-from muster_bus.log import Log, LogCondition, LogOnDisk
+from muster_bus.log import Log, LogHealth, LogOnDisk
 from muster_rest.shapes.health import Grade, PartHealthDao, SystemHealthDao
 from muster_rest.shapes.measures import ProcessHealthDao
 from muster_rest.system_health import (
@@ -147,8 +147,8 @@ class HealthMonitor:
         if gateway.log_answers:
             self._log_s = now_s
         on_disk = self._bus if isinstance(self._bus, LogOnDisk) else None
-        refusal = self._bus.refusal() if isinstance(self._bus, LogCondition) else ""
-        notes = self._bus.problems() if isinstance(self._bus, LogCondition) else []
+        refusal = self._bus.refusal() if isinstance(self._bus, LogHealth) else ""
+        notes = self._bus.problems() if isinstance(self._bus, LogHealth) else []
         return HealthFacts(
             one_process=self._one_process,
             log=LogFacts(

@@ -32,8 +32,8 @@ from weakref import WeakSet
 
 import structlog
 from muster_bus.damage import DamagedParts, Readers
-from muster_bus.errors import CodecError, LogDamaged, LogError, LogUnavailable, OffsetGone
-from muster_bus.log import Log, LogReader, PromptReader, Record
+from muster_bus.errors import CodecError, LogDamaged, LogError, LogUnavailable, OffsetOutOfRange
+from muster_bus.log import Log, LogReader, PushReader, Record
 from muster_bus.topics import Topics
 from muster_runtime.backoff import in_step_s
 from muster_runtime.elapsed import elapsed_s
@@ -284,7 +284,7 @@ class ResponseTail:
         self.active = Active(now_s())
         self.held_back = Active(now_s(), _HELD_BACK_S)  # those whose streams wait for decisions
         # With a reader that calls back, records are dispatched right when they come, while the loop waits.
-        self._prompt: PromptReader | None = None
+        self._prompt: PushReader | None = None
         self._waits = False
         self._more = asyncio.Event()
         self._failure: Exception | None = None
@@ -319,7 +319,7 @@ class ResponseTail:
         self._reader = await self._bus.reader(self._topics.responses, self.partition)
         self._dispatched = await self._reader.end_offset()
         self._reader.seek(self._dispatched)
-        if isinstance(self._reader, PromptReader):
+        if isinstance(self._reader, PushReader):
             self._prompt = self._reader
             self._prompt.on_more(self._dispatch_now)
 
@@ -333,7 +333,7 @@ class ResponseTail:
                 records = await self._next(self._reader)
                 self._dispatch(records, self._reader.position)
                 self.answering, retry_s = True, _RETRY_MIN_S
-            except OffsetGone as error:
+            except OffsetOutOfRange as error:
                 self._jump(error.first, error)
             except LogDamaged as error:
                 self._damage.note(error)
@@ -498,7 +498,7 @@ class CatchUp:
     async def _read_on(self, reader: LogReader, feed: Feed, room: Callable[[], Awaitable[None]]) -> None:
         try:
             records = await reader.read(self._batch, CATCH_UP_WAIT_S)
-        except OffsetGone as error:
+        except OffsetOutOfRange as error:
             if error.asked > error.end:
                 raise ResponsesLost(
                     feed.rm_id,

@@ -20,7 +20,7 @@ from grpc_health.v1.health import aio as grpc_health_aio
 from muster_bus.clock import Clock
 from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.errors import BusError, LogBehind
-from muster_bus.log import Log, LogCondition, LogWriter, OutRecord
+from muster_bus.log import Log, LogHealth, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_queue_config.sandboxed_parser import Judge
 from muster_rest.system_health import Part, SchedulerFacts, ServiceCheck
@@ -302,7 +302,7 @@ class Gateway:
     async def problems(self) -> list[str]:
         """Returns the present problems, one sentence each. Bounded; never raises."""
         facts = await self._look()
-        refusal = self._bus.refusal() if isinstance(self._bus, LogCondition) else ""
+        refusal = self._bus.refusal() if isinstance(self._bus, LogHealth) else ""
         silent = "" if facts.log_answers else "the log does not answer"
         return [each for each in (silent, refusal, facts.disk_full, *facts.problems) if each]
 

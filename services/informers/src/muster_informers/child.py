@@ -19,7 +19,7 @@ from typing import cast
 from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogError
 from muster_bus.log import LogReader, LogWriter, PartitionOwner, Record
-from muster_bus.pipe.messages import Append, Settled, error_of
+from muster_bus.pipe.messages import Append, AppendResults, error_of
 from muster_bus.pipe.pipe_appends import PipeWriter
 from muster_bus.topics import Topics
 from muster_core.external.errors import NotSynced, SettingsWrong
@@ -150,8 +150,8 @@ class PipeLog:
             raise error_of(answer.failure)
         return answer
 
-    def take(self, message: Settled | Answer) -> None:
-        if isinstance(message, Settled):
+    def take(self, message: AppendResults | Answer) -> None:
+        if isinstance(message, AppendResults):
             for writer in self._writers:
                 writer.settle(message)
         elif (future := self._answers.get(message.number)) is not None and not future.done():
@@ -237,7 +237,7 @@ async def _stopped(channel: Channel[Message], bus: PipeLog, service: ExternalSer
                 raise EOFError
             case Stop():
                 return
-            case Settled() | Answer():
+            case AppendResults() | Answer():
                 bus.take(message)
             case Judge() if service is not None:
                 judged = await service.judge(message.name, 0, message.begins, message.calls)

@@ -31,7 +31,7 @@ from itertools import islice
 
 import structlog
 from muster_bus.clock import Clock
-from muster_bus.errors import BadRecord, LogError, LogUnavailable, RecordTooLarge
+from muster_bus.errors import InvalidRecord, LogError, LogUnavailable, RecordTooLarge
 from muster_bus.log import LogWriter, OutRecord
 from muster_core.external.errors import BadDocument
 from muster_core.external.model import (
@@ -387,7 +387,7 @@ class LogCache:
                 except LogUnavailable as unavailable:
                     failed.append(batch)
                     error = unavailable
-                except (RecordTooLarge, BadRecord) as never:
+                except (RecordTooLarge, InvalidRecord) as never:
                     failed += self._halves(batch, never)
             if not failed:
                 failures = 0

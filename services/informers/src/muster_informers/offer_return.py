@@ -23,7 +23,7 @@ from typing import cast
 
 import structlog
 from google.protobuf.message import DecodeError
-from muster_bus.errors import LogUnavailable, OffsetGone
+from muster_bus.errors import LogUnavailable, OffsetOutOfRange
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import parse_state_key, state_key
 from muster_core.external.errors import SourceError
@@ -96,7 +96,7 @@ class OfferOutlet:
                         await self._follow(reader)
                     finally:
                         await reader.close()
-                except OffsetGone:
+                except OffsetOutOfRange:
                     failures = 0  # reads from the start again: deleted records were overwritten
                 except LogUnavailable as error:
                     self.last_error = str(error)

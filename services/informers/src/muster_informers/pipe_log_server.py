@@ -15,7 +15,7 @@ from muster_bus.clock import Clock
 from muster_bus.errors import LogError
 from muster_bus.log import Log, LogReader, LogWriter
 from muster_bus.pipe.messages import Append, failure_of
-from muster_bus.pipe.pipe_appends import Appends
+from muster_bus.pipe.pipe_appends import PipeAppendServer
 from muster_runtime.message_channel import Channel
 
 from muster_informers.pipe_messages import Answer, Ask, Message, ReadRecord
@@ -44,7 +44,7 @@ class LogEnd:
         self._channel = channel
         self._log, self._offers, self._clock = bus, offers, clock
         self._on_defect = on_defect
-        self._appends = Appends(channel.send, writer, on_defect)
+        self._appends = PipeAppendServer(channel.send, writer, on_defect)
         self._readers: dict[int, LogReader] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-from muster_bus.pipe.messages import Append, Failure, Settled
+from muster_bus.pipe.messages import Append, AppendResults, EncodedError
 from muster_runtime import message_channel
 
 from muster_informers.native_handler import Call, Judged
@@ -66,7 +66,7 @@ class Answer(message_channel.Message):
     number: int
     offset: int = 0
     records: tuple[ReadRecord, ...] = ()
-    failure: Failure | None = None
+    failure: EncodedError | None = None
 
 
 class Judge(message_channel.Message):
@@ -140,4 +140,4 @@ class Ended(message_channel.Message):
     problems: tuple[str, ...] = ()
 
 
-Message = Begin | Settled | Answer | Judge | Stop | Append | Ask | Answered | Told | Sampled | Ended
+Message = Begin | AppendResults | Answer | Judge | Stop | Append | Ask | Answered | Told | Sampled | Ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster_bus.worker_progress import Progress, WorkerState
+from muster_bus.worker_progress import WorkerProgress, WorkerState
 from muster_rest.system_health import OwnerFacts, OwnerState
 
 _TAKES_OVER = (WorkerState.STARTING, WorkerState.FOLDING, WorkerState.BACKING_OFF)
@@ -21,12 +21,12 @@ class OwnedPartitions:
         self._limit_s = limit_s
         self._since = [(OwnerState.NONE, now_s)] * partitions
 
-    def facts(self, workers: Iterable[Progress], now_s: float) -> list[OwnerFacts]:
+    def facts(self, workers: Iterable[WorkerProgress], now_s: float) -> list[OwnerFacts]:
         """Returns the facts about every partition of the log."""
         running = {each.partition: each for each in workers}
         return [self._facts(partition, running.get(partition), now_s) for partition in range(len(self._since))]
 
-    def _facts(self, partition: int, progress: Progress | None, now_s: float) -> OwnerFacts:
+    def _facts(self, partition: int, progress: WorkerProgress | None, now_s: float) -> OwnerFacts:
         state = _state_of(progress)
         was, since_s = self._since[partition]
         if state is not was:
@@ -40,7 +40,7 @@ class OwnedPartitions:
         return OwnerFacts(partition, state, for_s, self._limit_s, progress.last_error)
 
 
-def problem_of(progress: Progress) -> str:
+def problem_of(progress: WorkerProgress) -> str:
     """Returns why a worker does not serve."""
     if progress.state is WorkerState.RUNNING:
         behind = progress.end_offset - progress.committed
@@ -49,7 +49,7 @@ def problem_of(progress: Progress) -> str:
     return f"partition {progress.partition} is {progress.state.value.replace('_', ' ')}{why}"
 
 
-def _state_of(progress: Progress | None) -> OwnerState:
+def _state_of(progress: WorkerProgress | None) -> OwnerState:
     if progress is None:
         return OwnerState.NONE
     if progress.serving:

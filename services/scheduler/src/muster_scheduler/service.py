@@ -20,11 +20,11 @@ from muster_bus.clock import Clock, SystemClock
 from muster_bus.contention import Contention
 from muster_bus.errors import Fenced
 from muster_bus.log import Log
-from muster_bus.membership import Assignment, Given, GroupLog, GroupTerms, Membership
+from muster_bus.membership import Assignment, FixedMembership, GroupLog, GroupTerms, Membership
 from muster_bus.partition_worker import PartitionWorker
 from muster_bus.standby import Standby
 from muster_bus.topics import Topics
-from muster_bus.worker_progress import Progress
+from muster_bus.worker_progress import WorkerProgress
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_rest.system_health import TAKE_OVER_S, SchedulerFacts
 from muster_runtime.chance import SYSTEM, new_id, new_uuid
@@ -77,7 +77,7 @@ class SchedulerService:
         self._topics = topics
         self._clock, self._chance, self._usage = clock, chance, usage
         every = tuple(range(topics.partitions))
-        self._membership: Membership = Given(settings.partitions or every)
+        self._membership: Membership = FixedMembership(settings.partitions or every)
         self._is_grouped = not settings.partitions and isinstance(bus, GroupLog)
         if self._is_grouped and isinstance(bus, GroupLog):
             terms = GroupTerms(
@@ -432,7 +432,7 @@ class SchedulerService:
             found.append("no partition is owned")
         return found
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[WorkerProgress]:
         """Returns each worker's progress."""
         return [worker.progress() for worker in self._workers.values()]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import structlog
 from muster_bus.clock import Clock, recorded_ns
-from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetGone
+from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 from muster_core.external.reports import ExternalBooks
@@ -416,7 +416,7 @@ class PartitionFollower:
         self._broken = self._broken or not isinstance(error, LogUnavailable)
         if isinstance(error, LogUnavailable):
             self.problem = f"partition {self.partition}: the log does not answer: {error}"
-        elif isinstance(error, OffsetGone):
+        elif isinstance(error, OffsetOutOfRange):
             self.problem = f"partition {self.partition}: the log no longer has the next record; folding again"
         else:
             self.problem = f"partition {self.partition}: cannot be folded: {type(error).__name__}: {error}"

@@ -51,7 +51,7 @@ _REFUSALS = 3
 _NOT_ALLOWED = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 
 
-class _Expected(logging.Filter):
+class _ReplicaWarningFilter(logging.Filter):
     """Drops aiokafka's warnings about NotEnoughReplicas.
 
     Brokers from 3.6 on answer NotEnoughReplicas while they verify that a partition is in the transaction. This is
@@ -62,7 +62,7 @@ class _Expected(logging.Filter):
         return not any(argument is errors.NotEnoughReplicasError for argument in record.args or ())
 
 
-logging.getLogger("aiokafka.producer.sender").addFilter(_Expected())
+logging.getLogger("aiokafka.producer.sender").addFilter(_ReplicaWarningFilter())
 
 
 def copying_topic(prefix: str) -> str:
@@ -139,12 +139,12 @@ class KafkaLog(KafkaLink):
         return True
 
     def refusal(self) -> str:
-        """See :class:`muster_bus.log.LogCondition`."""
+        """See :class:`muster_bus.log.LogHealth`."""
         requests = self.settings.topics().requests
         return self.shortage.sentence if self.shortage.has_all(requests, self.settings.partitions) else ""
 
     def problems(self) -> list[str]:
-        """See :class:`muster_bus.log.LogCondition`."""
+        """See :class:`muster_bus.log.LogHealth`."""
         sentence = self.shortage.sentence
         return [sentence] if sentence and not self.refusal() else []
 

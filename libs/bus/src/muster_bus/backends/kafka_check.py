@@ -15,7 +15,7 @@ from muster_bus.backends.kafka import KafkaLog
 from muster_bus.backends.kafka_notes import NotedPlaces, PartitionFound
 from muster_bus.backends.kafka_reader import KafkaReader
 from muster_bus.backends.live_keys import LiveKeys
-from muster_bus.errors import LogDamaged, LogUnavailable, OffsetGone
+from muster_bus.errors import LogDamaged, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import is_rm_state_key, parse_state_key
 
@@ -133,7 +133,7 @@ class KafkaCheck:
         while (before := reader.position) < end:
             try:
                 records = await reader.read(_READ_RECORDS, _READ_S)
-            except OffsetGone as gone:  # retention
+            except OffsetOutOfRange as gone:  # retention
                 reader.seek(max(gone.first, before + 1))
                 continue
             self._records += len(records)

@@ -11,8 +11,8 @@ from aiokafka import AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from muster_runtime.store_credentials import StoreFileUnusable, StoreNames
 
-from muster_bus.backends.kafka_replication import Shortage, shortage
-from muster_bus.backends.kafka_security import KafkaSecurity, Refusal
+from muster_bus.backends.kafka_replication import ReplicaShortage, shortage
+from muster_bus.backends.kafka_security import BrokerRefusal, KafkaSecurity
 from muster_bus.backends.record_limits import RecordRules
 from muster_bus.clock import Clock
 from muster_bus.errors import LogClosed, LogUnavailable
@@ -62,7 +62,7 @@ class KafkaLink:
             tls=settings.kafka_tls(),
         )
         self.rules = RecordRules(specs, settings.max_record_bytes)
-        self.shortage = Shortage()
+        self.shortage = ReplicaShortage()
         self.topic_names = [spec.name for spec in specs]
         self.admin: AIOKafkaAdminClient | None = None  # set while the log is open
         self.closed = False
@@ -110,7 +110,7 @@ class KafkaLink:
         except (TimeoutError, errors.KafkaError, OSError):
             return ""
 
-    async def refusal_of_credentials(self) -> Refusal | None:
+    async def refusal_of_credentials(self) -> BrokerRefusal | None:
         """Tells why the brokers refuse this process's clients, if they do."""
         return await self.security.refusal()
 

@@ -39,7 +39,7 @@ from muster_bus.backends.kafka_connection import KafkaLink, stop, text_of
 from muster_bus.clock import Clock
 from muster_bus.errors import LogUnavailable
 from muster_bus.membership import Assignment, GroupTerms
-from muster_bus.partition_assignment import Claim, Share, share_out
+from muster_bus.partition_assignment import MemberAssignment, MemberClaim, share_out
 
 log = structlog.get_logger(__name__)
 
@@ -53,14 +53,14 @@ _CLOSE_TIMEOUT_S = 3.0
 _UNKNOWN_AFTER_S = 2.0  # without a coordinator
 
 
-class _Expected(logging.Filter):
+class _RebalanceLogFilter(logging.Filter):
     """Drops what every change of the group says; the scheduler logs the share."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR or "rebalancing" not in str(record.msg)
 
 
-logging.getLogger("aiokafka.consumer.group_coordinator").addFilter(_Expected())
+logging.getLogger("aiokafka.consumer.group_coordinator").addFilter(_RebalanceLogFilter())
 
 
 class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
@@ -164,13 +164,13 @@ class KafkaMembership:
 
     # ---- for the assignor, in the thread -----------------------------------------------------------------------------
 
-    def claimed(self) -> Claim:
+    def claimed(self) -> MemberClaim:
         """Returns what this member claims now."""
         self._wishes_sent = self._wishes
         share = self._assignment
         if share is None:
-            return Claim("", standbys_max=self._terms.standbys_max, retires=self._retires)
-        return Claim(
+            return MemberClaim("", standbys_max=self._terms.standbys_max, retires=self._retires)
+        return MemberClaim(
             "",
             share.generation,
             share.owned,
@@ -312,7 +312,7 @@ class KafkaMembership:
 # ---- what members send -----------------------------------------------------------------------------------------------
 
 
-def encode_claim(claim: Claim) -> bytes:
+def encode_claim(claim: MemberClaim) -> bytes:
     """Returns a claim as user data of a join."""
     return json.dumps(
         {
@@ -328,13 +328,13 @@ def encode_claim(claim: Claim) -> bytes:
     ).encode()
 
 
-def decode_claim(member_id: str, data: bytes | None) -> Claim:
+def decode_claim(member_id: str, data: bytes | None) -> MemberClaim:
     """Returns a member's claim. What cannot be read claims nothing: the member gets a share all the same."""
     try:
         found = json.loads(data or b"{}")
         if not isinstance(found, dict) or found.get("v") != _DATA_VERSION:
-            return Claim(member_id)
-        return Claim(
+            return MemberClaim(member_id)
+        return MemberClaim(
             member_id,
             int(found["generation"]),
             frozenset(map(int, found["owned"])),
@@ -345,10 +345,10 @@ def decode_claim(member_id: str, data: bytes | None) -> Claim:
             bool(found["retires"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Claim(member_id)
+        return MemberClaim(member_id)
 
 
-def encode_share(share: Share, members: int) -> bytes:
+def encode_share(share: MemberAssignment, members: int) -> bytes:
     """Returns a share's standbys as user data of an assignment; the owned partitions are the assignment itself."""
     return json.dumps(
         {"v": _DATA_VERSION, "standbys": sorted(share.standbys), "moving": sorted(share.moving), "members": members}

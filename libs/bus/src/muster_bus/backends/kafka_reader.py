@@ -12,7 +12,7 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from muster_bus import metrics
 from muster_bus.backends.kafka_connection import RETRY_MS, KafkaLink, stop, text_of
-from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetGone
+from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import Record
 
 log = structlog.get_logger(__name__)
@@ -145,7 +145,7 @@ class KafkaReader:
             batches = await self._consumer.getmany(place, timeout_ms=round(timeout_s * 1000), max_records=max_records)
         except errors.OffsetOutOfRangeError as error:
             first, end = await self.first_offset(), await self.end_offset()
-            raise OffsetGone(place.topic, place.partition, self._position, first, end) from error
+            raise OffsetOutOfRange(place.topic, place.partition, self._position, first, end) from error
         except errors.ConsumerStoppedError as error:
             raise LogClosed(f"the reader of {place.topic}[{place.partition}] is closed") from error
         except errors.CorruptRecordException as error:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 _NAMED_MAX = 3
 
 
-class Shortage(NamedTuple):
+class ReplicaShortage(NamedTuple):
     """What is short.
 
     :param places: topic, partition and the number of its copies in sync.
@@ -42,7 +42,7 @@ class Shortage(NamedTuple):
         return sum(name == topic for name, _, _ in self.places) == partitions
 
 
-def shortage(topics: Iterable[dict[str, Any]], brokers: int, least: int) -> Shortage:
+def shortage(topics: Iterable[dict[str, Any]], brokers: int, least: int) -> ReplicaShortage:
     """Finds what is short.
 
     :param topics: as Kafka's answer to a metadata request has them.
@@ -55,4 +55,4 @@ def shortage(topics: Iterable[dict[str, Any]], brokers: int, least: int) -> Shor
         for partition in sorted(topic["partitions"], key=lambda each: int(each["partition"]))
         if len(partition["isr"]) < least
     ]
-    return Shortage(tuple(places), least, brokers)
+    return ReplicaShortage(tuple(places), least, brokers)

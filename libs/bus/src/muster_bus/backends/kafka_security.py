@@ -25,7 +25,7 @@ _ASK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class BrokerRefusal:
     """Why the brokers do not talk to this client.
 
     :param sentence: names the setting at fault; holds no secret.
@@ -77,7 +77,7 @@ class KafkaSecurity:
             self._context, self._stamp = self._tls.context(self._names), stamp
         return self._context
 
-    async def refusal(self) -> Refusal | None:
+    async def refusal(self) -> BrokerRefusal | None:
         """Connects to the brokers, and returns the first refusal; None if one accepts this client, or none answers.
 
         (aiokafka only logs the cause when it cannot connect.)
@@ -85,8 +85,8 @@ class KafkaSecurity:
         try:
             options = self.connection()
         except StoreFileUnusable as error:
-            return Refusal(str(error), is_certain=True)
-        found: Refusal | None = None
+            return BrokerRefusal(str(error), is_certain=True)
+        found: BrokerRefusal | None = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ASK_S):
                 for host, port, _ in collect_hosts(options.pop("bootstrap_servers")):
@@ -98,31 +98,31 @@ class KafkaSecurity:
                         return None
         return found
 
-    def _explained(self, error: BaseException) -> Refusal | None:
+    def _explained(self, error: BaseException) -> BrokerRefusal | None:
         names = self._names
         if isinstance(error, ssl.SSLError):  # (one for a certificate is a ValueError, too)
-            return Refusal(tls_problem(error, names) or "", is_certain=True)
+            return BrokerRefusal(tls_problem(error, names) or "", is_certain=True)
         if isinstance(error, errors.UnsupportedSaslMechanismError):
-            return Refusal(
+            return BrokerRefusal(
                 f"{names.account}: the brokers do not offer the SASL mechanism {self._mechanism}; expected another one",
                 is_certain=True,
             )
         if isinstance(error, (errors.SaslAuthenticationFailed, errors.AuthenticationFailedError, ValueError)):
-            return Refusal(
+            return BrokerRefusal(
                 f"{names.account}: the brokers refuse user {self._username!r} or its password ({self._mechanism})",
                 is_certain=True,
             )
         if isinstance(error, errors.IllegalSaslStateError):
-            return Refusal(f"{names.protocol}: the brokers expect no SASL here", is_certain=True)
+            return BrokerRefusal(f"{names.protocol}: the brokers expect no SASL here", is_certain=True)
         # A broker cuts the connection of a client without TLS, and of one that should have authenticated.
         if isinstance(error, (errors.KafkaConnectionError, ConnectionResetError)):
             if self._protocol.endswith("SSL"):
-                return Refusal(
+                return BrokerRefusal(
                     f"{names.protocol}: the brokers close connections of {self._protocol}; expected another protocol, "
                     f"or {names.client_cert_file}",
                     is_certain=False,
                 )
-            return Refusal(no_tls_hint(names), is_certain=False)
+            return BrokerRefusal(no_tls_hint(names), is_certain=False)
         return None
 
 

@@ -31,7 +31,7 @@ _RETRY_MIN_S = 0.01
 _RETRY_MAX_S = 0.2
 
 
-class NotYet(errors.KafkaError):  # type: ignore[misc]
+class RetriableOffsetError(errors.KafkaError):  # type: ignore[misc]
     """An error that a retry may cure."""
 
     retriable = True
@@ -129,7 +129,7 @@ def _check(code: int) -> None:
     if code == 0:
         return
     if code in _RETRIED:
-        raise NotYet(_RETRIED[code])
+        raise RetriableOffsetError(_RETRIED[code])
     kind = errors.for_code(code)
     failure: errors.KafkaError = kind() if kind is not errors.UnknownError else kind(f"error code {code}")
     raise failure

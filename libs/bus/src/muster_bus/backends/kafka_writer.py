@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer, errors
 
 from muster_bus import metrics
 from muster_bus.backends.kafka_connection import RETRY_MS, KafkaLink, stop_producer, text_of
-from muster_bus.errors import BusError, LogClosed, LogError, LogUnavailable, RecordTooLarge, TooFewCopies
+from muster_bus.errors import BusError, LogClosed, LogError, LogUnavailable, NotEnoughReplicas, RecordTooLarge
 from muster_bus.log import OutRecord, Record
 
 log = structlog.get_logger(__name__)
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 _WRITER_BATCH_BYTES = 1 << 18  # per partition and request; a larger record is a batch of its own
 
 
-class _Lane:
+class _PartitionQueue:
     """A writer's queue for one partition. It sends one batch after the other; records that arrive meanwhile form the
     next.
     """
@@ -82,7 +82,7 @@ class KafkaWriter:
     def __init__(self, link: KafkaLink, name: str) -> None:
         self.link = link
         self.name = name
-        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._lanes: dict[tuple[str, int], _PartitionQueue] = {}
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
         self._queued_bytes = 0
@@ -129,7 +129,7 @@ class KafkaWriter:
         place = (record.topic, record.partition)
         lane = self._lanes.get(place)
         if lane is None:
-            lane = self._lanes[place] = _Lane(self, *place)
+            lane = self._lanes[place] = _PartitionQueue(self, *place)
         lane.queue.append((record, size, done))
         lane.wake.set()
         self._queued_bytes += size
@@ -159,7 +159,9 @@ class KafkaWriter:
         if self._queued_bytes == 0:
             self._drained.set()
 
-    async def fail(self, error: BusError, lane: _Lane, taken: list[tuple[OutRecord, int, asyncio.Future[int]]]) -> None:
+    async def fail(
+        self, error: BusError, lane: _PartitionQueue, taken: list[tuple[OutRecord, int, asyncio.Future[int]]]
+    ) -> None:
         """Fails a lane's batch and all records queued behind it. Drops the producer."""
         log.warning("writer.failed", writer=self.name, topic=lane.topic, partition=lane.partition, error=str(error))
         lane.wake.clear()
@@ -232,7 +234,7 @@ def _append_error(
     if isinstance(error, errors.MessageSizeTooLargeError):
         return RecordTooLarge(topic, max(size for _, size, _ in taken), 0)
     if why:
-        return TooFewCopies(f"{topic} cannot be written: {why}")
+        return NotEnoughReplicas(f"{topic} cannot be written: {why}")
     if isinstance(error, TimeoutError):
         return LogUnavailable(f"{topic}: no answer from Kafka before the deadline")
     return LogUnavailable(f"{topic}: {text_of(error)}")

@@ -24,7 +24,7 @@ from muster_bus.errors import (
     Fenced,
     LogClosed,
     LogUnavailable,
-    OffsetGone,
+    OffsetOutOfRange,
     TopicMismatch,
     TransactionFailed,
 )
@@ -359,7 +359,7 @@ class MemoryReader:
             raise LogClosed(f"the reader of {self._topic}[{self._partition}] is closed")
         base = self._tail.base if self._compacted() is None else 0
         if not base <= self._position <= self._tail.end:
-            raise OffsetGone(self._topic, self._partition, self._position, base, self._tail.end)
+            raise OffsetOutOfRange(self._topic, self._partition, self._position, base, self._tail.end)
 
 
 class MemoryOwner:

@@ -14,7 +14,7 @@ from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.backends.memory_faults import Faults
 from muster_bus.clock import Clock
 from muster_bus.membership import Assignment, GroupTerms
-from muster_bus.partition_assignment import Claim, Share, share_out
+from muster_bus.partition_assignment import MemberAssignment, MemberClaim, share_out
 from muster_bus.topics import TopicSpec
 
 Later = Callable[[float, Callable[[], None]], None]
@@ -135,12 +135,12 @@ class MemoryMembership:
 
     # ---- for the group -----------------------------------------------------------------------------------------------
 
-    def claim(self, name: str) -> Claim:
+    def claim(self, name: str) -> MemberClaim:
         """Returns what it claims now."""
         share = self._assignment
         if share is None:
-            return Claim(name, standbys_max=self._terms.standbys_max, retires=self._retires)
-        return Claim(
+            return MemberClaim(name, standbys_max=self._terms.standbys_max, retires=self._retires)
+        return MemberClaim(
             name,
             share.generation,
             share.owned,
@@ -151,7 +151,7 @@ class MemoryMembership:
             self._retires,
         )
 
-    def send(self, share: Share, generation: int, members: int) -> None:
+    def send(self, share: MemberAssignment, generation: int, members: int) -> None:
         """Sends it its share; it may hear of it later than others."""
         assignment = Assignment(
             generation, frozenset(share.owned), frozenset(share.standbys), frozenset(share.moving), members

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from muster_bus.log import Record
 
 
-class Changing:
+class ChangeSignal:
     """An object that tasks of one event loop wait for."""
 
     __slots__ = ("_waiters",)
@@ -36,7 +36,7 @@ class Changing:
             self._waiters.pop(waiter, None)
 
 
-class Ahead:
+class ReadAheadBuffer:
     """Records that were read and not yet given to the caller. The first one is at the reader's position or after it."""
 
     __slots__ = ("_given", "_records")
@@ -65,14 +65,14 @@ class Ahead:
         return records
 
 
-class AheadReader:
+class ReadAheadReader:
     """The position of a reader of stored blocks, and its read-ahead: a block may hold more records than the caller
     asked for.
     """
 
     def __init__(self, position: int) -> None:
         self._position = position
-        self._ahead = Ahead()
+        self._ahead = ReadAheadBuffer()
         self._closed = False
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from muster_bus.errors import BadRecord, RecordTooLarge
+from muster_bus.errors import InvalidRecord, RecordTooLarge
 from muster_bus.log import OutRecord
 from muster_bus.topics import TopicSpec
 
@@ -22,15 +22,17 @@ def size_of(record: OutRecord) -> int:
     # Checks types here: a backend would store a str as something else, or not at all.
     if key is not None:
         if type(key) is not bytes:
-            raise BadRecord(f"key of a record for {record.topic} is {type(key).__name__}, bytes or None expected")
+            raise InvalidRecord(f"key of a record for {record.topic} is {type(key).__name__}, bytes or None expected")
         size += len(key)
     if value is not None:
         if type(value) is not bytes:
-            raise BadRecord(f"value of a record for {record.topic} is {type(value).__name__}, bytes or None expected")
+            raise InvalidRecord(
+                f"value of a record for {record.topic} is {type(value).__name__}, bytes or None expected"
+            )
         size += len(value)
     for name, content in given.headers:
         if type(name) is not str or type(content) is not bytes:
-            raise BadRecord(f"header {name!r} of a record for {record.topic}: (str, bytes) expected")
+            raise InvalidRecord(f"header {name!r} of a record for {record.topic}: (str, bytes) expected")
         size += len(name) + len(content) + HEADER_OVERHEAD_BYTES
     return size
 
@@ -46,7 +48,7 @@ class RecordRules:
         """Returns the record's size in bytes. Raises BadRecord, RecordTooLarge."""
         spec = self.spec(record.topic, record.partition)
         if record.key is None and ("compact" in spec.cleanup or record.value is None):
-            raise BadRecord(f"record for {record.topic}[{record.partition}] has no key and needs one")
+            raise InvalidRecord(f"record for {record.topic}[{record.partition}] has no key and needs one")
         size = size_of(record)
         if size > self._max_record_bytes:
             raise RecordTooLarge(record.topic, size, self._max_record_bytes)
@@ -56,7 +58,7 @@ class RecordRules:
         """Returns the topic's spec. Raises BadRecord if there is no such topic or partition."""
         spec = self._specs.get(topic)
         if spec is None:
-            raise BadRecord(f"no topic {topic!r}; known are {', '.join(sorted(self._specs))}")
+            raise InvalidRecord(f"no topic {topic!r}; known are {', '.join(sorted(self._specs))}")
         if not 0 <= partition < spec.partitions:
-            raise BadRecord(f"{topic} has no partition {partition}: it has {spec.partitions}")
+            raise InvalidRecord(f"{topic} has no partition {partition}: it has {spec.partitions}")
         return spec

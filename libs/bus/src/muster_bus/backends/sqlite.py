@@ -47,7 +47,7 @@ from muster_bus.backends.sqlite_chain import (
 from muster_bus.backends.sqlite_commits import Committer
 from muster_bus.backends.sqlite_handles import CLOSE_TIMEOUT_S, SqliteOwner, SqliteReader, SqliteWriter
 from muster_bus.backends.sqlite_maintenance import Maintenance
-from muster_bus.backends.sqlite_mark import MarkKeeper, mark_path, read_mark, write_mark
+from muster_bus.backends.sqlite_mark import MarkWriter, mark_path, read_mark, write_mark
 from muster_bus.backends.sqlite_publishing import Publisher, Watcher
 from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.backends.sqlite_schema import (
@@ -62,10 +62,17 @@ from muster_bus.backends.sqlite_schema import (
     mark_of,
     reading_error,
 )
-from muster_bus.backends.sqlite_work_items import Allowance, Claim, Hold, Order, StoredPartition, Unit
+from muster_bus.backends.sqlite_work_items import (
+    CommitUnit,
+    GroupClaim,
+    OwnerEpoch,
+    StoredPartition,
+    TimeBudget,
+    WriterTask,
+)
 from muster_bus.backends.tail import PartitionTail
 from muster_bus.clock import Clock, SystemClock
-from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone, TopicMismatch
+from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetOutOfRange, TopicMismatch
 from muster_bus.log import Record
 from muster_bus.log_mark import LogMark
 from muster_bus.topics import TopicSpec
@@ -101,14 +108,14 @@ class SqliteLog:
         self._partitions: dict[tuple[str, int], StoredPartition] = {}
         count_written = {spec.name: metrics.records_written.labels(spec.name).inc for spec in specs}
         self._publisher = Publisher(settings.sqlite_tail_bytes, count_written, clock.processor_s)
-        self._claims: dict[tuple[str, str, int], Claim] = {}
+        self._claims: dict[tuple[str, str, int], GroupClaim] = {}
         self._state = "new"  # new → open → closed; any state → broken
         self._broken = ""
         self._lock_file: IO[bytes] | None = None
         self._queued_bytes = 0
         self._queued_units = 0  # that the writer's thread has not settled
-        self._staged: tuple[Unit, asyncio.TimerHandle] | None = None  # waits for what follows from it
-        self._allowance = Allowance(settings.sqlite_loop_share, _ALLOWED_S, clock.monotonic())
+        self._staged: tuple[CommitUnit, asyncio.TimerHandle] | None = None  # waits for what follows from it
+        self._allowance = TimeBudget(settings.sqlite_loop_share, _ALLOWED_S, clock.monotonic())
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
         self._log_id = ""
@@ -133,7 +140,7 @@ class SqliteLog:
             syncs_commits=self.settings.sqlite_synchronous == "full",
         )
         clock = self._clock if isinstance(self._clock, SystemClock) else None
-        self._keeper = MarkKeeper(self.path, self._log_id, read_mark(self.path), self._committer.durable_heads, clock)
+        self._keeper = MarkWriter(self.path, self._log_id, read_mark(self.path), self._committer.durable_heads, clock)
         self._maintenance = Maintenance(
             self.path,
             self.settings,
@@ -179,13 +186,13 @@ class SqliteLog:
         return True
 
     def refusal(self) -> str:
-        """See :class:`muster_bus.log.LogCondition`."""
+        """See :class:`muster_bus.log.LogHealth`."""
         if self._state != "open" or not self._committer.full:
             return ""
         return f"the disk of log {self.path} is full: no request is taken until there is room; reading works"
 
     def problems(self) -> list[str]:
-        """See :class:`muster_bus.log.LogCondition`."""
+        """See :class:`muster_bus.log.LogHealth`."""
         if self._state != "open" or not (held := self._committer.held_bytes):
             return []
         return [f"log {self.path}-wal has {held >> 20} MiB, because another program reads the log and does not end"]
@@ -230,7 +237,7 @@ class SqliteLog:
         self.check_open()
         self.rules.spec(topic, partition)
 
-        def take(connection: sqlite3.Connection) -> tuple[Claim, int]:
+        def take(connection: sqlite3.Connection) -> tuple[GroupClaim, int]:
             # Runs in the writer's thread, after every commit that was queued before.
             row = connection.execute(
                 "INSERT INTO claims (group_name, topic, partition, epoch) VALUES (?, ?, ?, 1) "
@@ -239,14 +246,14 @@ class SqliteLog:
                 (group, topic, partition),
             ).fetchall()[0]
             note_claims(connection)
-            claim = self._claims.setdefault((group, topic, partition), Claim(row[0], 0, row[2]))
+            claim = self._claims.setdefault((group, topic, partition), GroupClaim(row[0], 0, row[2]))
             claim.epoch = row[1]
             return claim, row[1]
 
         claim, epoch = await self._order(take)
         await self._publisher.wait_published()  # whoever takes over finds all that was committed before
         place = self._partitions[topic, partition]
-        return SqliteOwner(self, place, Hold(claim, epoch, f"{group} on {topic}[{partition}]"))
+        return SqliteOwner(self, place, OwnerEpoch(claim, epoch, f"{group} on {topic}[{partition}]"))
 
     def watch(self, watcher: Watcher) -> None:
         """Registers a watcher. The event loop calls it when a partition has a new end or beginning."""
@@ -373,7 +380,7 @@ class SqliteLog:
                 id_, topic, partition, PartitionTail(end), first, cleaned_to, kept, end
             )
         for id_, group, topic, partition, epoch, position in connection.execute("SELECT * FROM claims"):
-            self._claims[group, topic, partition] = Claim(id_, epoch, position)
+            self._claims[group, topic, partition] = GroupClaim(id_, epoch, position)
 
     def _close_files(self) -> None:
         for name in ("_reading", "_writing"):
@@ -393,7 +400,7 @@ class SqliteLog:
         await self._room.wait()
         self.check_open()
 
-    def submit(self, unit: Unit) -> None:
+    def submit(self, unit: CommitUnit) -> None:
         """Commits a unit after the staged one, or gives both to the writer."""
         units = [unit]
         if self._staged is not None:
@@ -414,7 +421,7 @@ class SqliteLog:
         """Whether a unit is not settled: the loop commits nothing before the offsets of all others are visible."""
         return self._queued_units > 0 or self._publisher.is_busy
 
-    def submit_appends(self, unit: Unit) -> None:
+    def submit_appends(self, unit: CommitUnit) -> None:
         """Stages a unit of appends if the owner of their partition waits for just that. Otherwise commits it."""
         place = unit.runs[0].partition
         if self._staged is not None and place.waiting is not None and place.waiting is place.staged_for:
@@ -446,7 +453,7 @@ class SqliteLog:
             self._staged = None
             self.submit(unit)
 
-    def _commit_now(self, units: list[Unit]) -> bool:
+    def _commit_now(self, units: list[CommitUnit]) -> bool:
         """Commits units in the loop, if it has time for that and the writer has nothing to do. Returns whether."""
         began_s = self._clock.monotonic()
         if self._state != "open" or not self._allowance.has_some(began_s):
@@ -492,7 +499,7 @@ class SqliteLog:
             try:
                 (first,) = reading.execute("SELECT first_offset FROM partitions WHERE id = ?", (place.id,)).fetchone()
                 if position < first:
-                    raise OffsetGone(place.topic, place.partition, position, first, end)
+                    raise OffsetOutOfRange(place.topic, place.partition, position, first, end)
                 (start,) = reading.execute(
                     "SELECT coalesce(max(id), ?) FROM blocks WHERE id >= ? AND id <= ?", (base, base, base | position)
                 ).fetchone()
@@ -536,14 +543,14 @@ class SqliteLog:
             else:
                 answer.set_result(result)
 
-        self._committer.put(Order(work, lambda result, error: self._on_loop(settle, result, error)))
+        self._committer.put(WriterTask(work, lambda result, error: self._on_loop(settle, result, error)))
         return await answer
 
     def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
             self._loop.call_soon_threadsafe(call, *arguments)
 
-    async def pack(self, unit: Unit) -> None:
+    async def pack(self, unit: CommitUnit) -> None:
         """See :class:`OpenLog`."""
 
         def work() -> None:
@@ -555,7 +562,7 @@ class SqliteLog:
         except RuntimeError as error:  # the executor is shut down
             raise LogClosed(f"log {self.path} is closed") from error
 
-    def _settle_queued(self, units: Sequence[Unit], reason: BaseException | None) -> None:
+    def _settle_queued(self, units: Sequence[CommitUnit], reason: BaseException | None) -> None:
         self._queued_units -= len(units)
         self._queued_bytes -= sum(unit.size_bytes for unit in units)
         metrics.append_queue_bytes.set(self._queued_bytes)

@@ -23,7 +23,7 @@ from muster_bus.log_mark import LogMark
 _PROBLEMS_MAX = 20
 
 
-class Verified(NamedTuple):
+class VerificationResult(NamedTuple):
     """A check's result.
 
     :param records: number of records in the file.
@@ -68,21 +68,23 @@ def verify_database(path: Path) -> list[str]:
     return [f"{path}: {text}" for text in found if text != "ok"]
 
 
-def verify_log(path: Path) -> Verified:
+def verify_log(path: Path) -> VerificationResult:
     """Checks a log's file: its structure, and each block, table and event id (``sqlite_breaks.py``).
 
     The blocks are read in one snapshot, so that a check beside a working Muster sees one moment.
     """
     nothing = LogMark("", {})
     if problems := verify_database(path):
-        return Verified(nothing, 0, problems)
+        return VerificationResult(nothing, 0, problems)
     try:
         with contextlib.closing(open_read_only(path)) as connection:
             if is_new(connection, path):
-                return Verified(nothing, 0, [f"{path}: is empty"])
+                return VerificationResult(nothing, 0, [f"{path}: is empty"])
             unread = check_beside(connection, path)
             connection.execute("BEGIN")
             checked, mark = check(connection, whole=True), mark_of(connection)
     except (sqlite3.Error, OSError, OverflowError, TypeError, LogIncompatible) as error:
-        return Verified(nothing, 0, [f"{path}: {error}"])
-    return Verified(mark, checked.records, list(map(str, [*unread, *checked.breaks][:_PROBLEMS_MAX])), checked.gaps)
+        return VerificationResult(nothing, 0, [f"{path}: {error}"])
+    return VerificationResult(
+        mark, checked.records, list(map(str, [*unread, *checked.breaks][:_PROBLEMS_MAX])), checked.gaps
+    )

@@ -19,7 +19,7 @@ import structlog
 from muster_bus import metrics
 from muster_bus.backends.sqlite_chain import Chains
 from muster_bus.backends.sqlite_schema import INSERT_BLOCKS, PAGE_BYTES, ROWS_PER_INSERT, stored_bytes
-from muster_bus.backends.sqlite_work_items import Claim, Order, Stop, StoredPartition, Unit
+from muster_bus.backends.sqlite_work_items import CommitUnit, GroupClaim, StopWriter, StoredPartition, WriterTask
 from muster_bus.errors import Fenced, LogFull, LogUnavailable
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ _READERS_WAIT_MS = 200  # Muster's own readers have snapshots of a few milliseco
 _READERS_PAUSE_S = 5.0  # between two waits for a reader that does not end
 
 # Takes the units of a commit, and the reason if the commit failed.
-Settled = Callable[[list[Unit], BaseException | None], None]
+Settled = Callable[[list[CommitUnit], BaseException | None], None]
 
 
 class Committer:
@@ -69,7 +69,7 @@ class Committer:
         self._writing = writing
         self._settled = settled
         self._broke = broke
-        self._queue: queue.SimpleQueue[list[Unit] | Order | Stop] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[CommitUnit] | WriterTask | StopWriter] = queue.SimpleQueue()
         self._written_bytes = 0  # since the last checkpoint
         self.checkpoint_wanted = threading.Event()
         self._using = threading.Lock()
@@ -80,11 +80,11 @@ class Committer:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, item: list[Unit] | Order) -> None:
+    def put(self, item: list[CommitUnit] | WriterTask) -> None:
         """Queues units for one commit, or an order. The writer handles items in the order of these calls."""
         self._queue.put(item)
 
-    def commit_now(self, units: list[Unit]) -> tuple[bool, BaseException | None]:
+    def commit_now(self, units: list[CommitUnit]) -> tuple[bool, BaseException | None]:
         """Commits units in the caller's thread, unless the writer's thread has work or the disk is in doubt.
 
         The caller knows that all units which it queued before are settled. Returns whether the units were handled, and
@@ -105,7 +105,7 @@ class Committer:
 
     def stop(self, timeout_s: float) -> None:
         """Commits everything that was queued before, then ends the thread. Blocks."""
-        self._queue.put(Stop())
+        self._queue.put(StopWriter())
         self._thread.join(timeout_s)
 
     def alive(self) -> bool:
@@ -125,8 +125,8 @@ class Committer:
         """1 wait for work, 2 take the waiting units, 3 commit them together, 4 report to the event loop."""
         try:
             item = self._queue.get()  # 1
-            while not isinstance(item, Stop):
-                if isinstance(item, Order):
+            while not isinstance(item, StopWriter):
+                if isinstance(item, WriterTask):
                     with self._using:
                         self._run_order(item)
                     item = self._queue.get()
@@ -153,18 +153,18 @@ class Committer:
         log.error("log.writer_died", path=str(self._path), exc_info=error)
         self._broke(f"its writer failed ({type(error).__name__}: {error})")
 
-    def _next(self) -> list[Unit] | Order | Stop | None:
+    def _next(self) -> list[CommitUnit] | WriterTask | StopWriter | None:
         try:
             return self._queue.get_nowait()
         except queue.Empty:
             return None
 
-    def _commit(self, units: list[Unit]) -> BaseException | None:
+    def _commit(self, units: list[CommitUnit]) -> BaseException | None:
         """Writes all units in one SQL transaction. Returns None, or the reason why nothing was written."""
         rows: list[tuple[object, ...]] = []
         positions: list[tuple[int, int]] = []
         next_offsets: dict[int, tuple[StoredPartition, int]] = {}
-        claims: dict[int, tuple[Claim, int]] = {}
+        claims: dict[int, tuple[GroupClaim, int]] = {}
         for unit in units:
             if self._is_refused(unit):
                 continue
@@ -197,7 +197,7 @@ class Committer:
             claim.position = position
         return None
 
-    def _is_refused(self, unit: Unit) -> bool:
+    def _is_refused(self, unit: CommitUnit) -> bool:
         """Tells whether the unit's owner may not commit any more, and gives the unit its error."""
         hold = unit.hold
         if hold is None:
@@ -248,7 +248,7 @@ class Committer:
             self._broke(f"the file is damaged ({error})")
         return LogUnavailable(f"log {self._path} cannot be written: {error}; this transaction was not written")
 
-    def _run_order(self, order: Order) -> None:
+    def _run_order(self, order: WriterTask) -> None:
         result, failure = None, None
         changes = self._writing.total_changes
         try:
@@ -345,7 +345,7 @@ class Committer:
         metrics.wal_bytes.set(self._wal.stat().st_size)
 
 
-def _size_of(units: list[Unit]) -> int:
+def _size_of(units: list[CommitUnit]) -> int:
     return sum(unit.size_bytes for unit in units)
 
 

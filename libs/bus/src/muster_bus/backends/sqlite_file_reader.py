@@ -24,7 +24,7 @@ from muster_bus.backends.sqlite_schema import (
     block_columns,
     reading_error,
 )
-from muster_bus.errors import BadRecord, LogDamaged, LogIncompatible, LogUnavailable, OffsetGone
+from muster_bus.errors import InvalidRecord, LogDamaged, LogIncompatible, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import Record
 
 _BLOCKS_PER_READ = 16
@@ -118,7 +118,7 @@ class LogFile:
         with self._snapshot(topic, partition, start):
             first, end = self._bounds(place)
             if not first <= start <= end:
-                raise OffsetGone(topic, partition, start, first, end)
+                raise OffsetOutOfRange(topic, partition, start, first, end)
             records: list[Record] = []
             at, low = start, self._block_at(place, start)
             for block in self._blocks("id >= ? AND id < ? ORDER BY id", low, (place + 1) << OFFSET_BITS):
@@ -143,7 +143,7 @@ class LogFile:
         place = self._place(topic, partition)
         with self._snapshot(topic, partition, start):
             if start < (first := self._first(place)):
-                raise OffsetGone(topic, partition, start, first, self._bounds(place)[1])
+                raise OffsetOutOfRange(topic, partition, start, first, self._bounds(place)[1])
             at, low = start, self._block_at(place, start)
             statement = f"SELECT {self._columns} FROM blocks WHERE id >= ? AND id < ? ORDER BY id"  # noqa: S608
             for row in self._connection.execute(statement, (low, (place + 1) << OFFSET_BITS)):
@@ -237,4 +237,4 @@ class LogFile:
         try:
             return self.places[topic, partition]
         except KeyError as error:
-            raise BadRecord(f"log {self.path} has no {topic}[{partition}]") from error
+            raise InvalidRecord(f"log {self.path} has no {topic}[{partition}]") from error

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Protocol
 
 from muster_bus import metrics
-from muster_bus.backends.read_ahead import AheadReader
+from muster_bus.backends.read_ahead import ReadAheadReader
 from muster_bus.backends.record_limits import RecordRules
-from muster_bus.backends.sqlite_work_items import LARGE_RECORDS, Hold, Run, StoredPartition, Unit
+from muster_bus.backends.sqlite_work_items import LARGE_RECORDS, AppendRun, CommitUnit, OwnerEpoch, StoredPartition
 from muster_bus.errors import (
     Fenced,
     LogClosed,
     LogError,
     LogUnavailable,
-    OffsetGone,
+    OffsetOutOfRange,
     TransactionFailed,
     TransactionTimeout,
 )
@@ -49,13 +49,13 @@ class OpenLog(Protocol):
     async def room(self) -> None:
         """Returns when fewer than ``max_queued_bytes`` wait for the writer."""
 
-    def submit(self, unit: Unit) -> None:
+    def submit(self, unit: CommitUnit) -> None:
         """Commits a unit, or gives it to the writer."""
 
-    def submit_appends(self, unit: Unit) -> None:
+    def submit_appends(self, unit: CommitUnit) -> None:
         """Does the same with a unit of appends, which may be staged before."""
 
-    async def pack(self, unit: Unit) -> None:
+    async def pack(self, unit: CommitUnit) -> None:
         """Makes the blocks of a large unit before its commit, beside other commits. Raises LogClosed."""
 
     def partition(self, topic: str, partition: int) -> StoredPartition:
@@ -78,7 +78,7 @@ class SqliteWriter:
         self._log = embedded
         self._name = name
         self._closed = False
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, AppendRun] = {}
         self._size = 0
         # Of the appends, oldest first, without the first ones that are done. (A callback that takes each out when it is
         # done would be a step of the loop for each append.)
@@ -100,7 +100,7 @@ class SqliteWriter:
             loop.call_soon(self._flush)
         run = self._runs.get(place.id)
         if run is None:
-            run = self._runs[place.id] = Run(place)
+            run = self._runs[place.id] = AppendRun(place)
         run.add(record, size)
         run.done.append(done)
         self._size += size
@@ -127,12 +127,12 @@ class SqliteWriter:
 
     def _flush(self) -> None:
         if self._runs:
-            unit = Unit(list(self._runs.values()), self._log.now_ms(), self._size)
+            unit = CommitUnit(list(self._runs.values()), self._log.now_ms(), self._size)
             self._runs, self._size = {}, 0
             self._log.submit_appends(unit)
 
 
-class SqliteReader(AheadReader):
+class SqliteReader(ReadAheadReader):
     """See :class:`muster_bus.log.LogReader`."""
 
     def __init__(self, embedded: OpenLog, place: StoredPartition, position: int) -> None:
@@ -206,13 +206,13 @@ class SqliteReader(AheadReader):
         if self._closed:
             raise LogClosed(f"the reader of {place.topic}[{place.partition}] is closed")
         if not place.first_offset <= self._position <= self._end():
-            raise OffsetGone(place.topic, place.partition, self._position, place.first_offset, place.tail.end)
+            raise OffsetOutOfRange(place.topic, place.partition, self._position, place.first_offset, place.tail.end)
 
 
 class EarlyReader(SqliteReader):
-    """See :class:`muster_bus.log.EarlyInput`."""
+    """See :class:`muster_bus.log.EarlyInputOwner`."""
 
-    def __init__(self, embedded: OpenLog, place: StoredPartition, hold: Hold) -> None:
+    def __init__(self, embedded: OpenLog, place: StoredPartition, hold: OwnerEpoch) -> None:
         super().__init__(embedded, place, place.first_offset)
         self._hold = hold
 
@@ -247,9 +247,9 @@ class EarlyReader(SqliteReader):
 
 
 class SqliteOwner:
-    """See :class:`muster_bus.log.PartitionOwner` and :class:`muster_bus.log.EarlyInput`."""
+    """See :class:`muster_bus.log.PartitionOwner` and :class:`muster_bus.log.EarlyInputOwner`."""
 
-    def __init__(self, embedded: OpenLog, place: StoredPartition, hold: Hold) -> None:
+    def __init__(self, embedded: OpenLog, place: StoredPartition, hold: OwnerEpoch) -> None:
         self._log = embedded
         self._place = place
         self._hold = hold
@@ -282,7 +282,7 @@ class SqliteOwner:
     def commit_at_once(self, records: Sequence[OutRecord], input_position: int | None) -> Awaitable[None] | None:
         return self._submit(self._unit(records, input_position), len(records))
 
-    def _submit(self, unit: Unit, count: int) -> Awaitable[None] | None:
+    def _submit(self, unit: CommitUnit, count: int) -> Awaitable[None] | None:
         self._check()
         started_s = self._log.monotonic_s()
         self._log.submit(unit)
@@ -318,13 +318,13 @@ class SqliteOwner:
     async def close(self) -> None:
         self._ended = self._ended or "it was closed"
 
-    def _unit(self, records: Sequence[OutRecord], input_position: int | None) -> Unit:
+    def _unit(self, records: Sequence[OutRecord], input_position: int | None) -> CommitUnit:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        unit = Unit([], self._log.now_ms(), 0, self._hold, input_position, done)
+        unit = CommitUnit([], self._log.now_ms(), 0, self._hold, input_position, done)
         self._add(unit, records)
         return unit
 
-    def _add(self, unit: Unit, records: Sequence[OutRecord]) -> None:
+    def _add(self, unit: CommitUnit, records: Sequence[OutRecord]) -> None:
         """Adds records to a unit. Raises RecordTooLarge, BadRecord."""
         runs = {(run.partition.topic, run.partition.partition): run for run in unit.runs}
         check = self._log.rules.check
@@ -335,7 +335,7 @@ class SqliteOwner:
             place = (record.topic, record.partition)
             run = runs.get(place)
             if run is None:
-                run = runs[place] = Run(self._log.partition(*place))
+                run = runs[place] = AppendRun(self._log.partition(*place))
                 unit.runs.append(run)
             run.add(record, size)
         unit.size_bytes += total

@@ -26,7 +26,7 @@ from muster_bus.backends.sqlite_schema import (
     connect,
     split_into_blocks,
 )
-from muster_bus.backends.sqlite_work_items import Order, StoredPartition
+from muster_bus.backends.sqlite_work_items import StoredPartition, WriterTask
 from muster_bus.errors import LogClosed, LogError
 from muster_bus.log import Record
 from muster_bus.settings import LogSettings
@@ -148,7 +148,7 @@ class Maintenance:
             box.append((result, error))
             finished.set()
 
-        self._committer.put(Order(work, done, notes))
+        self._committer.put(WriterTask(work, done, notes))
         while not finished.wait(0.5):
             if not self._committer.alive():
                 raise LogClosed(f"log {self._path} is closed")

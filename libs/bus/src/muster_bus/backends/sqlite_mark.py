@@ -67,7 +67,7 @@ def write_mark(log_path: Path, mark: LogMark, loss: str = "", clock: Anchor = NO
     durable.replace(path, json.dumps(content).encode())
 
 
-class MarkKeeper:
+class MarkWriter:
     """Keeps the side file of an open log. Any thread may call it.
 
     :param log_id: the log's identity.

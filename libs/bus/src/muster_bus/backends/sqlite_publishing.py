@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from muster_runtime.disposal import Disposal
 
-from muster_bus.backends.sqlite_work_items import LARGE_RECORDS, Run, StoredPartition, Unit
+from muster_bus.backends.sqlite_work_items import LARGE_RECORDS, AppendRun, CommitUnit, StoredPartition
 from muster_bus.backends.tail import PartitionTail, TailPart
 
 _RECORD_MEMORY_BYTES = 250  # memory of a record in the tail besides its content (tuple, bytes objects)
@@ -39,7 +39,7 @@ class Publisher:
         self._tail_bytes = 0
         self.watchers: list[Watcher] = []
         # Committed units that become visible in steps, oldest first; their partitions.
-        self._waiting: deque[tuple[Unit, BaseException | None]] = deque()
+        self._waiting: deque[tuple[CommitUnit, BaseException | None]] = deque()
         self._places: set[int] = set()
         self._steps: Iterator[None] = iter(())
         self._disposal = Disposal(processor_s)
@@ -49,7 +49,7 @@ class Publisher:
         """Whether a committed unit is not visible yet."""
         return bool(self._waiting)
 
-    def publish_queued(self, units: Sequence[Unit], reason: BaseException | None) -> None:
+    def publish_queued(self, units: Sequence[CommitUnit], reason: BaseException | None) -> None:
         """Publishes units that the writer's thread has committed, or (``reason``) that it could not commit."""
         if not self._waiting and not any(unit.is_large for unit in units):
             self.publish(units, reason)
@@ -57,7 +57,7 @@ class Publisher:
         for unit in units:
             self._publish_later(unit, reason)
 
-    def publish(self, units: Sequence[Unit], reason: BaseException | None) -> None:
+    def publish(self, units: Sequence[CommitUnit], reason: BaseException | None) -> None:
         """Publishes committed units at once, or raises the error in the waiting tasks."""
         for unit in units:
             if unit.read_by is not None:
@@ -91,7 +91,7 @@ class Publisher:
         for _ in self._steps:
             pass
 
-    def _publish_later(self, unit: Unit, reason: BaseException | None) -> None:
+    def _publish_later(self, unit: CommitUnit, reason: BaseException | None) -> None:
         """Publishes a unit in steps if it is large, or if another one of its partitions is being published."""
         places = {run.partition.id for run in unit.runs}
         behind = not self._places.isdisjoint(places)
@@ -121,9 +121,9 @@ class Publisher:
             if self._waiting:
                 yield
 
-    def _publish_in_steps(self, unit: Unit) -> Iterator[None]:
+    def _publish_in_steps(self, unit: CommitUnit) -> Iterator[None]:
         """Makes the parts of the tails step by step, and shows all of them in one step."""
-        made: list[tuple[Run, list[TailPart]]] = []
+        made: list[tuple[AppendRun, list[TailPart]]] = []
         for run in unit.runs:
             parts: list[TailPart] = []
             for start in range(0, len(run.keys) if run.partition.readers else 0, LARGE_RECORDS):
@@ -149,7 +149,7 @@ class Publisher:
             self._trim(_TRIMMED_BYTES)
             yield
 
-    def _publish(self, run: Run, timestamp_ms: int) -> None:
+    def _publish(self, run: AppendRun, timestamp_ms: int) -> None:
         tail, count = run.partition.tail, len(run.keys)
         assert run.first_offset == tail.end, "commits are published in their order"
         size = run.size_bytes + count * _RECORD_MEMORY_BYTES
@@ -161,7 +161,7 @@ class Publisher:
         self._shown(run)
         self._trim(2 * size)
 
-    def _shown(self, run: Run) -> None:
+    def _shown(self, run: AppendRun) -> None:
         """A run's records are visible."""
         self.tell_watchers(run.partition)
         for index, waiter in enumerate(run.done):
@@ -177,6 +177,6 @@ class Publisher:
         self._tail_bytes -= freed
 
 
-def _end(unit: Unit) -> None:
+def _end(unit: CommitUnit) -> None:
     if unit.done is not None and not unit.done.done():
         unit.done.set_result(None)

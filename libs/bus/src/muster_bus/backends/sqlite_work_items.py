@@ -17,7 +17,7 @@ from muster_bus.log import OutRecord, Record
 LARGE_RECORDS = 2048
 
 
-class Stop:
+class StopWriter:
     """The last item in the writer's queue."""
 
 
@@ -36,12 +36,12 @@ class StoredPartition:
     readers: int = 0  # the loop's: the open readers; without any the tail keeps nothing
     # The loop's: records from the tail's end on that only the reader of one owner gets; the owner whose reader waits.
     staged: Sequence[Record] = ()
-    staged_for: Hold | None = None
-    waiting: Hold | None = None
+    staged_for: OwnerEpoch | None = None
+    waiting: OwnerEpoch | None = None
 
 
 @dataclass(slots=True)
-class Claim:
+class GroupClaim:
     """A group's hold on an input partition, as in the file. The writer owns it; other threads read only
     ``position``.
     """
@@ -52,19 +52,19 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Hold:
+class OwnerEpoch:
     """An owner's right to commit. It is valid while the claim's epoch equals its own, and the owner has read nothing
     that was lost.
     """
 
-    claim: Claim
+    claim: GroupClaim
     epoch: int
     story: str  # names the owner in errors
     lost: str = ""  # why something that the owner has read was not written; the committer sets it
 
 
 @dataclass(slots=True)
-class Run:
+class AppendRun:
     """Consecutive records of one partition within a unit."""
 
     partition: StoredPartition
@@ -84,7 +84,7 @@ class Run:
         self.sizes.append(size)
         self.size_bytes += size
 
-    def extend(self, more: Run) -> None:
+    def extend(self, more: AppendRun) -> None:
         """Adds the records of a run of the same partition."""
         self.keys += more.keys
         self.values += more.values
@@ -140,24 +140,24 @@ class Run:
 
 
 @dataclass(slots=True)
-class Unit:
+class CommitUnit:
     """Runs of records that are committed as a whole or not at all."""
 
-    runs: list[Run]
+    runs: list[AppendRun]
     timestamp_ms: int
     size_bytes: int
-    hold: Hold | None = None
+    hold: OwnerEpoch | None = None
     input_position: int | None = None
     done: asyncio.Future[None] | None = None  # future of a transaction
     error: BaseException | None = None
-    read_by: Hold | None = None  # the owner that has read the records before their commit
+    read_by: OwnerEpoch | None = None  # the owner that has read the records before their commit
 
     @property
     def is_large(self) -> bool:
         """Tells whether to publish it takes long."""
         return self.read_by is None and sum(len(run.keys) for run in self.runs) > LARGE_RECORDS
 
-    def takes(self, more: Unit, bytes_max: int) -> bool:
+    def takes(self, more: CommitUnit, bytes_max: int) -> bool:
         """Adds the records of another unit of appends to the same partition, if there is room. Returns whether."""
         own, other = self.runs[0], more.runs[0]
         if len(more.runs) > 1 or other.partition is not own.partition or self.size_bytes + more.size_bytes > bytes_max:
@@ -167,7 +167,7 @@ class Unit:
         return True
 
 
-class Allowance:
+class TimeBudget:
     """How long a thread may do something: a share of its time, saved up to a limit. Overdrafts are paid back.
 
     :param share: 0 to 1; 0: never.
@@ -190,7 +190,7 @@ class Allowance:
 
 
 @dataclass(slots=True)
-class Order:
+class WriterTask:
     """Work for the writer's connection, in a SQL transaction of its own (take-over, maintenance)."""
 
     work: Callable[[sqlite3.Connection], object]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from muster_bus.backends.read_ahead import Changing
+from muster_bus.backends.read_ahead import ChangeSignal
 from muster_bus.log import Record
 
 # Limits of a part. To free the records of one costs some 50 µs.
@@ -23,7 +23,7 @@ class TailPart:
         self.first, self.records, self.size = first, records, size
 
 
-class PartitionTail(Changing):
+class PartitionTail(ChangeSignal):
     """A run of records ``[base, end)`` without holes, oldest first. Belongs to one event loop.
 
     It is kept in parts of bounded size, which are dropped one by one: to drop does not move what stays, and frees few

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from muster_bus.copying.merged_reader import MergedPartitions
 from muster_bus.copying.target import CopyTarget
-from muster_bus.errors import SourceMoved, TargetTooSmall
+from muster_bus.errors import SourceChanged, TargetTooSmall
 from muster_bus.log import Log, Record
 from muster_bus.topics import Topics, TopicSpec, parse_state_key
 
@@ -39,14 +39,14 @@ async def copy(source: Log, topics: Topics, target: CopyTarget, group: str, prog
     written = 0
     for here, there in zip(main_topics(topics), main_topics(target.topics), strict=True):
         ends = before[here.name]
-        work = _Topic(source, topics, here.name, target, there.name, progress)
+        work = _TopicCopy(source, topics, here.name, target, there.name, progress)
         if here.name == topics.requests:
             written += await _copy_requests(work, group, ends)
         else:
             written += await work.copy(ends)
     after = await _ends(source, topics)
     if moved := [name for name, ends in before.items() if after[name] != ends]:
-        raise SourceMoved(moved)
+        raise SourceChanged(moved)
     return written
 
 
@@ -55,7 +55,7 @@ def main_topics(topics: Topics) -> tuple[TopicSpec, ...]:
     return replace(topics, derived=False).specs()
 
 
-async def _copy_requests(work: _Topic, group: str, ends: Mapping[int, int]) -> int:
+async def _copy_requests(work: _TopicCopy, group: str, ends: Mapping[int, int]) -> int:
     """Copies first the requests that the scheduler has answered, of all partitions, then the others.
 
     So each partition of the target has one position between them, wherever its RMs come from.
@@ -77,7 +77,7 @@ async def _answered(source: Log, topics: Topics, group: str, ends: Mapping[int, 
     return found
 
 
-class _Topic:
+class _TopicCopy:
     """The copy of one topic."""
 
     def __init__(

@@ -17,14 +17,14 @@ _BATCH_RECORDS = 5_000
 _BATCH_BYTES = 4 << 20  # memory of a batch, and of the target's transaction
 
 
-class Batch(NamedTuple):
+class MergedBatch(NamedTuple):
     """Records in the order to write, and how far each partition of the source is then read."""
 
     records: list[Record]
     positions: dict[int, int]
 
 
-class _Lane:
+class _PartitionStream:
     """One partition: a reader, and the records that it has read ahead."""
 
     def __init__(self, reader: LogReader, end: int) -> None:
@@ -60,7 +60,7 @@ class _Lane:
 class MergedPartitions:
     """A topic's partitions from some positions up to some ends. Close it when done."""
 
-    def __init__(self, lanes: dict[int, _Lane]) -> None:
+    def __init__(self, lanes: dict[int, _PartitionStream]) -> None:
         self._lanes = lanes
         self._order: list[tuple[int, int, Record]] = []
 
@@ -71,17 +71,17 @@ class MergedPartitions:
         :param starts: first position to read; a partition that is absent, or whose position retention has deleted, is
             read from its first offset.
         """
-        lanes: dict[int, _Lane] = {}
+        lanes: dict[int, _PartitionStream] = {}
         for partition, end in ends.items():
             reader = await log.reader(topic, partition)
             reader.seek(max(starts.get(partition, 0), reader.position))
-            lanes[partition] = _Lane(reader, end)
+            lanes[partition] = _PartitionStream(reader, end)
         merged = cls(lanes)
         for partition in lanes:
             await merged._queue(partition)
         return merged
 
-    async def next_batch(self) -> Batch:
+    async def next_batch(self) -> MergedBatch:
         """Returns the next records; none at the ends of all partitions."""
         records: list[Record] = []
         size = 0
@@ -91,7 +91,7 @@ class MergedPartitions:
             records.append(record)
             size += len(record.key or b"") + len(record.value or b"")
             await self._queue(partition)
-        return Batch(records, self.positions())
+        return MergedBatch(records, self.positions())
 
     def positions(self) -> dict[int, int]:
         """Returns how far each partition is read."""

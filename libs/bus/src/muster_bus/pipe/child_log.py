@@ -26,23 +26,23 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from muster_bus import metrics
-from muster_bus.backends.read_ahead import AheadReader, Changing
+from muster_bus.backends.read_ahead import ChangeSignal, ReadAheadReader
 from muster_bus.backends.record_limits import RecordRules
 from muster_bus.backends.sqlite_file_reader import LogFile
-from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetGone
+from muster_bus.errors import LogClosed, LogDamaged, LogError, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader, LogWriter, OutRecord, PartitionOwner, Record
 from muster_bus.pipe.messages import (
-    AskCommitted,
-    AskHealthy,
-    AskSeen,
+    AppendResults,
     Commit,
+    EndsChanged,
     FromChild,
     FromLog,
-    Moved,
+    GetCommitted,
+    GetHealth,
     Release,
     Reply,
-    Seen,
-    Settled,
+    SyncDone,
+    SyncRequest,
     TakeOver,
     error_of,
 )
@@ -58,7 +58,7 @@ _CLOSE_TIMEOUT_S = 2.0
 T = TypeVar("T")
 
 
-class Span(NamedTuple):
+class RecordSpan(NamedTuple):
     """All visible records from ``start`` up to, not including, ``end``. Offsets may be missing."""
 
     start: int
@@ -67,7 +67,7 @@ class Span(NamedTuple):
     size_bytes: int
 
 
-class _Place(Changing):
+class _PartitionView(ChangeSignal):
     """A partition.
 
     :ivar first: lowest offset that exists.
@@ -80,7 +80,7 @@ class _Place(Changing):
     def __init__(self, topic: str, partition: int, first: int, end: int) -> None:
         super().__init__()
         self.topic, self.partition, self.first, self.end = topic, partition, first, end
-        self.spans: deque[Span] = deque()
+        self.spans: deque[RecordSpan] = deque()
         self.known_to = end
         self.has_readers = False
         self.fetching = asyncio.Lock()
@@ -108,7 +108,7 @@ class _Place(Changing):
         return found or None
 
 
-class FollowedLog:
+class ChildLog:
     """See the module's docstring, and :class:`muster_bus.log.Log`.
 
     :param send: sends over the pipe; never waits. Incoming messages go to :meth:`take`.
@@ -118,9 +118,9 @@ class FollowedLog:
         self.settings = settings
         self.rules = RecordRules(settings.topics().specs(), settings.max_record_bytes)
         self._send = send
-        self._places: dict[tuple[str, int], _Place] = {}
-        self._by_id: dict[int, _Place] = {}
-        self._chain_order: deque[_Place] = deque()  # one entry per span of a chain, oldest first
+        self._places: dict[tuple[str, int], _PartitionView] = {}
+        self._by_id: dict[int, _PartitionView] = {}
+        self._chain_order: deque[_PartitionView] = deque()  # one entry per span of a chain, oldest first
         self._chain_bytes = 0
         self._chain_bytes_max = min(settings.sqlite_tail_bytes, _CHAIN_BYTES_MAX)
         self._writer = PipeWriter(send, settings.max_queued_bytes)
@@ -139,13 +139,13 @@ class FollowedLog:
     async def start(self) -> None:
         """Opens the file. The parent has opened the log before. Raises LogUnavailable, LogIncompatible."""
 
-        def opened() -> tuple[LogFile, LogFile, dict[int, _Place]]:
+        def opened() -> tuple[LogFile, LogFile, dict[int, _PartitionView]]:
             file, bounds = (LogFile(Path(self.settings.sqlite_path), any_thread=True) for _ in range(2))
             return (
                 file,
                 bounds,
                 {
-                    number: _Place(topic, partition, *file.bounds(topic, partition))
+                    number: _PartitionView(topic, partition, *file.bounds(topic, partition))
                     for (topic, partition), number in file.places.items()
                 },
             )
@@ -180,7 +180,7 @@ class FollowedLog:
         if loop.time() >= self._healthy_until_s:
             try:
                 async with asyncio.timeout(self.settings.health_timeout_s):
-                    self._healthy = bool(await self.ask(AskHealthy(self.number())))
+                    self._healthy = bool(await self.ask(GetHealth(self.number())))
             except (TimeoutError, LogError):
                 self._healthy = False
             self._healthy_until_s = loop.time() + _HEALTHY_FOR_S
@@ -222,14 +222,14 @@ class FollowedLog:
     def take(self, message: FromLog) -> None:
         """Takes a message from the pipe."""
         match message:
-            case Moved():
+            case EndsChanged():
                 for number, first, end in message.places:
                     if (place := self._by_id.get(number)) is not None:
                         place.moved(first, end)
-            case Settled():
+            case AppendResults():
                 self._writer.settle(message)
-            case AskSeen():
-                self._send(Seen(message.number))
+            case SyncRequest():
+                self._send(SyncDone(message.number))
             case Reply():
                 future = self._asked.get(message.number)
                 if future is not None and not future.done():
@@ -243,7 +243,7 @@ class FollowedLog:
         self._number += 1
         return self._number
 
-    async def ask(self, question: TakeOver | Commit | AskCommitted | AskHealthy) -> int | None:
+    async def ask(self, question: TakeOver | Commit | GetCommitted | GetHealth) -> int | None:
         """Sends a question and returns the answer. Raises the log's error."""
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._asked[question.number] = future
@@ -276,13 +276,13 @@ class FollowedLog:
                 if place.has_readers:
                     place.moved(*bounds.bounds(place.topic, place.partition))
 
-    async def look(self, place: _Place) -> None:
+    async def look(self, place: _PartitionView) -> None:
         """Reads a partition's present bounds from the file."""
         file = self._file
         assert file is not None
         place.moved(*await self._in_thread(lambda: file.bounds(place.topic, place.partition)))
 
-    async def fetch(self, place: _Place, position: int, max_records: int) -> list[Record]:
+    async def fetch(self, place: _PartitionView, position: int, max_records: int) -> list[Record]:
         """Returns some records from ``position`` on, from the file or a chain. May return more than asked for.
 
         Raises OffsetGone, LogUnavailable, LogDamaged.
@@ -297,13 +297,13 @@ class FollowedLog:
             self._keep(place, position, spans)
         return [record for span in spans for record in span.records]
 
-    async def _read(self, place: _Place, position: int, max_records: int) -> list[Span]:
+    async def _read(self, place: _PartitionView, position: int, max_records: int) -> list[RecordSpan]:
         file = self._file
         if file is None:
             raise LogClosed(f"log {self.settings.sqlite_path} is closed")
 
-        def read() -> list[Span]:
-            spans: list[Span] = []
+        def read() -> list[RecordSpan]:
+            spans: list[RecordSpan] = []
             count = stored = 0
             start = position
             try:
@@ -312,7 +312,7 @@ class FollowedLog:
                         size = sum(
                             len(each.key or b"") + len(each.value or b"") + _RECORD_MEMORY_BYTES for each in records
                         )
-                        spans.append(Span(start, block.next_offset, records, size))
+                        spans.append(RecordSpan(start, block.next_offset, records, size))
                         start = block.next_offset
                         count += len(records)
                         stored += len(block.body)
@@ -328,7 +328,7 @@ class FollowedLog:
             place.moved(place.first, spans[-1].end)  # the file may be ahead of the pipe
         return spans
 
-    def _keep(self, place: _Place, position: int, spans: Sequence[Span]) -> None:
+    def _keep(self, place: _PartitionView, position: int, spans: Sequence[RecordSpan]) -> None:
         if position != place.known_to:  # a reader read elsewhere, and a chain has no gaps
             self._chain_bytes -= sum(span.size_bytes for span in place.spans)
             place.spans.clear()
@@ -349,10 +349,10 @@ class FollowedLog:
             raise LogClosed(f"log {self.settings.sqlite_path} is closed") from error
 
 
-class _Reader(AheadReader):
+class _Reader(ReadAheadReader):
     """See :class:`muster_bus.log.LogReader`."""
 
-    def __init__(self, bus: FollowedLog, place: _Place, position: int) -> None:
+    def __init__(self, bus: ChildLog, place: _PartitionView, position: int) -> None:
         super().__init__(position)
         self._bus, self._place = bus, place
         self._count_read = metrics.records_read.labels(place.topic).inc
@@ -405,7 +405,7 @@ class _Reader(AheadReader):
             await self._bus.look(place)
             self._check_open()
         if not place.first <= self._position <= place.end:
-            raise OffsetGone(place.topic, place.partition, self._position, place.first, place.end)
+            raise OffsetOutOfRange(place.topic, place.partition, self._position, place.first, place.end)
 
     def _check_open(self) -> None:
         self._bus.check_open()
@@ -416,7 +416,7 @@ class _Reader(AheadReader):
 class _Writer:
     """See :class:`muster_bus.log.LogWriter`. All writers share one pipe writer, which keeps their order."""
 
-    def __init__(self, bus: FollowedLog, pipe: PipeWriter, name: str) -> None:
+    def __init__(self, bus: ChildLog, pipe: PipeWriter, name: str) -> None:
         self._bus, self._pipe, self._name = bus, pipe, name
         self._waiting: set[asyncio.Future[int]] = set()
         self._closed = False
@@ -454,13 +454,13 @@ class _Writer:
 class _Owner:
     """See :class:`muster_bus.log.PartitionOwner`. The parent has the real owner."""
 
-    def __init__(self, bus: FollowedLog, number: int) -> None:
+    def __init__(self, bus: ChildLog, number: int) -> None:
         self._bus, self._number = bus, number
         self._closed = False
 
     async def committed(self) -> int | None:
         self._check()
-        return await self._bus.ask(AskCommitted(self._bus.number(), self._number))
+        return await self._bus.ask(GetCommitted(self._bus.number(), self._number))
 
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         self._check()

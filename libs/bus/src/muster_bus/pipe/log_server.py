@@ -17,20 +17,20 @@ from muster_bus.errors import BusError, LogClosed, LogError
 from muster_bus.log import LogWriter, OutRecord, PartitionOwner
 from muster_bus.pipe.messages import (
     Append,
-    AskCommitted,
-    AskHealthy,
-    AskSeen,
     Commit,
+    EndsChanged,
     FromChild,
     FromLog,
-    Moved,
+    GetCommitted,
+    GetHealth,
     Release,
     Reply,
-    Seen,
+    SyncDone,
+    SyncRequest,
     TakeOver,
     failure_of,
 )
-from muster_bus.pipe.pipe_appends import Appends
+from muster_bus.pipe.pipe_appends import PipeAppendServer
 
 # While the child does not read the pipe, movements are collected. The child later gets only the newest.
 _UNSENT_BYTES_MAX = 64 << 10
@@ -60,7 +60,7 @@ class LogServer:
         on_defect: Callable[[BaseException], None],
     ) -> None:
         self._bus, self._to_child, self._unsent_bytes, self._on_defect = bus, send, unsent_bytes, on_defect
-        self._appends = Appends(self._send, writer, on_defect)
+        self._appends = PipeAppendServer(self._send, writer, on_defect)
         self._owners: dict[int, PartitionOwner] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._moved: dict[int, tuple[int, int]] = {}
@@ -80,7 +80,7 @@ class LogServer:
                 self._appends.take(message)
             case Release():
                 self._spawn(self._release(message.owner))
-            case Seen():
+            case SyncDone():
                 if (asked := self._asked.get(message.number)) is not None and not asked.done():
                     asked.set_result(None)
             case _:
@@ -95,7 +95,7 @@ class LogServer:
         asked = self._asked.get(frames)
         if asked is None:
             asked = self._asked[frames] = self._loop.create_future()
-            self._to_child(AskSeen(frames))
+            self._to_child(SyncRequest(frames))
         await asyncio.wait({asked}, timeout=_SEEN_TIMEOUT_S)
         self._asked.pop(frames, None)
         if asked.done():
@@ -153,7 +153,7 @@ class LogServer:
             self._told_s = self._loop.time()
             self._frames += 1
             moved, self._moved = self._moved, {}
-            self._to_child(Moved(tuple((place, *offsets) for place, offsets in moved.items())))
+            self._to_child(EndsChanged(tuple((place, *offsets) for place, offsets in moved.items())))
 
     def _send(self, message: FromLog) -> None:
         """Sends a message. Sends the movements first, so that the child knows what was visible before the answer."""
@@ -173,14 +173,14 @@ class LogServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_defect(error)
 
-    async def _answer(self, ask: TakeOver | Commit | AskCommitted | AskHealthy) -> None:
+    async def _answer(self, ask: TakeOver | Commit | GetCommitted | GetHealth) -> None:
         try:
             reply = Reply(ask.number, await self._value(ask))
         except BusError as error:
             reply = Reply(ask.number, failure=failure_of(error))
         self._send(reply)
 
-    async def _value(self, ask: TakeOver | Commit | AskCommitted | AskHealthy) -> int | None:
+    async def _value(self, ask: TakeOver | Commit | GetCommitted | GetHealth) -> int | None:
         match ask:
             case TakeOver():
                 self._owners[ask.number] = await self._bus.take_over(ask.group, ask.topic, ask.partition)
@@ -189,9 +189,9 @@ class LogServer:
                 records = [OutRecord(*each) for each in ask.records]
                 await self._owner(ask.owner).commit(records, ask.input_position)
                 return None
-            case AskCommitted():
+            case GetCommitted():
                 return await self._owner(ask.owner).committed()
-            case AskHealthy():
+            case GetHealth():
                 return int(await self._bus.healthy())
 
     def _owner(self, number: int) -> PartitionOwner:

@@ -24,13 +24,13 @@ from typing import cast
 import msgspec
 
 from muster_bus.errors import (
-    BadRecord,
     BusError,
     Fenced,
+    InvalidRecord,
     LogClosed,
     LogError,
     LogUnavailable,
-    OffsetGone,
+    OffsetOutOfRange,
     RecordTooLarge,
     TransactionFailed,
     TransactionTimeout,
@@ -38,18 +38,18 @@ from muster_bus.errors import (
 from muster_bus.log import Headers, OutRecord
 
 
-class Message(msgspec.Struct, array_like=True, tag=True):
+class LogMessage(msgspec.Struct, array_like=True, tag=True):
     """A message of the table above."""
 
 
-class Failure(msgspec.Struct, array_like=True, frozen=True):
+class EncodedError(msgspec.Struct, array_like=True, frozen=True):
     """An error of the log: its name in :mod:`muster_bus.errors` and its constructor's arguments."""
 
     name: str
     arguments: tuple[str | int, ...]
 
 
-class NewRecord(msgspec.Struct, array_like=True, frozen=True):
+class PipeRecord(msgspec.Struct, array_like=True, frozen=True):
     """A record for the log; ``number`` identifies it on the pipe."""
 
     number: int
@@ -60,26 +60,26 @@ class NewRecord(msgspec.Struct, array_like=True, frozen=True):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-class Append(Message):
+class Append(LogMessage):
     """Plain appends. The log settles each record on its own."""
 
-    records: tuple[NewRecord, ...]
+    records: tuple[PipeRecord, ...]
 
 
-class Settled(Message):
+class AppendResults(LogMessage):
     """:param durable: (number, offset); :param refused: (number, why)."""
 
     durable: tuple[tuple[int, int], ...]
-    refused: tuple[tuple[int, Failure], ...] = ()
+    refused: tuple[tuple[int, EncodedError], ...] = ()
 
 
-class Moved(Message):
+class EndsChanged(LogMessage):
     """:param places: (partition's id in the file, lowest offset that exists, one past the highest visible)."""
 
     places: tuple[tuple[int, int, int], ...]
 
 
-class TakeOver(Message):
+class TakeOver(LogMessage):
     """Asks for the ownership of an input partition, as ``Log.take_over``."""
 
     number: int
@@ -88,7 +88,7 @@ class TakeOver(Message):
     partition: int
 
 
-class Commit(Message):
+class Commit(LogMessage):
     """:param owner: the TakeOver's number; :param records: as in ``OutRecord``."""
 
     number: int
@@ -97,80 +97,80 @@ class Commit(Message):
     input_position: int | None
 
 
-class AskCommitted(Message):
+class GetCommitted(LogMessage):
     """Asks an owner for its committed position."""
 
     number: int
     owner: int
 
 
-class Release(Message):
+class Release(LogMessage):
     """Closes an owner."""
 
     number: int
     owner: int
 
 
-class AskHealthy(Message):
+class GetHealth(LogMessage):
     """Asks whether the log answers."""
 
     number: int
 
 
-class Reply(Message):
+class Reply(LogMessage):
     """:param value: a position, or 1 for yes."""
 
     number: int
     value: int | None = None
-    failure: Failure | None = None
+    failure: EncodedError | None = None
 
 
-class AskSeen(Message):
+class SyncRequest(LogMessage):
     """Asks for a Seen with this number."""
 
     number: int
 
 
-class Seen(Message):
+class SyncDone(LogMessage):
     """Everything before the AskSeen of this number is taken."""
 
     number: int
 
 
-FromChild = Append | TakeOver | Commit | AskCommitted | Release | AskHealthy | Seen
-FromLog = Settled | Moved | Reply | AskSeen
+FromChild = Append | TakeOver | Commit | GetCommitted | Release | GetHealth | SyncDone
+FromLog = AppendResults | EndsChanged | Reply | SyncRequest
 
 
-def out_record(new: NewRecord) -> OutRecord:
+def out_record(new: PipeRecord) -> OutRecord:
     """Returns the record to write."""
     return OutRecord(new.topic, new.partition, new.key, new.value, new.headers)
 
 
 _PLAIN: dict[str, type[BusError]] = {
     kind.__name__: kind
-    for kind in (LogUnavailable, LogClosed, BadRecord, LogError, Fenced, TransactionFailed, TransactionTimeout)
+    for kind in (LogUnavailable, LogClosed, InvalidRecord, LogError, Fenced, TransactionFailed, TransactionTimeout)
 }
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> EncodedError:
     """Encodes an error for the other side. An error that the bus does not know becomes LogUnavailable."""
     match error:
         case RecordTooLarge():
-            return Failure("RecordTooLarge", (error.topic, error.size_bytes, error.limit_bytes))
-        case OffsetGone():
-            return Failure("OffsetGone", (str(error), error.asked, error.first, error.end))
+            return EncodedError("RecordTooLarge", (error.topic, error.size_bytes, error.limit_bytes))
+        case OffsetOutOfRange():
+            return EncodedError("OffsetGone", (str(error), error.asked, error.first, error.end))
     name = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _PLAIN), "LogUnavailable")
-    return Failure(name, (str(error) or type(error).__name__,))
+    return EncodedError(name, (str(error) or type(error).__name__,))
 
 
-def error_of(failure: Failure) -> BusError:
+def error_of(failure: EncodedError) -> BusError:
     """Inverse of :func:`failure_of`."""
     match failure.name:
         case "RecordTooLarge":
             return RecordTooLarge(*cast("tuple[str, int, int]", failure.arguments))
         case "OffsetGone":
             text, *offsets = cast("tuple[str, int, int, int]", failure.arguments)
-            gone = OffsetGone("", 0, *offsets)
+            gone = OffsetOutOfRange("", 0, *offsets)
             gone.args = (text,)
             return gone
     return _PLAIN.get(failure.name, LogError)(*failure.arguments)

@@ -12,7 +12,7 @@ from functools import partial
 
 from muster_bus.errors import LogClosed, LogError, LogUnavailable
 from muster_bus.log import LogWriter, OutRecord
-from muster_bus.pipe.messages import Append, Failure, NewRecord, Settled, error_of, failure_of, out_record
+from muster_bus.pipe.messages import Append, AppendResults, EncodedError, PipeRecord, error_of, failure_of, out_record
 
 # Limit of unsettled bytes; above it ``ready`` waits.
 UNSETTLED_BYTES_MAX = 8 << 20
@@ -31,7 +31,7 @@ class PipeWriter:
         self._send = send
         self._unsettled_bytes_max = unsettled_bytes_max
         self._number = 0
-        self._batch: list[NewRecord] = []
+        self._batch: list[PipeRecord] = []
         self._batch_bytes = 0
         self._unsettled: dict[int, tuple[asyncio.Future[int], int]] = {}
         self._unsettled_bytes = 0
@@ -48,7 +48,7 @@ class PipeWriter:
         self._number += 1
         if not self._batch:
             loop.call_soon(self._flush)
-        self._batch.append(NewRecord(self._number, *record))
+        self._batch.append(PipeRecord(self._number, *record))
         self._batch_bytes += size
         self._unsettled[self._number] = (done, size)
         self._unsettled_bytes += size
@@ -72,7 +72,7 @@ class PipeWriter:
         if self._unsettled:
             await asyncio.wait([done for done, _ in self._unsettled.values()], timeout=_CLOSE_TIMEOUT_S)
 
-    def settle(self, settled: Settled) -> None:
+    def settle(self, settled: AppendResults) -> None:
         """Takes the outcomes of records."""
         for number, offset in settled.durable:
             if not (done := self._taken(number)).done():
@@ -100,7 +100,7 @@ class PipeWriter:
             self._send(Append(tuple(batch)))
 
 
-class Appends:
+class PipeAppendServer:
     """The log's end: passes appends from the pipe to a writer, in their order.
 
     :param send: sends over the pipe.
@@ -108,13 +108,13 @@ class Appends:
     """
 
     def __init__(
-        self, send: Callable[[Settled], None], writer: LogWriter, on_defect: Callable[[BaseException], None]
+        self, send: Callable[[AppendResults], None], writer: LogWriter, on_defect: Callable[[BaseException], None]
     ) -> None:
         self._send, self._writer, self._on_defect = send, writer, on_defect
         self._appends: asyncio.Queue[Append] = asyncio.Queue()
         self._under_way: set[asyncio.Future[int]] = set()
         self._durable: list[tuple[int, int]] = []
-        self._refused: list[tuple[int, Failure]] = []
+        self._refused: list[tuple[int, EncodedError]] = []
         self._task = asyncio.create_task(self._append_all(), name="pipe-appends")
         self._task.add_done_callback(self._ended)
 
@@ -160,10 +160,10 @@ class Appends:
         else:
             self._settle(number, done.result())
 
-    def _settle(self, number: int, what: int | Failure) -> None:
+    def _settle(self, number: int, what: int | EncodedError) -> None:
         if not self._durable and not self._refused:
             asyncio.get_running_loop().call_soon(self._tell_settled)
-        if isinstance(what, Failure):
+        if isinstance(what, EncodedError):
             self._refused.append((number, what))
         else:
             self._durable.append((number, what))
@@ -171,4 +171,4 @@ class Appends:
     def _tell_settled(self) -> None:
         durable, refused = tuple(self._durable), tuple(self._refused)
         self._durable, self._refused = [], []
-        self._send(Settled(durable, refused))
+        self._send(AppendResults(durable, refused))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 from muster_bus.clock import Clock
 from muster_bus.damage import DamagedParts, PassingReaders, Readers
-from muster_bus.errors import LogUnavailable, OffsetGone, TransactionFailed
+from muster_bus.errors import LogUnavailable, OffsetOutOfRange, TransactionFailed
 from muster_bus.log import Log, LogReader, PartitionOwner, Record
 from muster_bus.topics import Topics
 from muster_runtime.backoff import in_step_s
@@ -119,7 +119,7 @@ class PlainDerive:
         while True:
             try:
                 records = await reader.read(settings.batch_records_max, in_step_s(_POLL_S))
-            except OffsetGone as gone:
+            except OffsetOutOfRange as gone:
                 metrics.DERIVE_MISSING.inc(gone.first - gone.asked)
                 log.error("events were deleted before anything was derived from them", error=str(gone))
                 reader.seek(gone.first)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import structlog
 from muster_bus.damage import DamagedParts, PassingReaders
-from muster_bus.errors import LogUnavailable, OffsetGone
+from muster_bus.errors import LogUnavailable, OffsetOutOfRange
 from muster_bus.log import Log, LogReader
 from muster_bus.topics import Topics
 from muster_rest.publisher_routes import USAGE
@@ -108,7 +108,7 @@ class UsageRest:
                     start = max(first, end - self.settings.rest_records_max)
                     reader.seek(start)
                 records = await reader.read(_READ_RECORDS, in_step_s(_POLL_S))
-            except OffsetGone as gone:
+            except OffsetOutOfRange as gone:
                 reader.seek(gone.first)
                 continue
             except LogUnavailable as error:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import structlog
 from muster_bus.clock import Clock, day_ns
 from muster_bus.damage import DamagedParts, Readers
-from muster_bus.errors import LogUnavailable, OffsetGone
+from muster_bus.errors import LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader
 
 from muster_event_publisher import metrics
@@ -144,7 +144,11 @@ class Exporter:
                 self._position = self._start = await self._resume_at(progress)
                 self.problem = None
                 return
-            except (SinkError, LogUnavailable, OffsetGone) as error:  # OffsetGone: retention has deleted it meanwhile
+            except (
+                SinkError,
+                LogUnavailable,
+                OffsetOutOfRange,
+            ) as error:  # OffsetGone: retention has deleted it meanwhile
                 pause_s = await self._pause(error, pause_s)
 
     async def _resume_at(self, progress: Progress | None) -> int:
@@ -216,7 +220,7 @@ class Exporter:
         self._reader.seek(self._position)
         try:
             records = await self._reader.read(min(self._policy.records, 5_000), 0.5)
-        except OffsetGone as gone:
+        except OffsetOutOfRange as gone:
             log.error(
                 "events were deleted from the log before they were exported",
                 sink=self._sink.name, partition=self._feed.partition, position=self._position, first=gone.first,

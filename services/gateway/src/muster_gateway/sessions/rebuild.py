@@ -10,7 +10,7 @@ from random import Random
 
 import structlog
 from muster_bus.clock import Clock
-from muster_bus.errors import CodecError, OffsetGone
+from muster_bus.errors import CodecError, OffsetOutOfRange
 from muster_bus.log import Log
 from muster_bus.topics import Topics, is_forgotten_state_key, is_registration_key, is_rm_state_key
 from muster_runtime.chance import new_id
@@ -84,7 +84,7 @@ async def _known_rms(
         while reader.position < end:
             try:
                 records = await reader.read(_BATCH, _WAIT_S)
-            except OffsetGone as error:  # compaction overtook the reader; each removed record has a newer one
+            except OffsetOutOfRange as error:  # compaction overtook the reader; each removed record has a newer one
                 reader.seek(error.first)
                 continue
             for record in records:

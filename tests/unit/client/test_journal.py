@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from muster_client.outbox import Journal
+from muster_client.outbox import Outbox
 
 
-def journal(messages: int = 100, size_bytes: int = 1_000_000, window_s: float = 60.0) -> Journal:
-    return Journal(messages, size_bytes, window_s)
+def journal(messages: int = 100, size_bytes: int = 1_000_000, window_s: float = 60.0) -> Outbox:
+    return Outbox(messages, size_bytes, window_s)
 
 
-def send_all(j: Journal, now: float = 0.0) -> list[bytes]:
+def send_all(j: Outbox, now: float = 0.0) -> list[bytes]:
     payloads = []
     while entry := j.first_unsent():
         j.sent(entry, now)

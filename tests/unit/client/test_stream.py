@@ -11,22 +11,22 @@ from manual_clock import ManualClock
 from muster_client.backoff import Backoff
 from muster_client.errors import Superseded
 from muster_client.metrics import ClientMetrics
-from muster_client.resumable_stream import RmStream, _Lost
+from muster_client.resumable_stream import ResumableStream, _ConnectionLost
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
 
 
-def stream(clock: ManualClock) -> RmStream[Any]:
+def stream(clock: ManualClock) -> ResumableStream[Any]:
     async def unused(*_: Any) -> None: ...
 
     settings = ClientSettings()
     backoff = Backoff(10, 100, clock, chance=Random(1))
-    return RmStream(
+    return ResumableStream(
         "allocation", unused, unused, unused, Sequences(), settings, ClientMetrics(), clock, backoff, "life"
     )
 
 
-TAKEN_OVER = _Lost(grpc.StatusCode.ABORTED, "superseded: a newer stream of the RM was opened")
+TAKEN_OVER = _ConnectionLost(grpc.StatusCode.ABORTED, "superseded: a newer stream of the RM was opened")
 
 
 def test_a_fight_with_another_client_ends_with_the_fourth_loss_of_a_minute() -> None:

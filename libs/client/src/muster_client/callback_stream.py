@@ -33,7 +33,7 @@ from muster_client.callbacks import Callbacks
 from muster_client.clock import Clock
 from muster_client.errors import AdminFailed, ClientError
 from muster_client.metrics import ClientMetrics
-from muster_client.resumable_stream import Metadata, RmStream
+from muster_client.resumable_stream import Metadata, ResumableStream
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
 
@@ -62,7 +62,7 @@ def wants_callbacks(callbacks: Callbacks) -> bool:
     return hello != pb.Hello()
 
 
-class CallbackStream(RmStream[Any]):
+class CallbackStream(ResumableStream[Any]):
     """See the module's docstring."""
 
     def __init__(

@@ -38,7 +38,7 @@ from muster_client.errors import (
 from muster_client.gateway_client import position_in
 from muster_client.metrics import ClientMetrics
 from muster_client.renewing_channel import Channel, RenewedChannel
-from muster_client.resumable_stream import Metadata, RmStream
+from muster_client.resumable_stream import Metadata, ResumableStream
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
 
@@ -134,7 +134,7 @@ class RmClient:
             "application", "UpdateApplication", si.ApplicationResponse, self._on_application
         )
         self._nodes = self._stream("node", "UpdateNode", si.NodeResponse, self._on_node)
-        self._streams: tuple[RmStream[Any], ...] = (self._nodes, self._applications, self._allocations)
+        self._streams: tuple[ResumableStream[Any], ...] = (self._nodes, self._applications, self._allocations)
         self._positions: dict[str, str] = {}  # the last one of each stream
         self._asked = self._callback_stream() if wants_callbacks(self._callbacks) else None
         if self._asked is not None:
@@ -378,7 +378,7 @@ class RmClient:
                 del self._node_items[node_id]
         return self._first(self._nodes, node_id, numbered) if creation else True
 
-    def _first(self, stream: RmStream[Any], key: str, numbered: bool) -> bool:
+    def _first(self, stream: ResumableStream[Any], key: str, numbered: bool) -> bool:
         if stream.answered(key, numbered=numbered):
             return True
         self.metrics.answers_dropped_as_repeated += 1
@@ -394,7 +394,7 @@ class RmClient:
             log.warning("token not read", rm_id=self.rm_id, error=str(error))
         return grpc.aio.Metadata(*self._metadata, *self._token, *more)
 
-    def _stream(self, name: str, method: str, response: Any, handler: Any) -> RmStream[Any]:
+    def _stream(self, name: str, method: str, response: Any, handler: Any) -> ResumableStream[Any]:
         make_call: Any = self._channel.stream_stream(_SERVICE + method, response_deserializer=response.FromString)
 
         def open_call(metadata: Metadata) -> Any:
@@ -408,7 +408,7 @@ class RmClient:
             except Exception as error:
                 raise CallbackFailed(f"a callback of the {name} stream raised {type(error).__name__}") from error
 
-        return RmStream(
+        return ResumableStream(
             name,
             open_call,
             deliver,
@@ -468,7 +468,7 @@ class RmClient:
 
     async def _send(
         self,
-        stream: RmStream[Any],
+        stream: ResumableStream[Any],
         message: Any,
         keys: Iterable[Any],
         hints: Iterable[Any] = (),

@@ -141,7 +141,7 @@ class EventBatch:
 
 
 @dataclass(slots=True)
-class _Resume:
+class _ResumePosition:
     """The place where a watch continues."""
 
     place: Place
@@ -227,7 +227,7 @@ class EventsClient(GatewayClient):
         :param resume: True: continues over lost connections, after the watch was open; a batch counts as taken when the
             caller asks for the next one. False: raises AdminFailed.
         """
-        at = _Resume(place or Place(), instance, request_position)
+        at = _ResumePosition(place or Place(), instance, request_position)
         backoff = Backoff(_BACKOFF_MIN_MS, _BACKOFF_MAX_MS, clock or SystemClock(), chance=chance)
         while True:
             request = pb.WatchEventsRequest(
@@ -268,7 +268,7 @@ class EventsClient(GatewayClient):
         return call(request, metadata=self._sent())
 
 
-def _note(at: _Resume, answer: pb.WatchedEvents, *, tracked: bool) -> None:
+def _note(at: _ResumePosition, answer: pb.WatchedEvents, *, tracked: bool) -> None:
     at.opened = True
     if answer.instance and tracked:
         at.place, at.instance = Place(id=answer.next_id), answer.instance

@@ -22,7 +22,7 @@ _KEYS_KEPT = 1_000_000  # asks may stay pending for ever; beyond this number the
 
 
 @dataclass(slots=True)
-class Entry:
+class OutboxEntry:
     """One message.
 
     :param index: its place in the stream's order, over reconnections.
@@ -42,7 +42,7 @@ class Entry:
     is_taken: bool = False
 
 
-class Journal:
+class Outbox:
     """See the module's docstring. Belongs to one event loop.
 
     :param messages: greatest number of sent messages that are kept.
@@ -53,8 +53,8 @@ class Journal:
     def __init__(self, messages: int, size_bytes: int, window_s: float) -> None:
         self._limit_messages, self._limit_bytes, self._window_s = messages, size_bytes, window_s
         self._next_index = 0
-        self._unsent: deque[Entry] = deque()
-        self._sent: deque[Entry] = deque()
+        self._unsent: deque[OutboxEntry] = deque()
+        self._sent: deque[OutboxEntry] = deque()
         self._sent_bytes = 0
         self._unanswered: OrderedDict[Hashable, int] = OrderedDict()  # key → index of its first message
         self._repeated: OrderedDict[Hashable, None] = OrderedDict()  # keys that were sent more than once
@@ -77,7 +77,7 @@ class Journal:
 
     def append(
         self, payload: bytes, keys: Iterable[Hashable], hints: Iterable[Hashable] = (), *, proves: bool = True
-    ) -> Entry:
+    ) -> OutboxEntry:
         """Appends a message to the order.
 
         :param keys: of the items that get an answer.
@@ -86,7 +86,7 @@ class Journal:
         :param proves: an answer to one of ``keys`` proves that this message was taken. False: an earlier message with
             the same key may be answered several times.
         """
-        entry = Entry(self._next_index, payload, tuple(keys))
+        entry = OutboxEntry(self._next_index, payload, tuple(keys))
         self._next_index += 1
         self._unsent.append(entry)
         for key in entry.keys:
@@ -103,7 +103,7 @@ class Journal:
         """Number of the next message that is written, from 1."""
         return (self._unsent[0].index if self._unsent else self._next_index) + 1
 
-    def first_unsent(self) -> Entry | None:
+    def first_unsent(self) -> OutboxEntry | None:
         return self._unsent[0] if self._unsent else None
 
     def has_room(self, now: float) -> bool:
@@ -118,11 +118,11 @@ class Journal:
         """Returns the seconds until the oldest kept message leaves its window; 0 if there is room."""
         return max(0.0, self._sent[0].sent_at + self._window_s - now) if self._is_full() and self._sent else 0.0
 
-    def begun(self, entry: Entry) -> None:
+    def begun(self, entry: OutboxEntry) -> None:
         """Records that the writing of a message begins: from now on the gateway may have it."""
         entry.is_begun = True
 
-    def sent(self, entry: Entry, now: float) -> None:
+    def sent(self, entry: OutboxEntry, now: float) -> None:
         """Records that a message was written. It was the first unsent one when the writing began."""
         if not self._unsent or self._unsent[0] is not entry:
             return  # dropped meanwhile, by a registration

@@ -29,7 +29,7 @@ from muster_client.backoff import Backoff
 from muster_client.clock import Clock
 from muster_client.errors import ClientClosed, ClientError, ReregistrationNeeded, StreamRefused, Superseded
 from muster_client.metrics import ClientMetrics
-from muster_client.outbox import Journal
+from muster_client.outbox import Outbox
 from muster_client.sequences import Sequences
 from muster_client.settings import ClientSettings
 
@@ -65,18 +65,18 @@ _TAKEN_OVER_WITHIN_S = 60.0
 _OPEN_AFTER_S = 1.0
 
 
-class Response(Protocol):
+class SequencedResponse(Protocol):
     """The common part of the three responses."""
 
     @property
     def responseSequence(self) -> int: ...  # noqa: N802 - the field's name on the wire
 
 
-R = TypeVar("R", bound=Response)
+R = TypeVar("R", bound=SequencedResponse)
 Metadata = tuple[tuple[str, str], ...]
 
 
-class _Lost(Exception):
+class _ConnectionLost(Exception):
     """The end of a connection, for any reason."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
@@ -84,7 +84,7 @@ class _Lost(Exception):
         self.code, self.details = code, details
 
 
-class RmStream(Generic[R]):
+class ResumableStream(Generic[R]):
     """A stream that outlives its connections.
 
     :param name: allocation, application or node.
@@ -108,7 +108,7 @@ class RmStream(Generic[R]):
         life: str,
     ) -> None:
         self.name = name
-        self.journal = Journal(settings.journal_messages, settings.journal_bytes, settings.resend_window_s)
+        self.journal = Outbox(settings.journal_messages, settings.journal_bytes, settings.resend_window_s)
         self._open_call, self._deliver, self._indicate = open_call, deliver, indicate
         self._sequences, self._settings, self._metrics, self._clock = sequences, settings, metrics, clock
         self._backoff = backoff
@@ -128,7 +128,7 @@ class RmStream(Generic[R]):
     ) -> None:
         """Appends a message to the stream's order. Waits while the network or the journal has no room.
 
-        Keys, hints and proof: see :meth:`Journal.append`.
+        Keys, hints and proof: see :meth:`Outbox.append`.
 
         Raises: ClientClosed; ReregistrationNeeded if a new registration made the message void while it waited.
         """
@@ -157,7 +157,7 @@ class RmStream(Generic[R]):
         self._must_be_usable(generation)
 
     def answered(self, key: Hashable, *, numbered: bool) -> bool:
-        """See :meth:`Journal.answered`."""
+        """See :meth:`Outbox.answered`."""
         return self.journal.answered(key, numbered=numbered)
 
     async def written(self) -> None:
@@ -202,7 +202,7 @@ class RmStream(Generic[R]):
             self._backoff.started()
             try:
                 await self._connection()
-            except _Lost as lost:
+            except _ConnectionLost as lost:
                 ending = lost
             else:
                 return
@@ -290,7 +290,7 @@ class RmStream(Generic[R]):
             return
         if code is _Code.INTERNAL and details == _NOT_WRITTEN:
             code = _Code.UNAVAILABLE  # the gateway did not refuse anything
-        raise _Lost(code, details)
+        raise _ConnectionLost(code, details)
 
     async def _take(self, response: R) -> None:
         self._metrics.responses_received += 1
@@ -304,7 +304,7 @@ class RmStream(Generic[R]):
         self._answer.set()
         self._room.set()
 
-    def _raise_if_final(self, lost: _Lost) -> None:
+    def _raise_if_final(self, lost: _ConnectionLost) -> None:
         if lost.code in _UNKNOWN:
             raise ReregistrationNeeded(lost.details)
         if lost.code is _Code.ABORTED:

@@ -29,13 +29,13 @@ from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
 from muster_cli import gc_tuning
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalChange,
     ExternalKind,
     ExternalNode,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
 )
 from muster_core.model.outcome import Outcome
 from muster_core.scheduler import SchedulerCore
@@ -101,7 +101,7 @@ def changes(nodes: int, seed: int = 4) -> Iterator[ExternalChange]:
             yield ExternalChange(ExternalKind.ALLOCATION, running.pop(), None)
 
 
-def some(stream: Iterator[ExternalChange], count: int) -> UpdateExternal:
+def some(stream: Iterator[ExternalChange], count: int) -> ApplyExternalChanges:
     """Return the next changes as one command; an object that comes twice has its last state, as in the cache."""
     newest: dict[tuple[ExternalKind, str], ExternalChange] = {}
     for _ in range(count):
@@ -109,7 +109,7 @@ def some(stream: Iterator[ExternalChange], count: int) -> UpdateExternal:
         key = (change.kind, change.object_id)
         newest.pop(key, None)
         newest[key] = change
-    return UpdateExternal("default", SOURCE, LIFE, tuple(newest.values()))
+    return ApplyExternalChanges("default", SOURCE, LIFE, tuple(newest.values()))
 
 
 # ---- the core ------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class CoreAlone:
         drain(self.core.start(START_NS))
         drain(self.core.apply(ingest.applications(applications()), START_NS))
 
-    def say(self, *commands: UpdateExternal | SetSource) -> int:
+    def say(self, *commands: ApplyExternalChanges | SetSourceState) -> int:
         out = Outcome()
         for command in commands:
             self.core.apply(command, self.now_ns(), out)
@@ -173,7 +173,7 @@ class CoreAlone:
     def go_on(self) -> int:
         return drain(self.core.cycle(self.now_ns(), budget()))
 
-    def prepared(self, command: UpdateExternal) -> object:
+    def prepared(self, command: ApplyExternalChanges) -> object:
         return command
 
     def take(self, prepared: Any) -> int:
@@ -211,12 +211,12 @@ class Machine:
                     count += len(si.AllocationResponse.FromString(envelope.response).new)
         return count
 
-    def say(self, *commands: UpdateExternal | SetSource) -> int:
+    def say(self, *commands: ApplyExternalChanges | SetSourceState) -> int:
         return self._apply(*(self._value(command) for command in commands))
 
     @staticmethod
-    def _value(command: UpdateExternal | SetSource) -> bytes:
-        if isinstance(command, SetSource):
+    def _value(command: ApplyExternalChanges | SetSourceState) -> bytes:
+        if isinstance(command, SetSourceState):
             note = codec.SourceNote(command.state)
             return codec.encode(RM, command.partition, command.source, command.life, (), note)
         return codec.encode(RM, command.partition, command.source, command.life, command.changes)
@@ -227,7 +227,7 @@ class Machine:
     def go_on(self) -> int:
         return self._placed(self.machine.tick(self.now_ns()))
 
-    def prepared(self, command: UpdateExternal) -> object:
+    def prepared(self, command: ApplyExternalChanges) -> object:
         return self._value(command)
 
     def take(self, prepared: Any) -> int:
@@ -243,14 +243,14 @@ def measure(make: Callable[[], CoreAlone | Machine], nodes: int, rounds: int, as
     # 1. listing
     all_of_it = listing(nodes)
     parts = [
-        under.prepared(UpdateExternal("default", SOURCE, LIFE, tuple(all_of_it[start : start + PER_RECORD])))
+        under.prepared(ApplyExternalChanges("default", SOURCE, LIFE, tuple(all_of_it[start : start + PER_RECORD])))
         for start in range(0, nodes, PER_RECORD)
     ]
     began = time.perf_counter()
-    under.say(SetSource("default", SOURCE, LIFE, SourceState.LISTING))
+    under.say(SetSourceState("default", SOURCE, LIFE, SourceState.LISTING))
     for part in parts:
         under.take(part)
-    under.say(SetSource("default", SOURCE, LIFE, SourceState.LIVE))
+    under.say(SetSourceState("default", SOURCE, LIFE, SourceState.LIVE))
     listing_s = time.perf_counter() - began
     # 2. changes alone
     stream = changes(nodes)

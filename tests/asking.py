@@ -9,19 +9,19 @@ from typing import Any
 from builders import SECOND_NS, Cluster
 from muster_core.model.application import Ask
 from muster_core.model.commands import (
-    Answer,
-    Answers,
     AppItem,
     AskItem,
     Command,
+    PredicateAnswer,
+    PredicateAnswers,
     SetCallbacks,
     UpdateAllocations,
     UpdateApplications,
 )
 from muster_core.model.outcome import (
     Outcome,
-    PredicatesAsked,
-    PreemptionPredicatesAsked,
+    PredicateRequested,
+    PreemptionPredicateRequested,
     SchedulingState,
     SchedulingStateChanged,
 )
@@ -30,7 +30,7 @@ from muster_core.model.reasons import Reason
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.scheduler import SchedulerCore
 
-Question = PredicatesAsked | PreemptionPredicatesAsked
+Question = PredicateRequested | PreemptionPredicateRequested
 Verdict = Callable[[Question], "bool | None"]
 
 
@@ -62,7 +62,7 @@ class Asking(Cluster):
     def do(self, *commands: Command, budget: int = 1 << 30) -> Outcome:
         out = super().do(*commands, budget=budget)
         for fact in out.facts:
-            if isinstance(fact, PredicatesAsked | PreemptionPredicatesAsked):
+            if isinstance(fact, PredicateRequested | PreemptionPredicateRequested):
                 self.asked.append(fact)
                 self.pile.append(fact)
             elif isinstance(fact, SchedulingStateChanged):
@@ -83,12 +83,15 @@ class Asking(Cluster):
 
     # ---- its answers -----------------------------------------------------------------------------------------------
 
-    def answer(self, *answers: tuple[Question, bool] | Answer) -> Outcome:
+    def answer(self, *answers: tuple[Question, bool] | PredicateAnswer) -> Outcome:
         """Sends these answers in one message."""
-        said = [each if isinstance(each, Answer) else Answer(each[0].question, each[1], "no disk") for each in answers]
+        said = [
+            each if isinstance(each, PredicateAnswer) else PredicateAnswer(each[0].question, each[1], "no disk")
+            for each in answers
+        ]
         done = {each.question for each in said}
         self.pile = [each for each in self.pile if each.question not in done]
-        return self.do(Answers(said))
+        return self.do(PredicateAnswers(said))
 
     def yes(self) -> Outcome:
         """To everything that is on the pile."""

@@ -22,7 +22,7 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_core.model.node import Node
-from muster_core.model.outcome import ConfigurationAnswer, NewAllocation, Outcome
+from muster_core.model.outcome import ConfigurationResult, NewAllocation, Outcome
 from muster_core.model.pending_reason import ask_reason
 from muster_core.model.queue import Queue
 from muster_core.partition import Partition
@@ -75,7 +75,7 @@ class Cluster:
     def reload(self, queues: str, *, nodesort: str = "fair", partition: str = "") -> tuple[str, ...]:
         """Loads another configuration. Returns its problems."""
         out = self.do(UpdateConfiguration(configured(queues, nodesort=nodesort, partition=partition)))
-        (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
+        (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationResult))
         return answer.obstacles
 
     # ---- shorthands ------------------------------------------------------------------------------------------------

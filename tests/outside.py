@@ -9,16 +9,16 @@ from muster_bus.log import Record
 from muster_bus.topics import state_key
 from muster_core import invariants
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalChange,
     ExternalKind,
     ExternalObject,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
     id_of,
     kind_of,
 )
-from muster_core.external.reports import ExternalEntry
+from muster_core.external.reports import ReportedObject
 from muster_core.model.commands import Command
 from muster_core.model.outcome import Outcome
 from muster_core.model.pending_reason import ask_reason
@@ -96,15 +96,15 @@ class Outside(Cluster):
     def distrusts(self, source: str, *objects: ExternalObject, life: str = "1") -> Outcome:
         """A source cannot be relied on for these."""
         changes = tuple(ExternalChange(kind_of(each), id_of(each), None, stale=True) for each in objects)
-        return self.do(UpdateExternal("default", source, life, changes))
+        return self.do(ApplyExternalChanges("default", source, life, changes))
 
     def sets(
         self, source: str, state: SourceState, *, life: str = "1", drains: bool = True, reason: str = ""
     ) -> Outcome:
         """A source is live, lost, or lists."""
-        return self.do(SetSource("default", source, life, state, drains, reason))
+        return self.do(SetSourceState("default", source, life, state, drains, reason))
 
-    def entry(self, source: str, kind: ExternalKind, object_id: str) -> ExternalEntry:
+    def entry(self, source: str, kind: ExternalKind, object_id: str) -> ReportedObject:
         found = self.core.external.of("default").entry(source, kind, object_id)
         assert found is not None, f"{source} says nothing of {kind} {object_id}"
         return found
@@ -156,14 +156,14 @@ class Outside(Cluster):
         assert meaning(followed) == live
 
 
-def says(source: str, *objects: ExternalObject, life: str = "1") -> UpdateExternal:
+def says(source: str, *objects: ExternalObject, life: str = "1") -> ApplyExternalChanges:
     changes = tuple(ExternalChange(kind_of(each), id_of(each), each) for each in objects)
-    return UpdateExternal("default", source, life, changes)
+    return ApplyExternalChanges("default", source, life, changes)
 
 
-def forgets(source: str, *objects: ExternalObject, life: str = "1") -> UpdateExternal:
+def forgets(source: str, *objects: ExternalObject, life: str = "1") -> ApplyExternalChanges:
     changes = tuple(ExternalChange(kind_of(each), id_of(each), None) for each in objects)
-    return UpdateExternal("default", source, life, changes)
+    return ApplyExternalChanges("default", source, life, changes)
 
 
 def meaning(core: SchedulerCore) -> dict[str, object]:

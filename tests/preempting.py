@@ -31,7 +31,7 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_core.model.node import Node
-from muster_core.model.outcome import ConfigurationAnswer, Outcome, ReleasedAllocation
+from muster_core.model.outcome import ConfigurationResult, Outcome, ReleasedAllocation
 from muster_core.model.queue import Ledger, Queue
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
@@ -68,7 +68,7 @@ class Arena(Cluster):
         config, problems = load_queue_config(self.text)
         assert config is not None, problems
         out = self.do(UpdateConfiguration(config))
-        assert not any(fact.obstacles for fact in out.facts if isinstance(fact, ConfigurationAnswer)), out.facts
+        assert not any(fact.obstacles for fact in out.facts if isinstance(fact, ConfigurationResult)), out.facts
         return out
 
     def want(self, app_id: str, key: str, **what: Any) -> Outcome:

@@ -21,7 +21,7 @@ from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_core.external.errors import NotSynced
 from muster_core.external.model import ExternalKind, ExternalOffer, OfferState
-from muster_core.external.reports import ExternalEntry, SourceEntry
+from muster_core.external.reports import ReportedObject, SourceEntry
 from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
@@ -299,7 +299,7 @@ async def test_offers_go_back_to_a_lender_of_a_package(tmp_path: Path, monkeypat
     rig = Rig(tmp_path, {"mesos": {"kind": "lender", "rm": "rm", "file": str(back)}})
 
     async def record(writer: LogWriter, offer_id: str, state: OfferState, source: str = "mesos") -> None:
-        entry = ExternalEntry(SourceEntry("default", source), ExternalKind.OFFER, offer_id, OFFER, "1", 5)
+        entry = ReportedObject(SourceEntry("default", source), ExternalKind.OFFER, offer_id, OFFER, "1", 5)
         entry.offer_state = state
         key, value = state_codec.key_of("rm", "default", entry), state_codec.encode("default", entry)
         await writer.append(OutRecord(TOPICS.state, 0, key, value))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from builders import Cluster, ask
 from muster_core.model.commands import UpdateAllocations
-from muster_core.model.outcome import Change, Detail, EventType
+from muster_core.model.outcome import EventChange, EventDetail, EventType
 from muster_core.model.resources import Shape
 
 
@@ -17,9 +17,9 @@ def _sums(cluster: Cluster) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for out in cluster.outcomes:
         for event in out.events:
-            of_allocation = event.detail in (Detail.APP_ALLOC, Detail.NODE_ALLOC, Detail.ALLOC_REPLACED)
+            of_allocation = event.detail in (EventDetail.APP_ALLOC, EventDetail.NODE_ALLOC, EventDetail.ALLOC_REPLACED)
             if of_allocation and isinstance(event.resource, Shape):
-                sign = 1 if event.change is Change.ADD else -1
+                sign = 1 if event.change is EventChange.ADD else -1
                 kind = "app" if event.type is EventType.APP else "node"
                 found[kind, event.object_id] += sign * event.resource.quantities["vcore"]
     return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from builders import Cluster, allocations, ask, nodes
 from muster_core.model.commands import NodeAction, ReleaseItem, Termination, UpdateAllocations, UpdateApplications
-from muster_core.model.outcome import Change, Detail, EventType
+from muster_core.model.outcome import EventChange, EventDetail, EventType
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 
@@ -175,10 +175,10 @@ def growing() -> Cluster:
 
 def test_dynamic_queues_are_made_with_their_application_and_announced(growing: Cluster) -> None:
     out = growing.app("x", "root.fixed.team.Ann")
-    made = [e for e in out.events if e.type is EventType.QUEUE and e.detail is Detail.QUEUE_DYNAMIC]
+    made = [e for e in out.events if e.type is EventType.QUEUE and e.detail is EventDetail.QUEUE_DYNAMIC]
     assert [(e.change, e.object_id) for e in made] == [
-        (Change.ADD, "root.fixed.team"),
-        (Change.ADD, "root.fixed.team.ann"),
+        (EventChange.ADD, "root.fixed.team"),
+        (EventChange.ADD, "root.fixed.team.ann"),
     ]
     queue = growing.queue("root.fixed.team.ann")
     assert (queue.leaf, queue.managed) == (True, False)
@@ -199,11 +199,11 @@ def test_empty_dynamic_queues_go_after_a_while_with_their_parents(growing: Clust
     growing.wait(9.9)
     assert "root.fixed.team.ann" in growing.partition.queues
     out = growing.wait(0.2)
-    removed = [e.object_id for e in out.events if e.change is Change.REMOVE]
+    removed = [e.object_id for e in out.events if e.change is EventChange.REMOVE]
     assert removed == ["root.fixed.team.ann"]
     growing.do(UpdateApplications((), (("default", "y"),)))
     out = growing.wait(10)
-    removed = [e.object_id for e in out.events if e.change is Change.REMOVE]
+    removed = [e.object_id for e in out.events if e.change is EventChange.REMOVE]
     assert removed == ["root.fixed.team.bob", "root.fixed.team"]
     assert list(growing.partition.queues) == ["root", "root.fixed"]
     assert growing.queue("root.fixed").children == {}

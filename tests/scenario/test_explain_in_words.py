@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from builders import SECOND_NS, nodes
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalChange,
     ExternalNode,
     ExternalOffer,
     ExternalPool,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
     id_of,
     kind_of,
 )
 from muster_core.model.commands import NodeAction
-from muster_core.model.cordons import ClosedBy, Closer
+from muster_core.model.cordons import Cordon, CordonKind
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.states import QueueEvent
 from muster_rest.shapes.explain import NowDao
@@ -41,9 +41,9 @@ from unit.view.explained import GIB, Explained, add, application, cluster, decod
 
 def say(arena: Arena, source: str, *said: Any) -> None:
     """Puts these objects as a source does."""
-    arena.do(SetSource("default", source, "1", SourceState.LIVE))
+    arena.do(SetSourceState("default", source, "1", SourceState.LIVE))
     changes = tuple(ExternalChange(kind_of(each), id_of(each), each) for each in said)
-    arena.do(UpdateExternal("default", source, "1", changes))
+    arena.do(ApplyExternalChanges("default", source, "1", changes))
 
 
 def closed_host() -> Explained:
@@ -97,7 +97,7 @@ def reserved() -> Explained:
 
 
 def fenced() -> Explained:
-    return explained.NOES[explained.PreemptionNo.FENCED]()
+    return explained.NOES[explained.NoPreemptionReason.FENCED]()
 
 
 def lower_priority() -> Explained:
@@ -446,7 +446,7 @@ def test_a_node_that_is_too_small_for_what_must_run_on_it_is_not_waited_for() ->
 
 
 def test_a_queue_below_its_guarantee_is_not_said_to_have_enough() -> None:
-    found = explained.NOES[explained.PreemptionNo.OVER_GUARANTEE]().json()
+    found = explained.NOES[explained.NoPreemptionReason.OVER_GUARANTEE]().json()
     assert "Preemption: it would put its queue above its guarantee." in found["message"]
 
 
@@ -497,12 +497,12 @@ def test_a_node_that_is_closed_and_too_small_as_well_gives_no_hope() -> None:
 def test_closed_nodes_are_counted_once_for_each_size_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = one_queue()
     arena.do(nodes(NodeAction.CREATE_DRAIN, {"closed": {"vcore": 8_000}}))
-    counted: list[Mapping[Closer, int]] = []
+    counted: list[Mapping[Cordon, int]] = []
     monkeypatch.setattr(current_state, "closed_counts", counted.append)
     present = Present(arena.partition)
     for asked in (9_000, 9_000, 8_000, 9_000):
         present.closed_for(Reason(ReasonCode.LARGER_THAN_ANY_NODE, resource_type="vcore", asked=asked))
-    assert counted == [{}, {Closer(ClosedBy.RM): 1}]
+    assert counted == [{}, {Cordon(CordonKind.RM): 1}]
 
 
 def test_of_a_limit_of_0_it_is_not_said_that_it_is_gone() -> None:

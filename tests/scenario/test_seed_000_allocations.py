@@ -8,8 +8,8 @@ import pytest
 from builders import Cluster, allocations, ask
 from muster_core.model.commands import AskItem, ReleaseItem, SetEvents, Termination, UpdateAllocations
 from muster_core.model.outcome import (
-    Change,
-    Detail,
+    EventChange,
+    EventDetail,
     EventType,
     NewAllocation,
     Outcome,
@@ -61,10 +61,10 @@ def test_an_allocation_says_everything_that_the_ask_said(cluster: Cluster) -> No
     assert (made.placeholder, made.originator, made.allow_preempt_self, made.allow_preempt_other) == (True,) * 4
     assert made.uuid == ""
     assert [(e.type, e.change, e.detail, e.object_id, e.reference_id) for e in out.events if e.reference_id] == [
-        (EventType.APP, Change.ADD, Detail.APP_REQUEST, "x", "k"),
-        (EventType.APP, Change.ADD, Detail.APP_ALLOC, "x", "k"),
-        (EventType.NODE, Change.ADD, Detail.NODE_ALLOC, "n", "k"),
-        (EventType.USERGROUP, Change.ADD, Detail.UG_USER_RESOURCE, "alice", "root.a"),
+        (EventType.APP, EventChange.ADD, EventDetail.APP_REQUEST, "x", "k"),
+        (EventType.APP, EventChange.ADD, EventDetail.APP_ALLOC, "x", "k"),
+        (EventType.NODE, EventChange.ADD, EventDetail.NODE_ALLOC, "n", "k"),
+        (EventType.USERGROUP, EventChange.ADD, EventDetail.UG_USER_RESOURCE, "alice", "root.a"),
     ]
 
 
@@ -126,9 +126,9 @@ def test_an_ask_sent_again_may_change_everything(cluster: Cluster) -> None:
     assert (waiting.priority, waiting.shape.quantities, waiting.submission) == (5, {"vcore": 30, "gpu": 1}, submission)
     out = cluster.ask("x", "k", vcore=3)
     assert allocations(out) == [("x", "k", "n")]
-    assert [(e.change, dict(e.resource.quantities)) for e in out.events if e.detail is Detail.APP_REQUEST] == [
-        (Change.REMOVE, {"vcore": 30, "gpu": 1}),
-        (Change.ADD, {"vcore": 3}),
+    assert [(e.change, dict(e.resource.quantities)) for e in out.events if e.detail is EventDetail.APP_REQUEST] == [
+        (EventChange.REMOVE, {"vcore": 30, "gpu": 1}),
+        (EventChange.ADD, {"vcore": 3}),
     ]
 
 
@@ -174,13 +174,13 @@ def test_an_allocated_ask_sent_again_changes_what_runs(cluster: Cluster) -> None
     assert out.facts == []
     tracked = [(e.type, e.change, e.detail, e.resource) for e in out.events if e.type is not EventType.REQUEST]
     assert [(kind, change, detail) for kind, change, detail, _ in tracked] == [
-        (EventType.APP, Change.REMOVE, Detail.ALLOC_REPLACED),
-        (EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC),
-        (EventType.USERGROUP, Change.REMOVE, Detail.UG_USER_RESOURCE),
-        (EventType.APP, Change.ADD, Detail.APP_REQUEST),
-        (EventType.APP, Change.ADD, Detail.APP_ALLOC),
-        (EventType.NODE, Change.ADD, Detail.NODE_ALLOC),
-        (EventType.USERGROUP, Change.ADD, Detail.UG_USER_RESOURCE),
+        (EventType.APP, EventChange.REMOVE, EventDetail.ALLOC_REPLACED),
+        (EventType.NODE, EventChange.REMOVE, EventDetail.NODE_ALLOC),
+        (EventType.USERGROUP, EventChange.REMOVE, EventDetail.UG_USER_RESOURCE),
+        (EventType.APP, EventChange.ADD, EventDetail.APP_REQUEST),
+        (EventType.APP, EventChange.ADD, EventDetail.APP_ALLOC),
+        (EventType.NODE, EventChange.ADD, EventDetail.NODE_ALLOC),
+        (EventType.USERGROUP, EventChange.ADD, EventDetail.UG_USER_RESOURCE),
     ]
     (excess,) = [e.message for e in out.events if e.type is EventType.REQUEST]
     assert excess == "adopted as the resource manager reports it: node n has 2 vcore less than it holds"
@@ -243,12 +243,16 @@ def test_each_kind_of_release(cluster: Cluster, kind: Termination, told: list[tu
     assert cluster.placed("x") == {}
     assert cluster.the_node("n").allocated == [0, 0]
     details = {
-        Termination.TIMEOUT: Detail.ALLOC_TIMEOUT,
-        Termination.PREEMPTED_BY_SCHEDULER: Detail.ALLOC_PREEMPT,
-        Termination.PLACEHOLDER_REPLACED: Detail.ALLOC_REPLACED,
+        Termination.TIMEOUT: EventDetail.ALLOC_TIMEOUT,
+        Termination.PREEMPTED_BY_SCHEDULER: EventDetail.ALLOC_PREEMPT,
+        Termination.PLACEHOLDER_REPLACED: EventDetail.ALLOC_REPLACED,
     }
-    removed = [e.detail for e in out.events if e.change is Change.REMOVE]
-    assert removed == [details.get(kind, Detail.ALLOC_CANCEL), Detail.NODE_ALLOC, Detail.UG_USER_RESOURCE]
+    removed = [e.detail for e in out.events if e.change is EventChange.REMOVE]
+    assert removed == [
+        details.get(kind, EventDetail.ALLOC_CANCEL),
+        EventDetail.NODE_ALLOC,
+        EventDetail.UG_USER_RESOURCE,
+    ]
     assert _released(cluster.release("x", "k", kind)) == [("k", Termination.STOPPED_BY_RM)]  # nothing was there
 
 
@@ -256,7 +260,7 @@ def test_the_release_of_an_ask_is_acknowledged(cluster: Cluster) -> None:
     cluster.ask("x", "k", vcore=99)
     out = cluster.release("x", "k")
     assert out.facts[0] == ReleasedAsk("default", "x", "k", Termination.STOPPED_BY_RM, "", False)
-    assert (out.events[0].change, out.events[0].detail) == (Change.REMOVE, Detail.APP_REQUEST)
+    assert (out.events[0].change, out.events[0].detail) == (EventChange.REMOVE, EventDetail.APP_REQUEST)
     assert cluster.application("x").asks == {}
 
 
@@ -319,13 +323,13 @@ def test_an_allocation_that_the_rm_could_not_start_is_a_pending_ask_again(cluste
     assert (again.created_ns, again.tags, again.priority) == (created_ns, {"a": "b"}, 3)
     assert cluster.application("x").state is AppState.RUNNING
     assert [e.detail for e in out.events] == [
-        Detail.ALLOC_CANCEL,
-        Detail.NODE_ALLOC,
-        Detail.UG_USER_RESOURCE,
-        Detail.APP_REQUEST,
-        Detail.APP_ALLOC,
-        Detail.NODE_ALLOC,
-        Detail.UG_USER_RESOURCE,
+        EventDetail.ALLOC_CANCEL,
+        EventDetail.NODE_ALLOC,
+        EventDetail.UG_USER_RESOURCE,
+        EventDetail.APP_REQUEST,
+        EventDetail.APP_ALLOC,
+        EventDetail.NODE_ALLOC,
+        EventDetail.UG_USER_RESOURCE,
     ]
 
 
@@ -366,7 +370,7 @@ def test_foreign_allocations_take_room_and_give_it_back(cluster: Cluster) -> Non
     foreign = AskItem("f", "", "default", {"vcore": 8}, tags={"foreign": "default"}, node_id="n")
     out = _send(cluster, foreign)
     assert allocations(out) == [("", "f", "n")]
-    assert [(e.detail, e.resource) for e in out.events] == [(Detail.NODE_OCCUPIED, {"vcore": 8})]
+    assert [(e.detail, e.resource) for e in out.events] == [(EventDetail.NODE_OCCUPIED, {"vcore": 8})]
     cluster.ask("x", "k", vcore=3)
     assert cluster.pending("x") == {"k": "NO_NODE_HAS_ROOM"}
     _send(cluster, replace(foreign, quantities={"vcore": 7}))

@@ -8,8 +8,8 @@ from builders import Cluster, allocations, ask, nodes
 from muster_core.model.commands import AppItem, NodeAction, Termination, UpdateAllocations, UpdateApplications
 from muster_core.model.outcome import (
     AcceptedApplication,
-    Change,
-    Detail,
+    EventChange,
+    EventDetail,
     EventType,
     Outcome,
     RejectedApplication,
@@ -38,31 +38,34 @@ def _states(cluster: Cluster, app_id: str) -> list[str]:
     ]
 
 
-def _app_events(out: Outcome) -> list[tuple[Change, Detail]]:
+def _app_events(out: Outcome) -> list[tuple[EventChange, EventDetail]]:
     return [(event.change, event.detail) for event in out.events if event.type is EventType.APP]
 
 
 def test_a_whole_life(cluster: Cluster) -> None:
     out = cluster.app("x", "root.a")
     assert out.facts == [AcceptedApplication("x")]
-    assert _app_events(out) == [(Change.ADD, Detail.NONE), (Change.SET, Detail.APP_NEW)]
+    assert _app_events(out) == [(EventChange.ADD, EventDetail.NONE), (EventChange.SET, EventDetail.APP_NEW)]
     assert cluster.application("x").state is AppState.NEW
 
     out = cluster.ask("x", "k", vcore=1)
     assert _app_events(out) == [
-        (Change.ADD, Detail.APP_REQUEST),
-        (Change.SET, Detail.APP_ACCEPTED),
-        (Change.SET, Detail.APP_RUNNING),
-        (Change.ADD, Detail.APP_ALLOC),
+        (EventChange.ADD, EventDetail.APP_REQUEST),
+        (EventChange.SET, EventDetail.APP_ACCEPTED),
+        (EventChange.SET, EventDetail.APP_RUNNING),
+        (EventChange.ADD, EventDetail.APP_ALLOC),
     ]
     out = cluster.release("x", "k")
-    assert _app_events(out) == [(Change.REMOVE, Detail.ALLOC_CANCEL), (Change.SET, Detail.APP_COMPLETING)]
+    assert _app_events(out) == [
+        (EventChange.REMOVE, EventDetail.ALLOC_CANCEL),
+        (EventChange.SET, EventDetail.APP_COMPLETING),
+    ]
 
     cluster.wait(COMPLETING_TIMEOUT_NS / 1e9 - 0.001)
     assert cluster.application("x").state is AppState.COMPLETING
     out = cluster.wait(0.001)
     assert cluster.application("x").state is AppState.COMPLETED
-    assert _app_events(out) == [(Change.REMOVE, Detail.NONE), (Change.SET, Detail.APP_COMPLETED)]
+    assert _app_events(out) == [(EventChange.REMOVE, EventDetail.NONE), (EventChange.SET, EventDetail.APP_COMPLETED)]
     assert cluster.queue("root.a").applications == {}
 
     cluster.wait(TERMINATED_TIMEOUT_NS / 1e9 - 1)
@@ -109,7 +112,7 @@ def test_a_rejection_says_why_and_changes_nothing(cluster: Cluster, item: AppIte
     assert isinstance(fact, RejectedApplication)
     assert fact.app_id == item.app_id
     assert why in fact.reason
-    assert _app_events(out) == [(Change.REMOVE, Detail.APP_REJECT)]
+    assert _app_events(out) == [(EventChange.REMOVE, EventDetail.APP_REJECT)]
     assert (set(cluster.partition.apps), set(cluster.partition.queues)) == before
 
 
@@ -154,8 +157,8 @@ def test_removal_takes_everything_under_it(cluster: Cluster) -> None:
     assert [(fact.key, fact.termination, fact.message) for fact in released] == [
         (f"k{n}", Termination.STOPPED_BY_RM, "Application x Removed") for n in range(2)
     ]
-    assert [each for each in _app_events(out) if each[1] is Detail.REQUEST_CANCEL] == [
-        (Change.REMOVE, Detail.REQUEST_CANCEL)
+    assert [each for each in _app_events(out) if each[1] is EventDetail.REQUEST_CANCEL] == [
+        (EventChange.REMOVE, EventDetail.REQUEST_CANCEL)
     ] * 2
     assert "x" not in cluster.partition.apps
     assert cluster.the_node("n").allocations == {}

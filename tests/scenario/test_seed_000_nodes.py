@@ -19,8 +19,8 @@ from muster_core.model.commands import (
 )
 from muster_core.model.outcome import (
     AcceptedNode,
-    Change,
-    Detail,
+    EventChange,
+    EventDetail,
     EventType,
     Outcome,
     RejectedAsk,
@@ -39,14 +39,14 @@ def cluster() -> Cluster:
     return made
 
 
-def _node_events(out: Outcome) -> list[tuple[Change, Detail, object]]:
+def _node_events(out: Outcome) -> list[tuple[EventChange, EventDetail, object]]:
     return [(e.change, e.detail, e.resource) for e in out.events if e.type is EventType.NODE]
 
 
 def test_create(cluster: Cluster) -> None:
     out = cluster.do(nodes(NodeAction.CREATE, {"n": {"vcore": 5, "memory": 0}}))
     assert out.facts == [AcceptedNode("n")]
-    assert _node_events(out) == [(Change.ADD, Detail.NONE, {"vcore": 5})]
+    assert _node_events(out) == [(EventChange.ADD, EventDetail.NONE, {"vcore": 5})]
     assert allocations(cluster.ask("x", "k", vcore=5)) == [("x", "k", "n")]
 
 
@@ -66,7 +66,7 @@ def test_create_drain_waits_for_drain_to_schedulable(cluster: Cluster) -> None:
     cluster.ask("x", "k", vcore=1)
     assert cluster.pending("x") == {"k": "NO_NODES"}
     out = cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n": None}))
-    assert _node_events(out)[0] == (Change.SET, Detail.NODE_SCHEDULABLE, None)
+    assert _node_events(out)[0] == (EventChange.SET, EventDetail.NODE_SCHEDULABLE, None)
     assert allocations(out) == [("x", "k", "n")]
 
 
@@ -116,8 +116,8 @@ def test_an_action_that_is_not_set_is_rejected(cluster: Cluster) -> None:
 def test_update_replaces_capacity_occupied_and_attributes_where_said(cluster: Cluster) -> None:
     first = NodeItem("n", NodeAction.CREATE, {"a": "1"}, capacity={"vcore": 5, "memory": 5}, occupied={"memory": 1})
     assert _node_events(cluster.do(UpdateNodes((first,)))) == [
-        (Change.ADD, Detail.NONE, {"vcore": 5, "memory": 5}),
-        (Change.SET, Detail.NODE_OCCUPIED, {"memory": 1}),
+        (EventChange.ADD, EventDetail.NONE, {"vcore": 5, "memory": 5}),
+        (EventChange.SET, EventDetail.NODE_OCCUPIED, {"memory": 1}),
     ]
     out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"b": "2"}),)))
     node = cluster.the_node("n")
@@ -125,8 +125,8 @@ def test_update_replaces_capacity_occupied_and_attributes_where_said(cluster: Cl
     assert (node.attributes, node.capacity, node.occupied) == ({"b": "2"}, [5, 5], [0, 1])
     out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, capacity={"vcore": 9}, occupied={"vcore": 2}),)))
     assert _node_events(out) == [
-        (Change.SET, Detail.NODE_CAPACITY, {"vcore": 9}),
-        (Change.SET, Detail.NODE_OCCUPIED, {"vcore": 2}),
+        (EventChange.SET, EventDetail.NODE_CAPACITY, {"vcore": 9}),
+        (EventChange.SET, EventDetail.NODE_OCCUPIED, {"vcore": 2}),
     ]
     assert (node.available, node.attributes) == ([7, 0], {"b": "2"})
     assert cluster.partition.capacity == [9, 0]
@@ -158,13 +158,13 @@ def test_a_node_that_is_not_ready_takes_daemons_only(cluster: Cluster, said: str
     cluster.ask("x", "runs", vcore=1)
     out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"ready": said}, capacity={"vcore": 9}),)))
     assert out.facts == [AcceptedNode("n")]
-    assert [(e.detail, e.message) for e in out.events] == [(Detail.NODE_READY, "ready: false")]
+    assert [(e.detail, e.message) for e in out.events] == [(EventDetail.NODE_READY, "ready: false")]
     assert cluster.the_node("n").attributes == {"ready": said, "si/hostname": "h"}
     cluster.ask("x", "waits", vcore=1)
     cluster.do(UpdateAllocations([replace(ask("x", "daemon", vcore=1), tags={REQUIRED_NODE_TAG: "n"})]))
     assert (set(cluster.placed("x")), cluster.pending("x")) == ({"runs", "daemon"}, {"waits": "NO_NODES"})
     out = cluster.do(UpdateNodes((NodeItem("n", NodeAction.UPDATE, {"ready": "true"}),)))
-    assert [(e.detail, e.message) for e in out.events][:1] == [(Detail.NODE_READY, "ready: true")]
+    assert [(e.detail, e.message) for e in out.events][:1] == [(EventDetail.NODE_READY, "ready: true")]
     assert allocations(out) == [("x", "waits", "n")]
 
 
@@ -287,9 +287,9 @@ def test_decomission_releases_and_asks_elsewhere_go_on(cluster: Cluster) -> None
         ("a", Termination.STOPPED_BY_RM, "Node n Removed"),
         ("b", Termination.STOPPED_BY_RM, "Node n Removed"),
     ]
-    removals = [(e.type, e.detail) for e in out.events if e.change is Change.REMOVE]
-    assert removals[:2] == [(EventType.APP, Detail.ALLOC_NODEREMOVED), (EventType.NODE, Detail.NODE_ALLOC)]
-    assert removals[-1] == (EventType.NODE, Detail.NODE_DECOMISSION)
+    removals = [(e.type, e.detail) for e in out.events if e.change is EventChange.REMOVE]
+    assert removals[:2] == [(EventType.APP, EventDetail.ALLOC_NODEREMOVED), (EventType.NODE, EventDetail.NODE_ALLOC)]
+    assert removals[-1] == (EventType.NODE, EventDetail.NODE_DECOMISSION)
     assert cluster.placed("x") == {"waits": "m"}
     assert cluster.partition.foreign == {}
     assert list(cluster.partition.nodes) == ["m"]

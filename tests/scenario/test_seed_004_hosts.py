@@ -14,6 +14,7 @@ import pytest
 from builders import ask, nodes
 from manual_clock import ManualClock
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -23,16 +24,15 @@ from muster_core.external.model import (
     ExternalOffer,
     ExternalPool,
     ExternalQueue,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
     id_of,
     kind_of,
 )
 from muster_core.model.commands import (
     NodeAction,
     ReleaseItem,
-    SetDeciding,
+    SetSchedulingEnabled,
     Termination,
     UpdateAllocations,
 )
@@ -95,7 +95,7 @@ def life(seed: int, *, informed: bool) -> int:
     for step in range(60):
         vm = hosts.start_or_stop_a_vm()
         if vm is not None and informed:
-            hosts.take(cluster.do(UpdateExternal("default", "vms", "life", (vm,))))
+            hosts.take(cluster.do(ApplyExternalChanges("default", "vms", "life", (vm,))))
         wanted = [ask("x", f"c{step}-{number}", vcore=dice.randint(1, 4)) for number in range(dice.randint(0, 3))]
         gone = [
             ReleaseItem("default", app_id, key, Termination.STOPPED_BY_RM)
@@ -122,14 +122,14 @@ def test_without_it_both_over_commit(seed: int) -> None:
 
 def test_nothing_is_placed_before_the_informer_has_synced() -> None:
     cluster = Outside()
-    cluster.do(SetDeciding(False))
+    cluster.do(SetSchedulingEnabled(False))
     cluster.app("x", "root.a")
     cluster.node("host-0", vcore=4)
     cluster.ask("x", "container", vcore=3)
     cluster.says("vms", ExternalAllocation("vm", "host-0", {"vcore": 2}), life="1")
     cluster.sets("vms", SourceState.LIVE)
     assert cluster.placed("x") == {}
-    cluster.do(SetDeciding(True))
+    cluster.do(SetSchedulingEnabled(True))
     assert cluster.pending("x") == {"container": "NO_NODE_HAS_ROOM"}, "the VM's resources were known before"
 
 
@@ -155,7 +155,7 @@ class CoreCache:
         self._send(ExternalChange(kind, object_id, None, stale=True))
 
     def _send(self, change: ExternalChange) -> None:
-        self.out = self._cluster.do(UpdateExternal("default", self.source, "life", (change,)))
+        self.out = self._cluster.do(ApplyExternalChanges("default", self.source, "life", (change,)))
 
 
 @pytest.fixture
@@ -247,7 +247,9 @@ def test_add_update_delete_pool(cluster: Outside, handler: EventHandler) -> None
 def test_objects_put_again_after_a_new_listing_change_nothing(cluster: Outside, handler: EventHandler) -> None:
     host = ExternalNode("host-1", {"vcore": 4})
     handler.add_node(host, initial=True)
-    out = cluster.do(UpdateExternal("default", "vms", "life", (ExternalChange(ExternalKind.NODE, "host-1", host),)))
+    out = cluster.do(
+        ApplyExternalChanges("default", "vms", "life", (ExternalChange(ExternalKind.NODE, "host-1", host),))
+    )
     assert (out.facts, out.events, list(out.objects())) == ([], [], [])
-    out = cluster.do(SetSource("default", "vms", "life", SourceState.LIVE))
+    out = cluster.do(SetSourceState("default", "vms", "life", SourceState.LIVE))
     assert (out.facts, out.events) == ([], [])

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from muster_core.model.application import Application
 from muster_core.model.commands import (
-    Answer,
-    Answers,
     AskItem,
     Command,
+    PredicateAnswer,
+    PredicateAnswers,
     SetCallbacks,
-    SetDeciding,
+    SetSchedulingEnabled,
     UpdateApplications,
 )
-from muster_core.model.outcome import Fact, PredicatesAsked, PreemptionPredicatesAsked
+from muster_core.model.outcome import Fact, PredicateRequested, PreemptionPredicateRequested
 from muster_core.model.scopes import CallbackPolicy, Scope
 from muster_core.partition import Partition
 from simulation.books import SECOND_NS
@@ -131,7 +131,7 @@ class Answering:
 
     def hear(self, facts: list[Fact]) -> None:
         for fact in facts:
-            if isinstance(fact, PredicatesAsked | PreemptionPredicatesAsked):
+            if isinstance(fact, PredicateRequested | PreemptionPredicateRequested):
                 self._due.append(
                     (self._step + (0 if self._rm.patient else self._rm.dice.randint(0, self.manners.late)), fact)
                 )
@@ -146,31 +146,31 @@ class Answering:
             if due and not self._rm.patient:
                 self._due += [(self._step + 1, fact) for fact in due]
                 return []
-        found: list[Answer] = []
+        found: list[PredicateAnswer] = []
         for fact in due:
-            assert isinstance(fact, PredicatesAsked | PreemptionPredicatesAsked)
+            assert isinstance(fact, PredicateRequested | PreemptionPredicateRequested)
             if not self._rm.patient and dice.random() < self.manners.silent:
                 self._rm.tally["RM: a question is never answered"] += 1
                 continue
             no = self.refuses(fact, now_ns)
             last = -1
-            if isinstance(fact, PreemptionPredicatesAsked) and dice.random() < 0.5:
+            if isinstance(fact, PreemptionPredicateRequested) and dice.random() < 0.5:
                 last = dice.randrange(-1, len(fact.victims) + 1)
                 self._rm.tally["RM: wants further victims gone"] += fact.least <= last
-            found.append(Answer(fact.question, not no, f"{fact.node_id} will not do" if no else "", last))
+            found.append(PredicateAnswer(fact.question, not no, f"{fact.node_id} will not do" if no else "", last))
             self._rm.tally[f"RM: says {'no' if no else 'yes'} to {type(fact).__name__}"] += 1
             if dice.random() < 0.05:
                 found.append(found[-1]._replace(fits=dice.random() < 0.5))
                 self._rm.tally["RM: answers twice"] += 1
         if dice.random() < 0.03:
-            found.append(Answer(dice.choice([0, 1, 1 << 40]), True))
+            found.append(PredicateAnswer(dice.choice([0, 1, 1 << 40]), True))
         if dice.random() < 0.5:
             dice.shuffle(found)
         if found and dice.random() < 0.3:
-            return [Answers([each]) for each in found]
-        return [Answers(found)] if found else []
+            return [PredicateAnswers([each]) for each in found]
+        return [PredicateAnswers(found)] if found else []
 
-    def refuses(self, fact: PredicatesAsked | PreemptionPredicatesAsked, now_ns: int) -> bool:
+    def refuses(self, fact: PredicateRequested | PreemptionPredicateRequested, now_ns: int) -> bool:
         """Its mood: by node, ask and time."""
         if self._rm.patient or not self.manners.refuses:
             return False
@@ -220,7 +220,7 @@ class Answering:
     def ending(self) -> Iterator[tuple[int | None, Iterable[Command]]]:
         """Agrees to everything while time passes, until everything that fits is placed. Then ends all allocations."""
         rm = self._rm
-        yield SECOND_NS, self._say([SetDeciding(True), self.connect(connected=True)])
+        yield SECOND_NS, self._say([SetSchedulingEnabled(True), self.connect(connected=True)])
         for number in range(1, LAST_MINUTES * 2):
             yield (31 if number % 2 else 1) * SECOND_NS, self._say(rm.confirmations())
         for _ in range(200):

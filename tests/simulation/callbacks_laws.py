@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from muster_core.external.model import SetSource, UpdateExternal
+from muster_core.external.model import ApplyExternalChanges, SetSourceState
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import (
-    Answers,
     Command,
+    PredicateAnswers,
     SetCallbacks,
-    SetDeciding,
+    SetSchedulingEnabled,
     Termination,
     UpdateAllocations,
     UpdateConfiguration,
@@ -30,8 +30,8 @@ from muster_core.model.outcome import (
     Event,
     Fact,
     NewAllocation,
-    PredicatesAsked,
-    PreemptionPredicatesAsked,
+    PredicateRequested,
+    PreemptionPredicateRequested,
     ReleasedAllocation,
     SchedulingStateChanged,
 )
@@ -58,7 +58,7 @@ _PREEMPTED = re.compile(r"Preempted by (\S+) from application (\S+) in ")
 class Question:
     """One that the RM was asked."""
 
-    fact: PredicatesAsked | PreemptionPredicatesAsked
+    fact: PredicateRequested | PreemptionPredicateRequested
     demand: Demand | None
     last_victim: int = -1
     beat: int = 0
@@ -123,16 +123,16 @@ class Laws(Law):
             self.wire.registered()
 
     def hears(self, run: Run, command: Command, offered: object) -> None:
-        if isinstance(command, Answers):
+        if isinstance(command, PredicateAnswers):
             self.decides(run)
         self._before = _open(run.core)
-        if isinstance(command, UpdateExternal | SetSource):
+        if isinstance(command, ApplyExternalChanges | SetSourceState):
             self._nodes_before = _nodes(run.core)
 
     def taken(self, run: Run, command: Command, facts: list[Fact], events: list[Event]) -> None:
         if self.wire is not None:
             self._unsent += facts
-        if isinstance(command, SetCallbacks | UpdateConfiguration | SetDeciding):
+        if isinstance(command, SetCallbacks | UpdateConfiguration | SetSchedulingEnabled):
             self._rounds.begin()
         self._rounds.heard(run.core, facts)
         self._taken(run.core, command, self._before, facts, run.now_ns)
@@ -199,12 +199,12 @@ class Laws(Law):
 
         :param before: the questions that were open for the core.
         """
-        self._note_ends(core, reported=not isinstance(command, Answers))
+        self._note_ends(core, reported=not isinstance(command, PredicateAnswers))
         match command:
             case SetCallbacks():
                 self._policy = command.policy
                 for number, each in list(self._asked.items()):
-                    if not self.asks(now_ns)[isinstance(each.fact, PreemptionPredicatesAsked)]:
+                    if not self.asks(now_ns)[isinstance(each.fact, PreemptionPredicateRequested)]:
                         self._agreed[number] = self._asked.pop(number)  # nobody is there who could refuse
                 if not self.asks(now_ns)[0] and not command.policy.waits:
                     self._forget(lambda *_: True)  # whoever may refuse again is asked anew
@@ -213,12 +213,12 @@ class Laws(Law):
             case UpdateNodes():
                 named = {item.node_id for item in command.nodes}
                 self._forget(lambda node_id, _: node_id in named)
-            case UpdateExternal() | SetSource():
+            case ApplyExternalChanges() | SetSourceState():
                 self._forget_moved(core)
             case UpdateAllocations():
                 for about in [(item.app_id, item.key) for item in (*command.asks, *command.releases)]:
                     self._refused.pop(about, None)
-            case Answers():
+            case PredicateAnswers():
                 self._take_answers(core, command, before, now_ns)
         self._decided(core, facts, now_ns)
 
@@ -248,7 +248,7 @@ class Laws(Law):
                 if which(node_id, refused):
                     del nodes[node_id]
 
-    def _take_answers(self, core: SchedulerCore, command: Answers, before: set[int], now_ns: int) -> None:
+    def _take_answers(self, core: SchedulerCore, command: PredicateAnswers, before: set[int], now_ns: int) -> None:
         for answer in command.answers:
             question = self._asked.pop(answer.question, None)
             if question is None:
@@ -279,7 +279,7 @@ class Laws(Law):
                     self._note_refusal(question, now_ns, unanswered=True)
         self._decided(core, facts, now_ns)
         for number in [number for number, each in self._agreed.items() if each.fact.due_ns <= now_ns]:
-            if isinstance(self._agreed[number].fact, PredicatesAsked):
+            if isinstance(self._agreed[number].fact, PredicateRequested):
                 del self._agreed[number]
 
     # ---- decisions -------------------------------------------------------------------------------------------------
@@ -288,10 +288,10 @@ class Laws(Law):
         preempted: set[tuple[str, str]] = set()
         for fact in facts:
             match fact:
-                case PredicatesAsked():
+                case PredicateRequested():
                     self._check_question(core, fact, now_ns, self.asks(now_ns)[0])
                     self.tally[f"question: {'to place' if fact.allocate else 'not to place'}"] += 1
-                case PreemptionPredicatesAsked():
+                case PreemptionPredicateRequested():
                     self._check_question(core, fact, now_ns, self.asks(now_ns)[1])
                     self.tally["question: to preempt"] += 1
                 case NewAllocation() if not fact.adopted:
@@ -309,7 +309,7 @@ class Laws(Law):
             self._turns.look(self._policy, partition)
 
     def _check_question(
-        self, core: SchedulerCore, fact: PredicatesAsked | PreemptionPredicatesAsked, now_ns: int, asks: bool
+        self, core: SchedulerCore, fact: PredicateRequested | PreemptionPredicateRequested, now_ns: int, asks: bool
     ) -> None:
         must(asks, "question", f"{fact}: the RM is not there, or does not want to be asked")
         must(fact.question > self._last_question, "question", f"{fact} comes after {self._last_question}")
@@ -326,7 +326,7 @@ class Laws(Law):
             again = now_ns < since_ns + self._policy.retry_ns
             must(not again, "asked again", f"{fact}: it was refused {(now_ns - since_ns) / 1e9} s ago")
         self._asked[fact.question] = question
-        if self.wire is not None and isinstance(fact, PredicatesAsked):
+        if self.wire is not None and isinstance(fact, PredicateRequested):
             self.wire.note(fact, self._policy, question.demand)
 
     def _check_allocation(self, fact: NewAllocation, now_ns: int) -> None:
@@ -349,7 +349,7 @@ class Laws(Law):
             return
         for number, question in self._agreed.items():
             said = question.fact
-            if not isinstance(said, PredicatesAsked) or not said.allocate or question.about != about:
+            if not isinstance(said, PredicateRequested) or not said.allocate or question.about != about:
                 continue
             if said.node_id == made.node_id and question.demand is made.demand:
                 del self._agreed[number]
@@ -369,7 +369,7 @@ class Laws(Law):
                 return
             for question in self._agreed.values():
                 said = question.fact
-                if not isinstance(said, PreemptionPredicatesAsked) or question.about != about:
+                if not isinstance(said, PreemptionPredicateRequested) or question.about != about:
                     continue
                 if (fact.app_id, fact.key) in said.victims[: max(said.least, question.last_victim + 1)]:
                     preempted.add(about)
@@ -386,7 +386,7 @@ class Laws(Law):
         agreed = {
             question.fact.node_id
             for question in self._agreed.values()
-            if isinstance(question.fact, PredicatesAsked) and question.about == about
+            if isinstance(question.fact, PredicateRequested) and question.about == about
         }
         must(bool(agreed), "replacement", f"{about}: the RM did not agree")
         nodes |= agreed
@@ -394,7 +394,7 @@ class Laws(Law):
 
     def _drop_preemptions(self, about: tuple[str, str]) -> None:
         for number, question in list(self._agreed.items()):
-            if question.about == about and isinstance(question.fact, PreemptionPredicatesAsked):
+            if question.about == about and isinstance(question.fact, PreemptionPredicateRequested):
                 del self._agreed[number]
 
     def _check_state(self, fact: SchedulingStateChanged) -> None:

@@ -13,7 +13,7 @@ from muster_bus.topics import Topics
 from muster_core.model.application import Ask
 from muster_core.model.demand import Demand
 from muster_core.model.node import Node
-from muster_core.model.outcome import Fact, NewAllocation, PredicatesAsked, QuestionRefused
+from muster_core.model.outcome import Fact, NewAllocation, PredicateRefused, PredicateRequested
 from muster_core.model.predicate_checks import CheckKind, PredicateCheck
 from muster_core.model.scopes import CallbackPolicy, Scope
 from muster_core.partition import Partition
@@ -118,7 +118,7 @@ class Rounds:
     def heard(self, core: SchedulerCore, facts: Iterable[Fact]) -> None:
         """Between two cycles: answers refuse."""
         for fact in facts:
-            if isinstance(fact, QuestionRefused) and (about := self._asked.pop(fact.question, None)) is not None:
+            if isinstance(fact, PredicateRefused) and (about := self._asked.pop(fact.question, None)) is not None:
                 ask = _find(core, *about)
                 if ask is not None:
                     self._turns[ask] = _Turn(core.next_submission)
@@ -141,7 +141,7 @@ class Rounds:
             )
 
     def decided(self, policy: CallbackPolicy, core: SchedulerCore, facts: Iterable[Fact]) -> None:
-        asked = [fact for fact in facts if isinstance(fact, PredicatesAsked)]
+        asked = [fact for fact in facts if isinstance(fact, PredicateRequested)]
         found = [_find(core, fact.partition, fact.app_id, fact.key) for fact in asked]
         for turn in self._turns.values():
             for each in found:
@@ -243,7 +243,7 @@ class Wire:
         self._told.clear()
         self._notes.clear()
 
-    def note(self, fact: NewAllocation | PredicatesAsked, policy: CallbackPolicy, demand: Demand | None) -> None:
+    def note(self, fact: NewAllocation | PredicateRequested, policy: CallbackPolicy, demand: Demand | None) -> None:
         """It comes out: where it is, and where it is to be alone, by what holds now."""
         if demand is None:
             return
@@ -294,7 +294,7 @@ class Wire:
                 who = fact.allocation.app_id, fact.allocation.unique_key
                 for place in found:
                     self._told.setdefault(place, {})[who] = number, bool(place[1] & scope)
-            elif isinstance(fact, PredicatesAsked) and (noted := self._notes.pop(id(fact), None)) is not None:
+            elif isinstance(fact, PredicateRequested) and (noted := self._notes.pop(id(fact), None)) is not None:
                 scope, found = noted
                 after, number = behind[fact.question]
                 must(after < number, "behind", f"{fact}: {number} is to be answered behind {after}")

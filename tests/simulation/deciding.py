@@ -14,15 +14,15 @@ from typing import Any
 from muster_core.model.application import Allocation
 from muster_core.model.commands import Termination
 from muster_core.model.outcome import (
-    Change,
-    Detail,
     Event,
+    EventChange,
+    EventDetail,
     EventType,
     Fact,
     NewAllocation,
     ReleasedAllocation,
     ReleasedAsk,
-    TooSmallCluster,
+    ScaleUpHint,
     UpdatedApplication,
 )
 from simulation import backfilling, claims_laws, node_orders
@@ -40,7 +40,7 @@ Records = Mapping[str, Mapping[tuple[str, ...], Any]]
 
 
 # Whose maximum of applications it is said to be, in the auditor's words.
-_CANNOT_RUN = {Detail.APP_CANNOTRUN_QUEUE: ("queue ",), Detail.APP_CANNOTRUN_QUOTA: ("user ", "group ")}
+_CANNOT_RUN = {EventDetail.APP_CANNOTRUN_QUEUE: ("queue ",), EventDetail.APP_CANNOTRUN_QUOTA: ("user ", "group ")}
 
 
 class Deciding:
@@ -95,36 +95,44 @@ class Deciding:
             self._lone_facts()
             must(event.now_ns == self._now_ns, "event", f"{event} of another time than {self._now_ns}")
             match (event.type, event.change, event.detail):
-                case (EventType.NODE, Change.ADD, Detail.NODE_RESERVATION):
+                case (EventType.NODE, EventChange.ADD, EventDetail.NODE_RESERVATION):
                     self._reserved(event, last)
-                case (EventType.NODE, Change.REMOVE, Detail.NODE_RESERVATION):
+                case (EventType.NODE, EventChange.REMOVE, EventDetail.NODE_RESERVATION):
                     self._unreserved(event)
-                case (EventType.APP, Change.ADD, Detail.APP_ALLOC):
+                case (EventType.APP, EventChange.ADD, EventDetail.APP_ALLOC):
                     made += 1
                     self._allocated(event)
-                case (EventType.NODE, Change.ADD, Detail.NODE_ALLOC):
-                    same = last is not None and last.detail is Detail.APP_ALLOC
+                case (EventType.NODE, EventChange.ADD, EventDetail.NODE_ALLOC):
+                    same = last is not None and last.detail is EventDetail.APP_ALLOC
                     must(same and last.reference_id == event.reference_id, "event", f"{event} follows {last}")
-                case (EventType.APP, Change.SET, _):
+                case (EventType.APP, EventChange.SET, _):
                     self._state_changed(event)
-                case (EventType.APP, Change.REMOVE, Detail.REQUEST_CANCEL):
+                case (EventType.APP, EventChange.REMOVE, EventDetail.REQUEST_CANCEL):
                     self._cancelled(event)
-                case (EventType.APP, Change.REMOVE, Detail.NONE) | (EventType.QUEUE, Change.REMOVE, Detail.QUEUE_APP):
+                case (EventType.APP, EventChange.REMOVE, EventDetail.NONE) | (
+                    EventType.QUEUE,
+                    EventChange.REMOVE,
+                    EventDetail.QUEUE_APP,
+                ):
                     pass  # EventSums follows who is in which queue
-                case (EventType.QUEUE, Change.REMOVE, _):
+                case (EventType.QUEUE, EventChange.REMOVE, _):
                     self._queue_gone(event)
-                case (EventType.REQUEST, Change.NONE, Detail.NONE):
+                case (EventType.REQUEST, EventChange.NONE, EventDetail.NONE):
                     self._told_people(event, last)
-                case (EventType.USERGROUP, Change.ADD, Detail.UG_USER_RESOURCE | Detail.UG_GROUP_RESOURCE):
-                    same = last is not None and last.detail in (Detail.NODE_ALLOC, Detail.UG_USER_RESOURCE)
+                case (
+                    EventType.USERGROUP,
+                    EventChange.ADD,
+                    EventDetail.UG_USER_RESOURCE | EventDetail.UG_GROUP_RESOURCE,
+                ):
+                    same = last is not None and last.detail in (EventDetail.NODE_ALLOC, EventDetail.UG_USER_RESOURCE)
                     must(same and last.resource == event.resource, "event", f"{event} follows {last}")
-                case (EventType.USERGROUP, Change.REMOVE, Detail.UG_APP_LINK):
+                case (EventType.USERGROUP, EventChange.REMOVE, EventDetail.UG_APP_LINK):
                     pass  # EventSums follows them
-                case (EventType.APP, Change.NONE, detail) if detail in _CANNOT_RUN:
+                case (EventType.APP, EventChange.NONE, detail) if detail in _CANNOT_RUN:
                     self._cannot_run(event, _CANNOT_RUN[detail])
-                case (EventType.APP, Change.NONE, Detail.APP_RUNNABLE_QUEUE | Detail.APP_RUNNABLE_QUOTA):
+                case (EventType.APP, EventChange.NONE, EventDetail.APP_RUNNABLE_QUEUE | EventDetail.APP_RUNNABLE_QUOTA):
                     self._tally["event: may run again"] += 1
-                case (EventType.QUEUE, Change.SET, Detail.QUEUE_PREEMPTION):
+                case (EventType.QUEUE, EventChange.SET, EventDetail.QUEUE_PREEMPTION):
                     self._tally["event: quota preemption"] += 1
                 case _:
                     raise AuditFailure("event", f"a cycle says {event}")
@@ -142,7 +150,7 @@ class Deciding:
         """Checks the facts that have no event of their own."""
         while self._facts:
             fact = self._facts[0]
-            if isinstance(fact, TooSmallCluster):
+            if isinstance(fact, ScaleUpHint):
                 self._too_small(fact)
             elif isinstance(fact, ReleasedAllocation) and self._reminds(fact):
                 self._tally["told: again"] += 1
@@ -157,7 +165,7 @@ class Deciding:
         must(isinstance(fact, kind), "answer", f"{event} goes with {fact}, expected a {kind.__name__}")
         return fact
 
-    def _too_small(self, fact: TooSmallCluster) -> None:
+    def _too_small(self, fact: ScaleUpHint) -> None:
         books = self._hearing.books[fact.partition]
         app = books.apps.get(fact.app_id)
         ask = app.asks.get(fact.key) if app is not None else None
@@ -258,7 +266,7 @@ class Deciding:
         must(ask.reserved is None, "reservation", f"{ask} gets {node.node_id}, and has another node")
         # (What a plan reserves comes right behind its victims, or behind what is given up for it.)
         own_plan = self._preemptions.last_asker is ask and last is not None
-        own_plan = own_plan and (last.type is EventType.REQUEST or last.detail is Detail.NODE_RESERVATION)
+        own_plan = own_plan and (last.type is EventType.REQUEST or last.detail is EventDetail.NODE_RESERVATION)
         daemon, preempting = bool(ask.required), own_plan and ask in self._preemptions.askers
         preempting = preempting and ask not in self._preemptions.settled
         for loser in [loser for loser, (lost, _) in self._lost.items() if lost is node and loser is not ask]:

@@ -6,32 +6,32 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from muster_core.model.outcome import Change, Detail, Event, EventType
+from muster_core.model.outcome import Event, EventChange, EventDetail, EventType
 from muster_core.model.resources import Shape
 from simulation.books import Amounts, AuditFailure, must
 from simulation.partition_books import Books, limit_at
 
 _GONE = (
-    Detail.ALLOC_CANCEL,
-    Detail.ALLOC_PREEMPT,
-    Detail.ALLOC_TIMEOUT,
-    Detail.ALLOC_REPLACED,
-    Detail.ALLOC_NODEREMOVED,
+    EventDetail.ALLOC_CANCEL,
+    EventDetail.ALLOC_PREEMPT,
+    EventDetail.ALLOC_TIMEOUT,
+    EventDetail.ALLOC_REPLACED,
+    EventDetail.ALLOC_NODEREMOVED,
 )
 
 
 # Whether it begins, and what it is about.
 _MAXIMA = {
-    Detail.APP_CANNOTRUN_QUEUE: (True, Detail.APP_CANNOTRUN_QUEUE),
-    Detail.APP_RUNNABLE_QUEUE: (False, Detail.APP_CANNOTRUN_QUEUE),
-    Detail.APP_CANNOTRUN_QUOTA: (True, Detail.APP_CANNOTRUN_QUOTA),
-    Detail.APP_RUNNABLE_QUOTA: (False, Detail.APP_CANNOTRUN_QUOTA),
+    EventDetail.APP_CANNOTRUN_QUEUE: (True, EventDetail.APP_CANNOTRUN_QUEUE),
+    EventDetail.APP_RUNNABLE_QUEUE: (False, EventDetail.APP_CANNOTRUN_QUEUE),
+    EventDetail.APP_CANNOTRUN_QUOTA: (True, EventDetail.APP_CANNOTRUN_QUOTA),
+    EventDetail.APP_RUNNABLE_QUOTA: (False, EventDetail.APP_CANNOTRUN_QUOTA),
 }
 # Behind what it comes: an allocation's events stand together. (A group's also behind the link of an application.)
 _BEHIND = {
-    Detail.NODE_ALLOC: (Detail.APP_ALLOC, *_GONE),
-    Detail.UG_USER_RESOURCE: (Detail.NODE_ALLOC,),
-    Detail.UG_GROUP_RESOURCE: (Detail.UG_USER_RESOURCE,),
+    EventDetail.NODE_ALLOC: (EventDetail.APP_ALLOC, *_GONE),
+    EventDetail.UG_USER_RESOURCE: (EventDetail.NODE_ALLOC,),
+    EventDetail.UG_GROUP_RESOURCE: (EventDetail.UG_USER_RESOURCE,),
 }
 _WORDS = (
     (" does not fit in queue ", " has become schedulable in queue "),
@@ -61,16 +61,16 @@ class EventSums:
         self._partitions = 0  # (most at a time: queues of two may have one path, so their limits cannot be told apart)
         self.links: dict[str, str] = {}
         # Who may not run, and why; who was told that an ask of theirs does not fit.
-        self.held_back: dict[str, Detail] = {}
+        self.held_back: dict[str, EventDetail] = {}
         self.told: dict[tuple[str, str], set[str]] = {}
 
     def take(self, event: Event) -> None:
         last, self._last = self._last, event
         behind = _BEHIND.get(event.detail)
-        if behind is not None and last is not None and last.detail is not Detail.UG_APP_LINK:
+        if behind is not None and last is not None and last.detail is not EventDetail.UG_APP_LINK:
             same = (last.change, last.resource) == (event.change, event.resource)
             must(last.detail in behind and same, "event sum", f"{event} behind {last}")
-        sign = {Change.ADD: 1, Change.REMOVE: -1}.get(event.change, 0)
+        sign = {EventChange.ADD: 1, EventChange.REMOVE: -1}.get(event.change, 0)
         amounts = amounts_of(event)
         match (event.type, event.detail):
             case (EventType.USERGROUP, _):
@@ -79,61 +79,61 @@ class EventSums:
                 self._take_request(event)
             case (EventType.APP, detail) if detail in _MAXIMA:
                 self._take_runnable(event, *_MAXIMA[detail])
-            case (EventType.APP, Detail.APP_ALLOC):
+            case (EventType.APP, EventDetail.APP_ALLOC):
                 _add(self.apps, event.object_id, amounts, 1)
                 self.keys.setdefault(event.object_id, Counter())[event.reference_id] += 1
             case (EventType.APP, detail) if detail in _GONE:
                 _add(self.apps, event.object_id, amounts, -1)
                 self.keys[event.object_id][event.reference_id] -= 1
-            case (EventType.APP, Detail.APP_REQUEST | Detail.REQUEST_CANCEL):
+            case (EventType.APP, EventDetail.APP_REQUEST | EventDetail.REQUEST_CANCEL):
                 # (What is asked for is summed by common_laws.py.)
-                if event.change is Change.REMOVE and event.message != "the request changed":
+                if event.change is EventChange.REMOVE and event.message != "the request changed":
                     self.told.pop((event.object_id, event.reference_id), None)
-            case (EventType.NODE, Detail.NODE_ALLOC):
+            case (EventType.NODE, EventDetail.NODE_ALLOC):
                 _add(self.nodes, event.object_id, amounts, sign)
-            case (EventType.NODE, Detail.NODE_RESERVATION):
+            case (EventType.NODE, EventDetail.NODE_RESERVATION):
                 self.reservations[event.object_id, event.reference_id] += sign
-            case (EventType.NODE, Detail.NODE_CAPACITY):
+            case (EventType.NODE, EventDetail.NODE_CAPACITY):
                 self.capacity[event.object_id] = amounts
-            case (EventType.NODE, Detail.NODE_OCCUPIED):
+            case (EventType.NODE, EventDetail.NODE_OCCUPIED):
                 self.occupied[event.object_id] = amounts
-            case (EventType.NODE, Detail.NODE_SCHEDULABLE):
+            case (EventType.NODE, EventDetail.NODE_SCHEDULABLE):
                 self.schedulable[event.object_id] = event.message == "schedulable: true"
-            case (EventType.NODE, Detail.NODE_READY):
+            case (EventType.NODE, EventDetail.NODE_READY):
                 self.ready[event.object_id] = event.message == "ready: true"
-            case (EventType.NODE, Detail.NONE):
-                must(event.change is Change.ADD, "event sum", f"{event}")
+            case (EventType.NODE, EventDetail.NONE):
+                must(event.change is EventChange.ADD, "event sum", f"{event}")
                 self.capacity[event.object_id] = amounts
                 self.occupied[event.object_id] = {}
-            case (EventType.NODE, Detail.NODE_DECOMISSION):
+            case (EventType.NODE, EventDetail.NODE_DECOMISSION):
                 del self.capacity[event.object_id], self.occupied[event.object_id]
                 self.schedulable.pop(event.object_id, None)
                 self.ready.pop(event.object_id, None)
-            case (EventType.QUEUE, Detail.NONE | Detail.QUEUE_DYNAMIC):
+            case (EventType.QUEUE, EventDetail.NONE | EventDetail.QUEUE_DYNAMIC):
                 self.queues[event.object_id] += sign
-            case (EventType.APP, Detail.NONE):
+            case (EventType.APP, EventDetail.NONE):
                 self.held_back.pop(event.object_id, None)
                 for key in [key for key in self.told if key[0] == event.object_id]:
                     del self.told[key]
-            case (EventType.QUEUE, Detail.QUEUE_APP):
+            case (EventType.QUEUE, EventDetail.QUEUE_APP):
                 self.members[event.object_id, event.reference_id] += sign
 
     def _take_usergroup(self, event: Event, sign: int, amounts: Amounts) -> None:
         who, about = event.object_id, event.reference_id
         must(bool(who and about), "event sum", f"{event} is about nobody or nothing")
         match event.detail:
-            case Detail.UG_USER_RESOURCE:
+            case EventDetail.UG_USER_RESOURCE:
                 _add_pair(self.users, (who, about), amounts, sign)
-            case Detail.UG_GROUP_RESOURCE:
+            case EventDetail.UG_GROUP_RESOURCE:
                 _add_pair(self.groups, (who, about), amounts, sign)
-            case Detail.UG_APP_LINK if event.change is Change.SET:
+            case EventDetail.UG_APP_LINK if event.change is EventChange.SET:
                 must(about not in self.links, "event sum", f"{event}: it is in {self.links.get(about)}")
                 self.links[about] = who
-            case Detail.UG_APP_LINK:
+            case EventDetail.UG_APP_LINK:
                 must(self.links.pop(about, None) == who, "event sum", f"{event}: it was not")
-            case Detail.UG_USER_LIMIT | Detail.UG_GROUP_LIMIT:
-                key = (about, who, event.detail is Detail.UG_GROUP_LIMIT)
-                if event.change is Change.SET:
+            case EventDetail.UG_USER_LIMIT | EventDetail.UG_GROUP_LIMIT:
+                key = (about, who, event.detail is EventDetail.UG_GROUP_LIMIT)
+                if event.change is EventChange.SET:
                     said = (amounts, event.message)
                     must(self._partitions > 1 or self.limits.get(key) != said, "event sum", f"{event}: it was so")
                     self.limits[key] = said
@@ -141,7 +141,7 @@ class EventSums:
                     there = self.limits.pop(key, None) is not None
                     must(self._partitions > 1 or there, "event sum", f"{event}: there was none")
 
-    def _take_runnable(self, event: Event, begins: bool, which: Detail) -> None:
+    def _take_runnable(self, event: Event, begins: bool, which: EventDetail) -> None:
         app_id, before = event.object_id, self.held_back.get(event.object_id)
         if begins:
             must(before is None, "event sum", f"{event} after {before!r}")

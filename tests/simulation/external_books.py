@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalKind,
@@ -19,9 +20,8 @@ from muster_core.external.model import (
     ExternalOffer,
     ExternalPool,
     ExternalQueue,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
 )
 from muster_core.model.commands import (
     AppItem,
@@ -183,9 +183,9 @@ class Books:
                             del self.wanted[name]
             case UpdateAllocations():
                 self._allocations(command)
-            case UpdateExternal():
+            case ApplyExternalChanges():
                 self._external(command)
-            case SetSource():
+            case SetSourceState():
                 self._source(command)
         self._forget_gone()
         return answers
@@ -273,7 +273,7 @@ class Books:
             del self.held[name]  # confirmed: it is not told again
             self.places[held.app_id, held.task_group] += held.told == "PLACEHOLDER_REPLACED"
 
-    def _external(self, command: UpdateExternal) -> None:
+    def _external(self, command: ApplyExternalChanges) -> None:
         source = self._source_of(command.source, command.life)
         for change in command.changes:
             key = (change.kind, change.object_id)
@@ -296,7 +296,7 @@ class Books:
         else:
             del source.objects[key]
 
-    def _source(self, command: SetSource) -> None:
+    def _source(self, command: SetSourceState) -> None:
         source = self._source_of(command.source, command.life)
         source.state, source.drains = command.state, command.drains
         if command.state is SourceState.STALE:

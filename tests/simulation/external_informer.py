@@ -10,12 +10,12 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from muster_core.external.model import ExternalChange, ExternalObject, SetSource, SourceState, UpdateExternal
+from muster_core.external.model import ApplyExternalChanges, ExternalChange, ExternalObject, SetSourceState, SourceState
 from simulation.external_world import Key, Manager
 
 PARTITION = "default"
 UNREADABLE = "unreadable"
-Words = UpdateExternal | SetSource
+Words = ApplyExternalChanges | SetSourceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Informer:
             for key in lost:
                 self._sent[key] = UNREADABLE
             changes = tuple(ExternalChange(kind, object_id, None, stale=True) for kind, object_id in lost)
-            found.append(UpdateExternal(PARTITION, self.name, self.life, changes))
+            found.append(ApplyExternalChanges(PARTITION, self.name, self.life, changes))
         keys = [key for key in {**self._sent, **self.manager.objects} if self._is_due(key)]
         if manners.lags:
             keys = [key for key in keys if dice.random() >= manners.lags]
@@ -174,7 +174,7 @@ class Informer:
             keys = keys[count:]
         return found
 
-    def _update(self, keys: list[Key]) -> UpdateExternal:
+    def _update(self, keys: list[Key]) -> ApplyExternalChanges:
         changes = []
         objects = self.manager.objects
         for kind, object_id in keys:
@@ -184,7 +184,7 @@ class Informer:
                 self._sent[kind, object_id] = what
             else:
                 self._sent.pop((kind, object_id), None)
-        return UpdateExternal(PARTITION, self.name, self.life, tuple(changes))
+        return ApplyExternalChanges(PARTITION, self.name, self.life, tuple(changes))
 
-    def _note(self, state: SourceState, reason: str = "") -> SetSource:
-        return SetSource(PARTITION, self.name, self.life, state, self.manners.drains, reason)
+    def _note(self, state: SourceState, reason: str = "") -> SetSourceState:
+        return SetSourceState(PARTITION, self.name, self.life, state, self.manners.drains, reason)

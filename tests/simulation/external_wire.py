@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics
-from muster_core.external.model import SetSource, UpdateExternal
+from muster_core.external.model import ApplyExternalChanges, SetSourceState
 from muster_core.model.commands import (
-    Answers,
     AskItem,
     Command,
     NodeItem,
+    PredicateAnswers,
     ReleaseItem,
     SetCallbacks,
     UpdateAllocations,
@@ -33,9 +33,9 @@ Said = si.AllocationResponse | si.ApplicationResponse | si.NodeResponse | callba
 def value_of(command: Command, epoch: int = 0) -> bytes:
     """The command as the value of a record of the requests; ``epoch``: of the callback stream that comes or goes."""
     match command:
-        case UpdateExternal():
+        case ApplyExternalChanges():
             return codec.encode(RM, command.partition, command.source, command.life, command.changes)
-        case SetSource():
+        case SetSourceState():
             note = codec.SourceNote(command.state, command.drains, command.reason)
             return codec.encode(RM, command.partition, command.source, command.life, (), note)
     envelope = pb.RequestEnvelope(rm_id=RM, request_id="r")
@@ -66,7 +66,7 @@ def value_of(command: Command, epoch: int = 0) -> bytes:
             envelope.allocation = asked.SerializeToString()
         case SetCallbacks():
             envelope.callback_stream.CopyFrom(_stream(command, epoch))
-        case Answers():
+        case PredicateAnswers():
             envelope.callback_answers = _answers(command).SerializeToString()
         case _:
             raise TypeError(type(command))
@@ -94,7 +94,7 @@ _ALONE = {
 }
 
 
-def _answers(command: Answers) -> callbacks_pb2.FromResourceManager:
+def _answers(command: PredicateAnswers) -> callbacks_pb2.FromResourceManager:
     """(One with a last victim is about a preemption; the other kind is read alike.)"""
     message = callbacks_pb2.FromResourceManager()
     for each in command.answers:

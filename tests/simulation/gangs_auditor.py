@@ -12,9 +12,9 @@ from typing import Any
 
 from muster_core.model.commands import Command
 from muster_core.model.outcome import (
-    Change,
-    Detail,
     Event,
+    EventChange,
+    EventDetail,
     EventType,
     Fact,
     NewAllocation,
@@ -75,7 +75,7 @@ class Auditor(Deciding, RecordBooks):
         self.now_ns = run.now_ns
         self._in_cycle = False
         for event in events:
-            if event.detail is Detail.NODE_RESERVATION:
+            if event.detail is EventDetail.NODE_RESERVATION:
                 self._reservation(event)
         self.hear(command, facts, run.now_ns)
         self._check_owed(command)
@@ -106,7 +106,7 @@ class Auditor(Deciding, RecordBooks):
         moved = set()
         self._mismatched.clear()
         for event in events:
-            if event.detail is Detail.NODE_RESERVATION:
+            if event.detail is EventDetail.NODE_RESERVATION:
                 moved.add(event.object_id)
                 self._keeps.add((event.object_id, event.reference_id))
                 self._reservation(event)
@@ -158,19 +158,19 @@ class Auditor(Deciding, RecordBooks):
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def _reservation(self, event: Event) -> None:
-        if event.change is Change.ADD:
+        if event.change is EventChange.ADD:
             must(event.object_id not in self._kept, "reservation", f"{event}: {self._kept.get(event.object_id)} has it")
             self._kept[event.object_id] = event.reference_id
         else:
             must(self._kept.pop(event.object_id, "") == event.reference_id, "reservation", f"{event}: it has not")
 
     def _book_reservation(self, event: Event) -> None:
-        if event.detail is not Detail.NODE_RESERVATION:
+        if event.detail is not EventDetail.NODE_RESERVATION:
             return
         asks = [app.asks[event.reference_id] for app in self.default.apps.values() if event.reference_id in app.asks]
         node = self.default.nodes.get(event.object_id)
         for ask in asks:
-            if event.change is Change.REMOVE:
+            if event.change is EventChange.REMOVE:
                 unreserve(ask)
             elif node is not None:
                 ask.reserved, ask.reserved_ns = node, self.now_ns

@@ -9,7 +9,7 @@ from muster_core.model.outcome import (
     NewAllocation,
     ReleasedAllocation,
     ReleasedAsk,
-    TooSmallCluster,
+    ScaleUpHint,
     UpdatedApplication,
 )
 from simulation import claims_laws
@@ -100,7 +100,7 @@ class Deciding(Hearing):
                     self._released_ask(fact)
                 case UpdatedApplication():
                     self._changes_state(fact)
-                case TooSmallCluster():
+                case ScaleUpHint():
                     ask = self._app(fact.app_id, fact).asks[fact.key]
                     must(not ask.told_small, "autoscaling", f"{ask}: told twice that the cluster is too small")
                     ask.told_small = True

@@ -15,7 +15,7 @@ from muster_core.model.commands import (
     EndApplication,
     NodeAction,
     NodeItem,
-    SetDeciding,
+    SetSchedulingEnabled,
     UpdateAllocations,
     UpdateApplications,
     UpdateConfiguration,
@@ -104,7 +104,7 @@ class Hearing(AskHearing):
                     self._node(node_item)
             case UpdateConfiguration():
                 self._configure()
-            case SetDeciding():
+            case SetSchedulingEnabled():
                 self._deciding = command.deciding
                 for books in self.books.values():
                     books.deciding = command.deciding

@@ -17,7 +17,7 @@ from muster_core.model.commands import (
 from muster_core.model.outcome import (
     AcceptedApplication,
     AcceptedNode,
-    ConfigurationAnswer,
+    ConfigurationResult,
     Fact,
     NewAllocation,
     RejectedApplication,
@@ -82,7 +82,7 @@ def plain(fact: Fact) -> tuple[Any, ...]:
             return ("accepted node", fact.node_id)
         case RejectedNode():
             return ("rejected node", fact.node_id)
-        case ConfigurationAnswer():
+        case ConfigurationResult():
             return ("configuration", not fact.obstacles)
     return (type(fact).__name__,)
 

@@ -23,7 +23,7 @@ from muster_core.model.commands import (
     NodeAction,
     NodeItem,
     ReleaseItem,
-    SetDeciding,
+    SetSchedulingEnabled,
     Termination,
     UpdateAllocations,
     UpdateApplications,
@@ -440,7 +440,7 @@ class ResourceManager:
 
     def _decide(self, partition: Partition, apps: list[Application]) -> Command:
         self._deciding = not self._deciding or self.maybe(0.5)
-        return SetDeciding(self._deciding)
+        return SetSchedulingEnabled(self._deciding)
 
     # ---- applications ----------------------------------------------------------------------------------------------
 

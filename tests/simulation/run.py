@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from muster_bus.log import Record
-from muster_core.model.commands import Command, SetCallbacks, SetDeciding, SetEvents, UpdateConfiguration
-from muster_core.model.outcome import ConfigurationAnswer, Event, Fact, Outcome
+from muster_core.model.commands import Command, SetCallbacks, SetEvents, SetSchedulingEnabled, UpdateConfiguration
+from muster_core.model.outcome import ConfigurationResult, Event, Fact, Outcome
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
@@ -244,7 +244,7 @@ class Run:
         for law in self.laws:
             law.taken(self, command, new, out.events[events:])
         self.listen(new)
-        if isinstance(command, SetDeciding):
+        if isinstance(command, SetSchedulingEnabled):
             self._life = "RUNNING" if command.deciding else "STOPPED"
             self._follow(self._registration()[:1])
         elif isinstance(command, SetCallbacks):
@@ -254,7 +254,7 @@ class Run:
 
     def _answer(self, offered: Document | None, out: Outcome) -> None:
         """A configuration was answered: its record comes before those of what it changed."""
-        answer = next(fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
+        answer = next(fact for fact in out.facts if isinstance(fact, ConfigurationResult))
         if not answer.obstacles:
             assert offered is not None
             self.document = offered

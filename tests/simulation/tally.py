@@ -9,7 +9,7 @@ from collections import Counter
 from typing import get_args
 
 from muster_core.model.commands import Command, NodeAction, Termination
-from muster_core.model.reasons import PreemptionNo, ReasonCode
+from muster_core.model.reasons import NoPreemptionReason, ReasonCode
 from muster_core.model.states import APP_TRANSITIONS, AppState
 from muster_core.nodes.policies.registry import SHIPPED
 from muster_core.preemption import registry
@@ -25,7 +25,12 @@ _NO_REASONS |= {
     ReasonCode.PLACEHOLDER_STUCK,
 }
 # Said elsewhere than in the record of a reason, or where a search gives up (tests/unit has those).
-_NO_NOES = {PreemptionNo.DISABLED, PreemptionNo.NOT_ALLOWED, PreemptionNo.TOO_YOUNG, PreemptionNo.TOO_MANY_WAYS}
+_NO_NOES = {
+    NoPreemptionReason.DISABLED,
+    NoPreemptionReason.NOT_ALLOWED,
+    NoPreemptionReason.TOO_YOUNG,
+    NoPreemptionReason.TOO_MANY_WAYS,
+}
 # Of gangs, and of what is rejected before it has a state.
 _NO_STATES = {AppState.RESUMING, AppState.REJECTED}
 
@@ -298,7 +303,7 @@ def _of_any() -> list[str]:
     found += [f"node order: {policy.name}" for policy in SHIPPED]
     found += [f"preemption: {rule.name}" for rule in registry.SHIPPED]
     found += [f"reason: {code.value}" for code in ReasonCode if code not in _NO_REASONS]
-    found += [f"no preemption: {no.value}" for no in PreemptionNo if no not in _NO_NOES]
+    found += [f"no preemption: {no.value}" for no in NoPreemptionReason if no not in _NO_NOES]
     found += [
         f"state: {before} to {after}"
         for (before, _), after in APP_TRANSITIONS.items()

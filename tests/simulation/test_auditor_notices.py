@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 from muster_core.allocation import backfill, cycle, recovery
-from muster_core.allocation.allocation_facts import Announcements
+from muster_core.allocation.allocation_facts import AllocationFacts
 from muster_core.allocation.reservations import Reservations
-from muster_core.allocation.scheduling_queue import Waiting
+from muster_core.allocation.scheduling_queue import SchedulingQueue
 from muster_core.model.application import Ask
-from muster_core.model.decayed_usage import FairUse
-from muster_core.model.outcome import Detail, Outcome
+from muster_core.model.decayed_usage import UserUsage
+from muster_core.model.outcome import EventDetail, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import fits
-from muster_core.model.wait_points import Bench
-from muster_core.nodes.node_accounting import NodeBooks
+from muster_core.model.wait_points import WaitQueue
+from muster_core.nodes.node_accounting import NodeAccounting
 from muster_core.nodes.node_index import NodeIndex
 from muster_core.partition import Partition
 from muster_core.queues import ordering, rank, reload
@@ -63,18 +63,18 @@ def _priority_fence(patch: pytest.MonkeyPatch) -> None:
 def _priority_behind(patch: pytest.MonkeyPatch) -> None:
     """Of waiting asks only the first of a kind is woken, so a more urgent one behind it does not count."""
 
-    def without(self: Bench[Any], *given: Any, **named: Any) -> None:
+    def without(self: WaitQueue[Any], *given: Any, **named: Any) -> None:
         made(self, *given, **named)
         self.urgent = None
 
-    made = Bench.__init__
-    patch.setattr(Bench, "__init__", without)
-    patch.setattr(Waiting, "_wake_urgent", lambda self, waitlist: None)
+    made = WaitQueue.__init__
+    patch.setattr(WaitQueue, "__init__", without)
+    patch.setattr(SchedulingQueue, "_wake_urgent", lambda self, waitlist: None)
 
 
 def _priority_unfit(patch: pytest.MonkeyPatch) -> None:
     """An ask that was not tried yet moves its queue forward, also if it does not fit."""
-    patch.setattr(cycle.Cycle, "_refuse_urgent", lambda self, leaf, app, out, now_ns: False)
+    patch.setattr(cycle.SchedulingCycle, "_refuse_urgent", lambda self, leaf, app, out, now_ns: False)
 
 
 def _queue_share(patch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def _application_order(patch: pytest.MonkeyPatch) -> None:
 
 def _no_use(patch: pytest.MonkeyPatch) -> None:
     """What users used does not matter."""
-    patch.setattr(FairUse, "change", lambda self, items, sign, now: None)
+    patch.setattr(UserUsage, "change", lambda self, items, sign, now: None)
 
 
 def _backfill(patch: pytest.MonkeyPatch) -> None:
@@ -121,16 +121,16 @@ def _longer_wait_not_told(patch: pytest.MonkeyPatch) -> None:
 
 def _reservation_hiding(patch: pytest.MonkeyPatch) -> None:
     """Nodes that are kept free stay in the search."""
-    whole = NodeBooks.list_node
+    whole = NodeAccounting.list_node
 
-    def listed(self: NodeBooks, node: Any) -> None:
+    def listed(self: NodeAccounting, node: Any) -> None:
         kept, node.reservations = node.reservations, {}
         try:
             whole(self, node)
         finally:
             node.reservations = kept
 
-    patch.setattr(NodeBooks, "list_node", listed)
+    patch.setattr(NodeAccounting, "list_node", listed)
 
 
 def _reservation_age(patch: pytest.MonkeyPatch) -> None:
@@ -161,14 +161,14 @@ def _confirmation_told(patch: pytest.MonkeyPatch) -> None:
 
 def _events_apart(patch: pytest.MonkeyPatch) -> None:
     """What a node holds is told before the application that holds it."""
-    whole = Announcements.tell_new
+    whole = AllocationFacts.tell_new
 
-    def turned(self: Announcements, allocation: Any, out: Outcome, *given: Any, **named: Any) -> None:
+    def turned(self: AllocationFacts, allocation: Any, out: Outcome, *given: Any, **named: Any) -> None:
         before = len(out.events)
         whole(self, allocation, out, *given, **named)
         out.events[before : before + 2] = reversed(out.events[before : before + 2])
 
-    patch.setattr(Announcements, "tell_new", turned)
+    patch.setattr(AllocationFacts, "tell_new", turned)
 
 
 def _forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -202,13 +202,13 @@ def _node_keeps_its_capacity(patch: pytest.MonkeyPatch) -> None:
     """A node that goes takes nothing along."""
     whole = Outcome.track
 
-    def without(self: Outcome, about: Any, change: Any, detail: Detail, *given: Any, **named: Any) -> None:
+    def without(self: Outcome, about: Any, change: Any, detail: EventDetail, *given: Any, **named: Any) -> None:
         whole(self, about, change, detail, *given, **{**named, **_NOTHING.get(detail, {})})
 
     patch.setattr(Outcome, "track", without)
 
 
-_NOTHING: dict[Detail, dict[str, Any]] = {Detail.NODE_DECOMISSION: {"resource": None}}
+_NOTHING: dict[EventDetail, dict[str, Any]] = {EventDetail.NODE_DECOMISSION: {"resource": None}}
 
 
 def _nothing_gives_way(patch: pytest.MonkeyPatch) -> None:

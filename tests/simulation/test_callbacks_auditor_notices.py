@@ -11,17 +11,17 @@ from functools import partial
 from typing import Any
 
 import pytest
-from muster_core.allocation.exclusivity import Turns
-from muster_core.allocation.scheduling_queue import Waiting
+from muster_core.allocation.exclusivity import ScopeExclusivity
+from muster_core.allocation.scheduling_queue import SchedulingQueue
 from muster_core.gangs.gangs import Gangs
 from muster_core.model.application import Allocation, Ask, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Outcome
-from muster_core.model.predicate_checks import CheckKind, PredicateCheck, Retry
+from muster_core.model.predicate_checks import CheckKind, PredicateCheck, RefusalExpiry
 from muster_core.model.queue import Ledger
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.nodes.node_index import NodeIndex
-from muster_core.predicates.predicate_calls import Questions
+from muster_core.predicates.predicate_calls import PredicateCalls
 from simulation.life import Life
 from simulation.manager import CALLBACKS
 from simulation.noticing import must_be_noticed
@@ -34,83 +34,89 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
     """Whatever the RM says, it is placed."""
-    whole = Questions.answer
+    whole = PredicateCalls.answer
 
-    def yes(self: Questions, question: int, fits: bool, *said: Any, index: int = -1, unanswered: bool = False) -> None:
+    def yes(
+        self: PredicateCalls, question: int, fits: bool, *said: Any, index: int = -1, unanswered: bool = False
+    ) -> None:
         whole(self, question, fits or not unanswered, *said, index=index, unanswered=unanswered)
 
-    patch.setattr(Questions, "answer", yes)
+    patch.setattr(PredicateCalls, "answer", yes)
 
 
 def _silence_is_a_yes(patch: pytest.MonkeyPatch) -> None:
     """No answer in time lets it be placed."""
-    whole = Questions.answer
+    whole = PredicateCalls.answer
 
-    def yes(self: Questions, question: int, fits: bool, *said: Any, index: int = -1, unanswered: bool = False) -> None:
+    def yes(
+        self: PredicateCalls, question: int, fits: bool, *said: Any, index: int = -1, unanswered: bool = False
+    ) -> None:
         whole(self, question, fits or unanswered, *said, index=index)
 
-    patch.setattr(Questions, "answer", yes)
+    patch.setattr(PredicateCalls, "answer", yes)
 
 
 def _not_counted_in_limits(patch: pytest.MonkeyPatch) -> None:
     """What is proposed does not count in its queues."""
-    whole = Questions._book
+    whole = PredicateCalls._book
 
-    def on_node_only(self: Questions, check: PredicateCheck, sign: int) -> None:
+    def on_node_only(self: PredicateCalls, check: PredicateCheck, sign: int) -> None:
         whole(self, check, sign)
         for ledger in check.ask.app.ledgers:
             for number, value in check.ask.shape.items:
                 ledger.allocated[number] -= sign * value
 
-    patch.setattr(Questions, "_book", on_node_only)
+    patch.setattr(PredicateCalls, "_book", on_node_only)
 
 
 def _nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
     """What is given back after a no wakes nobody who waits for room."""
-    whole = Questions._give_back
+    whole = PredicateCalls._give_back
 
-    def quietly(self: Questions, check: PredicateCheck) -> None:
+    def quietly(self: PredicateCalls, check: PredicateCheck) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Waiting, "node_gained", lambda self, node: None)
+            inner.setattr(SchedulingQueue, "node_gained", lambda self, node: None)
             whole(self, check)
 
-    patch.setattr(Questions, "_give_back", quietly)
+    patch.setattr(PredicateCalls, "_give_back", quietly)
 
 
 def _limits_wake_nobody(patch: pytest.MonkeyPatch) -> None:
     """What is given back after a no wakes nobody who waits at a limit."""
-    whole = Questions._give_back
+    whole = PredicateCalls._give_back
 
-    def quietly(self: Questions, check: PredicateCheck) -> None:
+    def quietly(self: PredicateCalls, check: PredicateCheck) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Waiting, "ledgers_gained", lambda self, app: None)
+            inner.setattr(SchedulingQueue, "ledgers_gained", lambda self, app: None)
             whole(self, check)
 
-    patch.setattr(Questions, "_give_back", quietly)
+    patch.setattr(PredicateCalls, "_give_back", quietly)
 
 
 def _refused_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Refusals are not forgotten when the pause is over."""
-    patch.setattr(Questions, "retry", lambda self, retry, due_ns, out, now_ns: setattr(retry.refusals, "armed_ns", 0))
+    patch.setattr(
+        PredicateCalls, "retry", lambda self, retry, due_ns, out, now_ns: setattr(retry.refusals, "armed_ns", 0)
+    )
 
 
 def _ends_move_nobody(patch: pytest.MonkeyPatch) -> None:
     """An allocation on the refused node ended, and the refusal holds until the pause is over."""
     patch.setattr(
-        Questions, "look_again", lambda self, out, now_ns: self._changed_nodes.clear() or self._outdated.clear()
+        PredicateCalls, "look_again", lambda self, out, now_ns: self._changed_nodes.clear() or self._outdated.clear()
     )
 
 
 def _forgotten_and_not_tried(patch: pytest.MonkeyPatch) -> None:
     """Refusals are forgotten, and nobody looks again."""
 
-    def forget_only(self: Questions, retry: Retry, due_ns: int, out: Outcome, now_ns: int) -> None:
+    def forget_only(self: PredicateCalls, retry: RefusalExpiry, due_ns: int, out: Outcome, now_ns: int) -> None:
         ask, refusals = retry.ask, retry.refusals
         refusals.until_ns = refusals.armed_ns = 0
         self._forget(ask, list(refusals.nodes))
         out.touch(ask, self._state.name)
 
-    patch.setattr(Questions, "retry", forget_only)
+    patch.setattr(PredicateCalls, "retry", forget_only)
 
 
 def _asked_at_once_again(patch: pytest.MonkeyPatch) -> None:
@@ -121,48 +127,48 @@ def _asked_at_once_again(patch: pytest.MonkeyPatch) -> None:
 
 def _the_same_numbers(patch: pytest.MonkeyPatch) -> None:
     """After a restart the numbers of questions begin anew."""
-    whole = Questions.activate
+    whole = PredicateCalls.activate
 
-    def small(self: Questions) -> None:
+    def small(self: PredicateCalls) -> None:
         whole(self)
         numbers = iter(range(1, 1 << 30))
         self.number = lambda: next(numbers)
 
-    patch.setattr(Questions, "activate", small)
+    patch.setattr(PredicateCalls, "activate", small)
 
 
 def _asked_for_ever(patch: pytest.MonkeyPatch) -> None:
     """The grace after the stream was lost has no end."""
-    whole = Questions.take_policy
+    whole = PredicateCalls.take_policy
 
-    def patient(self: Questions, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
+    def patient(self: PredicateCalls, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
         whole(self, replace(policy, grace_ns=1 << 62), out, now_ns)
 
-    patch.setattr(Questions, "take_policy", patient)
+    patch.setattr(PredicateCalls, "take_policy", patient)
 
 
 def _preempts_unasked(patch: pytest.MonkeyPatch) -> None:
     """Nobody is asked before a preemption."""
-    patch.setattr(Questions, "may_preempt", lambda self, ask, node, victims, further, out, now_ns: frozenset())
+    patch.setattr(PredicateCalls, "may_preempt", lambda self, ask, node, victims, further, out, now_ns: frozenset())
 
 
 def _preempts_too_many(patch: pytest.MonkeyPatch) -> None:
     """All who may go do, however few the RM wants gone."""
-    whole = Questions.answer
+    whole = PredicateCalls.answer
 
-    def all_of_them(self: Questions, question: int, *said: Any, **named: Any) -> None:
+    def all_of_them(self: PredicateCalls, question: int, *said: Any, **named: Any) -> None:
         check = self.open.get(question)
         last = len(check.victims) - 1 if check is not None else -1
         whole(self, question, *said, **{**named, "index": last})
 
-    patch.setattr(Questions, "answer", all_of_them)
+    patch.setattr(PredicateCalls, "answer", all_of_them)
 
 
 def _replaces_unasked(patch: pytest.MonkeyPatch) -> None:
     """A placeholder makes room at once."""
 
     def at_once(
-        self: Questions,
+        self: PredicateCalls,
         ask: Ask,
         group: AskGroup,
         placeholder: Allocation,
@@ -172,7 +178,7 @@ def _replaces_unasked(patch: pytest.MonkeyPatch) -> None:
     ) -> None:
         self._gangs.agreed(placeholder, ask, node, out, now_ns)
 
-    patch.setattr(Questions, "make_candidate", at_once)
+    patch.setattr(PredicateCalls, "make_candidate", at_once)
 
 
 def _courted_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -182,36 +188,36 @@ def _courted_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 def _kept_refusals_of_dead_nodes(patch: pytest.MonkeyPatch) -> None:
     """A node that is gone stays refused."""
-    whole = Questions.node_gone
+    whole = PredicateCalls.node_gone
 
-    def keep(self: Questions, node: Node, out: Outcome, now_ns: int) -> None:
+    def keep(self: PredicateCalls, node: Node, out: Outcome, now_ns: int) -> None:
         kept = dict(node.refused_by)
         node.refused_by.clear()
         whole(self, node, out, now_ns)
         node.refused_by.update(kept)
 
-    patch.setattr(Questions, "node_gone", keep)
+    patch.setattr(PredicateCalls, "node_gone", keep)
 
 
 def _not_recorded(patch: pytest.MonkeyPatch) -> None:
     """That the RM is asked no more is not recorded."""
-    whole = Questions._close
+    whole = PredicateCalls._close
 
-    def silently(self: Questions, check: PredicateCheck, out: Outcome | None) -> None:
+    def silently(self: PredicateCalls, check: PredicateCheck, out: Outcome | None) -> None:
         whole(self, check, Outcome() if out is not None else None)
 
-    patch.setattr(Questions, "_close", silently)
+    patch.setattr(PredicateCalls, "_close", silently)
 
 
 def _told_unasked(patch: pytest.MonkeyPatch) -> None:
     """Scheduling states are told to everybody."""
-    whole = Questions.take_policy
+    whole = PredicateCalls.take_policy
 
-    def wanting(self: Questions, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
+    def wanting(self: PredicateCalls, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
         whole(self, policy, out, now_ns)
         self.states = True
 
-    patch.setattr(Questions, "take_policy", wanting)
+    patch.setattr(PredicateCalls, "take_policy", wanting)
 
 
 def _more_than_wanted(patch: pytest.MonkeyPatch) -> None:
@@ -232,13 +238,13 @@ def _full_all_the_same(patch: pytest.MonkeyPatch) -> None:
 
 def _turns_never_end(patch: pytest.MonkeyPatch) -> None:
     """Who stands in line where a scope is free again is not let go."""
-    patch.setattr(Turns, "_let_go", lambda self, turn: False)
-    patch.setattr(Turns, "_free", lambda self, node: setattr(node, "taken", False))
+    patch.setattr(ScopeExclusivity, "_let_go", lambda self, turn: False)
+    patch.setattr(ScopeExclusivity, "_free", lambda self, node: setattr(node, "taken", False))
 
 
 def _nobody_in_line_is_called(patch: pytest.MonkeyPatch) -> None:
     """A refused ask stands in line, and never leaves it."""
-    patch.setattr(Turns, "_next_of", lambda self, later: None)
+    patch.setattr(ScopeExclusivity, "_next_of", lambda self, later: None)
 
 
 BREAKS: dict[Break, Collection[str]] = {

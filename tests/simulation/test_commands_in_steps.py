@@ -15,15 +15,15 @@ from muster_core.allocation import asks, releases
 from muster_core.applications import lifecycle
 from muster_core.external import offers, reconciler, reports
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
     ExternalNode,
     ExternalObject,
     ExternalOffer,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
     id_of,
     kind_of,
 )
@@ -120,12 +120,14 @@ def _command(dice: random.Random) -> Command:
 def _said(dice: random.Random) -> Command:
     source, life = dice.choice(("hosts", "vms")), str(dice.choice((1, 1, 2, 3)))
     if dice.random() < 0.3:
-        return SetSource("default", source, life, dice.choice((SourceState.LIVE, SourceState.LIVE, SourceState.STALE)))
+        return SetSourceState(
+            "default", source, life, dice.choice((SourceState.LIVE, SourceState.LIVE, SourceState.STALE))
+        )
     changes = []
     for each in (_object(dice) for _ in range(dice.randrange(1, 6))):
         stays = dice.random() < 0.8
         changes.append(ExternalChange(kind_of(each), id_of(each), each if stays else None))
-    return UpdateExternal("default", source, life, tuple(changes))
+    return ApplyExternalChanges("default", source, life, tuple(changes))
 
 
 def _object(dice: random.Random) -> ExternalObject:

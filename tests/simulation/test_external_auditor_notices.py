@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from muster_core.allocation.releases import Releases
 from muster_core.external import external_merge
-from muster_core.external.external_merge import Merged, Part
+from muster_core.external.external_merge import MergedNode, SourceNodeReport
 from muster_core.external.model import (
-    SetSource,
-    UpdateExternal,
+    ApplyExternalChanges,
+    SetSourceState,
 )
-from muster_core.external.reconciler import PartitionExternal
-from muster_core.external.reports import Changed, ExternalBooks, ExternalEntry
+from muster_core.external.reconciler import ExternalReconciler
+from muster_core.external.reports import EntryChange, ExternalReports, ReportedObject
 from muster_core.model.application import Allocation
 from muster_core.model.node import NodeReport
-from muster_core.model.outcome import Detail, Outcome
+from muster_core.model.outcome import EventDetail, Outcome
 from muster_core.nodes import node_lifecycle
 from muster_core.scheduler import SchedulerCore
 from muster_scheduler import external_reports, registrar
@@ -40,10 +40,12 @@ Break = Callable[[pytest.MonkeyPatch], None]
 # ---- what counts of a node -----------------------------------------------------------------------------------------
 
 
-def _merged_as(patch: pytest.MonkeyPatch, wrong: Callable[[NodeReport | None, Sequence[Part], Merged], Merged]) -> None:
+def _merged_as(
+    patch: pytest.MonkeyPatch, wrong: Callable[[NodeReport | None, Sequence[SourceNodeReport], MergedNode], MergedNode]
+) -> None:
     whole = external_merge.merge
 
-    def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
+    def merge(report: NodeReport | None, parts: Sequence[SourceNodeReport]) -> MergedNode:
         return wrong(report, parts, whole(report, parts))
 
     patch.setattr(node_lifecycle, "merge", merge)
@@ -52,7 +54,7 @@ def _merged_as(patch: pytest.MonkeyPatch, wrong: Callable[[NodeReport | None, Se
 def _other_managers_cannot_drain(patch: pytest.MonkeyPatch) -> None:
     """That another manager drains its host is not heard."""
 
-    def open_(report: NodeReport | None, parts: Sequence[Part], merged: Merged) -> Merged:
+    def open_(report: NodeReport | None, parts: Sequence[SourceNodeReport], merged: MergedNode) -> MergedNode:
         return merged._replace(closed="" if merged.closed.endswith("says so") else merged.closed)
 
     _merged_as(patch, open_)
@@ -62,7 +64,7 @@ def _what_is_not_named_is_not_there(patch: pytest.MonkeyPatch) -> None:
     """What a source does not name it has none of, though it does not speak of all."""
     whole = external_merge._part
 
-    def all_of_it(source: str, node: ExternalEntry | None, *others: Any) -> Part:
+    def all_of_it(source: str, node: ReportedObject | None, *others: Any) -> SourceNodeReport:
         return whole(source, node, *others)._replace(whole=True)
 
     patch.setattr(external_merge, "_part", all_of_it)
@@ -79,7 +81,10 @@ def _the_rm_is_not_told(patch: pytest.MonkeyPatch) -> None:
 
     def silently(self: Releases, allocation: Allocation, *said: Any, **how: Any) -> None:
         whole(
-            self, allocation, *said, **{**how, "tell": how.get("tell", True) and Detail.ALLOC_NODEREMOVED not in said}
+            self,
+            allocation,
+            *said,
+            **{**how, "tell": how.get("tell", True) and EventDetail.ALLOC_NODEREMOVED not in said},
         )
 
     patch.setattr(Releases, "release", silently)
@@ -90,7 +95,7 @@ def _the_rm_is_not_told(patch: pytest.MonkeyPatch) -> None:
 
 def _vms_take_no_room(patch: pytest.MonkeyPatch) -> None:
     """VMs that are told one by one count nowhere."""
-    patch.setattr(PartitionExternal, "_settle_allocation", lambda self, entry, out, now_ns: None)
+    patch.setattr(ExternalReconciler, "_settle_allocation", lambda self, entry, out, now_ns: None)
 
 
 # ---- offers --------------------------------------------------------------------------------------------------------
@@ -106,17 +111,17 @@ def _decides_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def _what_is_gone_stays(patch: pytest.MonkeyPatch) -> None:
     """That an object is gone is not heard."""
-    whole = ExternalBooks.apply_in_steps
+    whole = ExternalReports.apply_in_steps
 
     def apply(
-        self: ExternalBooks, command: UpdateExternal | SetSource, *how: Any, **more: Any
-    ) -> Generator[None, None, list[Changed]]:
-        if isinstance(command, UpdateExternal):
+        self: ExternalReports, command: ApplyExternalChanges | SetSourceState, *how: Any, **more: Any
+    ) -> Generator[None, None, list[EntryChange]]:
+        if isinstance(command, ApplyExternalChanges):
             kept = tuple(each for each in command.changes if each.what is not None or each.stale)
             command = replace(command, changes=kept)
         return whole(self, command, *how, **more)
 
-    patch.setattr(ExternalBooks, "apply_in_steps", apply)
+    patch.setattr(ExternalReports, "apply_in_steps", apply)
 
 
 def _registering_again_forgets_sources(patch: pytest.MonkeyPatch) -> None:
@@ -134,7 +139,7 @@ def _what_is_said_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     whole = Outcome.touch
 
     def touch(self: Outcome, changed: Any, partition: str) -> None:
-        if not (isinstance(changed, ExternalEntry) and changed.published and not changed.gone):
+        if not (isinstance(changed, ReportedObject) and changed.published and not changed.gone):
             whole(self, changed, partition)
 
     patch.setattr(Outcome, "touch", touch)

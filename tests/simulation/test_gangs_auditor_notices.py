@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from muster_core.allocation import item_conversion
-from muster_core.gangs.gang_headroom import GangRoom
+from muster_core.gangs.gang_headroom import GangHeadroom
 from muster_core.gangs.gangs import Gangs
 from muster_core.model import application
 from muster_core.model.application import Allocation, Ask, AskGroup, Gang
@@ -34,7 +34,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def _start_without_room(patch: pytest.MonkeyPatch) -> None:
     """A gang starts when its first placeholder fits."""
-    patch.setattr(GangRoom, "lacking_room", lambda self, app: None)
+    patch.setattr(GangHeadroom, "lacking_room", lambda self, app: None)
 
 
 def _promised_while_completing(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from muster_core.allocation.unqualified_releases import UnnamedReleases
+from muster_core.allocation.unqualified_releases import UnqualifiedReleases
 from muster_core.model.commands import NodeAction, ReleaseItem, UpdateAllocations, UpdateApplications, UpdateNodes
 from muster_core.model.outcome import Outcome
 from muster_core.model.steps import Steps
@@ -91,7 +91,7 @@ def _last_of_a_key(patch: pytest.MonkeyPatch) -> None:
 
 def _owners_at_the_start(patch: pytest.MonkeyPatch) -> None:
     """What a release by UUID or key alone means is found before the message's first release."""
-    init, named = UnnamedReleases.__init__, UnnamedReleases.named
+    init, named = UnqualifiedReleases.__init__, UnqualifiedReleases.named
 
     def begun(self: Any, releases: Any, partitions: Any) -> None:
         init(self, releases, partitions)
@@ -100,8 +100,8 @@ def _owners_at_the_start(patch: pytest.MonkeyPatch) -> None:
     def as_begun(self: Any, item: ReleaseItem) -> Any:
         return self.found[item]
 
-    patch.setattr(UnnamedReleases, "__init__", begun)
-    patch.setattr(UnnamedReleases, "named", as_begun)
+    patch.setattr(UnqualifiedReleases, "__init__", begun)
+    patch.setattr(UnqualifiedReleases, "named", as_begun)
 
 
 def _generation_of_the_message(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from muster_core.predicates.predicate_calls import Questions
+from muster_core.predicates.predicate_calls import PredicateCalls
 from simulation.noticing import must_be_noticed
 from simulation.stories import KINDS, MIXED, new_life
 
@@ -20,7 +20,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def _vms_leave_proposals(patch: pytest.MonkeyPatch) -> None:
     """What is proposed stays so, where a VM takes the room."""
-    patch.setattr(Questions, "node_shrank", lambda *_: None)
+    patch.setattr(PredicateCalls, "node_shrank", lambda *_: None)
 
 
 BREAKS: dict[Break, set[str]] = {

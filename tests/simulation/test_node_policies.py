@@ -6,9 +6,9 @@ import random
 
 import pytest
 from muster_core.model.resources import Shape
-from muster_core.nodes.policies.fragmentation import Fragmentation, Workload
+from muster_core.nodes.policies.fragmentation import FragmentationIndex, ShapeFrequencies
 from muster_core.nodes.policies.registry import policy_named
-from muster_core.nodes.policies.shape_index import ShapedIndex
+from muster_core.nodes.policies.shape_index import ShapeIndex
 from muster_core.partition import Partition
 from simulation.life import Life
 
@@ -33,10 +33,10 @@ def _work(partition: Partition) -> dict[Shape, int]:
 
 def _check(partition: Partition) -> None:
     index = partition.index
-    assert isinstance(index, ShapedIndex)
+    assert isinstance(index, ShapeIndex)
     work = _work(partition)
-    if isinstance(index, Fragmentation):
-        expected = Workload()
+    if isinstance(index, FragmentationIndex):
+        expected = ShapeFrequencies()
         for shape, count in work.items():
             expected.add(shape, count)
         assert index.workload.shapes() == expected.shapes()
@@ -52,7 +52,7 @@ def _check(partition: Partition) -> None:
 
 def _shaped(life: Life) -> list[Partition]:
     """The partitions whose policy, after whatever configurations came, still is one of these."""
-    return [each for each in life.run.core.partitions.values() if isinstance(each.index, ShapedIndex)]
+    return [each for each in life.run.core.partitions.values() if isinstance(each.index, ShapeIndex)]
 
 
 @pytest.mark.parametrize("policy", ["dotproduct", "fragmentation"])

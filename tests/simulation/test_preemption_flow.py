@@ -16,12 +16,12 @@ from muster_core import invariants
 from muster_core.allocation import escalation
 from muster_core.model.application import Ask
 from muster_core.model.commands import Command, ReleaseItem, Termination, UpdateAllocations
-from muster_core.model.outcome import Detail, Outcome
-from muster_core.model.reasons import PreemptionNo
+from muster_core.model.outcome import EventDetail, Outcome
+from muster_core.model.reasons import NoPreemptionReason
 from muster_core.partition import Partition
 from muster_core.preemption import victim_search
 from muster_core.preemption.plan import Plan
-from muster_core.preemption.search_context import Cluster
+from muster_core.preemption.search_context import SearchContext
 from muster_state import state_codec
 from muster_state.state_folder import RmInfo, StateFolder, encode_registration, encode_rm
 from preempting import Arena, Laws, item, told
@@ -169,7 +169,7 @@ def test_an_ask_waits_victims_go_and_it_comes_to_the_node_that_is_kept_for_it() 
     out = next(story)
     assert arena.placed("p") == {"ask": node.node_id}
     assert not node.reservations
-    assert Detail.ALLOC_PREEMPT in [event.detail for event in out.events]
+    assert EventDetail.ALLOC_PREEMPT in [event.detail for event in out.events]
 
 
 @pytest.mark.parametrize("after", range(15))
@@ -191,7 +191,7 @@ def test_in_random_lives_every_preemption_is_lawful(batch: range, monkeypatch: p
     plans: list[Plan] = []
     search = victim_search.search
 
-    def watched(cluster: Cluster, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
+    def watched(cluster: SearchContext, ask: Ask, now_ns: int) -> Plan | NoPreemptionReason:
         found = search(cluster, ask, now_ns)
         if isinstance(found, Plan):
             assert isinstance(cluster.state, Partition)

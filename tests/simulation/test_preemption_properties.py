@@ -16,12 +16,12 @@ from muster_core.model.application import Allocation, Ask
 from muster_core.model.commands import UpdateAllocations
 from muster_core.model.outcome import Outcome
 from muster_core.model.queue import Queue
-from muster_core.model.reasons import PreemptionNo
+from muster_core.model.reasons import NoPreemptionReason
 from muster_core.preemption import cover_search, victim_search
 from muster_core.preemption.plan import Plan
-from muster_core.preemption.rule import Reach
+from muster_core.preemption.rule import VictimScope
 from muster_core.preemption.rules import guarantee, priority
-from muster_core.preemption.victims import Underway
+from muster_core.preemption.victims import PendingPreemptions
 from preempting import Arena, Laws, item, random_arena
 
 RUNS = max(int(os.environ.get("MUSTER_SIMULATION_SEEDS", "100")), 100)
@@ -33,12 +33,12 @@ def _waiting(arena: Arena) -> list[Ask]:
     return [ask for app in arena.partition.apps.values() for ask in app.asks.values() if not ask.preempts]
 
 
-def _check(arena: Arena, ask: Ask, found: Plan | PreemptionNo) -> None:
+def _check(arena: Arena, ask: Ask, found: Plan | NoPreemptionReason) -> None:
     """A plan keeps the laws; without one, a look at all sets of victims finds no lawful one either."""
     laws = Laws(arena.partition, ask)
-    if isinstance(found, PreemptionNo):
+    if isinstance(found, NoPreemptionReason):
         lawful = next(laws.lawful_sets(), None)
-        assert lawful is None or found is PreemptionNo.NOT_NEEDED, f"{ask}: {found}, but {lawful}"
+        assert lawful is None or found is NoPreemptionReason.NOT_NEEDED, f"{ask}: {found}, but {lawful}"
     else:
         laws.check(
             found.node,
@@ -85,7 +85,9 @@ def _wait_for_victims(seeds: range) -> int:
         for ask in _waiting(arena):
             if ask.demand.allow_preempt_other and not ask.demand.required_node and ask.group is not None:
                 found = victim_search.search(arena.partition.cluster, ask, arena.now_ns)
-                assert isinstance(found, PreemptionNo), f"seed {seed}: {ask} has no victims, though there are {found}"
+                assert isinstance(found, NoPreemptionReason), (
+                    f"seed {seed}: {ask} has no victims, though there are {found}"
+                )
                 _check(arena, ask, found)
         with_victims += sum(ask.preempts for app in arena.partition.apps.values() for ask in app.asks.values())
     return with_victims
@@ -135,12 +137,12 @@ def _ask_again(arena: Arena, gone: Allocation) -> None:
 
 
 def _no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cover_search.Guard, "allows", lambda *_: True)
-    monkeypatch.setattr(guarantee, "Guard", lambda queue, spare: cover_search.Guard(queue, {}))
+    monkeypatch.setattr(cover_search.GuaranteeGuard, "allows", lambda *_: True)
+    monkeypatch.setattr(guarantee, "Guard", lambda queue, spare: cover_search.GuaranteeGuard(queue, {}))
 
 
 def _no_trim(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(chosen: list[cover_search.Entry], needs: list[int]) -> list[cover_search.Entry]:
+    def keep(chosen: list[cover_search.VictimUnit], needs: list[int]) -> list[cover_search.VictimUnit]:
         trim(list(chosen), [1 << 60] * len(needs))  # undoes what is on the guards
         return chosen
 
@@ -149,21 +151,21 @@ def _no_trim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _any_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    def branch(leaf: Queue, rule: str, _: int | None, *guards: Any, **spared: Any) -> cover_search.Branch:
-        return cover_search.Branch(leaf, rule, None, *guards, **spared)
+    def branch(leaf: Queue, rule: str, _: int | None, *guards: Any, **spared: Any) -> cover_search.VictimLeaf:
+        return cover_search.VictimLeaf(leaf, rule, None, *guards, **spared)
 
     for rule in (guarantee, priority):
         monkeypatch.setattr(rule, "Branch", branch)
 
 
 def _everybody_is_entitled(monkeypatch: pytest.MonkeyPatch) -> None:
-    def generous(self: guarantee.Guarantee, ask: Ask, underway: Underway, over: Any) -> Reach:
+    def generous(self: guarantee.GuaranteePreemption, ask: Ask, underway: PendingPreemptions, over: Any) -> VictimScope:
         with pytest.MonkeyPatch.context() as inside:
-            inside.setattr(Underway, "used", lambda *_: -1000)
+            inside.setattr(PendingPreemptions, "used", lambda *_: -1000)
             return reach(self, ask, underway, over)
 
-    reach = guarantee.Guarantee.reach
-    monkeypatch.setattr(guarantee.Guarantee, "reach", generous)
+    reach = guarantee.GuaranteePreemption.reach
+    monkeypatch.setattr(guarantee.GuaranteePreemption, "reach", generous)
 
 
 def test_reservations_that_keep_victims_from_everybody_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +212,10 @@ def test_victims_of_a_required_node_make_room_there_and_none_is_needless(first: 
         able = [held for held in node.allocations.values() if _may_go_for(ask, held, arena)]
         found = victim_search.search_required_node(arena.partition, ask, node, arena.now_ns)
         if laws.over():
-            assert found is PreemptionNo.LIMIT  # room on the node would not help it
+            assert found is NoPreemptionReason.LIMIT  # room on the node would not help it
             continue
-        if isinstance(found, PreemptionNo):
-            assert not laws.helps(node, able) or found is PreemptionNo.NOT_NEEDED, f"{ask}: {found}"
+        if isinstance(found, NoPreemptionReason):
+            assert not laws.helps(node, able) or found is NoPreemptionReason.NOT_NEEDED, f"{ask}: {found}"
             continue
         victims = [victim.allocation for victim in found.victims]
         assert all(held in able for held in victims)

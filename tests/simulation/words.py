@@ -11,7 +11,7 @@ from muster_core.model.commands import (
     Command,
     NodeItem,
     ReleaseItem,
-    SetDeciding,
+    SetSchedulingEnabled,
     Termination,
     UpdateAllocations,
     UpdateApplications,
@@ -56,7 +56,7 @@ def _command(command: Command, offered: Document | None) -> Iterable[str]:
                     yield f"  with {_ask(item)}"
         case UpdateConfiguration():
             yield f"configuration: {json.dumps(offered)}"
-        case SetDeciding():
+        case SetSchedulingEnabled():
             yield f"decide: {command.deciding}"
         case _:
             yield str(command)

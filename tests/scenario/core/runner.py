@@ -166,11 +166,11 @@ class World(Cluster):
         """Applies commands as a cluster does, and records the result as the service does."""
         out = super().do(*commands, budget=budget)
         for command in commands:
-            if isinstance(command, c.SetDeciding):
+            if isinstance(command, c.SetSchedulingEnabled):
                 self._life = "RUNNING" if command.deciding else "STOPPED"
             if isinstance(command, c.SetGeneration):
                 self._generation = "previous" if command.previous else "current"
-        if any(isinstance(fact, o.ConfigurationAnswer) and not fact.obstacles for fact in out.facts):
+        if any(isinstance(fact, o.ConfigurationResult) and not fact.obstacles for fact in out.facts):
             self.text = self.offered
         if out:
             self._decided_ns = self.now_ns
@@ -563,8 +563,8 @@ _ACTIONS: dict[str, tuple[tuple[str, ...], Callable[[Plain], c.Command | list[c.
     "release": (_RELEASE_WORDS, lambda step: _release_items("release", step)),
     "release_ask": (_RELEASE_WORDS, lambda step: _release_items("release_ask", step, ask_only=True)),
     "reload": ((), _reload),
-    "stop_deciding": ((), lambda _: c.SetDeciding(False)),
-    "start_deciding": ((), lambda _: c.SetDeciding(True)),
+    "stop_deciding": ((), lambda _: c.SetSchedulingEnabled(False)),
+    "start_deciding": ((), lambda _: c.SetSchedulingEnabled(True)),
     "generation": ((), _generation),
 }
 
@@ -595,11 +595,11 @@ def message(fact: o.Fact) -> str:
             return f"accepted node {fact.node_id}"
         case o.RejectedNode():
             return _told(f"rejected node {fact.node_id}", fact.reason)
-        case o.ConfigurationAnswer():
+        case o.ConfigurationResult():
             if fact.obstacles:
                 return _told("rejected configuration", "; ".join(fact.obstacles))
             return "accepted configuration"
-        case o.TooSmallCluster():
+        case o.ScaleUpHint():
             return f"cluster too small for {fact.app_id}/{fact.key}"
     raise ScenarioError(f"the runner does not know {type(fact).__name__}")
 
@@ -748,7 +748,7 @@ def _no_events(seen: _Seen, wanted: Any) -> None:
     for want in wanted:
         kind, _, rest = str(want).partition(" ")
         change = rest.partition(" ")[0]
-        if kind not in o.EventType.__members__ or (change and change not in o.Change.__members__):
+        if kind not in o.EventType.__members__ or (change and change not in o.EventChange.__members__):
             raise ScenarioError(f"no_events: there can be no event {want!r}")
         found = [line for line in map(event_line, seen.out.events) if line.startswith(want)]
         assert not found, f"events: expected no {want!r}, got {found}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from builders import Cluster, ask, nodes
 from muster_core.model.commands import NodeAction, UpdateAllocations
-from muster_core.model.outcome import Outcome, TooSmallCluster
+from muster_core.model.outcome import Outcome, ScaleUpHint
 
 QUEUES = "{name: root, submitacl: '*', queues: [{name: q, resources: {max: {memory: 10}}}, {name: open}]}"
 
 
 def told(out: Outcome) -> list[tuple[str, str]]:
-    return [(fact.app_id, fact.key) for fact in out.facts if isinstance(fact, TooSmallCluster)]
+    return [(fact.app_id, fact.key) for fact in out.facts if isinstance(fact, ScaleUpHint)]
 
 
 def test_each_ask_is_reported_once() -> None:

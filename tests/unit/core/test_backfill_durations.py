@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from builders import Cluster, allocations, ask
 from muster_core.allocation import escalation
-from muster_core.allocation.allocator import Placing
+from muster_core.allocation.allocator import Allocator
 from muster_core.allocation.backfill import Backfill
-from muster_core.allocation.escalation import LongWait
+from muster_core.allocation.escalation import Escalation
 from muster_core.model import wait_points
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.commands import AskItem, Termination, UpdateAllocations
@@ -118,13 +118,13 @@ def test_of_many_nodes_only_the_best_are_compared(monkeypatch: pytest.MonkeyPatc
 def _counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts the asks for which a node is looked for."""
     tried: Counter[str] = Counter()
-    node_for = Placing.node_for
+    node_for = Allocator.node_for
 
-    def counting(self: Placing, each: Ask, group: AskGroup) -> Node | None:
+    def counting(self: Allocator, each: Ask, group: AskGroup) -> Node | None:
         tried[each.key] += 1
         return node_for(self, each, group)
 
-    monkeypatch.setattr(Placing, "node_for", counting)
+    monkeypatch.setattr(Allocator, "node_for", counting)
     return tried
 
 
@@ -237,14 +237,14 @@ def test_lists_that_are_refused_together_lead_to_the_same_as_each_for_itself(
     """(An ask that may reserve asks for it whenever something has changed. Otherwise it depends on whether its list was
     being tried at that moment, and so on how lists are woken.)
     """
-    request = LongWait._ask
+    request = Escalation._ask
 
-    def at_once(self: LongWait, waitlist: Waitlist, rights_since: Iterable[int], now_ns: int) -> None:
+    def at_once(self: Escalation, waitlist: Waitlist, rights_since: Iterable[int], now_ns: int) -> None:
         tried, waitlist.tried = waitlist.tried, False
         request(self, waitlist, rights_since, now_ns)
         waitlist.tried = tried
 
-    monkeypatch.setattr(LongWait, "_ask", at_once)
+    monkeypatch.setattr(Escalation, "_ask", at_once)
     together = [_life(mode, sort, seed) for seed in range(LIVES)]
     monkeypatch.setattr(
         wait_points, "_bench_key", lambda waitlist: (waitlist.leaf, waitlist.required_node, waitlist.apart)

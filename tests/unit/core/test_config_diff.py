@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_core.config.config_diff import Change, diff
+from muster_core.config.config_diff import ConfigChange, diff
 from muster_core.config.properties import duration_text, parse_duration_ns
 from muster_core.config.queue_config import (
     DEFAULT_CONFIG,
@@ -121,8 +121,8 @@ def test_queues_that_come_and_go_come_with_all_that_is_below() -> None:
 def test_partitions_come_and_go() -> None:
     changes = diff(_config(BASE), _config(BASE.replace("name: default", "name: gpu")))
     assert changes == [
-        Change("", "partition", "partition", "", "default"),
-        Change("", "partition", "", "partition", "gpu"),
+        ConfigChange("", "partition", "partition", "", "default"),
+        ConfigChange("", "partition", "", "partition", "gpu"),
     ]
 
 
@@ -140,13 +140,16 @@ def test_the_order_of_groups_counts_and_that_of_users_does_not() -> None:
 
 def test_a_change_as_a_line() -> None:
     assert (
-        str(Change("root.a", "maxapplications", "", "3", "default")) == "[default] root.a maxapplications: not set -> 3"
+        str(ConfigChange("root.a", "maxapplications", "", "3", "default"))
+        == "[default] root.a maxapplications: not set -> 3"
     )
-    assert str(Change("", "preemption.enabled", "true", "false", "gpu")) == "[gpu] preemption.enabled: true -> false"
+    assert (
+        str(ConfigChange("", "preemption.enabled", "true", "false", "gpu")) == "[gpu] preemption.enabled: true -> false"
+    )
 
 
 def test_a_line_is_short_whatever_is_in_it() -> None:
-    change = Change("root.a", "submitacl", "a," * 5_000, "b," * 5_000, "default")
+    change = ConfigChange("root.a", "submitacl", "a," * 5_000, "b," * 5_000, "default")
     assert len(str(change)) < 500
     assert change.old == "a," * 5_000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -13,13 +14,12 @@ from muster_core.external.model import (
     ExternalObject,
     ExternalPool,
     ExternalQueue,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
     id_of,
     kind_of,
 )
-from muster_core.external.reports import PAST_LIVES_MAX, Changed, ExternalBooks, ExternalEntry
+from muster_core.external.reports import PAST_LIVES_MAX, EntryChange, ExternalReports, ReportedObject
 from muster_core.model.steps import finish
 
 NODE, ALLOCATION = ExternalKind.NODE, ExternalKind.ALLOCATION
@@ -30,41 +30,41 @@ class Heard:
     """Books, and the changes of each report."""
 
     def __init__(self) -> None:
-        self.books = ExternalBooks()
+        self.books = ExternalReports()
         self.now_ns = 0
 
-    def apply(self, command: UpdateExternal | SetSource) -> list[tuple[str, bool]]:
+    def apply(self, command: ApplyExternalChanges | SetSourceState) -> list[tuple[str, bool]]:
         """(object, whether it counts) of each change; removed objects with a minus."""
         self.now_ns += 1
         return [(_name(each), each.counts) for each in finish(self.books.apply_in_steps(command, self.now_ns))]
 
     def says(self, *objects: ExternalObject, life: str = "a", source: str = "vms") -> list[tuple[str, bool]]:
         changes = tuple(ExternalChange(kind_of(each), id_of(each), each) for each in objects)
-        return self.apply(UpdateExternal("default", source, life, changes))
+        return self.apply(ApplyExternalChanges("default", source, life, changes))
 
     def forgets(
         self, kind: ExternalKind, object_id: str, *, stale: bool = False, life: str = "a"
     ) -> list[tuple[str, bool]]:
-        return self.apply(UpdateExternal("default", "vms", life, (ExternalChange(kind, object_id, None, stale),)))
+        return self.apply(ApplyExternalChanges("default", "vms", life, (ExternalChange(kind, object_id, None, stale),)))
 
     def is_(
         self, state: SourceState, *, life: str = "a", drains: bool = True, reason: str = ""
     ) -> list[tuple[str, bool]]:
-        return self.apply(SetSource("default", "vms", life, state, drains, reason))
+        return self.apply(SetSourceState("default", "vms", life, state, drains, reason))
 
     @property
     def ids(self) -> list[str]:
         return sorted(entry.object_id for entry in self.books.of("default").entries())
 
-    def entry(self, kind: ExternalKind, object_id: str) -> ExternalEntry:
+    def entry(self, kind: ExternalKind, object_id: str) -> ReportedObject:
         found = self.books.of("default").entry("vms", kind, object_id)
         assert found is not None
         return found
 
 
-def _name(changed: Changed) -> str:
+def _name(changed: EntryChange) -> str:
     what = changed.what
-    return f"{'-' if what.gone else ''}{what.object_id if isinstance(what, ExternalEntry) else what.source}"
+    return f"{'-' if what.gone else ''}{what.object_id if isinstance(what, ReportedObject) else what.source}"
 
 
 @pytest.fixture
@@ -165,9 +165,9 @@ def test_a_source_says_since_when_it_is_as_it_is(heard: Heard) -> None:
 
 
 def test_a_partitions_name_has_one_spelling() -> None:
-    books = ExternalBooks()
+    books = ExternalReports()
     for name in ("", "Default", "default"):
-        finish(books.apply_in_steps(UpdateExternal(name, "vms", "a", (ExternalChange(NODE, "h1", H1),)), 1))
+        finish(books.apply_in_steps(ApplyExternalChanges(name, "vms", "a", (ExternalChange(NODE, "h1", H1),)), 1))
     assert [*books.partitions] == ["default"]
     assert len(list(books.of("default").entries())) == 1
 

@@ -15,15 +15,15 @@ from builders import SECOND_NS
 from muster_bus.topics import parse_state_key
 from muster_core import invariants
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
     ExternalNode,
     ExternalObject,
     ExternalQueue,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
     id_of,
     kind_of,
 )
@@ -198,10 +198,12 @@ class Life:
         roll = dice.random()
         if roll < 0.08:
             self.lives[source] += 1
-            return SetSource("default", source, f"life-{self.lives[source]}", SourceState.LISTING, dice.random() < 0.7)
+            return SetSourceState(
+                "default", source, f"life-{self.lives[source]}", SourceState.LISTING, dice.random() < 0.7
+            )
         if roll < 0.2:
             state = dice.choice([SourceState.LIVE, SourceState.STALE, SourceState.STALE, SourceState.LISTING])
-            return SetSource("default", source, life, state, dice.random() < 0.7, "because")
+            return SetSourceState("default", source, life, state, dice.random() < 0.7, "because")
         if roll < 0.23 and self.lives[source] > 1:
             life = f"life-{self.lives[source] - 1}"
         changes = []
@@ -212,7 +214,7 @@ class Life:
                 changes.append(ExternalChange(kind_of(what), id_of(what), what))
             else:
                 changes.append(ExternalChange(kind_of(what), id_of(what), None, stale=fate > 0.9))
-        return UpdateExternal("default", source, life, tuple(changes))
+        return ApplyExternalChanges("default", source, life, tuple(changes))
 
     def an_object(self) -> ExternalObject:
         dice = self.dice

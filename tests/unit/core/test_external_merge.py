@@ -16,7 +16,7 @@ from muster_core.external.model import (
     id_of,
     kind_of,
 )
-from muster_core.external.reports import ExternalEntry, OnNode, PartitionBooks, SourceEntry
+from muster_core.external.reports import NodeReports, PartitionReports, ReportedObject, SourceEntry
 from muster_core.model.node import NodeReport
 from outside import Outside
 
@@ -44,9 +44,9 @@ def an_object(dice: random.Random, number: int) -> ExternalObject:
             return ExternalOffer(f"o{number}", "n", amounts(dice), texts(dice))
 
 
-def a_node_of(dice: random.Random) -> OnNode:
+def a_node_of(dice: random.Random) -> NodeReports:
     """What up to two sources say of one node: often one of them, often nothing but the node and what runs there."""
-    books = PartitionBooks("default")
+    books = PartitionReports("default")
     simple = dice.random() < 0.6
     for source in ("mesos", "vms")[: dice.choice((1, 1, 2))]:
         owner = SourceEntry("default", source, SourceState.LIVE, "1")
@@ -55,12 +55,12 @@ def a_node_of(dice: random.Random) -> OnNode:
             said = an_object(dice, number)
             if (simple and isinstance(said, ExternalOffer)) or (kind_of(said), id_of(said)) in owner.entries:
                 continue
-            entry = ExternalEntry(owner, kind_of(said), id_of(said), said, "1", 1, dice.random() < 0.2)
+            entry = ReportedObject(owner, kind_of(said), id_of(said), said, "1", 1, dice.random() < 0.2)
             if isinstance(said, ExternalOffer):
                 entry.offer_state = dice.choice(list(OfferState))
             owner.entries[entry.kind, entry.object_id] = entry
             books.file(entry)
-    return books.nodes.get("n", OnNode())
+    return books.nodes.get("n", NodeReports())
 
 
 def a_report(dice: random.Random) -> NodeReport | None:

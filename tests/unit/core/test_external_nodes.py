@@ -9,6 +9,7 @@ import pytest
 from builders import allocations, ask, nodes
 from muster_core import invariants
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -18,7 +19,6 @@ from muster_core.external.model import (
     ExternalPool,
     ExternalQueue,
     SourceState,
-    UpdateExternal,
 )
 from muster_core.model.commands import (
     AskItem,
@@ -31,9 +31,9 @@ from muster_core.model.commands import (
 from muster_core.model.node import Node
 from muster_core.model.outcome import (
     AcceptedNode,
-    Change,
-    ConfigurationAnswer,
-    Detail,
+    ConfigurationResult,
+    EventChange,
+    EventDetail,
     EventType,
     Outcome,
     RejectedNode,
@@ -53,7 +53,7 @@ def cluster() -> Outside:
     return made
 
 
-def said(out: Outcome, detail: Detail) -> list[tuple[str, str, object]]:
+def said(out: Outcome, detail: EventDetail) -> list[tuple[str, str, object]]:
     """(change, message, resource) of the events about nodes."""
     return [
         (event.change.name, event.message, event.resource)
@@ -118,27 +118,27 @@ def test_use_adds_up(cluster: Outside) -> None:
     cluster.do(UpdateNodes((NodeItem("n", NodeAction.CREATE, {}, capacity={"vcore": 9}, occupied={"vcore": 1}),)))
     cluster.says("a", ExternalNode("n", occupied={"vcore": 2}))
     out = cluster.says("b", ExternalNode("n", occupied={"vcore": 3, "memory": 1}))
-    assert said(out, Detail.NODE_OCCUPIED) == [("SET", "", {"vcore": 6, "memory": 1})]
+    assert said(out, EventDetail.NODE_OCCUPIED) == [("SET", "", {"vcore": 6, "memory": 1})]
     cluster.do(
         UpdateAllocations([AskItem("f", "", "default", {"vcore": 1}, tags={FOREIGN: "static"}, node_id="n")]),
     )
     assert cluster.the_node("n").available[0] == 2
     out = cluster.forgets("b", ExternalNode("n"))
-    assert said(out, Detail.NODE_OCCUPIED) == [("SET", "", {"vcore": 4})]
+    assert said(out, EventDetail.NODE_OCCUPIED) == [("SET", "", {"vcore": 4})]
 
 
 def test_a_contradiction_is_an_event_that_names_both_and_the_rule(cluster: Outside) -> None:
     cluster.node("n", vcore=8, memory=5)
     out = cluster.says("vms", ExternalNode("n", {"vcore": 6, "memory": 5, "gpu": 1}))
     words = "vcore: the resource manager says 8, source vms says 6: the smaller counts"
-    assert said(out, Detail.NODE_CAPACITY) == [("SET", words, {"vcore": 6, "memory": 5, "gpu": 1})]
+    assert said(out, EventDetail.NODE_CAPACITY) == [("SET", words, {"vcore": 6, "memory": 5, "gpu": 1})]
     out = cluster.says("vms", ExternalNode("n", {"vcore": 9, "memory": 5, "gpu": 1}))
     words = "vcore: the resource manager says 8, source vms says 9: the smaller counts"
-    assert said(out, Detail.NODE_CAPACITY) == [("SET", words, {"vcore": 8, "memory": 5, "gpu": 1})]
+    assert said(out, EventDetail.NODE_CAPACITY) == [("SET", words, {"vcore": 8, "memory": 5, "gpu": 1})]
     out = cluster.says("vms", ExternalNode("n", {"vcore": 10, "memory": 5, "gpu": 1}))
-    assert len(said(out, Detail.NODE_CAPACITY)) == 1, "another contradiction, though the same counts"
+    assert len(said(out, EventDetail.NODE_CAPACITY)) == 1, "another contradiction, though the same counts"
     out = cluster.says("vms", ExternalNode("n", {"vcore": 8, "memory": 5, "gpu": 1}))
-    assert said(out, Detail.NODE_CAPACITY) == [], "it is none any more, and the same counts"
+    assert said(out, EventDetail.NODE_CAPACITY) == [], "it is none any more, and the same counts"
 
 
 def test_after_a_restart_the_same_contradiction_is_no_event(cluster: Outside) -> None:
@@ -146,15 +146,15 @@ def test_after_a_restart_the_same_contradiction_is_no_event(cluster: Outside) ->
     cluster.says("vms", ExternalNode("n", {"vcore": 6}))
     cluster.restart()
     out = cluster.says("vms", ExternalNode("n", {"vcore": 6}, {"vcore": 1}))
-    assert said(out, Detail.NODE_CAPACITY) == []
-    assert said(out, Detail.NODE_OCCUPIED) == [("SET", "", {"vcore": 1})]
+    assert said(out, EventDetail.NODE_CAPACITY) == []
+    assert said(out, EventDetail.NODE_OCCUPIED) == [("SET", "", {"vcore": 1})]
 
 
 def test_a_node_that_a_source_brings_names_it(cluster: Outside) -> None:
     out = cluster.says("vms", ExternalNode("n", {"vcore": 6}, {"vcore": 1}, schedulable=False))
-    (added,) = [event for event in out.events if event.change is Change.ADD]
+    (added,) = [event for event in out.events if event.change is EventChange.ADD]
     assert (added.message, added.resource) == ("Node added to the scheduler (sources: vms)", {"vcore": 6})
-    assert said(out, Detail.NODE_SCHEDULABLE) == [("SET", "schedulable: false: source vms says so", None)]
+    assert said(out, EventDetail.NODE_SCHEDULABLE) == [("SET", "schedulable: false: source vms says so", None)]
     assert out.facts == [], "the RM did not ask for it"
     node = cluster.the_node("n")
     assert (node.sources, node.reported, node.of_rm) == (("vms",), None, False)
@@ -176,7 +176,7 @@ def test_attributes_of_the_rm_come_first_and_sources_fill_in(cluster: Outside) -
 def test_a_source_says_that_a_node_is_not_ready(cluster: Outside) -> None:
     cluster.node("n", vcore=1)
     out = cluster.says("vms", ExternalNode("n", attributes={NODE_READY_ATTRIBUTE: "false"}))
-    assert said(out, Detail.NODE_READY) == [("SET", "ready: false", None)]
+    assert said(out, EventDetail.NODE_READY) == [("SET", "ready: false", None)]
     assert not cluster.the_node("n").usable
 
 
@@ -186,14 +186,14 @@ def test_a_source_says_that_a_node_is_not_ready(cluster: Outside) -> None:
 def test_a_node_takes_something_new_only_while_all_say_so(cluster: Outside) -> None:
     cluster.node("n", vcore=8)
     out = cluster.says("vms", ExternalNode("n", schedulable=False))
-    assert said(out, Detail.NODE_SCHEDULABLE) == [("SET", "schedulable: false: source vms says so", None)]
+    assert said(out, EventDetail.NODE_SCHEDULABLE) == [("SET", "schedulable: false: source vms says so", None)]
     cluster.ask("x", "k", vcore=1)
     out = cluster.do(nodes(NodeAction.DRAIN_NODE, {"n": None}))
-    assert said(out, Detail.NODE_SCHEDULABLE) == [], "it was so already"
+    assert said(out, EventDetail.NODE_SCHEDULABLE) == [], "it was so already"
     cluster.says("vms", ExternalNode("n"))
     assert cluster.placed("x") == {}
     out = cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {"n": None}))
-    assert said(out, Detail.NODE_SCHEDULABLE) == [("SET", "schedulable: true", None)]
+    assert said(out, EventDetail.NODE_SCHEDULABLE) == [("SET", "schedulable: true", None)]
     assert cluster.placed("x") == {"k": "n"}
 
 
@@ -216,7 +216,7 @@ def test_a_lost_source_drains_the_nodes_that_it_takes_part_in_or_keeps_them(
     cluster.sets("vms", SourceState.LIVE, drains=drains)
     out = cluster.sets("vms", SourceState.STALE, drains=drains, reason="connection refused")
     lost = [("SET", "schedulable: false: source vms is lost: connection refused", None)]
-    assert said(out, Detail.NODE_SCHEDULABLE) == (lost if drains else [])
+    assert said(out, EventDetail.NODE_SCHEDULABLE) == (lost if drains else [])
     cluster.ask("x", "k", vcore=5)
     assert cluster.placed("x") == ({} if drains else {"k": "n"})
     cluster.check_folds()
@@ -225,7 +225,7 @@ def test_a_lost_source_drains_the_nodes_that_it_takes_part_in_or_keeps_them(
     assert cluster.the_node("n").usable != drains, "as it was, until everything is listed"
     cluster.says("vms", part, life="2")
     out = cluster.sets("vms", SourceState.LIVE, life="2", drains=drains)
-    assert said(out, Detail.NODE_SCHEDULABLE) == ([("SET", "schedulable: true", None)] if drains else [])
+    assert said(out, EventDetail.NODE_SCHEDULABLE) == ([("SET", "schedulable: true", None)] if drains else [])
     assert cluster.placed("x") == {"k": "n"}
 
 
@@ -233,7 +233,7 @@ def test_one_object_that_cannot_be_relied_on_drains_its_node_only(cluster: Outsi
     cluster.says("vms", ExternalNode("n", {"vcore": 8}), ExternalNode("m", {"vcore": 8}))
     out = cluster.distrusts("vms", ExternalNode("n"))
     words = "schedulable: false: source vms cannot be relied on for node n"
-    assert said(out, Detail.NODE_SCHEDULABLE) == [("SET", words, None)]
+    assert said(out, EventDetail.NODE_SCHEDULABLE) == [("SET", words, None)]
     assert cluster.the_node("n").named_capacity() == {"vcore": 8}, "what it said last still counts"
     assert cluster.the_node("m").usable
     cluster.says("vms", ExternalNode("n", {"vcore": 8}))
@@ -252,7 +252,7 @@ def test_the_rm_creates_a_node_that_a_source_brought(cluster: Outside) -> None:
     cluster.ask("x", "k", vcore=3)
     out = cluster.node("n", vcore=5)
     assert out.facts == [AcceptedNode("n")]
-    assert [event.change for event in out.events] == [Change.SET], "it is no new node"
+    assert [event.change for event in out.events] == [EventChange.SET], "it is no new node"
     node = cluster.the_node("n")
     assert (node.of_rm, node.named_capacity(), [*node.allocations]) == (True, {"vcore": 5}, [("x", "k")])
     again = cluster.node("n", vcore=5)
@@ -268,7 +268,7 @@ def test_the_rm_takes_its_part_away_and_the_source_keeps_the_node(cluster: Outsi
     cluster.ask("x", "k", vcore=3)
     out = cluster.do(nodes(NodeAction.DECOMISSION, {"n": None}))
     assert [type(fact).__name__ for fact in out.facts] == ["ReleasedAllocation", "UpdatedApplication", "AcceptedNode"]
-    assert said(out, Detail.NODE_DECOMISSION) == [], "it is there"
+    assert said(out, EventDetail.NODE_DECOMISSION) == [], "it is there"
     node = cluster.the_node("n")
     assert (node.of_rm, node.named_capacity(), [held.key for held in node.foreign.values()]) == (
         False,
@@ -285,7 +285,7 @@ def test_the_rm_takes_a_node_away_that_a_source_only_restricts(cluster: Outside)
     cluster.node("n", vcore=5)
     cluster.says("vms", ExternalNode("n", {"vcore": 4}, brings=False), ExternalAllocation("vm", "n", {"vcore": 1}))
     out = cluster.do(nodes(NodeAction.DECOMISSION, {"n": None}))
-    assert said(out, Detail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", {"vcore": 4})]
+    assert said(out, EventDetail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", {"vcore": 4})]
     assert cluster.partition.foreign == {}
     entry = cluster.entry("vms", ExternalKind.NODE, "n")
     assert entry.problem == "node n is not there, and this source does not bring it"
@@ -302,7 +302,7 @@ def test_a_source_takes_a_node_away_that_only_it_said(cluster: Outside) -> None:
     out = cluster.forgets("vms", ExternalNode("n"))
     (released,) = [fact for fact in out.facts if isinstance(fact, ReleasedAllocation)]
     assert (released.key, released.message) == ("k", "Node n Removed")
-    assert said(out, Detail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", {"vcore": 8})]
+    assert said(out, EventDetail.NODE_DECOMISSION) == [("REMOVE", "Node removed from the scheduler", {"vcore": 8})]
     assert cluster.partition.nodes == {}
 
 
@@ -312,7 +312,7 @@ def test_a_source_takes_its_part_of_the_rms_node_away(cluster: Outside) -> None:
     cluster.says("vms", ExternalNode("n", {"vcore": 4}))
     out = cluster.forgets("vms", ExternalNode("n"))
     assert out.facts == []
-    assert said(out, Detail.NODE_CAPACITY) == [("SET", "", {"vcore": 8})]
+    assert said(out, EventDetail.NODE_CAPACITY) == [("SET", "", {"vcore": 8})]
     assert on_record(cluster.the_node("n")) == ((), None)
     cluster.check_folds()
 
@@ -329,7 +329,7 @@ def test_one_word_is_taken_as_a_whole(cluster: Outside) -> None:
     cluster.ask("x", "k", vcore=3)
     gone = ExternalChange(ExternalKind.NODE, "n", None)
     back = ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 7}))
-    out = cluster.do(UpdateExternal("default", "vms", "1", (gone, back)))
+    out = cluster.do(ApplyExternalChanges("default", "vms", "1", (gone, back)))
     assert out.facts == []
     assert cluster.placed("x") == {"k": "n"}
 
@@ -434,7 +434,7 @@ def test_a_registration_anew_finds_the_hosts_where_they_were(cluster: Outside) -
 def test_statements_about_a_missing_partition_wait_for_it() -> None:
     cluster = Outside()
     change = ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 4}))
-    out = cluster.do(UpdateExternal("other", "vms", "1", (change,)))
+    out = cluster.do(ApplyExternalChanges("other", "vms", "1", (change,)))
     assert out.facts == []
     entry = cluster.core.external.of("other").entry("vms", ExternalKind.NODE, "n")
     assert entry is not None
@@ -464,7 +464,7 @@ def test_a_registration_anew_says_that_what_sources_brought_goes_and_comes(clust
     cluster.says("vms", ExternalAllocation("vm", "n", {"vcore": 1}, "tenant"))
     ended = cluster.core.end(cluster.now_ns)
     begun = SchedulerCore(cluster.core.config, external=cluster.core.external).start(cluster.now_ns)
-    for out, change in ((ended, Change.REMOVE), (begun, Change.ADD)):
+    for out, change in ((ended, EventChange.REMOVE), (begun, EventChange.ADD)):
         told = {(each.type, each.object_id, each.reference_id) for each in out.events if each.change is change}
         assert {
             (EventType.NODE, "n", ""),
@@ -494,7 +494,7 @@ def test_a_partition_that_comes_finds_what_was_said_of_it_and_one_that_goes_leav
         ExternalChange(ExternalKind.ALLOCATION, "vm", ExternalAllocation("vm", "n", {"vcore": 1}, "tenant")),
         ExternalChange(ExternalKind.ALLOCATION, "other", ExternalAllocation("other", "n", {"vcore": 1})),
     )
-    core.apply(UpdateExternal("gpu", "vms", "1", entries), 1)
+    core.apply(ApplyExternalChanges("gpu", "vms", "1", entries), 1)
     books = core.external.of("gpu")
     assert {entry.problem for entry in books.entries()} == {"partition gpu does not exist"}
     core.apply(partitions("default", "gpu"), 2)
@@ -502,8 +502,8 @@ def test_a_partition_that_comes_finds_what_was_said_of_it_and_one_that_goes_leav
     assert {entry.problem for entry in books.entries()} == {""}
     assert core.partitions["gpu"].nodes["n"].available == [2, 0]
     out = core.apply(partitions("default"), 3)
-    assert [fact.obstacles for fact in out.facts if isinstance(fact, ConfigurationAnswer)] == [()]
-    assert [type(fact) for fact in out.facts] == [ConfigurationAnswer]
+    assert [fact.obstacles for fact in out.facts if isinstance(fact, ConfigurationResult)] == [()]
+    assert [type(fact) for fact in out.facts] == [ConfigurationResult]
     assert {entry.problem for entry in books.entries()} == {"partition gpu does not exist"}
     invariants.check(core)
 
@@ -540,7 +540,7 @@ def test_the_rms_nodes_still_keep_a_partition() -> None:
     core = SchedulerCore(partitions("default", "gpu").config)
     core.start(1)
     core.apply(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 1}, partition="gpu"),)), 1)
-    core.apply(UpdateExternal("gpu", "vms", "1", (ExternalChange(ExternalKind.NODE, "n", ExternalNode("n")),)), 1)
+    core.apply(ApplyExternalChanges("gpu", "vms", "1", (ExternalChange(ExternalKind.NODE, "n", ExternalNode("n")),)), 1)
     assert core.obstacles(partitions("default").config) == (
         "partition gpu has 1 nodes and 0 applications and cannot be removed",
     )
@@ -551,7 +551,10 @@ def test_a_node_of_the_rm_is_meant_where_a_source_brought_one_of_its_name_elsewh
     core.start(1)
     core.apply(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 1}, partition="gpu"),)), 1)
     core.apply(
-        UpdateExternal("", "vms", "1", (ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 4})),)), 1
+        ApplyExternalChanges(
+            "", "vms", "1", (ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 4})),)
+        ),
+        1,
     )
     out = core.apply(UpdateNodes((NodeItem("n", NodeAction.DRAIN_NODE),)), 1)
     assert out.facts == [AcceptedNode("n")]

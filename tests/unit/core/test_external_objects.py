@@ -8,6 +8,7 @@ import pytest
 from asking import Asking
 from builders import allocations, ask
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -16,7 +17,6 @@ from muster_core.external.model import (
     ExternalObject,
     ExternalQueue,
     SourceState,
-    UpdateExternal,
 )
 from muster_core.model.commands import (
     AppItem,
@@ -30,7 +30,7 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_core.model.outcome import (
-    Detail,
+    EventDetail,
     NewAllocation,
     Outcome,
     RejectedApplication,
@@ -55,9 +55,9 @@ def cluster() -> Outside:
     return Outside(LEAVES).having({"n": {"vcore": 10}}, {"x": "root.a", "y": "root.b"})
 
 
-def doubts(believed: ExternalAllocation) -> UpdateExternal:
+def doubts(believed: ExternalAllocation) -> ApplyExternalChanges:
     change = ExternalChange(ALLOCATION, believed.key, believed, stale=True)
-    return UpdateExternal("default", "vms", "1", (change,))
+    return ApplyExternalChanges("default", "vms", "1", (change,))
 
 
 def test_an_unreadable_allocation_closes_its_node_until_it_is_read(cluster: Outside) -> None:
@@ -92,7 +92,9 @@ def maximum(cluster: Outside, path: str) -> dict[str, int] | None:
 
 
 def of_queues(out: Outcome) -> list[tuple[str, object, str]]:
-    return [(each.object_id, each.resource, each.message) for each in out.events if each.detail is Detail.QUEUE_MAX]
+    return [
+        (each.object_id, each.resource, each.message) for each in out.events if each.detail is EventDetail.QUEUE_MAX
+    ]
 
 
 # ---- allocations -----------------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def of_queues(out: Outcome) -> list[tuple[str, object, str]]:
 def test_a_vm_counts_on_its_node_without_a_message_to_the_rm(cluster: Outside) -> None:
     out = cluster.says("vms", vm("v", 3))
     assert out.facts == []
-    assert [(event.detail, event.resource) for event in out.events] == [(Detail.NODE_OCCUPIED, {"vcore": 3})]
+    assert [(event.detail, event.resource) for event in out.events] == [(EventDetail.NODE_OCCUPIED, {"vcore": 3})]
     assert free(cluster) == 7
     out = cluster.says("vms", vm("v", 4))
     assert (out.facts, free(cluster)) == ([], 6)

@@ -17,7 +17,7 @@ from muster_core.model.commands import (
     UpdateApplications,
 )
 from muster_core.model.decay import LEAST, ONE, moment, normal, seconds_of
-from muster_core.model.decayed_usage import FORGOTTEN_HALVES, PERIODS, FairUse
+from muster_core.model.decayed_usage import FORGOTTEN_HALVES, PERIODS, UserUsage
 from muster_core.model.outcome import Outcome
 from muster_core.queues import ordering
 
@@ -35,7 +35,7 @@ def _apps(cluster: Cluster, *users: str) -> None:
         cluster.app(user, "root.a", user=user)
 
 
-def _use(cluster: Cluster, user: str) -> FairUse:
+def _use(cluster: Cluster, user: str) -> UserUsage:
     uses = cluster.queue("root.a").fair_uses
     assert uses is not None
     return uses.users[user]

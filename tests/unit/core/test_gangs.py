@@ -24,9 +24,9 @@ from muster_core.model.commands import (
 )
 from muster_core.model.free_placeholders import FreePlaceholders, covers
 from muster_core.model.outcome import Outcome, ReleasedAllocation, ReleasedAsk
-from muster_core.model.resources import INT64_MAX, Types
+from muster_core.model.resources import INT64_MAX, ResourceTypes
 from muster_core.model.states import PLACEHOLDER_TIMEOUT_NS, AppState, GangPhase
-from muster_core.model.wait_points import GangLines
+from muster_core.model.wait_points import GangQueues
 from muster_si.constants import APP_CREATION_TIME_TAG
 from muster_state import state_codec
 
@@ -313,7 +313,7 @@ def test_an_application_that_goes_is_looked_at_no_more() -> None:
 
 
 def test_free_placeholders_are_what_a_plain_list_says() -> None:
-    types = Types()
+    types = ResourceTypes()
     shapes = [types.shape({"m": m, "v": v}) for m in (1, 2) for v in (1, 2)]
     app = Application(types, "x", Cluster(LEAF).queue("root.a"), 1, 0)
     rng = random.Random(5)
@@ -349,10 +349,10 @@ def test_free_placeholders_are_what_a_plain_list_says() -> None:
 
 @pytest.mark.parametrize("count", [5, 200])
 def test_the_first_gang_for_which_there_is_room_is_what_a_plain_list_says(count: int) -> None:
-    types = Types()
+    types = ResourceTypes()
     leaf = Cluster(LEAF).queue("root.a")
     rng = random.Random(count)
-    lines, plain = GangLines(), []
+    lines, plain = GangQueues(), []
     for number in range(count):
         total = types.shape({"m": rng.randrange(1, 50), "v": rng.randrange(1, 50)})
         key = (-rng.randrange(2), rng.randrange(5), number)

@@ -10,19 +10,19 @@ from asking import Asking, Question, item
 from muster_bus.log import Record
 from muster_core import invariants
 from muster_core.model.commands import (
-    Answer,
-    Answers,
     AppItem,
     AskItem,
     Command,
     NodeAction,
     NodeItem,
+    PredicateAnswer,
+    PredicateAnswers,
     SetCallbacks,
     UpdateAllocations,
     UpdateApplications,
     UpdateNodes,
 )
-from muster_core.model.outcome import Outcome, PredicatesAsked
+from muster_core.model.outcome import Outcome, PredicateRequested
 from muster_core.model.scopes import SCOPE_TAG, CallbackPolicy, Scope
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
@@ -47,7 +47,7 @@ class Rm(Asking):
 
     def round(self) -> list[str]:
         """Answers what is open in one message. Returns the proposals that are open then, by their asks' keys."""
-        self.answer(*(Answer(each.question, self.verdict(each), "no label") for each in list(self.pile)))
+        self.answer(*(PredicateAnswer(each.question, self.verdict(each), "no label") for each in list(self.pile)))
         return self.proposed()
 
     def proposed(self) -> list[str]:
@@ -263,14 +263,14 @@ def test_a_stuck_ask_of_one_partition_does_not_stop_another() -> None:
     core, now_ns = SchedulerCore(config), 10**12
     core.start(now_ns)
     core.apply(SetCallbacks(CallbackPolicy(predicates=True, connected=True, since_ns=now_ns)), now_ns)
-    pile: list[PredicatesAsked] = []
+    pile: list[PredicateRequested] = []
 
     def do(*commands: Command) -> None:
         for command in commands:
             out = core.apply(command, now_ns)
             core.cycle(now_ns, 1000, out)
             invariants.check(core, exhausted=core.exhausted)
-            pile.extend(fact for fact in out.facts if isinstance(fact, PredicatesAsked))
+            pile.extend(fact for fact in out.facts if isinstance(fact, PredicateRequested))
 
     for name in names:
         capacity = {"m": 50}
@@ -281,9 +281,9 @@ def test_a_stuck_ask_of_one_partition_does_not_stop_another() -> None:
     for number in range(20):
         do(UpdateAllocations([AskItem(f"k{number}", "app-default", "default", {"m": 1})]))
         for _ in range(3):
-            said = [Answer(each.question, not each.key.startswith("stuck"), "no") for each in pile]
+            said = [PredicateAnswer(each.question, not each.key.startswith("stuck"), "no") for each in pile]
             pile.clear()
-            do(Answers(said))
+            do(PredicateAnswers(said))
         assert f"k{number}" in core.partitions["default"].apps["app-default"].allocations
     refused = [ask.refusals for ask in core.partitions["second"].apps["app-second"].asks.values()]
     assert all(each is not None and len(each.nodes) >= 7 for each in refused), "and they have their turns, too"
@@ -323,7 +323,7 @@ def test_an_ask_that_needs_its_application_is_not_passed_by_those_that_need_thei
     for number in range(40):
         rm.want("stuck", item(f"k{number}", task_group="h"))
         open_now = [each for each in rm.pile if each.key != f"k{number}"]
-        rm.answer(*(Answer(each.question, rm.verdict(each), "no label") for each in open_now))
+        rm.answer(*(PredicateAnswer(each.question, rm.verdict(each), "no label") for each in open_now))
         told += rm.proposed()
     turns = [key for key, before in zip(told[1:], told, strict=False) if key.startswith("stuck") and key != before]
     assert len(turns) > 10

@@ -7,7 +7,7 @@ import json
 import pytest
 from builders import Cluster
 from muster_core.config.namespace import NamespaceQuota, quota_of
-from muster_core.model.outcome import Detail
+from muster_core.model.outcome import EventDetail
 from muster_core.queues import ordering
 
 CREATE = "placementrules: [{name: provided, create: true}],"
@@ -104,4 +104,4 @@ def test_the_same_quota_again_changes_nothing() -> None:
     version = cluster.partition.version
     out = cluster.app("y", "root.p.d", **quota)
     assert cluster.partition.version == version
-    assert not [event for event in out.events if event.detail is Detail.QUEUE_MAX]
+    assert not [event for event in out.events if event.detail is EventDetail.QUEUE_MAX]

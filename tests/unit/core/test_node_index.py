@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from muster_core.model.node import Node
-from muster_core.model.resources import Types, fits
+from muster_core.model.resources import ResourceTypes, fits
 from muster_core.nodes import node_index
 from muster_core.nodes.node_index import BLOCK_NODES_MAX, NodeIndex
 
@@ -23,7 +23,7 @@ class Model(RuleBasedStateMachine):
         self._sizes = {name: getattr(node_index, name) for name in SMALL}
         for name, size in SMALL.items():
             setattr(node_index, name, size)
-        self.types = Types()
+        self.types = ResourceTypes()
         self.types.number("a")
         self.index = NodeIndex()
         self.nodes: dict[str, tuple[float, Node]] = {}
@@ -122,7 +122,7 @@ TestModel = Model.TestCase
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 5), SCORES), min_size=BLOCK_NODES_MAX, max_size=3 * BLOCK_NODES_MAX))
 def test_blocks_of_the_real_size_agree_too(nodes: list[tuple[int, float]]) -> None:
-    types = Types()
+    types = ResourceTypes()
     types.number("a")
     index = NodeIndex()
     made = []
@@ -145,7 +145,7 @@ def test_an_empty_index_finds_nothing() -> None:
 
 def _filled(count: int) -> tuple[NodeIndex, list[Node]]:
     """Nodes with room for 9 that have only room for 1 now."""
-    types = Types()
+    types = ResourceTypes()
     types.number("a")
     index = NodeIndex()
     nodes = [Node(types, f"n{number:04}") for number in range(count)]
@@ -214,7 +214,7 @@ def test_no_more_shapes_are_watched_than_there_are_bits() -> None:
 
 
 def test_emptied_blocks_join_their_neighbours() -> None:
-    types = Types()
+    types = ResourceTypes()
     types.number("a")
     index = NodeIndex()
     nodes = [Node(types, f"n{number:04}") for number in range(2_000)]

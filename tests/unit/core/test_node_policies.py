@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from muster_core.model.commands import UpdateConfiguration
 from muster_core.model.node import Node
-from muster_core.model.resources import INT64_MAX, Shape, Types
+from muster_core.model.resources import INT64_MAX, ResourceTypes, Shape
 from muster_core.nodes.node_index import NodeIndex
 from muster_core.nodes.policies import shape_index
-from muster_core.nodes.policies.dotproduct import DotProduct
-from muster_core.nodes.policies.fragmentation import WORKLOAD_SHAPES_MAX, Fragmentation, Workload, weight
+from muster_core.nodes.policies.dotproduct import DotProductIndex
+from muster_core.nodes.policies.fragmentation import WORKLOAD_SHAPES_MAX, FragmentationIndex, ShapeFrequencies, weight
 from muster_core.nodes.policies.registry import names, policy_named
-from muster_core.nodes.policies.shape_index import ShapedIndex
+from muster_core.nodes.policies.shape_index import ShapeIndex
 
 MILLI = "nvidia.com/gpu-milli"
 GPU = "amd.com/gpu"
@@ -64,11 +64,11 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self._kept = shape_index.KEPT_SHAPES_MAX
         shape_index.KEPT_SHAPES_MAX = 3
-        self.types = Types()
+        self.types = ResourceTypes()
         for name in NAMES[:4]:
             self.types.number(name)
         self.index = policy_named(self.policy).new_index(self.types)
-        assert isinstance(self.index, ShapedIndex)
+        assert isinstance(self.index, ShapeIndex)
         self.nodes: dict[str, Node] = {}
         self.scores: dict[str, float] = {}
         self.work: dict[Shape, int] = {}
@@ -197,7 +197,7 @@ class Bench:
     """Nodes with what they have free, and a search."""
 
     def __init__(self, policy: str, nodes: dict[str, dict[str, int]]) -> None:
-        self.types = Types()
+        self.types = ResourceTypes()
         for free in nodes.values():
             self.types.reserve(free)
         self.index = policy_named(policy).new_index(self.types)
@@ -262,7 +262,7 @@ def test_the_workload_decides_what_is_a_fragment() -> None:
 
 
 def test_without_a_workload_or_gpus_the_fullest_node_comes_first() -> None:
-    types = Types()
+    types = ResourceTypes()
     types.reserve(["vcore", "memory"])
     index = policy_named("fragmentation").new_index(types)
     for name, score in (("n1", -0.2), ("n2", -0.7), ("n3", -0.7)):
@@ -277,7 +277,7 @@ def test_without_a_workload_or_gpus_the_fullest_node_comes_first() -> None:
 
 
 def test_whole_units_are_gpus_of_a_thousand() -> None:
-    types = Types()
+    types = ResourceTypes()
     types.reserve(["vcore", GPU])
     index = policy_named("fragmentation").new_index(types)
     for name, free in (("n1", [8, 2]), ("n2", [2, 2])):
@@ -308,7 +308,7 @@ def test_dotproduct_measures_in_parts_of_the_capacity() -> None:
 
 
 def test_amounts_beyond_64_bits_are_as_good_as_the_largest() -> None:
-    types = Types()
+    types = ResourceTypes()
     types.reserve(["vcore", MILLI])
     for policy in ("dotproduct", "fragmentation"):
         index = policy_named(policy).new_index(types)
@@ -325,18 +325,18 @@ def test_amounts_beyond_64_bits_are_as_good_as_the_largest() -> None:
 
 
 def test_each_policy_has_its_search() -> None:
-    kinds = {policy: type(policy_named(policy).new_index(Types())) for policy in names()}
+    kinds = {policy: type(policy_named(policy).new_index(ResourceTypes())) for policy in names()}
     assert kinds == {
         "fair": NodeIndex,
         "binpacking": NodeIndex,
-        "dotproduct": DotProduct,
-        "fragmentation": Fragmentation,
+        "dotproduct": DotProductIndex,
+        "fragmentation": FragmentationIndex,
     }
 
 
 @pytest.mark.parametrize("policy", ["dotproduct", "fragmentation"])
 def test_an_empty_cluster_has_no_node(policy: str) -> None:
-    types = Types()
+    types = ResourceTypes()
     index = policy_named(policy).new_index(types)
     types.number("vcore")
     assert index.first_fit(((0, 1),)) is None
@@ -372,7 +372,7 @@ def test_a_weight_is_a_count_with_two_digits() -> None:
 
 
 def test_the_workload_changes_seldom_while_counts_grow() -> None:
-    types, workload = Types(), Workload()
+    types, workload = ResourceTypes(), ShapeFrequencies()
     shapes = [types.shape({MILLI: 100 + number}) for number in range(20)]
     for _ in range(1_000):
         for shape in shapes:
@@ -382,7 +382,7 @@ def test_the_workload_changes_seldom_while_counts_grow() -> None:
 
 
 def test_the_workload_is_the_most_frequent_shapes() -> None:
-    types, workload = Types(), Workload()
+    types, workload = ResourceTypes(), ShapeFrequencies()
     rare = [types.shape({MILLI: number}) for number in range(1, 1_001)]
     often = types.shape({MILLI: 5_000})
     for shape in rare:
@@ -405,7 +405,7 @@ def test_the_core_tells_what_is_pending_and_allocated() -> None:
     cluster.app("x", "root.a")
     cluster.node("n", vcore=10, **{MILLI: 2_000})
     index = cluster.partition.index
-    assert isinstance(index, Fragmentation)
+    assert isinstance(index, FragmentationIndex)
     cluster.ask("x", "one", vcore=1, **{MILLI: 500})
     cluster.ask("x", "many", wanted=5, vcore=1, **{MILLI: 700})
     cluster.ask("x", "none", vcore=1)
@@ -428,7 +428,7 @@ def test_another_policy_knows_the_work_that_there_is() -> None:
     config = Cluster(queues, nodesort="fragmentation").core.config
     cluster.do(UpdateConfiguration(config))
     index = cluster.partition.index
-    assert isinstance(index, Fragmentation)
+    assert isinstance(index, FragmentationIndex)
     counts = [(dict(shape.quantities)[MILLI], count) for shape, count in index.workload.shapes()]
     assert counts == [(500, 2), (1_500, 1)]
     assert [node.node_id for node in index] == sorted(

@@ -12,7 +12,7 @@ import pytest
 from builders import Cluster, configured
 from from_outside import install
 from muster_core.model.node import Node
-from muster_core.model.resources import Types, fits
+from muster_core.model.resources import ResourceTypes, fits
 from muster_core.nodes.node_index import NodeIndex
 from muster_core.nodes.policies import registry
 from muster_core.nodes.policies.policy import NodePolicy
@@ -60,7 +60,7 @@ class World:
     def __init__(self, policy: NodePolicy, seed: int) -> None:
         self.dice = random.Random(seed)
         self.policy = policy
-        self.types = Types()
+        self.types = ResourceTypes()
         self.types.reserve(NAMES)
         self.nodes: dict[str, Node] = {}
         self.index = policy.new_index(self.types)

@@ -20,14 +20,14 @@ from muster_core.external.model import (
 )
 from muster_core.model.application import Allocation
 from muster_core.model.commands import (
-    Answer,
-    Answers,
     AppItem,
     AskItem,
     NodeAction,
     NodeItem,
+    PredicateAnswer,
+    PredicateAnswers,
     SetCallbacks,
-    SetDeciding,
+    SetSchedulingEnabled,
     Termination,
     UpdateAllocations,
     UpdateApplications,
@@ -267,10 +267,10 @@ def test_an_offer_for_a_node_that_is_not_there_is_given_back_when_it_is_idle() -
 
 def test_while_nothing_is_decided_nothing_is_given_back() -> None:
     cluster = lent(offer(idle_s=5))
-    cluster.do(SetDeciding(deciding=False))
+    cluster.do(SetSchedulingEnabled(deciding=False))
     cluster.wait(60)
     assert state(cluster) is OfferState.OFFERED
-    cluster.do(SetDeciding(deciding=True))
+    cluster.do(SetSchedulingEnabled(deciding=True))
     assert state(cluster) is OfferState.RETURNED
 
 
@@ -490,10 +490,10 @@ def test_of_an_rm_that_has_not_registered_an_offer_goes_at_once() -> None:
 def test_a_revoked_offer_of_a_partition_that_is_not_deciding_preempts_when_decisions_go_on() -> None:
     cluster = lent(offer())
     cluster.ask("app", "k", vcore=3)
-    cluster.do(SetDeciding(deciding=False))
+    cluster.do(SetSchedulingEnabled(deciding=False))
     cluster.says(SOURCE, offer(revoked=True, grace_s=5))
     assert told(cluster.wait(10)) == []
-    assert told(cluster.do(SetDeciding(deciding=True))) == ["k"]
+    assert told(cluster.do(SetSchedulingEnabled(deciding=True))) == ["k"]
 
 
 def test_after_a_restart_the_clocks_go_on() -> None:
@@ -716,7 +716,7 @@ def test_an_agreement_after_the_end_of_an_offer_is_not_placed_there(seed: int) -
             case 3:
                 open_now = [each for each in sorted(questions.open) if rng.random() < 0.7]
                 agreed += len(open_now)
-                cluster.do(Answers(tuple(Answer(each, rng.random() < 0.8) for each in open_now)))
+                cluster.do(PredicateAnswers(tuple(PredicateAnswer(each, rng.random() < 0.8) for each in open_now)))
             case _:
                 cluster.ask("app", f"k{step}", vcore=rng.randint(1, 3))
         for node_id, was in before.items():

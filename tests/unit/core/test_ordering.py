@@ -14,7 +14,7 @@ from muster_core.model.commands import (
     UpdateApplications,
 )
 from muster_core.model.node import Node
-from muster_core.model.resources import Types
+from muster_core.model.resources import ResourceTypes
 from muster_core.nodes.policies.policy import minus_used_share, used_share
 
 
@@ -98,7 +98,7 @@ def _release(app_id: str, key: str) -> ReleaseItem:
 
 
 def test_node_scores() -> None:
-    types = Types()
+    types = ResourceTypes()
     vcore, memory = types.number("vcore"), types.number("memory")
     node = Node(types, "n")
     node.capacity[:], node.available[:] = [10, 100], [5, 100]

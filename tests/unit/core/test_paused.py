@@ -7,19 +7,19 @@ import random
 import pytest
 from builders import Cluster
 from muster_core import invariants
-from muster_core.model.commands import SetDeciding
-from muster_core.model.outcome import Change, Detail, Outcome
+from muster_core.model.commands import SetSchedulingEnabled
+from muster_core.model.outcome import EventChange, EventDetail, Outcome
 from preempting import told
 from unit.core import test_gangs as gangs
 from unit.core import test_preemption_quota as quotas
 
 
 def pause(cluster: Cluster) -> None:
-    cluster.do(SetDeciding(False))
+    cluster.do(SetSchedulingEnabled(False))
 
 
 def resume(cluster: Cluster) -> Outcome:
-    return cluster.do(SetDeciding(True))
+    return cluster.do(SetSchedulingEnabled(True))
 
 
 @pytest.mark.parametrize("waits_s", [0, 1])
@@ -94,7 +94,7 @@ def test_after_the_last_pause_all_that_fits_is_placed(seed: int) -> None:
         invariants.check(cluster.core, exhausted=running)
         if not running:
             made = [(event.detail, event.change) for event in cluster.outcomes[-1].events]
-            assert (Detail.NODE_ALLOC, Change.ADD) not in made
+            assert (EventDetail.NODE_ALLOC, EventChange.ADD) not in made
     resume(cluster)
     cluster.wait(1)
     invariants.check(cluster.core, exhausted=True)

@@ -13,9 +13,9 @@ from builders import ask as ask_item
 from muster_core import invariants
 from muster_core.external.model import ExternalKind, ExternalPool, SourceState
 from muster_core.model.commands import AppItem, AskItem, NodeAction, UpdateAllocations, UpdateApplications
-from muster_core.model.outcome import Detail, Outcome
+from muster_core.model.outcome import EventDetail, Outcome
 from muster_core.model.reasons import Reason
-from muster_core.model.resources import INT64_MAX, Types
+from muster_core.model.resources import INT64_MAX, ResourceTypes
 from muster_view.rest import dao, snapshot
 from outside import LEAVES, Outside
 
@@ -149,7 +149,7 @@ def test_an_update_of_a_node_with_the_same_figures_is_no_change() -> None:
     cluster = licensed()
     cluster.node("n2", vcore=1, license=50)
     out = cluster.do(nodes(NodeAction.UPDATE, {"n2": {"vcore": 1, "license": 50}}))
-    assert not any(event.detail is Detail.NODE_CAPACITY for event in out.events)
+    assert not any(event.detail is EventDetail.NODE_CAPACITY for event in out.events)
 
 
 def test_while_all_sources_of_a_pool_are_lost_and_drain_nothing_new_takes_from_it() -> None:
@@ -315,13 +315,13 @@ def test_readers_see_the_pool_at_root_and_no_nonsense_at_nodes() -> None:
 def test_a_pool_says_so_in_an_event_of_root() -> None:
     cluster = licensed()
     out: Outcome = cluster.says("flex", ExternalPool("license", 9))
-    (event,) = (event for event in out.events if event.detail is Detail.QUEUE_MAX)
+    (event,) = (event for event in out.events if event.detail is EventDetail.QUEUE_MAX)
     assert (event.object_id, event.resource) == ("root", {"license": 9})
     assert not cluster.says("flex", ExternalPool("license", 9)).events
 
 
 def test_without_pools_vectors_are_as_they_are() -> None:
-    types = Types()
+    types = ResourceTypes()
     types.number("vcore")
     assert types.quantities([1 << 100]) == {"vcore": INT64_MAX}
 

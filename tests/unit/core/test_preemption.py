@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from muster_core.config.queue_config import PreemptionConfig
-from muster_core.model.allocation import Preempted
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.commands import (
     AskItem,
     NodeAction,
@@ -16,7 +16,7 @@ from muster_core.model.commands import (
     UpdateNodes,
 )
 from muster_core.model.outcome import Outcome
-from muster_core.model.reasons import PreemptionNo
+from muster_core.model.reasons import NoPreemptionReason
 from muster_core.preemption import victim_search
 from muster_core.preemption.plan import Plan
 from preempting import Arena
@@ -39,7 +39,7 @@ def two_queues(*, poor: str = POOR, rich: str = RICH, opted_out_last: bool = Fal
     return arena
 
 
-def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | PreemptionNo:
+def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | NoPreemptionReason:
     return victim_search.search(arena.partition.cluster, arena.the_ask(app_id, key), arena.now_ns)
 
 
@@ -92,7 +92,7 @@ def test_a_guarantee_of_another_type_does_not_speak_for_an_ask() -> None:
     arena = two_queues(memory=10, gpu=1)
     arena.want("r", "k", gpu=1)
     arena.want("p", "ask", gpu=1)
-    assert search(arena) is PreemptionNo.NO_GUARANTEE
+    assert search(arena) is NoPreemptionReason.NO_GUARANTEE
 
 
 def test_types_without_a_guarantee_do_not_hinder() -> None:
@@ -107,7 +107,7 @@ def test_no_queue_falls_below_its_guarantee() -> None:
     arena.want("r", "big", memory=4)
     arena.want("r", "small", wanted=3, memory=2)
     arena.want("p", "ask", memory=3)
-    assert search(arena) is PreemptionNo.NOT_ENOUGH_VICTIMS
+    assert search(arena) is NoPreemptionReason.NOT_ENOUGH_VICTIMS
     arena.want("p", "less", memory=2)
     assert victims(arena, key="less") == ["small"]
 
@@ -127,7 +127,7 @@ def test_the_guarantee_of_a_queue_above_protects_those_below() -> None:
     ).having({"n": {"memory": 10}}, {"p": "root.poor", "r": "root.top.rich"})
     arena.want("r", "k", wanted=5, memory=2)
     arena.want("p", "ask", memory=3)
-    assert search(arena) is PreemptionNo.NOT_ENOUGH_VICTIMS
+    assert search(arena) is NoPreemptionReason.NOT_ENOUGH_VICTIMS
     arena.want("p", "less", memory=2)
     assert victims(arena, key="less") == ["k"]
 
@@ -139,7 +139,7 @@ def test_a_guarantee_from_above_says_nothing_between_the_queues_below_it() -> No
     )
     arena.want("t", "k", wanted=5, memory=2)
     arena.want("p", "ask", memory=2)
-    assert search(arena) is PreemptionNo.NO_VICTIMS
+    assert search(arena) is NoPreemptionReason.NO_VICTIMS
 
 
 def test_the_own_guarantee_holds_though_a_sibling_used_up_the_one_above() -> None:
@@ -159,7 +159,7 @@ def test_a_leaf_that_is_a_fence_takes_nothing_from_outside() -> None:
     arena = two_queues(poor=poor)
     arena.want("r", "k", memory=10)
     arena.want("p", "ask", memory=1)
-    assert search(arena) is PreemptionNo.FENCED
+    assert search(arena) is NoPreemptionReason.FENCED
 
 
 def test_a_fence_does_not_protect_what_is_inside() -> None:
@@ -236,7 +236,7 @@ def test_a_disabled_parent_protects_its_dynamic_leaves_too() -> None:
     arena.app("d", "root.top.made")
     arena.want("d", "k", memory=10)
     arena.want("p", "ask", memory=1)
-    assert search(arena) is PreemptionNo.NO_VICTIMS
+    assert search(arena) is NoPreemptionReason.NO_VICTIMS
 
 
 # ---- priorities ----------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_an_allocation_that_opted_out_is_no_victim() -> None:
     arena = two_queues()
     arena.want("r", "k", memory=10, victim=False)
     arena.want("p", "ask", memory=1)
-    assert search(arena) is PreemptionNo.NO_VICTIMS
+    assert search(arena) is NoPreemptionReason.NO_VICTIMS
 
 
 def test_where_the_partition_says_so_opted_out_ones_go_last() -> None:
@@ -372,7 +372,7 @@ def test_daemons_foreign_and_releasing_allocations_are_no_victims() -> None:
     carry_out(arena, "p", "first")
     assert arena.application("r").allocations["told"].preempted is not None
     arena.want("p", "ask", memory=5)
-    assert search(arena) in (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
+    assert search(arena) in (NoPreemptionReason.NO_VICTIMS, NoPreemptionReason.NOT_ENOUGH_VICTIMS)
 
 
 @pytest.mark.parametrize("closed", ["drained", "kept for one of higher rank"])
@@ -385,7 +385,9 @@ def test_nodes_that_are_not_there_for_the_ask_are_left_alone(closed: str) -> Non
         arena.do(UpdateNodes((NodeItem("n", NodeAction.DRAIN_NODE),)))
     else:
         arena.partition.reservations.reserve(arena.the_ask("p", "other"), arena.the_node("n"), Outcome(), arena.now_ns)
-    assert search(arena) is (PreemptionNo.NOT_ENOUGH_VICTIMS if closed == "drained" else PreemptionNo.NODES_CLAIMED)
+    assert search(arena) is (
+        NoPreemptionReason.NOT_ENOUGH_VICTIMS if closed == "drained" else NoPreemptionReason.NODES_CLAIMED
+    )
 
 
 # ---- earlier preemptions that are not through ----------------------------------------------------------------------
@@ -412,7 +414,7 @@ def test_an_ask_for_which_others_go_counts_against_its_queues_guarantee() -> Non
     arena.want("p", "first", memory=6)
     carry_out(arena, "p", "first")
     arena.want("p", "second", memory=6)
-    assert search(arena, key="second") is PreemptionNo.OVER_GUARANTEE
+    assert search(arena, key="second") is NoPreemptionReason.OVER_GUARANTEE
     arena.want("p", "third", memory=4)
     assert isinstance(search(arena, key="third"), Plan)
 
@@ -425,7 +427,7 @@ def test_releasing_allocations_no_longer_count_for_the_victims_guarantee() -> No
     arena.want("p", "first", memory=1)
     arena.want("p", "second", memory=1)
     carry_out(arena, "p", "first")
-    assert search(arena, key="second") in (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
+    assert search(arena, key="second") in (NoPreemptionReason.NO_VICTIMS, NoPreemptionReason.NOT_ENOUGH_VICTIMS)
 
 
 def test_releasing_allocations_on_the_asks_reserved_node_are_room_for_it() -> None:
@@ -435,7 +437,7 @@ def test_releasing_allocations_on_the_asks_reserved_node_are_room_for_it() -> No
     arena.want("p", "ask", memory=8)
     arena.partition.reservations.reserve(arena.the_ask("p", "ask"), arena.the_node("n"), Outcome(), arena.now_ns)
     going = arena.application("r").allocations["gone-soon"]
-    why = Preempted("QUOTA", "", "", "root.rich", arena.now_ns)
+    why = PreemptionRecord("QUOTA", "", "", "root.rich", arena.now_ns)
     arena.partition.releases.preempt(going, why, "", Outcome(), arena.now_ns)
     assert victims(arena) == ["stays"]
 
@@ -447,7 +449,7 @@ def test_an_ask_that_fits_needs_no_victims() -> None:
     arena = two_queues()
     arena.want("r", "k", memory=9)
     arena.core.apply(UpdateAllocations([AskItem("ask", "p", "default", {"memory": 1})]), arena.now_ns)
-    assert search(arena) is PreemptionNo.NOT_NEEDED
+    assert search(arena) is NoPreemptionReason.NOT_NEEDED
 
 
 def test_a_users_limit_is_moved_by_the_same_users_allocations_only() -> None:
@@ -474,7 +476,7 @@ def test_a_limit_in_which_no_victim_counts_is_not_relieved() -> None:
     arena.app("r", "root.rich", user="bob")
     arena.want("r", "k", memory=10)
     arena.want("p", "ask", memory=5)
-    assert search(arena) is PreemptionNo.LIMIT
+    assert search(arena) is NoPreemptionReason.LIMIT
 
 
 def test_an_application_that_may_not_run_preempts_nothing() -> None:
@@ -483,7 +485,7 @@ def test_an_application_that_may_not_run_preempts_nothing() -> None:
     arena.want("p", "runs", memory=1)
     arena.want("r", "k", memory=10)
     arena.want("q", "ask", memory=1)
-    assert search(arena, "q") is PreemptionNo.LIMIT
+    assert search(arena, "q") is NoPreemptionReason.LIMIT
 
 
 @pytest.mark.source  # it replaces a limit
@@ -492,7 +494,7 @@ def test_a_search_that_has_too_many_ways_to_try_says_so(monkeypatch: pytest.Monk
     arena.want("r", "k", wanted=40, memory=1)
     arena.want("p", "ask", memory=9)
     monkeypatch.setattr(victim_search, "STEPS_PER_NODE_MAX", 5)
-    assert search(arena) is PreemptionNo.TOO_MANY_WAYS
+    assert search(arena) is NoPreemptionReason.TOO_MANY_WAYS
 
 
 # ---- by priority, in one leaf --------------------------------------------------------------------------------------
@@ -524,7 +526,7 @@ def test_otherwise_no_ask_preempts_in_its_own_leaf(case: str) -> None:
     owner = "p" if case == "same application" else "r"
     arena.want(owner, "k", memory=10, priority=2 if case == "same priority" else 1, victim=case != "opted out")
     arena.want("p", "ask", memory=1, priority=2)
-    assert search(arena) in (PreemptionNo.NO_GUARANTEE, PreemptionNo.NOT_ENOUGH_VICTIMS)
+    assert search(arena) in (NoPreemptionReason.NO_GUARANTEE, NoPreemptionReason.NOT_ENOUGH_VICTIMS)
 
 
 def test_guarantees_do_not_matter_in_one_leaf() -> None:
@@ -574,7 +576,7 @@ def test_both_rules_together_where_neither_is_enough() -> None:
 # ---- the one node of a daemon --------------------------------------------------------------------------------------
 
 
-def daemon(arena: Arena, key: str = "ask", *, memory: int, priority: int = 0) -> Plan | PreemptionNo:
+def daemon(arena: Arena, key: str = "ask", *, memory: int, priority: int = 0) -> Plan | NoPreemptionReason:
     item = AskItem(
         key,
         "p",
@@ -590,7 +592,7 @@ def daemon(arena: Arena, key: str = "ask", *, memory: int, priority: int = 0) ->
     return victim_search.search_required_node(arena.partition, ask, node, arena.now_ns)
 
 
-def keys(found: Plan | PreemptionNo) -> list[str]:
+def keys(found: Plan | NoPreemptionReason) -> list[str]:
     assert isinstance(found, Plan), found
     assert {victim.why.rule for victim in found.victims} == {"REQUIRED_NODE"}
     return [victim.allocation.key for victim in found.victims]
@@ -620,13 +622,13 @@ def test_for_a_daemon_opted_out_ones_go_before_originators_where_they_go_at_all(
     assert keys(daemon(arena, memory=1)) == ["opted-out"]
     arena = two_queues()
     arena.held("r", "opted-out", "n", memory=10, victim=False)
-    assert daemon(arena, memory=1) is PreemptionNo.NO_VICTIMS
+    assert daemon(arena, memory=1) is NoPreemptionReason.NO_VICTIMS
 
 
 def test_a_daemon_over_a_limit_takes_nothing() -> None:
     arena = two_queues(poor="{name: poor, resources: {max: {memory: 3}}}")
     arena.held("r", "k", "n", memory=10)
-    assert daemon(arena, memory=4) is PreemptionNo.LIMIT
+    assert daemon(arena, memory=4) is NoPreemptionReason.LIMIT
 
 
 def test_two_daemons_do_not_count_on_the_same_room() -> None:
@@ -637,5 +639,5 @@ def test_two_daemons_do_not_count_on_the_same_room() -> None:
     first = daemon(arena, "first", memory=3)
     assert keys(first) == ["k2"]
     arena.partition.long_wait.carry_out(first, arena.the_ask("p", "first"), Outcome(), arena.now_ns)  # type: ignore[arg-type]
-    assert daemon(arena, "second", memory=2) is PreemptionNo.NOT_NEEDED  # of the 5 that go, 2 are left
+    assert daemon(arena, "second", memory=2) is NoPreemptionReason.NOT_NEEDED  # of the 5 that go, 2 are left
     assert keys(daemon(arena, "third", memory=3)) == ["k1"]

@@ -15,7 +15,7 @@ from muster_core.config.queue_config import PreemptionConfig, QueueConfig
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import UpdateAllocations
 from muster_core.model.outcome import Outcome
-from muster_core.model.reasons import PreemptionNo
+from muster_core.model.reasons import NoPreemptionReason
 from muster_core.preemption import victim_search
 from muster_core.preemption import victims as preemption_victims
 from muster_core.preemption.cover_search import WholeGang
@@ -63,9 +63,9 @@ def search_in_random_clusters(seeds: range) -> dict[str, int]:
         for ask in waiting(arena):
             found = victim_search.search(arena.partition.cluster, ask, arena.now_ns)
             laws = Laws(arena.partition, ask)
-            if isinstance(found, PreemptionNo):
+            if isinstance(found, NoPreemptionReason):
                 lawful = next(laws.lawful_sets(), None)
-                if found is PreemptionNo.NOT_NEEDED:
+                if found is NoPreemptionReason.NOT_NEEDED:
                     free = any(laws.fits(node, []) for node in laws.usable())
                     assert free or comes_free(laws), f"{seed}: {ask} has no room"
                     assert not laws.over()
@@ -168,8 +168,8 @@ def test_daemons_take_whole_gangs(first: int) -> None:
             continue
         able = [held for held in node.allocations.values() if may_go_for(ask, held, laws)]
         found = victim_search.search_required_node(arena.partition, ask, node, arena.now_ns)
-        if isinstance(found, PreemptionNo):
-            assert not laws.helps(node, able) or found is PreemptionNo.NOT_NEEDED, f"{seed}: {found}"
+        if isinstance(found, NoPreemptionReason):
+            assert not laws.helps(node, able) or found is NoPreemptionReason.NOT_NEEDED, f"{seed}: {found}"
             continue
         plans += 1
         victims = [victim.allocation for victim in found.victims]

@@ -21,7 +21,7 @@ from muster_core.model.commands import (
     UpdateApplications,
 )
 from muster_core.model.outcome import Outcome
-from muster_core.model.reasons import PreemptionNo, ReasonCode
+from muster_core.model.reasons import NoPreemptionReason, ReasonCode
 from muster_core.model.states import GangPhase
 from muster_core.preemption import victim_search
 from muster_core.preemption import victims as preemption_victims
@@ -71,7 +71,7 @@ def member(arena: Arena, key: str, node_id: str, *, app_id: str = "g", placehold
     arena.held(app_id, key, node_id, task_group=what.pop("task_group", "t"), placeholder=placeholder, **what)
 
 
-def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | PreemptionNo:
+def search(arena: Arena, app_id: str = "p", key: str = "ask") -> Plan | NoPreemptionReason:
     return victim_search.search(arena.partition.cluster, arena.the_ask(app_id, key), arena.now_ns)
 
 
@@ -80,7 +80,7 @@ def victims(arena: Arena, app_id: str = "p", key: str = "ask") -> list[str]:
     return keys(search(arena, app_id, key))
 
 
-def keys(found: Plan | PreemptionNo) -> list[str]:
+def keys(found: Plan | NoPreemptionReason) -> list[str]:
     assert isinstance(found, Plan), found
     return [victim.allocation.key for victim in found.victims]
 
@@ -177,7 +177,7 @@ def test_one_member_that_may_not_go_keeps_the_whole_gang(case: str, policy: str)
     elif case == "opted out, they go last":
         assert victims(arena) == ["m0", "m1", "special"]
     else:
-        assert search(arena) in (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
+        assert search(arena) in (NoPreemptionReason.NO_VICTIMS, NoPreemptionReason.NOT_ENOUGH_VICTIMS)
     if case == "guarantee" and policy == "whole":
         arena.release("r", "fills")  # (of 20 in all 6 are guaranteed; without: 15)
         arena.held("r", "more", "n1", memory=5, victim=False)
@@ -248,7 +248,7 @@ def test_an_application_may_become_a_gang_between_two_looks() -> None:
     assert arena.partition.version > before
     assert the(arena, "m1", "r").preempted is not None
     arena.want("p", "another", memory=5, priority=1)
-    assert search(arena, key="another") is PreemptionNo.NOT_NEEDED  # m1 leaves it
+    assert search(arena, key="another") is NoPreemptionReason.NOT_NEEDED  # m1 leaves it
 
 
 def test_a_gang_of_the_asks_own_application_is_no_victim_by_priority() -> None:
@@ -354,9 +354,9 @@ def test_room_of_a_released_gang_elsewhere_replaces_another_preemption() -> None
     assert keys(search(arena, key="ask0")) == ["g0", "g1"]
     out = carry_out(arena, key="ask0")
     assert arena.the_ask("p", "ask0").reserved_node == "n0"
-    assert search(arena, key="ask1") is PreemptionNo.NOT_NEEDED
+    assert search(arena, key="ask1") is NoPreemptionReason.NOT_NEEDED
     arena.want("p", "large", memory=11)
-    assert search(arena, key="large") is PreemptionNo.OVER_GUARANTEE  # that is another matter
+    assert search(arena, key="large") is NoPreemptionReason.OVER_GUARANTEE  # that is another matter
     arena.release("p", "large")
     arena.confirm(out)
     assert sorted(arena.placed("p")) == ["ask0", "ask1", "ask2"]
@@ -430,7 +430,7 @@ def test_a_gang_without_room_as_a_whole_preempts_nothing() -> None:
     assert isinstance(search(arena, key="m0"), Plan)
     arena.node("n9", memory=1)
     arena.held("q", "one", "n9", memory=1)
-    assert search(arena, key="m0") is PreemptionNo.LIMIT
+    assert search(arena, key="m0") is NoPreemptionReason.LIMIT
     assert told(arena.wait(60)) == []
 
 
@@ -451,7 +451,7 @@ def test_a_placeholder_that_goes_already_is_no_victim(why: str) -> None:
 # ---- daemons -------------------------------------------------------------------------------------------------------
 
 
-def daemon(arena: Arena, *, memory: int, priority: int = 0, node_id: str = "n0") -> Plan | PreemptionNo:
+def daemon(arena: Arena, *, memory: int, priority: int = 0, node_id: str = "n0") -> Plan | NoPreemptionReason:
     wanted = item("p", "ask", required_node=node_id, memory=memory, priority=priority)
     arena.core.apply(UpdateAllocations([wanted]), arena.now_ns)
     ask, node = arena.the_ask("p", "ask"), arena.the_node(node_id)
@@ -494,7 +494,7 @@ def test_a_daemon_leaves_a_gang_alone_of_which_one_elsewhere_may_not_go(case: st
     arena = two_queues("whole")
     member(arena, "m0", "n0", memory=10)
     member(arena, "m1", "n1", memory=10, **special)
-    assert daemon(arena, memory=1) is PreemptionNo.NO_VICTIMS
+    assert daemon(arena, memory=1) is NoPreemptionReason.NO_VICTIMS
 
 
 def test_a_daemon_takes_the_node_that_is_kept_for_a_replacement_and_the_real_ask_finds_its_way() -> None:

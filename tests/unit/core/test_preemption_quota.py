@@ -6,9 +6,9 @@ import random
 
 import pytest
 from muster_core.config.queue_config import PreemptionConfig, QueueConfig
-from muster_core.model.allocation import Preempted
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.commands import AskItem, UpdateAllocations
-from muster_core.model.outcome import Detail, Event, Outcome
+from muster_core.model.outcome import Event, EventDetail, Outcome
 from muster_core.preemption import victim_search
 from muster_core.preemption.rules import quota as quota_rule
 from muster_core.queues import quota_enforcement
@@ -44,7 +44,7 @@ def gone(arena: Arena, path: str = "root.a") -> list[str]:
 
 
 def summaries(out: Outcome) -> list[Event]:
-    return [event for event in out.events if event.detail is Detail.QUEUE_PREEMPTION]
+    return [event for event in out.events if event.detail is EventDetail.QUEUE_PREEMPTION]
 
 
 # ---- when ----------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_quota_preemption_spares_daemons_and_releasing_allocations() -> None:
     arena.held("x", "daemon", "n", memory=2, required_node="n")
     arena.held("x", "told", "n", memory=2)
     arena.held("x", "plain", "n", memory=2)
-    why = Preempted("QUOTA", "", "", "root.a", arena.now_ns)
+    why = PreemptionRecord("QUOTA", "", "", "root.a", arena.now_ns)
     arena.partition.releases.preempt(arena.application("x").allocations["told"], why, "", Outcome(), arena.now_ns)
     assert quota_rule.excess(arena.queue("root.a")) == {arena.partition.types.number("memory"): 3}
     assert gone(arena) == ["plain"]
@@ -401,13 +401,13 @@ def test_a_deep_tree_that_gives_nothing_is_looked_through_once(monkeypatch: pyte
     arena.wait(1)
     arena.reload(root(over.replace("memory: 10", "memory: 5")))
     visits = 0
-    looked = quota_rule._Cut._cut_leaf
+    looked = quota_rule._QuotaCut._cut_leaf
 
-    def counted(cut: quota_rule._Cut, *arguments: object) -> None:
+    def counted(cut: quota_rule._QuotaCut, *arguments: object) -> None:
         nonlocal visits
         visits += 1
         looked(cut, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(quota_rule._Cut, "_cut_leaf", counted)
+    monkeypatch.setattr(quota_rule._QuotaCut, "_cut_leaf", counted)
     assert gone(arena) == []
     assert visits == 1

@@ -15,12 +15,12 @@ from builders import SECOND_NS, snapshot
 from from_outside import install
 from muster_core.config.queue_config import PreemptionConfig
 from muster_core.external.model import ExternalChange, ExternalKind, ExternalOffer
-from muster_core.model.allocation import Preempted
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.application import Allocation
-from muster_core.model.commands import UpdateExternal
+from muster_core.model.commands import ApplyExternalChanges
 from muster_core.model.outcome import ReleasedAllocation
 from muster_core.preemption import registry
-from muster_core.preemption.rule import AskRule, OfferRule, PreemptionRule, Promises, QueueRule, RequiredNodeRule
+from muster_core.preemption.rule import AskRule, OfferRule, PreemptionRule, QueueRule, RequiredNodeRule, RuleGuards
 from muster_view.explain import preemption
 from preempting import Arena, told
 
@@ -81,7 +81,7 @@ class Stage:
         offers = [ExternalOffer(f"o{n}", "n", {"memory": 1}) for n in range(MEMORY)]
         offers[:back] = [replace(offer, revoked=True, grace_ns=60 * SECOND_NS) for offer in offers[:back]]
         changes = tuple(ExternalChange(ExternalKind.OFFER, offer.offer_id, offer) for offer in offers)
-        self.arena.do(UpdateExternal("default", "mesos", "1", changes))
+        self.arena.do(ApplyExternalChanges("default", "mesos", "1", changes))
 
     def held(self, key: str, memory: int, **what: Any) -> None:
         self.arena.held("r", key, "n", memory=memory, **what)
@@ -350,12 +350,12 @@ class Nothing:
     """A rule without an occasion."""
 
     name = "NOTHING"
-    promises = Promises(opted_out_stay=True, daemons_stay=True, guarantees_kept=True)
+    promises = RuleGuards(opted_out_stay=True, daemons_stay=True, guarantees_kept=True)
 
-    def sentence(self, told: str, queue: str, held: Allocation, why: Preempted) -> str:
+    def sentence(self, told: str, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         return told
 
-    def message(self, queue: str, held: Allocation, why: Preempted) -> str:
+    def message(self, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         return ""
 
 

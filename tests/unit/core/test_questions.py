@@ -13,14 +13,14 @@ import pytest
 from asking import SECONDS, Asking, item, items
 from builders import Cluster, allocations, ask, nodes
 from muster_core.model.commands import (
-    Answer,
-    Answers,
     AskItem,
     NodeAction,
     NodeItem,
+    PredicateAnswer,
+    PredicateAnswers,
     ReleaseItem,
     SetCallbacks,
-    SetDeciding,
+    SetSchedulingEnabled,
     Termination,
     UpdateAllocations,
     UpdateApplications,
@@ -29,11 +29,11 @@ from muster_core.model.commands import (
 from muster_core.model.outcome import (
     NewAllocation,
     Outcome,
-    PredicatesAsked,
-    PreemptionPredicatesAsked,
+    PredicateRequested,
+    PreemptionPredicateRequested,
     ReleasedAllocation,
+    ScaleUpHint,
     SchedulingState,
-    TooSmallCluster,
 )
 from muster_core.model.reasons import ReasonCode
 from muster_core.model.scopes import CallbackPolicy
@@ -74,7 +74,7 @@ def test_nothing_is_placed_before_the_rm_agrees_and_then_it_is_at_once() -> None
     assert not rm.placed("app")
     assert rm.application("app").state is AppState.ACCEPTED
     (question,) = rm.asked
-    assert isinstance(question, PredicatesAsked)
+    assert isinstance(question, PredicateRequested)
     assert question.allocate
     assert question.due_ns == rm.now_ns + 10 * SECONDS
     assert allocations(rm.yes()) == [("app", "k", "n1")]
@@ -126,9 +126,9 @@ def test_an_agreed_proposal_keeps_its_amounts_and_the_nodes_place_in_the_order()
 def test_only_the_first_answer_counts(fits: bool) -> None:
     rm = one()
     question = rm.pile[0].question
-    out = rm.answer(Answer(question, fits), Answer(question, not fits))
+    out = rm.answer(PredicateAnswer(question, fits), PredicateAnswer(question, not fits))
     assert bool(allocations(out)) is fits
-    out = rm.do(Answers([Answer(question, not fits)]))
+    out = rm.do(PredicateAnswers([PredicateAnswer(question, not fits)]))
     assert not out.facts
     assert rm.refused("app", "k") == ["n1"] if not fits else "k" in rm.placed("app")
 
@@ -136,7 +136,7 @@ def test_only_the_first_answer_counts(fits: bool) -> None:
 @pytest.mark.parametrize("question", [0, 1, 1 << 62])
 def test_answers_without_a_question_change_nothing(question: int) -> None:
     rm = one()
-    out = rm.do(Answers([Answer(question, True), Answer(question, False, "no")]))
+    out = rm.do(PredicateAnswers([PredicateAnswer(question, True), PredicateAnswer(question, False, "no")]))
     assert not out
     assert allocations(rm.yes())
 
@@ -309,10 +309,10 @@ def test_a_node_whose_room_the_rm_takes_gets_nothing_that_was_proposed_there(tak
 def test_while_nothing_is_decided_nothing_is_asked_and_a_yes_from_before_is_nobodys() -> None:
     rm = one()
     old = rm.pile[0]
-    rm.do(SetDeciding(False))
+    rm.do(SetSchedulingEnabled(False))
     assert rm.is_quiet()
     assert not allocations(rm.answer((old, True)))
-    rm.do(SetDeciding(True))
+    rm.do(SetSchedulingEnabled(True))
     assert rm.open == [("k", "n1")]
     assert allocations(rm.yes())
 
@@ -364,7 +364,7 @@ def test_a_picky_ask_finds_its_node_among_hundreds_in_a_few_rounds() -> None:
     rounds = rm.decide(lambda question: question.node_id == "n190")
     assert rm.placed("app") == {"k": "n190"}
     sizes = [1, 2, 6, 18, PROBE_NODES_MAX]  # twice as many as refused before
-    found = [sum(isinstance(fact, PredicatesAsked) for fact in out.facts) for out in rounds]
+    found = [sum(isinstance(fact, PredicateRequested) for fact in out.facts) for out in rounds]
     assert [1, *found][: len(sizes)] == sizes
     assert max(found) == PROBE_NODES_MAX
     assert len(rounds) <= 10
@@ -693,7 +693,7 @@ def test_a_no_from_after_something_ended_on_the_node_holds_whatever_an_older_que
         assert rm.open == [("k", "n1")] * 2
         first, second = list(rm.pile)
         for each in (second, first) if newest_first else (first, second):
-            rm.core.apply(Answers([Answer(each.question, False, "no")]), rm.now_ns)
+            rm.core.apply(PredicateAnswers([PredicateAnswer(each.question, False, "no")]), rm.now_ns)
         rm.do()
         assert len(rm.asked) == 2, newest_first
         assert rm.refused("app", "k") == ["n1"]
@@ -885,7 +885,7 @@ def test_an_rm_that_wants_to_wait_is_asked_for_the_grace_and_then_no_more() -> N
     out = rm.wait(6)
     assert rm.is_quiet()
     assert not rm.placed("app")
-    assert not [fact for fact in out.facts if isinstance(fact, PredicatesAsked)]
+    assert not [fact for fact in out.facts if isinstance(fact, PredicateRequested)]
     rm.forget()
     rm.connect()
     assert allocations(rm.yes())
@@ -957,7 +957,7 @@ def test_the_reason_of_a_refused_ask_is_what_the_rm_said() -> None:
 
 def test_a_long_reason_of_the_rm_is_cut() -> None:
     rm = one()
-    rm.answer(Answer(rm.pile[0].question, False, "x" * 10_000))
+    rm.answer(PredicateAnswer(rm.pile[0].question, False, "x" * 10_000))
     refusals = rm.the_ask("app", "k").refusals
     assert refusals is not None
     assert len(refusals.nodes["n1"].reason) == 256
@@ -1004,7 +1004,7 @@ def test_a_node_is_kept_free_only_when_the_rm_agrees() -> None:
     rm = full()
     ((key, node_id),) = rm.open
     question = rm.pile[0]
-    assert isinstance(question, PredicatesAsked)
+    assert isinstance(question, PredicateRequested)
     assert key == "large"
     assert not question.allocate
     assert not rm.the_ask("app", "large").reserved_node
@@ -1101,7 +1101,7 @@ def preempting(nodes_count: int = 2, queues: str = PREEMPTING, **more: Any) -> A
 def test_no_allocation_is_released_before_the_rm_agrees() -> None:
     rm = preempting()
     (question,) = rm.pile
-    assert isinstance(question, PreemptionPredicatesAsked)
+    assert isinstance(question, PreemptionPredicateRequested)
     assert (question.key, question.least) == ("p", 1)
     out = rm.yes()
     assert told(out, Termination.PREEMPTED_BY_SCHEDULER) == [question.victims[0][1]]
@@ -1115,12 +1115,12 @@ def test_no_allocation_is_released_before_the_rm_agrees() -> None:
 def test_the_rm_may_want_more_gone_than_room_asks_for_and_they_go_in_the_order_of_the_question() -> None:
     rm = preempting()
     (question,) = rm.pile
-    assert isinstance(question, PreemptionPredicatesAsked)
+    assert isinstance(question, PreemptionPredicateRequested)
     on_node = {key for key, node in rm.placed("poor").items() if node == question.node_id}
     assert question.least == 1
     assert {key for _, key in question.victims} == on_node
     assert len(question.victims) == 2
-    out = rm.answer(Answer(question.question, True, last_victim=1))
+    out = rm.answer(PredicateAnswer(question.question, True, last_victim=1))
     assert told(out, Termination.PREEMPTED_BY_SCHEDULER) == [key for _, key in question.victims]
 
 
@@ -1128,7 +1128,7 @@ def test_the_rm_may_want_more_gone_than_room_asks_for_and_they_go_in_the_order_o
 def test_an_index_that_names_no_victim_says_nothing(last_victim: int, going: int) -> None:
     rm = preempting()
     (question,) = rm.pile
-    out = rm.answer(Answer(question.question, True, last_victim=last_victim))
+    out = rm.answer(PredicateAnswer(question.question, True, last_victim=last_victim))
     assert len(told(out, Termination.PREEMPTED_BY_SCHEDULER)) == going
 
 
@@ -1136,21 +1136,21 @@ def test_further_victims_leave_every_queue_its_guarantee() -> None:
     guarded = PREEMPTING.replace("{name: poor}", "{name: poor, resources: {guaranteed: {m: 2}}}")
     rm = preempting(1, queues=guarded)
     (question,) = rm.pile
-    assert isinstance(question, PreemptionPredicatesAsked)
+    assert isinstance(question, PreemptionPredicateRequested)
     assert (question.least, len(question.victims)) == (1, 1)
 
 
 def test_a_further_victim_that_cannot_go_any_more_is_asked_about_anew() -> None:
     rm = preempting(1)
     (question,) = rm.pile
-    assert isinstance(question, PreemptionPredicatesAsked)
+    assert isinstance(question, PreemptionPredicateRequested)
     kept = question.victims[1][1]
     held = rm.application("poor").allocations[kept]
     rm.want("poor", item(kept, 2, node_id=held.node_id, has_preemption_policy=True))  # it opts out
-    out = rm.answer(Answer(question.question, True, last_victim=1))
+    out = rm.answer(PredicateAnswer(question.question, True, last_victim=1))
     assert not told(out, Termination.PREEMPTED_BY_SCHEDULER)
     (again,) = rm.pile
-    assert isinstance(again, PreemptionPredicatesAsked)
+    assert isinstance(again, PreemptionPredicateRequested)
     assert [key for _, key in again.victims] == [question.victims[0][1]]
 
 
@@ -1167,7 +1167,7 @@ def test_after_a_refusal_another_node_is_asked_about_and_no_victim_there_is_rele
 def test_an_agreement_that_arrives_when_there_is_room_preempts_nothing() -> None:
     rm = preempting()
     (question,) = rm.pile
-    assert isinstance(question, PreemptionPredicatesAsked)
+    assert isinstance(question, PreemptionPredicateRequested)
     other = next(key for key in rm.placed("poor") if key != question.victims[0][1])
     rm.release("poor", other)
     out = rm.answer((question, True))
@@ -1180,9 +1180,12 @@ def test_an_agreement_that_arrives_when_there_is_room_preempts_nothing() -> None
 def test_a_yes_to_a_plan_that_changed_is_not_a_yes_to_the_new_one() -> None:
     rm = preempting(1)
     (question,) = rm.pile
-    assert isinstance(question, PreemptionPredicatesAsked)
+    assert isinstance(question, PreemptionPredicateRequested)
     gone = question.victims[0][1]
-    rm.do(SetDeciding(True), UpdateAllocations((), [ReleaseItem("default", "poor", gone, Termination.STOPPED_BY_RM)]))
+    rm.do(
+        SetSchedulingEnabled(True),
+        UpdateAllocations((), [ReleaseItem("default", "poor", gone, Termination.STOPPED_BY_RM)]),
+    )
     rm.do(UpdateAllocations([replace(ask("poor", "new", m=2), node_id="n0", allow_preempt_self=True)]))
     out = rm.answer((question, True))
     assert not told(out, Termination.PREEMPTED_BY_SCHEDULER)
@@ -1192,8 +1195,10 @@ def test_a_yes_to_a_plan_that_changed_is_not_a_yes_to_the_new_one() -> None:
 def test_a_yes_to_a_plan_that_is_not_the_one_any_more_is_forgotten() -> None:
     rm = preempting(1)
     (question,) = rm.pile
-    assert isinstance(question, PreemptionPredicatesAsked)
-    rm.core.apply(Answers([Answer(question.question, True)]), rm.now_ns)  # (no cycle: it is not used yet)
+    assert isinstance(question, PreemptionPredicateRequested)
+    rm.core.apply(
+        PredicateAnswers([PredicateAnswer(question.question, True)]), rm.now_ns
+    )  # (no cycle: it is not used yet)
     gone = question.victims[0][1]
     rm.do(
         UpdateAllocations(
@@ -1217,7 +1222,9 @@ def test_a_new_stream_without_that_wish_lets_the_preemption_go_on() -> None:
 def test_an_ask_that_goes_leaves_no_agreement_behind() -> None:
     rm = preempting(1)
     (question,) = rm.pile
-    rm.core.apply(Answers([Answer(question.question, True)]), rm.now_ns)  # (no cycle: it is not used yet)
+    rm.core.apply(
+        PredicateAnswers([PredicateAnswer(question.question, True)]), rm.now_ns
+    )  # (no cycle: it is not used yet)
     assert rm.partition.questions._agreed
     rm.release("rich", "p")
     assert rm.is_quiet()
@@ -1258,7 +1265,7 @@ def test_a_real_ask_takes_its_placeholders_place_in_two_steps_with_a_question_be
     rm = formed()
     rm.want("app", item("r", task_group="t"))
     (question,) = rm.pile
-    assert isinstance(question, PredicatesAsked)
+    assert isinstance(question, PredicateRequested)
     assert not question.allocate
     out = rm.yes()
     (leaving,) = told(out, Termination.PLACEHOLDER_REPLACED)
@@ -1288,7 +1295,7 @@ def test_elsewhere_is_where_it_was_agreed_to_run_and_not_where_the_placeholder_w
     rm.want("app", item("r", task_group="t"))
     rm.no()
     (question,) = rm.pile
-    assert isinstance(question, PredicatesAsked)
+    assert isinstance(question, PredicateRequested)
     assert question.allocate
     assert question.node_id != own
     (leaving,) = told(rm.yes(), Termination.PLACEHOLDER_REPLACED)
@@ -1518,6 +1525,6 @@ def test_a_failed_ask_carries_the_sentence_of_its_explanation() -> None:
     rm = Asking(LEAF).having({"n1": {"m": 4}}, {"app": "root.a"})
     rm.ask("app", "large", m=5)
     out = rm.wait(2)
-    said = [fact.reason for fact in out.facts if isinstance(fact, TooSmallCluster)]
+    said = [fact.reason for fact in out.facts if isinstance(fact, ScaleUpHint)]
     assert said == [rm.why("app", "large").sentence()]
     assert said[0].startswith("It asks for 5 m, and the largest node has 4 m in all.")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from builders import Cluster, ask, nodes
 from muster_core.model.commands import NodeAction, UpdateAllocations
-from muster_core.model.cordons import Closed, ClosedBy
+from muster_core.model.cordons import CordonCount, CordonKind
 from muster_core.model.reasons import Reason, ReasonCode
 
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
@@ -39,7 +39,7 @@ def test_a_partition_whose_nodes_all_drain_has_none() -> None:
     cluster.do(nodes(NodeAction.CREATE_DRAIN, {"n": {"vcore": 9}}))
     cluster.ask("x", "k", vcore=1)
     assert _reason(cluster).code is ReasonCode.NO_NODES
-    assert _reason(cluster).closed == (Closed(ClosedBy.RM, "", 1),)
+    assert _reason(cluster).closed == (CordonCount(CordonKind.RM, "", 1),)
     assert _reason(cluster).sentence().endswith("no schedulable node: 1 node is drained by the resource manager.")
 
 
@@ -227,4 +227,4 @@ def test_a_gang_above_a_limit_alone_says_that_waiting_does_not_help() -> None:
 def test_where_nodes_are_closed_waiting_may_help() -> None:
     reason = Reason(ReasonCode.LARGER_THAN_ANY_NODE, "", "vcore", 5000, limit=4000)
     assert "Waiting does not help" in reason.sentence()
-    assert "Waiting" not in replace(reason, closed=(Closed(ClosedBy.OPERATOR, "", 1),)).sentence()
+    assert "Waiting" not in replace(reason, closed=(CordonCount(CordonKind.OPERATOR, "", 1),)).sentence()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import Cluster, ask
 from muster_core.model.commands import UpdateAllocations
-from muster_core.model.outcome import Detail
+from muster_core.model.outcome import EventDetail
 from muster_core.model.states import QueueState
 
 CREATE = "placementrules: [{name: provided, create: true}],"
@@ -126,5 +126,5 @@ def test_changed_properties_are_named_in_one_order_after_a_restart_too(order: in
     queue = cluster.queue("root.a")
     queue.properties = dict(list(queue.properties.items())[::order])  # (a protobuf map keeps no order)
     cluster.reload(root("{name: a, properties: {preemption.delay: 7s, gang.start: incremental}}"))
-    messages = [event.message for event in cluster.outcomes[-1].events if event.detail is Detail.QUEUE_CONFIG]
+    messages = [event.message for event in cluster.outcomes[-1].events if event.detail is EventDetail.QUEUE_CONFIG]
     assert messages == ["changed: properties.gang.start, properties.preemption.delay"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from builders import Cluster, ask, nodes
 from muster_core.model.commands import NodeAction, ReleaseItem, Termination, UpdateAllocations
-from muster_core.model.outcome import Detail
+from muster_core.model.outcome import EventDetail
 
 QUEUES = (
     "{name: root, submitacl: '*', queues: [{name: q}, {name: other}, {name: capped, resources: {max: {memory: 4}}}]}"
@@ -86,7 +86,7 @@ def test_an_ask_sent_again_for_as_much_keeps_its_node(change: object) -> None:
     out = change(cluster)  # type: ignore[operator]
     assert kept_for(cluster) == [("first", "all")]
     assert cluster.application("first").asks["all"].reserved_ns == since_ns
-    assert not [event for event in out.events if event.detail is Detail.NODE_RESERVATION]
+    assert not [event for event in out.events if event.detail is EventDetail.NODE_RESERVATION]
     cluster.app("small", "root.q")
     cluster.ask("small", "k", memory=1)
     assert cluster.pending("small") == {"k": "RESERVED_FOR_OTHERS"}
@@ -99,7 +99,7 @@ def test_an_ask_sent_again_for_another_amount_waits_for_its_turn_anew() -> None:
     wants_all(cluster, "first")
     cluster.wait(2)
     out = cluster.ask("first", "all", memory=9)
-    changes = [event.change.name for event in out.events if event.detail is Detail.NODE_RESERVATION]
+    changes = [event.change.name for event in out.events if event.detail is EventDetail.NODE_RESERVATION]
     assert changes == ["REMOVE", "ADD"]  # it is as old as before
     assert kept_for(cluster) == [("first", "all")]
 
@@ -156,7 +156,7 @@ def test_a_reservation_whose_ask_waits_for_room_outlives_the_timeout() -> None:
     cluster.wait(2)
     for _ in range(3):
         out = cluster.wait(61)
-        assert not [event for event in out.events if event.detail is Detail.NODE_RESERVATION]
+        assert not [event for event in out.events if event.detail is EventDetail.NODE_RESERVATION]
     assert kept_for(cluster) == [("first", "all")]
 
 

@@ -13,8 +13,8 @@ from muster_core.model.resources import (
     INT64_MIN,
     TYPES_MAX,
     UNLIMITED,
+    ResourceTypes,
     TooManyTypes,
-    Types,
     add,
     fits,
     saturated,
@@ -27,7 +27,7 @@ QUANTITIES = st.dictionaries(NAMES, st.integers(0, INT64_MAX), max_size=5)
 
 @given(QUANTITIES, st.lists(QUANTITIES))
 def test_subtracting_what_was_added_restores_any_sum(first: dict[str, int], rest: list[dict[str, int]]) -> None:
-    types = Types()
+    types = ResourceTypes()
     vector = types.vector()
     add(vector, types.items(first))
     before = list(vector)
@@ -40,7 +40,7 @@ def test_subtracting_what_was_added_restores_any_sum(first: dict[str, int], rest
 
 @given(st.lists(QUANTITIES, max_size=8))
 def test_a_sum_does_not_depend_on_order(parts: list[dict[str, int]]) -> None:
-    types = Types()
+    types = ResourceTypes()
     one, other = types.vector(), types.vector()
     for each in parts:
         add(one, types.items(each))
@@ -54,7 +54,7 @@ def test_a_sum_does_not_depend_on_order(parts: list[dict[str, int]]) -> None:
 
 @given(QUANTITIES, QUANTITIES)
 def test_fits_is_every_type_at_most_what_is_free(asked: dict[str, int], free: dict[str, int]) -> None:
-    types = Types()
+    types = ResourceTypes()
     vector = types.vector()
     shape = types.shape(asked)
     add(vector, types.items(free))
@@ -63,7 +63,7 @@ def test_fits_is_every_type_at_most_what_is_free(asked: dict[str, int], free: di
 
 @given(QUANTITIES, st.randoms())
 def test_equal_demands_are_one_shape(quantities: dict[str, int], dice: object) -> None:
-    types = Types()
+    types = ResourceTypes()
     shuffled = list(quantities.items())
     dice.shuffle(shuffled)  # type: ignore[attr-defined]
     assert types.shape(quantities) is types.shape(dict(shuffled))
@@ -74,12 +74,12 @@ def test_equal_demands_are_one_shape(quantities: dict[str, int], dice: object) -
     st.dictionaries(st.text(min_size=1, max_size=4), st.integers(0, 9), max_size=3),
 )
 def test_two_shapes_have_two_names(one: dict[str, int], other: dict[str, int]) -> None:
-    types = Types()
+    types = ResourceTypes()
     assert (types.shape(one).name == types.shape(other).name) == (one == other)
 
 
 def test_a_shape_reads_its_types_in_the_order_of_their_names() -> None:
-    types = Types()
+    types = ResourceTypes()
     types.number("vcore")
     shape = types.shape({"vcore": 1, "memory": 2, "gpu": 0})
     assert shape.items == ((types.number("memory"), 2), (types.number("vcore"), 1))
@@ -87,7 +87,7 @@ def test_a_shape_reads_its_types_in_the_order_of_their_names() -> None:
 
 
 def test_zero_is_kept_in_what_was_asked_and_costs_no_type() -> None:
-    types = Types()
+    types = ResourceTypes()
     shape = types.shape({"vcore": 1, "gpu": 0})
     assert shape.quantities == {"vcore": 1, "gpu": 0}
     assert types.names == ["vcore"]
@@ -95,7 +95,7 @@ def test_zero_is_kept_in_what_was_asked_and_costs_no_type() -> None:
 
 
 def test_shapes_of_the_past_are_forgotten() -> None:
-    types = Types()
+    types = ResourceTypes()
     kept = types.shape({"vcore": 1})
     for size in range(1000):
         types.shape({"vcore": 2 + size})
@@ -135,7 +135,7 @@ def test_sums_beyond_int64_are_exact_inside_and_saturated_outside() -> None:
 
 
 def test_a_new_type_lengthens_every_vector_by_its_fill() -> None:
-    types = Types()
+    types = ResourceTypes()
     used, limit = types.vector(), types.vector(UNLIMITED)
     types.number("a")
     assert (used, limit) == ([0], [UNLIMITED])
@@ -145,7 +145,7 @@ def test_a_new_type_lengthens_every_vector_by_its_fill() -> None:
 
 
 def test_too_many_types_leave_none_of_them_behind() -> None:
-    types = Types()
+    types = ResourceTypes()
     for number in range(TYPES_MAX - 1):
         types.number(f"t{number}")
     with pytest.raises(TooManyTypes, match=r"'y'.*knows 255 types already, expected at most 256"):
@@ -158,7 +158,7 @@ def test_too_many_types_leave_none_of_them_behind() -> None:
 
 
 def test_a_fold_accepts_any_number_of_recorded_types() -> None:
-    types = Types()
+    types = ResourceTypes()
     types.bounded = False
     types.reserve(f"t{number}" for number in range(TYPES_MAX + 1))
     assert types.number("one more") == TYPES_MAX + 1

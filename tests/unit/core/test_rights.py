@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import pytest
 from muster_core import invariants
 from muster_core.allocation import escalation
-from muster_core.allocation.preemptors import RETRY_NS, Rights
+from muster_core.allocation.preemptors import RETRY_NS, Preemptors
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.commands import UpdateAllocations
 from muster_core.model.outcome import Outcome, ReleasedAllocation
-from muster_core.model.reasons import PreemptionNo
+from muster_core.model.reasons import NoPreemptionReason
 from muster_core.preemption import victim_search
 from muster_core.preemption.plan import Plan
-from muster_core.preemption.search_context import Cluster
+from muster_core.preemption.search_context import SearchContext
 from preempting import Arena, item
 
 GROUPS = 200
@@ -29,7 +29,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     keys: list[str] = []
     search = victim_search.search
 
-    def noted(cluster: Cluster, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
+    def noted(cluster: SearchContext, ask: Ask, now_ns: int) -> Plan | NoPreemptionReason:
         keys.append(ask.key)
         return search(cluster, ask, now_ns)
 
@@ -125,7 +125,7 @@ def test_a_reason_names_the_answer_for_the_last_of_the_list() -> None:
     assert str(arena.reason("a0", "large-0")) == str(arena.reason("a1", "large-1"))
     waitlist = next(iter(arena.queue("root.leaf").waitlists.values()))
     assert waitlist.reason is not None
-    assert waitlist.reason.preemption is PreemptionNo.NO_GUARANTEE
+    assert waitlist.reason.preemption is NoPreemptionReason.NO_GUARANTEE
 
 
 def test_a_group_finds_victims_behind_many_that_find_none() -> None:
@@ -181,7 +181,7 @@ def test_times_are_those_of_naive_sums(seed: int) -> None:
         arena.app(f"a{number}", "root.leaf")
         arena.want(f"a{number}", "ask", memory=5, priority=dice.randrange(3))
         groups += arena.application(f"a{number}").groups.values()
-    rights = Rights(every_own=False)
+    rights = Preemptors(every_own=False)
     on_list: list[AskGroup] = []
     for _ in range(200):
         group = dice.choice(groups)

@@ -17,7 +17,7 @@ from muster_core.model.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_core.model.outcome import Outcome, TooSmallCluster
+from muster_core.model.outcome import Outcome, ScaleUpHint
 from muster_core.model.steps import FEW, SOME, finish
 
 ITEMS = 300
@@ -107,7 +107,7 @@ def _reported(cluster: Cluster) -> list[list[tuple[str, str]]]:
         cluster.now_ns = max(cluster.now_ns, due_ns)
         out, done = Outcome(), []
         assert _longest(cluster.core.cycle_in_steps(cluster.now_ns, 1_000, out), done, out, "TooSmallCluster") <= SOME
-        reported.append([(fact.app_id, fact.key) for fact in out.facts if isinstance(fact, TooSmallCluster)])
+        reported.append([(fact.app_id, fact.key) for fact in out.facts if isinstance(fact, ScaleUpHint)])
         assert cluster.core.exhausted, "the rest is due later"
     return reported
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_core.model.sorted_queue import CHUNK_MAX, SortedLine
+from muster_core.model.sorted_queue import CHUNK_MAX, SortedQueue
 
 
-def _line(*numbers: int) -> SortedLine:
-    line = SortedLine()
+def _line(*numbers: int) -> SortedQueue:
+    line = SortedQueue()
     for number in numbers:
         line.add((number,))
     return line
 
 
 def test_an_empty_line_is_false() -> None:
-    line = SortedLine()
+    line = SortedQueue()
     assert not line
     assert len(line) == 0
     assert list(line) == []
@@ -50,7 +50,7 @@ def test_an_entry_that_is_not_there_cannot_be_removed() -> None:
 
 
 def test_the_last_parts_of_entries_are_never_compared() -> None:
-    line = SortedLine()
+    line = SortedQueue()
     first, second = object(), object()
     line.add((2, second))
     line.add((1, first))
@@ -62,7 +62,7 @@ def test_the_last_parts_of_entries_are_never_compared() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_changes_agree_with_a_sorted_list(seed: int) -> None:
     chance = random.Random(seed)
-    line, expected = SortedLine(), set[int]()
+    line, expected = SortedQueue(), set[int]()
     most = CHUNK_MAX * chance.choice((1, 4, 9))
     for step in range(12 * CHUNK_MAX):
         growing = len(expected) < most if step % (3 * CHUNK_MAX) < 2 * CHUNK_MAX else not expected

@@ -9,20 +9,20 @@ import pytest
 from muster_core import invariants
 from muster_core.config.queue_config import ClusterConfig, PartitionConfig, QueueConfig
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
     ExternalKind,
     ExternalNode,
     ExternalObject,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
     id_of,
     kind_of,
 )
 from muster_core.model.commands import Command, UpdateConfiguration
-from muster_core.model.outcome import ConfigurationAnswer, Outcome
+from muster_core.model.outcome import ConfigurationResult, Outcome
 from muster_core.model.steps import LIGHT_STEP, STEP
 from muster_core.scheduler import SchedulerCore
 
@@ -39,17 +39,17 @@ def _partition(name: str) -> PartitionConfig:
 BOTH, ONE = (ClusterConfig(tuple(map(_partition, names))) for names in (("default", "others"), ("default",)))
 
 
-def _said(*objects: ExternalObject, life: str = "1") -> UpdateExternal:
+def _said(*objects: ExternalObject, life: str = "1") -> ApplyExternalChanges:
     changes = tuple(ExternalChange(kind_of(each), id_of(each), each) for each in objects)
-    return UpdateExternal("others", "vms", life, changes)
+    return ApplyExternalChanges("others", "vms", life, changes)
 
 
-def _gone(kind: ExternalKind, object_id: str) -> UpdateExternal:
-    return UpdateExternal("others", "vms", "1", (ExternalChange(kind, object_id, None),))
+def _gone(kind: ExternalKind, object_id: str) -> ApplyExternalChanges:
+    return ApplyExternalChanges("others", "vms", "1", (ExternalChange(kind, object_id, None),))
 
 
-def _live(life: str = "1") -> SetSource:
-    return SetSource("others", "vms", life, SourceState.LIVE)
+def _live(life: str = "1") -> SetSourceState:
+    return SetSourceState("others", "vms", life, SourceState.LIVE)
 
 
 def _core(count: int, *others: ExternalObject) -> SchedulerCore:
@@ -90,7 +90,7 @@ def test_a_step_has_few_objects_however_many_a_source_has(name: str) -> None:
         longest, count = _grows(core.apply_in_steps(command, 3, out), out)
         assert out.size > size, "each VM left something"
         assert longest <= 2 * STEP * GROWTH_OF_ONE, "the work of one step"
-        assert all(not fact.obstacles for fact in out.facts if isinstance(fact, ConfigurationAnswer))
+        assert all(not fact.obstacles for fact in out.facts if isinstance(fact, ConfigurationResult))
         invariants.check(core)
         counts.append(count)
     assert counts[1] >= 1.8 * counts[0] > 0, "the number of steps grows with the objects"

@@ -13,13 +13,13 @@ from asking import Asking, Question, item
 from builders import SECOND_NS, allocations
 from muster_core import invariants
 from muster_core.model.commands import (
-    Answer,
-    Answers,
     AppItem,
     AskItem,
     Command,
     NodeAction,
     NodeItem,
+    PredicateAnswer,
+    PredicateAnswers,
     ReleaseItem,
     SetCallbacks,
     Termination,
@@ -28,7 +28,7 @@ from muster_core.model.commands import (
     UpdateConfiguration,
     UpdateNodes,
 )
-from muster_core.model.outcome import NewAllocation, Outcome, PredicatesAsked, RejectedAsk, ReleasedAllocation
+from muster_core.model.outcome import NewAllocation, Outcome, PredicateRequested, RejectedAsk, ReleasedAllocation
 from muster_core.model.pending_reason import ask_reason
 from muster_core.model.predicate_checks import PredicateCheck
 from muster_core.model.reasons import ReasonCode
@@ -92,7 +92,7 @@ class Stateful(Asking):
             pile = list(self.pile)
             if dice is not None:
                 pile = dice.sample(pile, dice.randint(1, len(pile)))
-            said = [Answer(each.question, self.verdict(each), "taken") for each in pile]
+            said = [PredicateAnswer(each.question, self.verdict(each), "taken") for each in pile]
             self.answer(*said)
         raise AssertionError(f"asked for ever: {self.pile[:3]}")
 
@@ -382,13 +382,13 @@ def test_one_at_a_time_by_a_tag_holds_over_all_partitions(alone_first: bool) -> 
     core, now_ns = SchedulerCore(config), 1000 * SECOND_NS
     core.start(now_ns)
     core.apply(SetCallbacks(CallbackPolicy(predicates=True, connected=True, since_ns=now_ns)), now_ns)
-    seen: list[PredicatesAsked] = []
+    seen: list[PredicateRequested] = []
 
     def do(command: Command) -> None:
         out = core.apply(command, now_ns)
         core.cycle(now_ns, 100, out)
         invariants.check(core, exhausted=core.exhausted)
-        seen.extend(fact for fact in out.facts if isinstance(fact, PredicatesAsked))
+        seen.extend(fact for fact in out.facts if isinstance(fact, PredicateRequested))
         asked = [each.ask for part in core.partitions.values() for each in part.questions.open.values()]
         assert len(asked) <= 1 or not any(each.demand.alone for each in asked)
 
@@ -414,7 +414,7 @@ def test_one_at_a_time_by_a_tag_holds_over_all_partitions(alone_first: bool) -> 
     furnish("third")
     want("third")
     while open_now := [each for part in core.partitions.values() for each in part.questions.open]:
-        do(Answers([Answer(question, True, "") for question in open_now]))
+        do(PredicateAnswers([PredicateAnswer(question, True, "") for question in open_now]))
     assert [len(each.allocations) for part in core.partitions.values() for each in part.apps.values()] == [1, 1, 1]
 
 
@@ -443,7 +443,7 @@ def test_in_a_random_life_exclusive_proposals_are_alone_and_all_asks_get_their_t
                     rm.want(f"app{dice.randrange(4)}", item(f"k{wanted}", size, tags=tags, **more))
             case 3 | 4 if rm.pile:
                 pile = dice.sample(rm.pile, dice.randint(1, len(rm.pile)))
-                rm.answer(*(Answer(each.question, rm.verdict(each)) for each in pile))
+                rm.answer(*(PredicateAnswer(each.question, rm.verdict(each)) for each in pile))
             case 5 if rm.running:
                 app_id, key = dice.choice(list(rm.running))
                 rm.running.pop((app_id, key))

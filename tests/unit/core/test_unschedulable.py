@@ -6,7 +6,7 @@ import pytest
 from builders import nodes
 from muster_core.external.model import ExternalNode, ExternalOffer, SourceState
 from muster_core.model.commands import NodeAction, NodeItem, UpdateNodes
-from muster_core.model.cordons import Closed, ClosedBy, Closer, closed_counts, words
+from muster_core.model.cordons import Cordon, CordonCount, CordonKind, closed_counts, words
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_si.constants import NODE_READY_ATTRIBUTE
 from outside import Outside
@@ -108,7 +108,7 @@ def test_an_offer_is_revoked_then_taken_back_then_forgotten() -> None:
     assert closed(found) == [("WANTED_BACK", "mesos", 1)], "taken back"
     said = found.reason("x", "waits")
     assert isinstance(said, Reason)
-    assert (said.code, said.closed) == (ReasonCode.NO_NODES, (Closed(ClosedBy.WANTED_BACK, "mesos", 1),))
+    assert (said.code, said.closed) == (ReasonCode.NO_NODES, (CordonCount(CordonKind.WANTED_BACK, "mesos", 1),))
     found.forgets("mesos", back)
     assert closed(found) == []
 
@@ -138,13 +138,13 @@ def test_a_node_that_comes_again_is_not_taken_back() -> None:
     ("counts", "expected"),
     [
         ({}, ""),
-        ({Closer(ClosedBy.RM): 1}, "1 node is drained by the resource manager"),
+        ({Cordon(CordonKind.RM): 1}, "1 node is drained by the resource manager"),
         (
-            {Closer(ClosedBy.SOURCE, "b"): 2, Closer(ClosedBy.SOURCE, "a"): 1, Closer(ClosedBy.OPERATOR): 1_200},
+            {Cordon(CordonKind.SOURCE, "b"): 2, Cordon(CordonKind.SOURCE, "a"): 1, Cordon(CordonKind.OPERATOR): 1_200},
             "1,200 nodes are drained by an operator, 1 is closed by source a and 2 are closed by source b",
         ),
-        ({Closer(ClosedBy.RM): 0, Closer(ClosedBy.NOT_READY): 3}, "3 nodes are not ready"),
+        ({Cordon(CordonKind.RM): 0, Cordon(CordonKind.NOT_READY): 3}, "3 nodes are not ready"),
     ],
 )
-def test_the_words(counts: dict[Closer, int], expected: str) -> None:
+def test_the_words(counts: dict[Cordon, int], expected: str) -> None:
     assert words(closed_counts(counts)) == expected

@@ -8,13 +8,13 @@ import pytest
 from builders import Cluster, ask
 from muster_core.model.commands import ReleaseItem, Termination, UpdateAllocations
 from muster_core.model.queue import Queue, Waitlist
-from muster_core.model.resources import INT64_MAX, UNLIMITED, Types, fits
+from muster_core.model.resources import INT64_MAX, UNLIMITED, ResourceTypes, fits
 from muster_core.model.wait_points import SHAPES_MANY, WaitPoint
 
 
 @pytest.mark.parametrize("count", [3, SHAPES_MANY - 1, SHAPES_MANY + 1, 5 * SHAPES_MANY])
 def test_the_shapes_that_fit_are_found_as_one_by_one(count: int) -> None:
-    dice, types = random.Random(count), Types()
+    dice, types = random.Random(count), ResourceTypes()
     wait_point, leaf = WaitPoint(), Queue(types, "root", None, leaf=True, managed=True)
     held: dict[str, Waitlist] = {}
     for _ in range(40):

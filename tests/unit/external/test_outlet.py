@@ -11,7 +11,7 @@ from muster_bus.log import OutRecord
 from muster_bus.topics import Topics, state_key
 from muster_core.external.errors import SourceUnavailable
 from muster_core.external.model import ExternalKind, ExternalOffer, ExternalPool, OfferState
-from muster_core.external.reports import ExternalEntry, SourceEntry
+from muster_core.external.reports import ReportedObject, SourceEntry
 from muster_informers.offer_return import BATCH_MAX, OfferOutlet, taker_of
 from muster_state import state_codec
 from unit.external.faking import Manager, ManualTime, settled
@@ -73,7 +73,7 @@ class Rig:
 
     def record(self, offer_id: str, state: OfferState | None, source: str = "mesos") -> None:
         owner = SourceEntry("default", source)
-        entry = ExternalEntry(owner, ExternalKind.OFFER, offer_id, ExternalOffer(offer_id, "h", {}), "1", 5)
+        entry = ReportedObject(owner, ExternalKind.OFFER, offer_id, ExternalOffer(offer_id, "h", {}), "1", 5)
         if state is not None:
             entry.offer_state = state
         key = state_codec.key_of("rm/1", "default", entry)
@@ -180,5 +180,5 @@ async def test_a_source_without_offers_has_no_outlet() -> None:
 
 
 def test_other_kinds_are_no_offers() -> None:
-    entry = ExternalEntry(SourceEntry("default", "s"), ExternalKind.POOL, "x", ExternalPool("x", 1), "1", 5)
+    entry = ReportedObject(SourceEntry("default", "s"), ExternalKind.POOL, "x", ExternalPool("x", 1), "1", 5)
     assert state_codec.offer_state_of(state_codec.encode("default", entry)) is None

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from manual_clock import ManualClock
 from muster_core.external.errors import (
+    DuplicateName,
     HandlerSettingsWrong,
     InformerSettingsWrong,
-    NameTwice,
-    SettingsWrong,
+    InvalidExternalSettings,
     UnknownName,
 )
 from muster_informers import registry
@@ -75,7 +75,7 @@ def test_an_unknown_name_says_what_is_known() -> None:
 def test_two_packages_with_one_name() -> None:
     twice = handlers(point("vms", "a:make"), point("vms", "b:make", "other-vms"), point("fine", "c:make"))
     for ask in (twice.names, lambda: twice.make("fine")):
-        with pytest.raises(NameTwice) as caught:
+        with pytest.raises(DuplicateName) as caught:
             ask()
         assert str(caught.value) == (
             "event handler 'vms' was registered twice: by acme-vms 1.2 (a:make) and by other-vms 1.2 (b:make)"
@@ -96,18 +96,18 @@ def test_a_handler_of_this_process() -> None:
     made = get_event_handler("mine", None, CACHE, CONTEXT, known)
     assert isinstance(made, Mine)
     assert made.arguments == (CACHE, None, CONTEXT)
-    with pytest.raises(NameTwice) as caught:
+    with pytest.raises(DuplicateName) as caught:
         known.register("mine", Mine)
     assert str(caught.value).count("Mine") == 2
-    with pytest.raises(NameTwice, match=r"'default' was registered twice: by .*Mine\) and by acme-vms 1.2 \(a:b\)"):
+    with pytest.raises(DuplicateName, match=r"'default' was registered twice: by .*Mine\) and by acme-vms 1.2 \(a:b\)"):
         known.register("default", Mine)
     assert known.names() == ["default", "mine"], "the second one changed nothing"
 
 
 def test_the_public_doors_know_the_same_names() -> None:
-    with pytest.raises(NameTwice, match=r"by muster .*default:make_handler"):
+    with pytest.raises(DuplicateName, match=r"by muster .*default:make_handler"):
         registry.register_event_handler("default", lambda *_: BaseEventHandler())
-    with pytest.raises(NameTwice, match="informer 'file'"):
+    with pytest.raises(DuplicateName, match="informer 'file'"):
         registry.register_informer("file", lambda *_: None)  # type: ignore[arg-type, return-value]
     assert "default" in registry.event_handlers.names()
 
@@ -137,7 +137,7 @@ def test_a_factory_that_fails_otherwise_is_named_and_its_words_are_not_repeated(
         raise KeyError("postgres://user:hunter2@db")
 
     module.make = make  # type: ignore[attr-defined]
-    with pytest.raises(SettingsWrong) as caught:
+    with pytest.raises(InvalidExternalSettings) as caught:
         handlers(point("vms", "acme_vms_module:make")).make("vms")
     text = str(caught.value)
     assert text.startswith("event handler 'vms' of acme-vms 1.2 (acme_vms_module:make) failed: KeyError at ")

@@ -13,7 +13,7 @@ from muster_core.model.pending_reason import ask_reason
 from muster_core.model.reasons import ReasonCode
 from muster_core.model.scopes import SECOND_NS, CallbackPolicy
 from muster_core.predicates import predicate_calls as questions
-from muster_core.predicates.predicate_calls import Questions
+from muster_core.predicates.predicate_calls import PredicateCalls
 from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -76,7 +76,7 @@ class AskedRig(Rig):
         said = [pb.PredicatesAnswer(id=each.id, fits=fits, reason="" if fits else reason) for each, fits in answers]
         self.send(pb.FromResourceManager(predicates=said))
 
-    def of_core(self) -> Questions:
+    def of_core(self) -> PredicateCalls:
         return self.core.partitions["default"].questions
 
     def policy(self) -> CallbackPolicy:

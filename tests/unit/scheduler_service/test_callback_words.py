@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from muster_core.model.outcome import (
-    PredicatesAsked,
-    PreemptionPredicatesAsked,
+    PredicateRequested,
+    PreemptionPredicateRequested,
+    ScaleUpHint,
     SchedulingState,
     SchedulingStateChanged,
-    TooSmallCluster,
 )
 from muster_proto.muster.bus.v1 import envelope_pb2 as bus
 from muster_proto.muster.v1 import callbacks_pb2 as pb
@@ -27,7 +27,7 @@ def _said(fact: CallbackFact) -> pb.ToResourceManager:
 
 def test_predicates_name_ask_node_and_purpose() -> None:
     for allocate in (True, False):
-        (question,) = _said(PredicatesAsked(7, "default", "x", "k", "n1", allocate, 99)).predicates
+        (question,) = _said(PredicateRequested(7, "default", "x", "k", "n1", allocate, 99)).predicates
         assert question.args == si.PredicatesArgs(allocationKey="k", nodeID="n1", allocate=allocate)
         asked = (question.id, question.application_id, question.partition_name, question.deadline_ns)
         assert asked == (7, "x", "default", 99)
@@ -35,7 +35,7 @@ def test_predicates_name_ask_node_and_purpose() -> None:
 
 def test_preemption_predicates_name_the_victims_and_how_many_of_them_go_in_any_case() -> None:
     victims = (("y", "a"), ("z", "b"), ("y", "c"))
-    (question,) = _said(PreemptionPredicatesAsked(8, "p", "x", "k", "n1", victims, 2, 99)).preemption_predicates
+    (question,) = _said(PreemptionPredicateRequested(8, "p", "x", "k", "n1", victims, 2, 99)).preemption_predicates
     assert question.args == si.PreemptionPredicatesArgs(
         allocationKey="k", nodeID="n1", preemptAllocationKeys=["a", "b", "c"], startIndex=1
     )
@@ -51,7 +51,7 @@ def test_scheduling_states_say_where_an_ask_stands_and_why() -> None:
 
 
 def test_a_cluster_that_is_too_small_is_a_failed_ask() -> None:
-    (told,) = _said(TooSmallCluster("default", "x", "k", 5)).scheduling_states
+    (told,) = _said(ScaleUpHint("default", "x", "k", 5)).scheduling_states
     assert told == State(applicationID="x", allocationKey="k", state=State.FAILED, reason=TOO_SMALL_MESSAGE)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_core.model.outcome import Change, Detail, Event, EventType
-from muster_core.model.resources import Types
+from muster_core.model.outcome import Event, EventChange, EventDetail, EventType
+from muster_core.model.resources import ResourceTypes
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.event_wire import MESSAGE_CHARACTERS_MAX, encode_event, resource_of
 
@@ -30,12 +30,12 @@ def by_the_stubs(event: Event) -> bytes:
     ).SerializeToString(deterministic=True)
 
 
-@pytest.mark.parametrize("detail", Detail, ids=lambda detail: detail.name)
-def test_every_detail_in_every_form(detail: Detail) -> None:
+@pytest.mark.parametrize("detail", EventDetail, ids=lambda detail: detail.name)
+def test_every_detail_in_every_form(detail: EventDetail) -> None:
     dice = random.Random(int(detail))
-    types = Types()
+    types = ResourceTypes()
     for kind in EventType:
-        for change in Change:
+        for change in EventChange:
             for _ in range(4):
                 amounts = {name: dice.choice(AMOUNTS) for name in dice.sample(["vcore", "memory", "gpu", "größe"], 2)}
                 positive = {name: abs(value) for name, value in amounts.items()}
@@ -49,15 +49,15 @@ def test_every_detail_in_every_form(detail: Detail) -> None:
 def test_the_details_are_those_of_the_interface() -> None:
     """They have the same numbers. DETAILS_NONE is NONE here, and two of them are never used (docs/events.md)."""
     there = {name: number for name, number in si.EventRecord.ChangeDetail.items() if number}
-    here = {detail.name: int(detail) for detail in Detail if detail}
+    here = {detail.name: int(detail) for detail in EventDetail if detail}
     never = {"REQUEST_ALLOC": 101, "QUEUE_ALLOC": 406}
     assert {**here, **never} == there
     assert {kind.name: int(kind) for kind in EventType} == {
         name: number for name, number in si.EventRecord.Type.items() if number
     }
-    assert {change.name: int(change) for change in Change} == dict(si.EventRecord.ChangeType.items())
+    assert {change.name: int(change) for change in EventChange} == dict(si.EventRecord.ChangeType.items())
 
 
 def test_a_message_is_cut_by_characters_never_within_one() -> None:
-    event = Event(EventType.REQUEST, Change.NONE, Detail.NONE, "k", "x", None, "ü" * 2_000)
+    event = Event(EventType.REQUEST, EventChange.NONE, EventDetail.NONE, "k", "x", None, "ü" * 2_000)
     assert si.EventRecord.FromString(encode_event(event)).message == "ü" * MESSAGE_CHARACTERS_MAX

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from muster_core.external.errors import BadDocument
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -17,9 +18,8 @@ from muster_core.external.model import (
     ExternalOffer,
     ExternalPool,
     ExternalQueue,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
     id_of,
     kind_of,
 )
@@ -53,7 +53,7 @@ EVERY = (
 
 def there_and_back(
     changes: tuple[ExternalChange, ...], note: SourceNote | None = None
-) -> list[UpdateExternal | SetSource]:
+) -> list[ApplyExternalChanges | SetSourceState]:
     envelope = pb.RequestEnvelope.FromString(codec.encode("rm", "Default", "vms", "life-1", changes, note))
     assert envelope.rm_id == "rm"
     return ingest.external(envelope.external)
@@ -62,20 +62,20 @@ def there_and_back(
 def test_every_kind_comes_back_as_it_went() -> None:
     note = SourceNote(SourceState.STALE, drains=False, reason="away")
     assert there_and_back(EVERY, note) == [
-        UpdateExternal("default", "vms", "life-1", EVERY),
-        SetSource("default", "vms", "life-1", SourceState.STALE, False, "away"),
+        ApplyExternalChanges("default", "vms", "life-1", EVERY),
+        SetSourceState("default", "vms", "life-1", SourceState.STALE, False, "away"),
     ]
 
 
 def test_a_note_comes_alone_and_changes_do() -> None:
-    assert there_and_back(EVERY[:1]) == [UpdateExternal("default", "vms", "life-1", EVERY[:1])]
+    assert there_and_back(EVERY[:1]) == [ApplyExternalChanges("default", "vms", "life-1", EVERY[:1])]
     for state in SourceState:
-        assert there_and_back((), SourceNote(state)) == [SetSource("default", "vms", "life-1", state)]
+        assert there_and_back((), SourceNote(state)) == [SetSourceState("default", "vms", "life-1", state)]
 
 
 def test_a_reason_is_one_line_of_bounded_length() -> None:
     (command,) = there_and_back((), SourceNote(SourceState.STALE, reason="first\n\tsecond\x1b[0m" + "x" * 10_000))
-    assert isinstance(command, SetSource)
+    assert isinstance(command, SetSourceState)
     assert command.reason.startswith("first second [0mxxx")
     assert len(command.reason) == REASON_CHARACTERS_MAX
 

@@ -14,24 +14,24 @@ from muster_bus.clock import SystemClock
 from muster_bus.log import LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_core.external.errors import (
+    DuplicateName,
     InformerSettingsWrong,
-    NameTwice,
+    InvalidExternalSettings,
     NotSynced,
-    SettingsWrong,
     SourceUnavailable,
     UnknownName,
 )
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalChange,
     ExternalKind,
     ExternalNode,
     ExternalOffer,
     OfferState,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
 )
-from muster_core.external.reports import ExternalBooks
+from muster_core.external.reports import ExternalReports
 from muster_core.model.steps import finish
 from muster_informers import registry
 from muster_informers import service as service_module
@@ -59,7 +59,7 @@ from muster_state import state_codec
 
 RM = "rm-1"
 WITHIN_S = 20.0
-Heard = UpdateExternal | SetSource
+Heard = ApplyExternalChanges | SetSourceState
 
 
 class Source:
@@ -200,12 +200,14 @@ def node(number: int) -> Document:
 
 
 def states(found: list[Heard]) -> list[SourceState]:
-    return [each.state for each in found if isinstance(each, SetSource)]
+    return [each.state for each in found if isinstance(each, SetSourceState)]
 
 
 def changed(found: list[Heard]) -> list[tuple[str, bool]]:
     """Return (object's id, whether it was reported as unreadable) for each change."""
-    return [(each.object_id, each.stale) for one in found if isinstance(one, UpdateExternal) for each in one.changes]
+    return [
+        (each.object_id, each.stale) for one in found if isinstance(one, ApplyExternalChanges) for each in one.changes
+    ]
 
 
 async def synced(service: ExternalService) -> None:
@@ -218,7 +220,7 @@ async def synced(service: ExternalService) -> None:
 
 async def test_all_mistakes_are_reported_at_once_and_nothing_is_opened(bench_of: BenchOf) -> None:
     bench = await bench_of(vms=Source())
-    with pytest.raises(SettingsWrong) as error:
+    with pytest.raises(InvalidExternalSettings) as error:
         bench.service(
             informers={
                 "a": table("ghost"),
@@ -240,7 +242,7 @@ async def test_an_unknown_handler_or_a_duplicate_name_is_reported_without_any_in
         bench.service(event_handler="ghost")
     twice = [EntryPoint("file", "one:make", "g"), EntryPoint("file", "two:make", "g")]
     bench.informers = Registry("informer", "g", InformerSettingsWrong, (), lambda: twice)
-    with pytest.raises(NameTwice, match=r"one:make.*two:make"):
+    with pytest.raises(DuplicateName, match=r"one:make.*two:make"):
         bench.service()
 
 
@@ -266,10 +268,10 @@ async def test_a_listing_is_on_the_log_before_the_wait_ends(bench_of: BenchOf) -
         assert service.synced
         assert service.problems() == []
         (began, listed, live) = await bench.heard(lambda found: states(found)[-1:] == [SourceState.LIVE])
-        assert began == SetSource("default", "vms", "life-1", SourceState.LISTING, drains=False)
-        assert isinstance(listed, UpdateExternal)
+        assert began == SetSourceState("default", "vms", "life-1", SourceState.LISTING, drains=False)
+        assert isinstance(listed, ApplyExternalChanges)
         assert [change.object_id for change in listed.changes] == ["h1", "h2"]
-        assert live == SetSource("default", "vms", "life-1", SourceState.LIVE, drains=False)
+        assert live == SetSourceState("default", "vms", "life-1", SourceState.LIVE, drains=False)
 
 
 async def test_changes_go_on_to_the_log(bench_of: BenchOf) -> None:
@@ -279,7 +281,7 @@ async def test_changes_go_on_to_the_log(bench_of: BenchOf) -> None:
         await synced(service)
         source.deltas.put_nowait([Delta(ChangeType.ADDED, node(2), "2"), Delta(ChangeType.DELETED, node(1), "3")])
         found = await bench.heard(lambda found: len(found) > 3)
-        assert found[3] == UpdateExternal(
+        assert found[3] == ApplyExternalChanges(
             "default",
             "vms",
             "life-1",
@@ -337,11 +339,11 @@ async def test_an_informer_that_is_not_required_is_given_up_and_may_come_later(b
         assert service.synced
         assert service.problems() == ["informer vms (vms): connection refused; its nodes take no new allocations"]
         found = await bench.heard(lambda found: SourceState.STALE in states(found))
-        (given_up,) = [each for each in found if isinstance(each, SetSource) and each.state is SourceState.STALE]
+        (given_up,) = [each for each in found if isinstance(each, SetSourceState) and each.state is SourceState.STALE]
         assert given_up.reason == "not synced after 0.5 s: connection refused"
         source.away = ""
         found = await bench.heard(lambda found: states(found)[-1:] == [SourceState.LIVE] and len(states(found)) == 5)
-        assert [each.source for each in found if isinstance(each, UpdateExternal)] == ["vms"]
+        assert [each.source for each in found if isinstance(each, ApplyExternalChanges)] == ["vms"]
 
 
 # ---- defects ---------------------------------------------------------------------------------------------------------
@@ -360,7 +362,7 @@ async def test_a_handler_that_fails_on_one_object_fails_on_no_other(bench_of: Be
     async with bench.running(informers={"vms": table("vms", handler="failing")}) as service:
         await synced(service)
         found = await bench.heard(lambda found: SourceState.LIVE in states(found))
-        changes = [change for each in found if isinstance(each, UpdateExternal) for change in each.changes]
+        changes = [change for each in found if isinstance(each, ApplyExternalChanges) for change in each.changes]
         assert [(change.object_id, change.stale) for change in changes] == [("h1", False), ("h3", False), ("h2", True)]
 
 
@@ -383,7 +385,7 @@ async def test_an_informer_that_ends_by_a_defect_ends_alone(
             with pytest.raises(NotSynced, match="broken: its informer failed: RuntimeError: ") as error:
                 await synced(service)
             assert "vms" not in error.value.informers
-            found = await bench.heard(lambda found: any(isinstance(each, UpdateExternal) for each in found))
+            found = await bench.heard(lambda found: any(isinstance(each, ApplyExternalChanges) for each in found))
             assert set(states(found)) == {SourceState.LISTING}  # otherwise decisions would begin without it
         else:
             await synced(service)
@@ -391,7 +393,7 @@ async def test_an_informer_that_ends_by_a_defect_ends_alone(
             assert problem.startswith("informer broken (vms): its informer failed: RuntimeError: ")
             assert "s3cret" not in problem
             found = await bench.heard(lambda found: SourceState.STALE in states(found))
-            assert {each.source for each in found if isinstance(each, SetSource)} == {"vms", "broken"}
+            assert {each.source for each in found if isinstance(each, SetSourceState)} == {"vms", "broken"}
 
 
 async def test_stopping_does_not_wait_for_a_source_for_ever(bench_of: BenchOf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,9 +430,9 @@ async def test_offers_that_are_returned_go_back_to_a_source_that_lends(bench_of:
     bench = await bench_of(mesos=lender)
     async with bench.running(informers={"mesos": table("mesos")}) as service:
         await synced(service)
-        books = ExternalBooks()
+        books = ExternalReports()
         change = ExternalChange(ExternalKind.OFFER, "o-1", ExternalOffer("o-1", "h1", {"vcore": 1000}))
-        finish(books.apply_in_steps(UpdateExternal("default", "mesos", "life-1", (change,)), 0))
+        finish(books.apply_in_steps(ApplyExternalChanges("default", "mesos", "life-1", (change,)), 0))
         entry = books.of("default").entry("mesos", ExternalKind.OFFER, "o-1")
         assert entry is not None
         entry.offer_state = OfferState.RETURNED

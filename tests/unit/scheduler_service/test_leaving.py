@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from muster_bus.log import OutRecord
-from muster_core.model.outcome import Change, Detail, EventType, Outcome, RejectedAsk
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome, RejectedAsk
 from muster_core.model.steps import LIGHT_STEP
 from muster_scheduler.deregistration import take_over
 from muster_scheduler.machine import _in_parts
@@ -17,7 +17,7 @@ def _outcome(name: str) -> Outcome:
     out = Outcome()
     for number in range(MANY):
         out.facts.append(RejectedAsk(f"{name}{number}", "x", "no", False))
-        out.track(EventType.APP, Change.SET, Detail.NONE, f"{name}{number}", now_ns=1)
+        out.track(EventType.APP, EventChange.SET, EventDetail.NONE, f"{name}{number}", now_ns=1)
     return out
 
 

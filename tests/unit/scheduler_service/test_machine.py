@@ -10,11 +10,11 @@ import pytest
 from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, rm_state_key
 from muster_core.model.outcome import (
-    Change,
-    Detail,
+    EventChange,
+    EventDetail,
     EventType,
     Outcome,
-    PreemptionPredicatesAsked,
+    PreemptionPredicateRequested,
     RejectedAsk,
 )
 from muster_core.model.steps import FEW
@@ -344,9 +344,9 @@ def test_a_text_counts_with_its_bytes(rig: Rig) -> None:
 
 
 def test_a_question_about_thousands_of_victims_goes_alone_or_not_at_all(rig: Rig) -> None:
-    def asked(question: int, victims: int) -> PreemptionPredicatesAsked:
+    def asked(question: int, victims: int) -> PreemptionPredicateRequested:
         names = tuple((f"app-{'a' * 36}", f"{number:036}") for number in range(victims))
-        return PreemptionPredicatesAsked(question, "default", "x", "k", "n", names, 1, 99)
+        return PreemptionPredicateRequested(question, "default", "x", "k", "n", names, 1, 99)
 
     out = Outcome()
     records: list[OutRecord] = []
@@ -367,7 +367,7 @@ def test_a_large_outcome_is_written_in_steps_and_the_rm_s_object_stays_first(rig
     out.facts += [RejectedAsk(f"k{number}", "x", "no", False) for number in range(1_000)]
     for number in range(1_000):
         out.tell_people(f"k{number}", "x", None, "no", 1)
-        out.track(EventType.APP, Change.SET, Detail.NONE, f"k{number}", now_ns=1)
+        out.track(EventType.APP, EventChange.SET, EventDetail.NONE, f"k{number}", now_ns=1)
     records: list[OutRecord] = []
     written = [len(records) for _ in Emitter(rig.topics, rig.machine.rms[RM].info).emit_steps(out, 1, records)]
     events = [each for each in records if each.topic == rig.topics.events]

@@ -12,7 +12,7 @@ from admitting import admit
 from manual_clock import ManualClock
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.topics import Topics, parse_state_key
-from muster_core.external.errors import HandlerGone, HandlerSettingsWrong, NotTaken, SettingsWrong
+from muster_core.external.errors import HandlerExited, HandlerSettingsWrong, InvalidExternalSettings, NotTaken
 from muster_core.external.model import (
     NOT_CONFIGURED,
     ExternalAllocation,
@@ -540,7 +540,7 @@ class Silent:
         if self.gone:
             self.gone -= 1
             self.life += 1
-            raise HandlerGone
+            raise HandlerExited
         return await self._service.judge(name, life, begins, calls)
 
     def usage(self) -> Usage:
@@ -696,7 +696,7 @@ def test_an_unreadable_request_goes_to_the_dead_letters() -> None:
     ],
 )
 def test_a_bad_handler_is_an_error_at_the_start(table: dict[str, object], problem: str) -> None:
-    with pytest.raises(SettingsWrong, match=problem):
+    with pytest.raises(InvalidExternalSettings, match=problem):
         Handled(**table)
 
 
@@ -704,7 +704,7 @@ def test_two_for_one_partition_are_an_error_at_the_start() -> None:
     tables = {name: {"kind": "native", "rm": RM} for name in ("one", "two")}
     settings = ExternalSettings.model_validate({"informers": tables})
     topics = Topics(partitions=1)
-    with pytest.raises(SettingsWrong, match="two: another one of kind 'native' beside one"):
+    with pytest.raises(InvalidExternalSettings, match="two: another one of kind 'native' beside one"):
         ExternalService(settings, MemoryLog(topics.specs(), ManualClock()), topics, ManualClock(), (0,), "life")
 
 

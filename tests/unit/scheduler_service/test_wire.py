@@ -21,13 +21,13 @@ from muster_core.external.model import (
     id_of,
     kind_of,
 )
-from muster_core.external.reports import ExternalEntry, SourceEntry
-from muster_core.model.allocation import Preempted, Replaced
+from muster_core.external.reports import ReportedObject, SourceEntry
+from muster_core.model.allocation import PreemptionRecord, ReplacedPlaceholder
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.demand import Demand
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.queue import Queue
-from muster_core.model.resources import Types, saturated
+from muster_core.model.resources import ResourceTypes, saturated
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_state import external_codec as codec
@@ -67,7 +67,7 @@ def a_report(dice: random.Random) -> NodeReport:
 
 
 def a_node(dice: random.Random) -> Node:
-    types = Types()
+    types = ResourceTypes()
     for name in NAMES:
         types.number(name)
     node = Node(types, dice.choice(TEXTS[1:]))
@@ -115,7 +115,7 @@ def an_allocation(dice: random.Random) -> Allocation:
     def flag() -> bool:
         return dice.random() < 0.3
 
-    types = Types()
+    types = ResourceTypes()
     app = None
     if flag():
         app = Application(types, dice.choice(TEXTS[1:]), Queue(types, "root", None, leaf=True, managed=True), 1, 1)
@@ -138,9 +138,9 @@ def an_allocation(dice: random.Random) -> Allocation:
     allocation.timed_out, allocation.releasing_since_ns = flag(), dice.choice(TIMES) if flag() else 0
     allocation.replaced_by = dice.choice(TEXTS) if flag() else None
     if flag():
-        allocation.preempted = Preempted("REVOKED", "a", "k", "root.a", 3, 0.5, 0.25, 0.0, 1.0)
+        allocation.preempted = PreemptionRecord("REVOKED", "a", "k", "root.a", 3, 0.5, 0.25, 0.0, 1.0)
     if flag():
-        allocation.replaces = Replaced(dice.choice(TEXTS), dice.choice(TIMES))
+        allocation.replaces = ReplacedPlaceholder(dice.choice(TEXTS), dice.choice(TIMES))
     allocation.source = dice.choice(TEXTS)
     return allocation
 
@@ -169,7 +169,7 @@ def demanded(demand: Demand, app_id: str) -> pb.Demand:
 @pytest.mark.parametrize("seed", range(20))
 def test_asks(seed: int) -> None:
     dice = random.Random(seed)
-    demand, types = an_allocation(dice).demand, Types()
+    demand, types = an_allocation(dice).demand, ResourceTypes()
     app = Application(types, dice.choice(TEXTS[1:]), Queue(types, "root", None, leaf=True, managed=True), 1, 1)
     ask = Ask(app, demand, 3)
     ask.notified = 4
@@ -241,7 +241,7 @@ def test_statements_of_sources(seed: int) -> None:
     dice = random.Random(seed)
     what = an_object(dice)
     owner = SourceEntry("default", dice.choice(TEXTS[1:]), life="life")
-    entry = ExternalEntry(owner, kind_of(what), id_of(what), what, dice.choice(TEXTS), dice.choice(TIMES))
+    entry = ReportedObject(owner, kind_of(what), id_of(what), what, dice.choice(TEXTS), dice.choice(TIMES))
     entry.stale, entry.problem = dice.random() < 0.3, dice.choice(TEXTS)
     if entry.kind is ExternalKind.OFFER:
         entry.offer_state, entry.withdrawn = dice.choice(list(OfferState)), dice.random() < 0.5

@@ -14,29 +14,29 @@ import pytest
 from builders import SECOND_NS, nodes
 from muster_core.config.queue_config import PreemptionConfig
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalChange,
     ExternalKind,
     ExternalNode,
     ExternalOffer,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
 )
 from muster_core.model.commands import (
-    Answer,
-    Answers,
     AppItem,
     AskItem,
     NodeAction,
     NodeItem,
+    PredicateAnswer,
+    PredicateAnswers,
     SetCallbacks,
     Termination,
     UpdateAllocations,
     UpdateApplications,
     UpdateNodes,
 )
-from muster_core.model.outcome import Outcome, PredicatesAsked
-from muster_core.model.reasons import PreemptionNo, ReasonCode
+from muster_core.model.outcome import Outcome, PredicateRequested
+from muster_core.model.reasons import NoPreemptionReason, ReasonCode
 from muster_core.model.scopes import CallbackPolicy, Scope
 from muster_core.model.states import QueueEvent
 from muster_core.preemption import victim_search
@@ -298,8 +298,10 @@ def refused_by_rm() -> Explained:
     arena.node("n2", vcore=4_000)
     arena.do(SetCallbacks(CallbackPolicy(predicates=True, connected=True, since_ns=arena.now_ns)))
     out = arena.want("app", "ask", preempts=False, vcore=1_000)
-    while questions := [fact.question for fact in out.facts if isinstance(fact, PredicatesAsked)]:
-        out = arena.do(Answers([Answer(each, False, "taint gpu-only is not tolerated") for each in questions]))
+    while questions := [fact.question for fact in out.facts if isinstance(fact, PredicateRequested)]:
+        out = arena.do(
+            PredicateAnswers([PredicateAnswer(each, False, "taint gpu-only is not tolerated") for each in questions])
+        )
     return Explained(arena)
 
 
@@ -423,21 +425,21 @@ def nodes_claimed() -> Explained:
     return asked(arena)
 
 
-NOES: dict[PreemptionNo, Callable[[], Explained]] = {
-    PreemptionNo.DISABLED: lambda: asked(poor_and_rich(preempts=PreemptionConfig(enabled=False))),
-    PreemptionNo.NOT_ALLOWED: lambda: asked(poor_and_rich(), preempts=False),
-    PreemptionNo.TOO_YOUNG: lambda: asked(poor_and_rich(), waits_s=0),
-    PreemptionNo.NO_GUARANTEE: lambda: asked(poor_and_rich("{name: a}")),
-    PreemptionNo.OVER_GUARANTEE: lambda: asked(poor_and_rich(), vcore=5_000),
-    PreemptionNo.FENCED: lambda: asked(
+NOES: dict[NoPreemptionReason, Callable[[], Explained]] = {
+    NoPreemptionReason.DISABLED: lambda: asked(poor_and_rich(preempts=PreemptionConfig(enabled=False))),
+    NoPreemptionReason.NOT_ALLOWED: lambda: asked(poor_and_rich(), preempts=False),
+    NoPreemptionReason.TOO_YOUNG: lambda: asked(poor_and_rich(), waits_s=0),
+    NoPreemptionReason.NO_GUARANTEE: lambda: asked(poor_and_rich("{name: a}")),
+    NoPreemptionReason.OVER_GUARANTEE: lambda: asked(poor_and_rich(), vcore=5_000),
+    NoPreemptionReason.FENCED: lambda: asked(
         poor_and_rich("{name: a, resources: {guaranteed: {vcore: 4}}, properties: {preemption.policy: fence}}")
     ),
-    PreemptionNo.NO_VICTIMS: lambda: asked(poor_and_rich(victims=0, opted_out=4)),
-    PreemptionNo.NOT_ENOUGH_VICTIMS: lambda: asked(poor_and_rich(victims=1, opted_out=3), vcore=4_000),
-    PreemptionNo.NODES_CLAIMED: nodes_claimed,
-    PreemptionNo.LIMIT: limit,
-    PreemptionNo.NOT_NEEDED: not_needed,
-    PreemptionNo.TOO_MANY_WAYS: too_many_ways,
+    NoPreemptionReason.NO_VICTIMS: lambda: asked(poor_and_rich(victims=0, opted_out=4)),
+    NoPreemptionReason.NOT_ENOUGH_VICTIMS: lambda: asked(poor_and_rich(victims=1, opted_out=3), vcore=4_000),
+    NoPreemptionReason.NODES_CLAIMED: nodes_claimed,
+    NoPreemptionReason.LIMIT: limit,
+    NoPreemptionReason.NOT_NEEDED: not_needed,
+    NoPreemptionReason.TOO_MANY_WAYS: too_many_ways,
 }
 
 
@@ -491,7 +493,7 @@ def wanted_back() -> dict[str, Any]:
     rest = ExternalOffer("o-18", "n1", {"vcore": 6_000})
     for offers in ((lent, rest), (replace(lent, revoked=True, grace_ns=60 * SECOND_NS),)):
         changes = tuple(ExternalChange(ExternalKind.OFFER, each.offer_id, each) for each in offers)
-        arena.do(UpdateExternal("default", "mesos", "1", changes))
+        arena.do(ApplyExternalChanges("default", "mesos", "1", changes))
     arena.wait(60)
     return told(arena)
 
@@ -556,7 +558,7 @@ def closed_by_all() -> Arena:
     arena.do(UpdateNodes((NodeItem("n4", NodeAction.UPDATE, {NODE_READY_ATTRIBUTE: "false"}),)))
     says(arena, "vms", ExternalNode("n5", schedulable=False), ExternalNode("n6", schedulable=False))
     says(arena, "slurm", ExternalNode("n7"))
-    arena.do(SetSource("default", "slurm", "1", SourceState.STALE, drains=True))
+    arena.do(SetSourceState("default", "slurm", "1", SourceState.STALE, drains=True))
     lent = ExternalOffer("o-17", "n8", {"vcore": 4_000})
     says(arena, "mesos", lent)
     says(arena, "mesos", replace(lent, revoked=True))
@@ -569,8 +571,8 @@ def says(arena: Arena, source: str, *said: ExternalNode | ExternalOffer) -> None
         ExternalChange(kinds[type(each)], each.offer_id if isinstance(each, ExternalOffer) else each.node_id, each)
         for each in said
     )
-    arena.do(UpdateExternal("default", source, "1", changes))
-    arena.do(SetSource("default", source, "1", SourceState.LIVE))
+    arena.do(ApplyExternalChanges("default", source, "1", changes))
+    arena.do(SetSourceState("default", source, "1", SourceState.LIVE))
 
 
 def one_closed() -> dict[str, Any]:

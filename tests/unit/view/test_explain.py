@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from builders import SECOND_NS, Cluster, ask, nodes
-from muster_core.external.model import ExternalChange, ExternalPool, ExternalQueue, UpdateExternal, id_of, kind_of
-from muster_core.model.allocation import Preempted
+from muster_core.external.model import ApplyExternalChanges, ExternalChange, ExternalPool, ExternalQueue, id_of, kind_of
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.commands import (
     AppItem,
     AskItem,
@@ -322,7 +322,9 @@ async def test_guarantees_count_up_to_the_fence_and_the_nearest_word_protects(be
 async def test_a_queue_that_a_source_restricts(bench: Bench) -> None:
     rm = bench.rm(queues="{name: root, submitacl: '*', queues: [{name: a, resources: {max: {vcore: 9m}}}, {name: b}]}")
     quotas = [ExternalQueue("root.a", {"vcore": 6}), ExternalQueue("root.b", {"vcore": 1}), ExternalPool("licence", 2)]
-    rm.do(UpdateExternal("default", "quota", "life", tuple(ExternalChange(kind_of(e), id_of(e), e) for e in quotas)))
+    rm.do(
+        ApplyExternalChanges("default", "quota", "life", tuple(ExternalChange(kind_of(e), id_of(e), e) for e in quotas))
+    )
     await bench.write(rm)
     both, one, root = [await get(bench, f"{E}/queue/{path}") for path in ("root.a", "root.b", "root")]
     assert (both["maximum"], both["sources"]) == ({"vcore": 6}, ["quota"])
@@ -478,7 +480,7 @@ async def test_a_preempted_allocation_whose_key_several_applications_have(bench:
         cluster.app(app, "root.b")
         cluster.do(UpdateAllocations([AskItem("v", app, "default", {"vcore": 5}, allow_preempt_self=True)]))
         held = cluster.application(app).allocations["v"]
-        why = Preempted("QUOTA", "", "", "root.b", cluster.now_ns)
+        why = PreemptionRecord("QUOTA", "", "", "root.b", cluster.now_ns)
         cluster.partition.releases.preempt(held, why, "", cluster.outcomes[-1], cluster.now_ns)
     await bench.write(rm)
     answer = await get(bench, f"{E}/preemption/v", 400)

@@ -14,7 +14,7 @@ from typing import Any
 import documents
 import msgspec
 import pytest
-from muster_core.model.reasons import PreemptionNo, ReasonCode
+from muster_core.model.reasons import NoPreemptionReason, ReasonCode
 from muster_core.preemption import registry
 from muster_rest.shapes import explain as shapes
 from muster_view.explain.reason_phrases import WAITS
@@ -86,7 +86,7 @@ def blocks() -> dict[str, Any]:
 
 def test_every_reason_and_no_has_a_cluster_and_each_rule_among_them_exists() -> None:
     assert set(explained.REASONS) == set(ReasonCode)
-    assert set(explained.NOES) == set(PreemptionNo)
+    assert set(explained.NOES) == set(NoPreemptionReason)
     assert set(explained.RULES) <= set(registry.names())
 
 
@@ -99,11 +99,11 @@ def test_the_cluster_of_a_reason_has_it_and_a_sentence_for_people(code: ReasonCo
     assert found["since"]
 
 
-@pytest.mark.parametrize("no", PreemptionNo)
-def test_the_cluster_of_a_no_has_it(no: PreemptionNo) -> None:
+@pytest.mark.parametrize("no", NoPreemptionReason)
+def test_the_cluster_of_a_no_has_it(no: NoPreemptionReason) -> None:
     found = explained.NOES[no]().json()
     assert (found["preemption"]["state"], found["preemption"]["no"]) == ("NO", no)
-    silent = no in (PreemptionNo.DISABLED, PreemptionNo.NOT_ALLOWED)
+    silent = no in (NoPreemptionReason.DISABLED, NoPreemptionReason.NOT_ALLOWED)
     assert ("Preemption: " in found["message"]) is not silent
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from builders import nodes
-from muster_core.external.model import ExternalChange, ExternalOffer, UpdateExternal, kind_of
+from muster_core.external.model import ApplyExternalChanges, ExternalChange, ExternalOffer, kind_of
 from muster_core.model.commands import (
     AppItem,
     AskItem,
@@ -72,7 +72,7 @@ async def test_offers_that_are_wanted_back_say_until_when(bench: Bench) -> None:
 
     def says(*offers: ExternalOffer) -> None:
         changes = tuple(ExternalChange(kind_of(each), each.offer_id, each) for each in offers)
-        rm.do(UpdateExternal("default", "mesos", "life", changes))
+        rm.do(ApplyExternalChanges("default", "mesos", "life", changes))
 
     lent = [ExternalOffer(name, "agent", {"vcore": 4}, grace_ns=60 * 10**9) for name in ("o1", "o2", "o3")]
     says(*lent)

@@ -9,6 +9,7 @@ import pytest
 from muster_bus.log import OutRecord
 from muster_core.external.model import (
     NOT_CONFIGURED,
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -19,13 +20,12 @@ from muster_core.external.model import (
     ExternalPool,
     ExternalQueue,
     OfferState,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
     id_of,
     kind_of,
 )
-from muster_core.external.reports import ExternalBooks
+from muster_core.external.reports import ExternalReports
 from muster_core.model.steps import finish
 from muster_state import state_codec
 from muster_view.rest.external import sources
@@ -35,17 +35,17 @@ LISTING, LIVE, STALE = SourceState.LISTING, SourceState.LIVE, SourceState.STALE
 NODE = ExternalNode("h/1", {"vcore": 8000}, {"memory": 1}, {"zone": "a"})
 
 
-def said(*what: ExternalObject, source: str = "vms", partition: str = "default") -> UpdateExternal:
+def said(*what: ExternalObject, source: str = "vms", partition: str = "default") -> ApplyExternalChanges:
     changes = tuple(ExternalChange(kind_of(each), id_of(each), each) for each in what)
-    return UpdateExternal(partition, source, "life-1", changes)
+    return ApplyExternalChanges(partition, source, "life-1", changes)
 
 
-def noted(state: SourceState, source: str = "vms", reason: str = "", partition: str = "default") -> SetSource:
-    return SetSource(partition, source, "life-1", state, reason=reason)
+def noted(state: SourceState, source: str = "vms", reason: str = "", partition: str = "default") -> SetSourceState:
+    return SetSourceState(partition, source, "life-1", state, reason=reason)
 
 
-async def unregistered(bench: Bench, rm_id: str, *commands: UpdateExternal | SetSource) -> None:
-    books, partition = ExternalBooks(), bench.topics.partition_of(rm_id)
+async def unregistered(bench: Bench, rm_id: str, *commands: ApplyExternalChanges | SetSourceState) -> None:
+    books, partition = ExternalReports(), bench.topics.partition_of(rm_id)
     for command in commands:
         for changed in finish(books.apply_in_steps(command, 5)):
             what = changed.what
@@ -63,7 +63,9 @@ async def test_sources_are_shown_with_how_far_they_are_and_what_they_have(bench:
     rm = bench.rm()
     offer = ExternalOffer("o", "h/1", {"vcore": 1})
     rm.do(said(NODE, offer, ExternalAllocation("vm", "h/1", {"vcore": 1000})), noted(LIVE))
-    rm.do(UpdateExternal("default", "vms", "life-1", (ExternalChange(ExternalKind.OFFER, "o", None, stale=True),)))
+    rm.do(
+        ApplyExternalChanges("default", "vms", "life-1", (ExternalChange(ExternalKind.OFFER, "o", None, stale=True),))
+    )
     rm.do(said(ExternalPool("licence", 3), source="pools"), noted(STALE, "pools", "connection refused"))
     await bench.write(rm)
     async with bench.view() as view, client_of(view) as client:
@@ -94,7 +96,7 @@ async def test_sources_are_shown_with_how_far_they_are_and_what_they_have(bench:
 
 @pytest.mark.parametrize(("state", "problems"), [(OfferState.OFFERED, 1), (OfferState.RETURNED, 0)])
 def test_an_offer_that_was_given_back_is_no_problem(state: OfferState, problems: int) -> None:
-    books = ExternalBooks()
+    books = ExternalReports()
     finish(books.apply_in_steps(said(ExternalOffer("o", "h", {"vcore": 1})), 5))
     (owner,) = books.all_sources()
     (entry,) = owner.entries.values()

@@ -21,7 +21,7 @@ from muster_core.model.commands import (
     UpdateApplications,
     UpdateNodes,
 )
-from muster_core.model.outcome import Detail
+from muster_core.model.outcome import EventDetail
 from muster_core.model.pending_reason import ask_reason
 from muster_core.model.states import AppState
 from muster_runtime.go_json import go_json
@@ -358,7 +358,7 @@ def test_the_event_of_a_replacement_names_the_real_ask() -> None:
     placeholders(cluster, "x", 1, 2)
     real(cluster, "x", "w", 1)
     confirm(cluster, "x", "workers-p0")
-    (event,) = [each for each in cluster.outcomes[-1].events if each.detail is Detail.ALLOC_REPLACED]
+    (event,) = [each for each in cluster.outcomes[-1].events if each.detail is EventDetail.ALLOC_REPLACED]
     assert (event.object_id, event.reference_id, event.message) == ("x", "workers-p0", "replaced by w")
 
 

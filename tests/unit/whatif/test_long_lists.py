@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from muster_core.allocation.preemptors import Rights
+from muster_core.allocation.preemptors import Preemptors
 from muster_whatif.scenario import Scenario
 from muster_whatif.simulation import play
 from muster_whatif.workload import Workload
@@ -39,7 +39,7 @@ def test_lists_are_played_as_if_each_group_were_looked_at(seed: int, monkeypatch
     made = workload(seed)
     tick_s = 10.0 if seed == 3 else 0.0
     played = play(made, Scenario("alike", made.config), tick_s=tick_s)
-    monkeypatch.setattr(Rights, "_is_single", lambda *_: True)
+    monkeypatch.setattr(Preemptors, "_is_single", lambda *_: True)
     one_by_one = play(made, Scenario("single", made.config), tick_s=tick_s)
     assert played.lives == one_by_one.lives
     assert any(life.preempted for life in played.lives.values())

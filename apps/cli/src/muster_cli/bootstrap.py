@@ -25,8 +25,8 @@ from muster_bus.errors import BusError, LogBehind, LogDamaged, LogUnavailable
 from muster_bus.log import Log
 from muster_bus.log_factory import make_log
 from muster_bus.membership import GroupLog
+from muster_core.external.errors import InvalidExternalSettings as ExternalSettingsWrong
 from muster_core.external.errors import NotSynced
-from muster_core.external.errors import SettingsWrong as ExternalSettingsWrong
 from muster_event_publisher.errors import SinkSettingsWrong
 from muster_rest import system_health as health
 from muster_runtime import logs

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from muster_core.config import properties
-from muster_core.config.config_diff import Change, diff, limit_text
+from muster_core.config.config_diff import ConfigChange, diff, limit_text
 from muster_core.config.properties import duration_text
 from muster_core.config.queue_config import (
     BACKFILL_OFF,
@@ -216,7 +216,7 @@ def compare(old: Path, new: Path, console: Screen) -> None:
     console.print(f"{len(changes)} change{'s' if len(changes) > 1 else ''}" if changes else "no change")
 
 
-def _row(change: Change) -> tuple[Text, str, str, str]:
+def _row(change: ConfigChange) -> tuple[Text, str, str, str]:
     path = as_seen(change.path)
     if change.what in ("queue", "partition") and not (change.old and change.new):
         if change.new:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 
-from muster_core.model.partition_state import Timed
+from muster_core.model.partition_state import HasDeadline
 from muster_core.model.steps import Steps, clear_list_in_steps
 from muster_core.partition import Partition, is_awaited
 
-_Entry = tuple[int, int, Partition, Timed]
+_Entry = tuple[int, int, Partition, HasDeadline]
 
 # With fewer deadlines than this, a search for obsolete ones does not pay.
 _MIN = 1024
@@ -35,7 +35,7 @@ class DeadlineHeap:
     def __len__(self) -> int:
         return len(self._heap) + len(self._old)
 
-    def add(self, due_ns: int, partition: Partition, what: Timed) -> None:
+    def add(self, due_ns: int, partition: Partition, what: HasDeadline) -> None:
         """Adds the deadline of an object. O(log n)."""
         self._number += 1
         heapq.heappush(self._heap, (due_ns, self._number, partition, what))

@@ -6,48 +6,48 @@ needs in a Protocol of its own, and is connected once both exist.
 
 from __future__ import annotations
 
-from muster_core.allocation.accounting import Books
-from muster_core.allocation.allocation_facts import Announcements
-from muster_core.allocation.allocator import Placing
-from muster_core.allocation.ask_events import Notifications
+from muster_core.allocation.accounting import Accounting
+from muster_core.allocation.allocation_facts import AllocationFacts
+from muster_core.allocation.allocator import Allocator
+from muster_core.allocation.ask_events import AskEvents
 from muster_core.allocation.asks import Asks
 from muster_core.allocation.backfill import Backfill, in_force_ms
-from muster_core.allocation.cycle import Cycle
-from muster_core.allocation.escalation import LongWait
-from muster_core.allocation.exclusivity import Turns
-from muster_core.allocation.fair_share_accounting import FairShares
+from muster_core.allocation.cycle import SchedulingCycle
+from muster_core.allocation.escalation import Escalation
+from muster_core.allocation.exclusivity import ScopeExclusivity
+from muster_core.allocation.fair_share_accounting import FairShareAccounting
 from muster_core.allocation.limit_checks import LimitChecks
 from muster_core.allocation.recovery import Recovery
 from muster_core.allocation.releases import Releases
 from muster_core.allocation.reservations import Reservations
-from muster_core.allocation.scheduling_queue import Waiting
-from muster_core.applications.lifecycle import Lifecycle
+from muster_core.allocation.scheduling_queue import SchedulingQueue
+from muster_core.applications.lifecycle import ApplicationLifecycle
 from muster_core.config.queue_config import BACKFILL_OFF, PartitionConfig, types_named
 from muster_core.external.offers import Offers, due_of
-from muster_core.external.reconciler import PartitionExternal
-from muster_core.external.reports import ExternalEntry, PartitionBooks
-from muster_core.gangs.gang_headroom import GangRoom
+from muster_core.external.reconciler import ExternalReconciler
+from muster_core.external.reports import PartitionReports, ReportedObject
+from muster_core.gangs.gang_headroom import GangHeadroom
 from muster_core.gangs.gangs import Gangs
 from muster_core.model.application import Allocation, Application, Ask
-from muster_core.model.decayed_usage import FairUses
+from muster_core.model.decayed_usage import LeafUsage
 from muster_core.model.outcome import (
     Outcome,
 )
-from muster_core.model.partition_state import PartitionState, Timed
-from muster_core.model.predicate_checks import Retry
+from muster_core.model.partition_state import HasDeadline, PartitionState
+from muster_core.model.predicate_checks import RefusalExpiry
 from muster_core.model.queue import Queue, Waitlist
-from muster_core.model.scope_queues import TurnLines
+from muster_core.model.scope_queues import ScopeQueues
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueState
 from muster_core.model.steps import FEW, STEP, Steps, clear_in_steps, finish
-from muster_core.nodes.node_accounting import NodeBooks
+from muster_core.nodes.node_accounting import NodeAccounting
 from muster_core.nodes.node_index import NodeIndex
-from muster_core.nodes.node_lifecycle import NodeLives
-from muster_core.nodes.node_stats import NodeFigures
+from muster_core.nodes.node_lifecycle import NodeLifecycle
+from muster_core.nodes.node_stats import NodeStats
 from muster_core.nodes.pools import Pools
-from muster_core.predicates.predicate_calls import Questions
-from muster_core.preemption.search_context import Cluster
+from muster_core.predicates.predicate_calls import PredicateCalls
+from muster_core.preemption.search_context import SearchContext
 from muster_core.queues import quota_enforcement
-from muster_core.queues.limits import Limits
+from muster_core.queues.limits import UserLimits
 from muster_core.queues.queue_tree import QueueTree
 
 # The parts that are connected to later ones, and so are in a circle with them.
@@ -93,26 +93,28 @@ class Partition(PartitionState):
         config: PartitionConfig,
         *,
         searching: bool = True,
-        external: PartitionBooks | None = None,
+        external: PartitionReports | None = None,
         rm_id: str = "",
         reports_until_ns: int = 0,
         built: bool = True,
     ) -> None:
         """``built``: with its queues; otherwise :meth:`build_in_steps` makes them, before any other use."""
         super().__init__(config, searching=searching, rm_id=rm_id)
-        sources = external if external is not None else PartitionBooks(config.name)
+        sources = external if external is not None else PartitionReports(config.name)
         # 1. The parts, each with the earlier parts that it uses.
-        self.figures = NodeFigures(self.types)
-        self.limits = Limits(self.types, self.users)
-        self.notifications = Notifications(self)
-        self.room = GangRoom(self)
-        lines = TurnLines()
+        self.figures = NodeStats(self.types)
+        self.limits = UserLimits(self.types, self.users)
+        self.notifications = AskEvents(self)
+        self.room = GangHeadroom(self)
+        lines = ScopeQueues()
         backfill = Backfill(self)
-        self.waiting = Waiting(self, notifications=self.notifications, room=self.room, lines=lines, backfill=backfill)
-        self.node_books = NodeBooks(self, figures=self.figures, waiting=self.waiting)
-        self.books = Books(self, waiting=self.waiting, node_books=self.node_books)
-        self.fair_shares = FairShares(self, waiting=self.waiting)
-        self.announcements = Announcements(self)
+        self.waiting = SchedulingQueue(
+            self, notifications=self.notifications, room=self.room, lines=lines, backfill=backfill
+        )
+        self.node_books = NodeAccounting(self, figures=self.figures, waiting=self.waiting)
+        self.books = Accounting(self, waiting=self.waiting, node_books=self.node_books)
+        self.fair_shares = FairShareAccounting(self, waiting=self.waiting)
+        self.announcements = AllocationFacts(self)
         self.reservations = Reservations(self, waiting=self.waiting, node_books=self.node_books)
         self.asks = Asks(
             self,
@@ -124,7 +126,7 @@ class Partition(PartitionState):
             notifications=self.notifications,
         )
         self.releases = Releases(self, books=self.books, node_books=self.node_books, fair_shares=self.fair_shares)
-        self.lifecycle = Lifecycle(
+        self.lifecycle = ApplicationLifecycle(
             self, limits=self.limits, waiting=self.waiting, asks=self.asks, releases=self.releases
         )
         self.gangs = Gangs(
@@ -149,8 +151,10 @@ class Partition(PartitionState):
             waiting=self.waiting,
         )
         self.limit_checks = LimitChecks(self, room=self.room, pools=self.pools)
-        turns = Turns(self, figures=self.figures, node_books=self.node_books, waiting=self.waiting, lines=lines)
-        self.placing = Placing(
+        turns = ScopeExclusivity(
+            self, figures=self.figures, node_books=self.node_books, waiting=self.waiting, lines=lines
+        )
+        self.placing = Allocator(
             self,
             notifications=self.notifications,
             waiting=self.waiting,
@@ -164,7 +168,7 @@ class Partition(PartitionState):
             gangs=self.gangs,
             turns=turns,
         )
-        self.questions = Questions(
+        self.questions = PredicateCalls(
             self,
             notifications=self.notifications,
             waiting=self.waiting,
@@ -179,8 +183,8 @@ class Partition(PartitionState):
             limit_checks=self.limit_checks,
             placing=self.placing,
         )
-        self.cluster = Cluster(self, room=self.room, node_books=self.node_books, questions=self.questions)
-        self.long_wait = LongWait(
+        self.cluster = SearchContext(self, room=self.room, node_books=self.node_books, questions=self.questions)
+        self.long_wait = Escalation(
             self,
             figures=self.figures,
             waiting=self.waiting,
@@ -192,7 +196,7 @@ class Partition(PartitionState):
             cluster=self.cluster,
             backfill=backfill,
         )
-        self.cycle = Cycle(
+        self.cycle = SchedulingCycle(
             self,
             waiting=self.waiting,
             notifications=self.notifications,
@@ -220,7 +224,7 @@ class Partition(PartitionState):
             questions=self.questions,
             backfill=backfill,
         )
-        self.node_lives = NodeLives(
+        self.node_lives = NodeLifecycle(
             self,
             figures=self.figures,
             node_books=self.node_books,
@@ -241,7 +245,7 @@ class Partition(PartitionState):
             questions=self.questions,
             reports_until_ns=reports_until_ns,
         )
-        self.external = PartitionExternal(
+        self.external = ExternalReconciler(
             self,
             figures=self.figures,
             waiting=self.waiting,
@@ -376,7 +380,7 @@ class Partition(PartitionState):
             or (bool(self.root.ready) and not stopped)
         )
 
-    def on_deadline(self, what: Timed, due_ns: int, out: Outcome, now_ns: int) -> Steps:
+    def on_deadline(self, what: HasDeadline, due_ns: int, out: Outcome, now_ns: int) -> Steps:
         """Handles a deadline that has come, in steps. Ignores a deadline that was moved meanwhile."""
         match what:
             case Queue():
@@ -399,20 +403,20 @@ class Partition(PartitionState):
                 self.releases.time_out(what, over, out, now_ns)
             case Ask():
                 self.long_wait.reservation_timed_out(what, out, now_ns)
-            case ExternalEntry():
+            case ReportedObject():
                 if due_of(what) == due_ns:
                     yield from self.offers.on_deadline(what, out, now_ns)
             case Offers():
                 yield from what.reported(out, now_ns)
-            case FairUses() if what.due_ns == due_ns:
+            case LeafUsage() if what.due_ns == due_ns:
                 self.fair_shares.on_deadline(what, out, now_ns)
-            case Questions():
+            case PredicateCalls():
                 what.on_deadline(out, now_ns)
-            case Retry():
+            case RefusalExpiry():
                 self.questions.retry(what, due_ns, out, now_ns)
 
 
-def is_awaited(what: Timed, due_ns: int) -> bool:
+def is_awaited(what: HasDeadline, due_ns: int) -> bool:
     """Whether a deadline is still valid; False: its object does not exist any more, or has another deadline."""
     if what.gone:
         return False
@@ -423,11 +427,11 @@ def is_awaited(what: Timed, due_ns: int) -> bool:
             return what.due_ns == due_ns
         case Ask():
             return bool(what.reserved_node)
-        case FairUses():
+        case LeafUsage():
             return what.due_ns == due_ns
-        case ExternalEntry():
+        case ReportedObject():
             return due_of(what) == due_ns
-        case Retry():
+        case RefusalExpiry():
             return what.refusals.armed_ns == due_ns
         case Allocation() if not what.releasing:
             return what.end_ns == due_ns  # (the RM may have changed it meanwhile)

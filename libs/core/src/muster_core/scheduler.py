@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 
-from muster_core.allocation.exclusivity import WholeTurn
-from muster_core.allocation.unqualified_releases import UnnamedReleases
+from muster_core.allocation.exclusivity import RmScope
+from muster_core.allocation.unqualified_releases import UnqualifiedReleases
 from muster_core.config.queue_config import ClusterConfig, PartitionConfig, QueueConfig, partition_name, queue_paths
 from muster_core.deadline_heap import DeadlineHeap
-from muster_core.external.model import SetSource, UpdateExternal
+from muster_core.external.model import ApplyExternalChanges, SetSourceState
 from muster_core.external.problems import no_partition
-from muster_core.external.reports import ExternalBooks, ExternalEntry
+from muster_core.external.reports import ExternalReports, ReportedObject
 from muster_core.model.application import Application
 from muster_core.model.circles import vacate
 from muster_core.model.commands import (
-    Answer,
-    Answers,
     Command,
     EndApplication,
+    PredicateAnswer,
+    PredicateAnswers,
     SetCallbacks,
-    SetDeciding,
     SetEvents,
     SetGeneration,
     SetQuotas,
+    SetSchedulingEnabled,
     UpdateAllocations,
     UpdateApplications,
     UpdateConfiguration,
     UpdateNodes,
 )
-from muster_core.model.outcome import Change, ConfigurationAnswer, Detail, EventType, Outcome
-from muster_core.model.quotas import Quotas
+from muster_core.model.outcome import ConfigurationResult, EventChange, EventDetail, EventType, Outcome
+from muster_core.model.quotas import RmQuotaState
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.model.steps import FEW, GROWTH, LIGHT_STEP, SOME, STEP, Pace, Steps, emptied, finish
 from muster_core.partition import CONNECTED, Partition
@@ -65,7 +65,7 @@ class SchedulerCore:
         config: ClusterConfig,
         *,
         searching: bool = True,
-        external: ExternalBooks | None = None,
+        external: ExternalReports | None = None,
         rm_id: str = "",
         reports_until_ns: int = 0,
         built: bool = True,
@@ -73,15 +73,15 @@ class SchedulerCore:
         self.config = config
         self.rm_id = rm_id
         self._reports_until_ns = reports_until_ns
-        self.external = external if external is not None else ExternalBooks()
+        self.external = external if external is not None else ExternalReports()
         self._searching = searching
         self._deciding = True
         self._policy = CallbackPolicy()
         self._previous_generation = False
         self._events = SetEvents()
-        self._one = WholeTurn()
+        self._one = RmScope()
         self.partitions: dict[str, Partition] = {}
-        self.quotas = Quotas(self.partitions)
+        self.quotas = RmQuotaState(self.partitions)
         self.next_submission = 1
         self._applications = ApplicationRequests(self.partitions, self._submission)
         self._allocations = AllocationRequests(self.partitions, self._submission)
@@ -171,19 +171,19 @@ class SchedulerCore:
                     yield
                 if held <= ENDED_ONE_BY_ONE_MAX and out.tracking:
                     yield from end_holdings(app, out, now_ns, why, pace)
-                link_event(app, app.user_group, Change.REMOVE, out, now_ns)
-                out.track(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, message=why, now_ns=now_ns)
-                change, detail, path = Change.REMOVE, Detail.QUEUE_APP, app.queue.path
+                link_event(app, app.user_group, EventChange.REMOVE, out, now_ns)
+                out.track(EventType.APP, EventChange.REMOVE, EventDetail.NONE, app.app_id, message=why, now_ns=now_ns)
+                change, detail, path = EventChange.REMOVE, EventDetail.QUEUE_APP, app.queue.path
                 out.track(EventType.QUEUE, change, detail, path, app.app_id, message=why, now_ns=now_ns)
             for count, (node_id, node) in enumerate(partition.nodes.items(), 1):
                 if not count % STEP:
                     yield
-                change, detail, capacity = Change.REMOVE, Detail.NODE_DECOMISSION, node.named_capacity()
+                change, detail, capacity = EventChange.REMOVE, EventDetail.NODE_DECOMISSION, node.named_capacity()
                 out.track(EventType.NODE, change, detail, node_id, "", capacity, why, now_ns=now_ns)
             limit_events(partition.limits.standing(), {}, out, now_ns)
             for count, queue in enumerate(reversed(partition.queues.values()), 1):
-                detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
-                out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, message=why, now_ns=now_ns)
+                detail = EventDetail.NONE if queue.managed else EventDetail.QUEUE_DYNAMIC
+                out.track(EventType.QUEUE, EventChange.REMOVE, detail, queue.path, message=why, now_ns=now_ns)
                 if not count % STEP:
                     yield
 
@@ -227,8 +227,8 @@ class SchedulerCore:
                 yield from self._applications.end(command.partition, command.app_id, command.message, out, now_ns)
             case UpdateConfiguration():
                 obstacles = yield from self._reconfigure(command.config, out, now_ns)
-                out.facts.append(ConfigurationAnswer(obstacles))
-            case SetDeciding():
+                out.facts.append(ConfigurationResult(obstacles))
+            case SetSchedulingEnabled():
                 self._deciding = command.deciding
                 self._review_deciding()
                 for each in self.partitions.values() if not command.deciding else ():
@@ -238,9 +238,9 @@ class SchedulerCore:
                 for each in self.partitions.values():
                     each.questions.take_policy(command.policy, out, now_ns)
                 self._review_deciding()
-            case Answers():
+            case PredicateAnswers():
                 self._answer(command, out, now_ns)
-            case UpdateExternal() | SetSource():
+            case ApplyExternalChanges() | SetSourceState():
                 yield from self._apply_source(command, out, now_ns)
             case SetEvents():
                 self._events = command
@@ -262,7 +262,7 @@ class SchedulerCore:
         size = out.size + GROWTH
         match command:
             case UpdateAllocations():
-                unnamed = UnnamedReleases(command.releases, self.partitions)
+                unnamed = UnqualifiedReleases(command.releases, self.partitions)
                 for count, release in enumerate(command.releases, 1):
                     for named in unnamed.named(release):
                         yield from self._allocations.release(named, unnamed, out, now_ns)
@@ -314,7 +314,7 @@ class SchedulerCore:
             if partition.deadlines:
                 yield from self._collect_deadlines(partition)
 
-    def _apply_source(self, command: UpdateExternal | SetSource, out: Outcome, now_ns: int) -> Steps:
+    def _apply_source(self, command: ApplyExternalChanges | SetSourceState, out: Outcome, now_ns: int) -> Steps:
         """Applies a source's statements."""
         partition = self.partitions.get(partition_name(command.partition))
         changes = yield from self.external.apply_in_steps(command, now_ns, has_offers=partition is not None)
@@ -324,7 +324,7 @@ class SchedulerCore:
             return
         for count, (what, _, _) in enumerate(emptied(changes), 1):
             out.touch(what, what.partition)
-            if isinstance(what, ExternalEntry):
+            if isinstance(what, ReportedObject):
                 no_partition(what, out)
             if not count % STEP:
                 yield
@@ -423,10 +423,10 @@ class SchedulerCore:
                 partition.offers.rearm()
             partition.deciding = deciding
 
-    def _answer(self, command: Answers, out: Outcome, now_ns: int) -> None:
+    def _answer(self, command: PredicateAnswers, out: Outcome, now_ns: int) -> None:
         # (Refusals first: if several nodes were asked about for one ask, all refused ones are known when one is
         # chosen.)
-        first: dict[int, Answer] = {}
+        first: dict[int, PredicateAnswer] = {}
         for answer in command.answers:
             first.setdefault(answer.question, answer)
         for answer in sorted(first.values(), key=lambda each: each.fits):

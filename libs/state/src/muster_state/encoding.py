@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from muster_core.external.model import ExternalKind
-from muster_core.external.reports import ExternalEntry, SourceEntry
-from muster_core.model.allocation import Backfilled, Preempted, Replaced
+from muster_core.external.reports import ReportedObject, SourceEntry
+from muster_core.model.allocation import BackfillRecord, PreemptionRecord, ReplacedPlaceholder
 from muster_core.model.application import Allocation, Application, Ask, Gang
-from muster_core.model.decayed_usage import FairUse
+from muster_core.model.decayed_usage import UserUsage
 from muster_core.model.demand import Demand
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.queue import Queue, Waitlist
 from muster_core.model.reason_history import Past
 from muster_core.model.reasons import Reason
-from muster_core.model.refusals import Refusals
+from muster_core.model.refusals import NodeRefusals
 from muster_core.model.resources import Shape, saturated
 from muster_proto.muster.bus.v1 import state_pb2 as pb
 
@@ -140,16 +140,16 @@ def _kinds_of_demand(
     ).SerializeToString(deterministic=True)
 
 
-def _backfilled(by: Backfilled) -> bytes:
+def _backfilled(by: BackfillRecord) -> bytes:
     recorded = pb.BackfilledObject(application_id=by.app_id, allocation_key=by.key, due_ns=by.due_ns, end_ns=by.end_ns)
     return pb.AllocationObject(backfilled=recorded).SerializeToString(deterministic=True)
 
 
-def _replaced(placeholder: Replaced) -> pb.ReplacedObject:
+def _replaced(placeholder: ReplacedPlaceholder) -> pb.ReplacedObject:
     return pb.ReplacedObject(allocation_key=placeholder.key, created_ns=placeholder.created_ns)
 
 
-def _preempted(why: Preempted) -> pb.PreemptedObject:
+def _preempted(why: PreemptionRecord) -> pb.PreemptedObject:
     return pb.PreemptedObject(
         rule=why.rule,
         application_id=why.app_id,
@@ -185,7 +185,7 @@ def ask_record(partition: str, what: Ask) -> bytes:
     return demand + recorded.SerializeToString(deterministic=True)
 
 
-def _add_refusals(recorded: pb.AskObject, refusals: Refusals) -> None:
+def _add_refusals(recorded: pb.AskObject, refusals: NodeRefusals) -> None:
     # (The RM is asked again about nodes on which an allocation ended, at the latest after a restart.)
     kept = [each for each in refusals.nodes.values() if each.node_id not in refusals.resting]
     for refusal in kept[-REFUSALS_KEPT:]:
@@ -385,7 +385,7 @@ def queue_record(partition: str, what: Queue) -> bytes:
     ).SerializeToString(deterministic=True)
 
 
-def fair_use_record(partition: str, what: FairUse) -> bytes:
+def fair_use_record(partition: str, what: UserUsage) -> bytes:
     names = what.leaf.types.names
     return pb.FairUseObject(
         partition=partition,
@@ -424,7 +424,7 @@ _EXTERNAL_SAID, _EXTERNAL_SINCE, _EXTERNAL_PROBLEM = (
 )
 
 
-def external_record(what: ExternalEntry) -> bytes:
+def external_record(what: ReportedObject) -> bytes:
     said = codec.to_wire(what.kind, what.object_id, what.said, stale=what.stale)
     owner = what.owner
     record = (

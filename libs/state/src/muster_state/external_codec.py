@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from muster_core.config.queue_config import partition_name
 from muster_core.external.errors import BadDocument
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -22,9 +23,8 @@ from muster_core.external.model import (
     ExternalOffer,
     ExternalPool,
     ExternalQueue,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
 )
 from muster_core.external.validation import (
     REASON_CHARACTERS_MAX,
@@ -214,7 +214,7 @@ def _allocation_wire(allocation: ExternalAllocation) -> bytes:
     )
 
 
-def decode(message: pb.ExternalChanges) -> tuple[UpdateExternal | None, SetSource | None]:
+def decode(message: pb.ExternalChanges) -> tuple[ApplyExternalChanges | None, SetSourceState | None]:
     """Decodes a record's content into commands, to be applied in this order. Raises BadDocument."""
     partition, source, life = partition_name(message.partition), message.source, message.life
     if problem := source_problem(partition, source, life):
@@ -225,17 +225,17 @@ def decode(message: pb.ExternalChanges) -> tuple[UpdateExternal | None, SetSourc
             changes.append(from_proto(item))
         except BadDocument as error:
             raise BadDocument(f"changes[{index}]: {error}", error.kind, error.object_id) from None
-    note: SetSource | None = None
+    note: SetSourceState | None = None
     if message.HasField("note"):
         state = _STATES.get(message.note.state)
         if state is None:
             raise BadDocument(f"note.state: {shown(message.note.state)}, expected one of {', '.join(_STATES)}")
         if problem := text_problem(message.note.reason, "note.reason", REASON_CHARACTERS_MAX):
             raise BadDocument(problem)
-        note = SetSource(partition, source, life, state, message.note.drains, message.note.reason)
+        note = SetSourceState(partition, source, life, state, message.note.drains, message.note.reason)
     if not changes and note is None:
         raise BadDocument("neither changes nor a note, expected one of them")
-    return (UpdateExternal(partition, source, life, tuple(changes)) if changes else None), note
+    return (ApplyExternalChanges(partition, source, life, tuple(changes)) if changes else None), note
 
 
 def from_proto(message: pb.ExternalChange) -> ExternalChange:

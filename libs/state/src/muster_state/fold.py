@@ -15,16 +15,16 @@ from typing import Any, TypeVar
 from muster_core.allocation import item_conversion
 from muster_core.applications.lifecycle import counts_as_running
 from muster_core.external.model import OfferState, SourceState
-from muster_core.external.reports import ExternalBooks, ExternalEntry, SourceEntry
-from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
+from muster_core.external.reports import ExternalReports, ReportedObject, SourceEntry
+from muster_core.model.allocation import BackfillRecord, PreemptionRecord, ReplacedPlaceholder, foreign_id, unique_key
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import AskItem
-from muster_core.model.cordons import Closed, ClosedBy, Closer
+from muster_core.model.cordons import Cordon, CordonCount, CordonKind
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.queue import Queue, WaitKey, Waitlist
 from muster_core.model.reason_history import Past, PastReason
-from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
-from muster_core.model.refusals import Asked, Refusal, Refusals
+from muster_core.model.reasons import NoPreemptionReason, Reason, ReasonCode
+from muster_core.model.refusals import NodeRefusal, NodeRefusals, PendingCheck
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, AppState, GangPhase, QueueState
 from muster_core.model.task_group import TaskGroup
@@ -175,7 +175,7 @@ def fold_node(partition: Partition, recorded: pb.NodeObject) -> Node:
     node.sources, node.by_operator = tuple(recorded.sources), recorded.by_operator
     node.reported = _report_of(recorded.reported) if recorded.HasField("reported") else None
     if not node.sources:  # otherwise it follows from the sources' statements
-        node.closed_by = None if schedulable else Closer(ClosedBy.OPERATOR if node.by_operator else ClosedBy.RM)
+        node.closed_by = None if schedulable else Cordon(CordonKind.OPERATOR if node.by_operator else CordonKind.RM)
     node.published = True
     return node
 
@@ -382,7 +382,7 @@ def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
     ask.preempts, ask.scaled_up, ask.mismatched = recorded.preempts, recorded.scaled_up, recorded.mismatched
     ask.published = True
     ask.notified = recorded.told
-    ask.asked = Asked(recorded.asked_node, recorded.asked_ns) if recorded.asked_node else None
+    ask.asked = PendingCheck(recorded.asked_node, recorded.asked_ns) if recorded.asked_node else None
     if recorded.stands_apart:
         ask.refusals = _refusals_of(recorded)
         for node_id in ask.refusals.nodes:
@@ -406,11 +406,12 @@ def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
     ask.preempts = ask.preempts and bool(ask.reserved_node)
 
 
-def _refusals_of(recorded: pb.AskObject) -> Refusals:
+def _refusals_of(recorded: pb.AskObject) -> NodeRefusals:
     nodes = {
-        each.node_id: Refusal(each.node_id, each.reason, each.refused_ns, each.unanswered) for each in recorded.refusals
+        each.node_id: NodeRefusal(each.node_id, each.reason, each.refused_ns, each.unanswered)
+        for each in recorded.refusals
     }
-    return Refusals(nodes, recorded.refused_rounds, recorded.refused_until_ns)
+    return NodeRefusals(nodes, recorded.refused_rounds, recorded.refused_until_ns)
 
 
 def drop_ask(partition: Partition, app_id: str, key: str) -> None:
@@ -460,17 +461,17 @@ def fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> None
     allocation.replaces = _replaced_of(recorded.replaces) if recorded.HasField("replaces") else None
     if recorded.HasField("backfilled"):
         by = recorded.backfilled
-        allocation.backfilled = Backfilled(by.application_id, by.allocation_key, by.due_ns, by.end_ns)
+        allocation.backfilled = BackfillRecord(by.application_id, by.allocation_key, by.due_ns, by.end_ns)
     allocation.source = source
     partition.books.hold(allocation, node)
 
 
-def _replaced_of(recorded: pb.ReplacedObject) -> Replaced:
-    return Replaced(recorded.allocation_key, recorded.created_ns)
+def _replaced_of(recorded: pb.ReplacedObject) -> ReplacedPlaceholder:
+    return ReplacedPlaceholder(recorded.allocation_key, recorded.created_ns)
 
 
-def _preempted_of(recorded: pb.PreemptedObject) -> Preempted:
-    return Preempted(
+def _preempted_of(recorded: pb.PreemptedObject) -> PreemptionRecord:
+    return PreemptionRecord(
         recorded.rule,
         recorded.application_id,
         recorded.allocation_key,
@@ -530,13 +531,13 @@ def _reason_of(recorded: pb.ReasonObject) -> Reason:
         recorded.nodes,
         recorded.reserved,
         tuple((lacking.resource_type, lacking.nodes) for lacking in recorded.lacking),
-        PreemptionNo(recorded.preemption) if recorded.preemption else None,
+        NoPreemptionReason(recorded.preemption) if recorded.preemption else None,
         recorded.promised,
         recorded.of_group,
         said=recorded.said,
         placeholder=recorded.placeholder,
         as_of_ns=recorded.as_of_ns,
-        closed=tuple(Closed(ClosedBy(each.by), each.source, each.nodes) for each in recorded.closed),
+        closed=tuple(CordonCount(CordonKind(each.by), each.source, each.nodes) for each in recorded.closed),
     )
 
 
@@ -583,7 +584,7 @@ def drop_reason(
 # ---- external sources ----------------------------------------------------------------------------------------------
 
 
-def fold_source(books: ExternalBooks, recorded: pb.SourceObject) -> SourceEntry:
+def fold_source(books: ExternalReports, recorded: pb.SourceObject) -> SourceEntry:
     """Folds a recorded source."""
     source = _source(books, recorded.partition, recorded.source)
     source.state, source.life, source.since_ns = SourceState(recorded.state), recorded.life, recorded.since_ns
@@ -593,14 +594,14 @@ def fold_source(books: ExternalBooks, recorded: pb.SourceObject) -> SourceEntry:
     return source
 
 
-def fold_external(books: ExternalBooks, recorded: pb.ExternalRecord) -> ExternalEntry:
+def fold_external(books: ExternalReports, recorded: pb.ExternalRecord) -> ReportedObject:
     """Folds a recorded object of a source. If the source is not known yet, its own record follows."""
     stale = recorded.said.stale
     recorded.said.stale = False  # (A received change has an object or says that it is stale.)
     said = codec.from_proto(recorded.said)
     assert said.what is not None, f"the record of {said.kind} {said.object_id} has no object"
     books.drop(recorded.partition, recorded.source, said.kind, said.object_id)
-    entry = ExternalEntry(
+    entry = ReportedObject(
         _source(books, recorded.partition, recorded.source),
         said.kind,
         said.object_id,
@@ -619,12 +620,12 @@ def fold_external(books: ExternalBooks, recorded: pb.ExternalRecord) -> External
     return entry
 
 
-def drop_source(books: ExternalBooks, partition: str, source: str) -> None:
+def drop_source(books: ExternalReports, partition: str, source: str) -> None:
     """Applies a source's tombstone. Tombstones of its objects came before, in the same transaction."""
     books.of(partition).sources.pop(source, None)
 
 
-def _source(books: ExternalBooks, partition: str, source: str) -> SourceEntry:
+def _source(books: ExternalReports, partition: str, source: str) -> SourceEntry:
     known = books.of(partition).sources
     found = known.get(source)
     if found is None:

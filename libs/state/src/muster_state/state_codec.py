@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from muster_bus.topics import state_key, state_key_in
 from muster_core.external.model import ExternalKind, OfferState
-from muster_core.external.reports import ExternalBooks, ExternalEntry, SourceEntry
+from muster_core.external.reports import ExternalReports, ReportedObject, SourceEntry
 from muster_core.model.application import Allocation, Application, Ask
-from muster_core.model.decayed_usage import FairUse
+from muster_core.model.decayed_usage import UserUsage
 from muster_core.model.node import Node
 from muster_core.model.outcome import Primary
 from muster_core.model.queue import Queue, Waitlist
@@ -42,7 +42,7 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
     match what:
         case Node():
             return state_key_in(rm_id, NODE, (partition,), what.node_id)
-        case ExternalEntry():
+        case ReportedObject():
             return state_key_in(rm_id, EXTERNAL, (partition, what.owner.source, what.kind), what.object_id)
         case Allocation():
             by = (what.source,) if what.source and what.app is None else ()
@@ -58,7 +58,7 @@ def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
             return state_key(rm_id, kind, partition, what.app_id)
         case Queue():
             return state_key(rm_id, QUEUE, partition, what.path)
-        case FairUse():
+        case UserUsage():
             return state_key(rm_id, USE, partition, what.leaf.path, what.user)
         case SourceEntry():
             return state_key(rm_id, SOURCE, partition, what.source)
@@ -69,7 +69,7 @@ def encode(partition: str, what: Primary) -> bytes:
     match what:
         case Node():
             return node_record(partition, what)
-        case ExternalEntry():
+        case ReportedObject():
             return external_record(what)
         case Allocation():
             return allocation_record(partition, what)
@@ -81,7 +81,7 @@ def encode(partition: str, what: Primary) -> bytes:
             return application_record(partition, what)
         case Queue():
             return queue_record(partition, what)
-        case FairUse():
+        case UserUsage():
             return fair_use_record(partition, what)
         case SourceEntry():
             return source_record(what)
@@ -127,7 +127,7 @@ def fold_tombstone(partition: Partition, kind: str, parts: tuple[str, ...]) -> N
             fold.drop_use(partition, parts[0], parts[1])
 
 
-def fold_external_value(books: ExternalBooks, kind: str, value: bytes) -> None:
+def fold_external_value(books: ExternalReports, kind: str, value: bytes) -> None:
     """Folds a recorded source, or an object of one. Raises DecodeError, BadDocument (external/errors.py)."""
     if kind == SOURCE:
         fold.fold_source(books, pb.SourceObject.FromString(value))
@@ -135,7 +135,7 @@ def fold_external_value(books: ExternalBooks, kind: str, value: bytes) -> None:
         fold.fold_external(books, pb.ExternalRecord.FromString(value))
 
 
-def fold_external_tombstone(books: ExternalBooks, kind: str, parts: tuple[str, ...]) -> None:
+def fold_external_tombstone(books: ExternalReports, kind: str, parts: tuple[str, ...]) -> None:
     """Applies the tombstone of a source or its object. ``parts``: the parts of the key, the partition first."""
     if kind == SOURCE:
         fold.drop_source(books, *parts)

@@ -22,8 +22,8 @@ from muster_bus.topics import parse_state_key
 from muster_core.config.queue_config import ClusterConfig
 from muster_core.external.errors import BadDocument
 from muster_core.external.offers import REPORT_NS
-from muster_core.external.reports import ExternalBooks
-from muster_core.model.commands import SetDeciding, SetEvents, SetGeneration, UpdateConfiguration
+from muster_core.external.reports import ExternalReports
+from muster_core.model.commands import SetEvents, SetGeneration, SetSchedulingEnabled, UpdateConfiguration
 from muster_core.model.quotas import QuotaLimits
 from muster_core.model.steps import Steps, finish
 from muster_core.partition import Partition
@@ -338,7 +338,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
 
 
 def new_core(
-    info: RmInfo, *, searching: bool, config: ClusterConfig | None = None, external: ExternalBooks | None = None
+    info: RmInfo, *, searching: bool, config: ClusterConfig | None = None, external: ExternalReports | None = None
 ) -> SchedulerCore:
     """Makes an empty core for an RM. ``config``: its configuration, if its text was read already.
 
@@ -350,7 +350,7 @@ def new_core(
 
 
 def core_in_steps(
-    info: RmInfo, *, searching: bool, config: ClusterConfig | None = None, external: ExternalBooks | None = None
+    info: RmInfo, *, searching: bool, config: ClusterConfig | None = None, external: ExternalReports | None = None
 ) -> Generator[None, None, SchedulerCore]:
     """Does what :func:`new_core` does, in steps: there may be very many queues."""
     config = config or info.configured(load_recorded(info.config, info.compiled))
@@ -360,7 +360,7 @@ def core_in_steps(
     )
     yield from core.build_in_steps()
     core.next_submission = info.next_submission
-    core.apply(SetDeciding(info.decides), info.last_decided_ns)
+    core.apply(SetSchedulingEnabled(info.decides), info.last_decided_ns)
     core.apply(SetGeneration(info.generation == "previous"), info.last_decided_ns)
     core.apply(events_of(info), info.last_decided_ns)
     return core
@@ -410,7 +410,7 @@ class StateFolder:
         self._witness, self._leaving = witness, leaving
         self.rms: dict[str, RmState] = {}
         self.forgotten: dict[str, Forgotten] = {}
-        self.external: dict[str, ExternalBooks] = {}
+        self.external: dict[str, ExternalReports] = {}
         self.stamps = Stamps()
         self.dispose: Callable[[Steps], None] = finish
         self.settled = False
@@ -538,11 +538,11 @@ class StateFolder:
                     if app.deadline_ns:
                         partition.deadlines.append((app.deadline_ns, app))
 
-    def books_of(self, rm_id: str) -> ExternalBooks:
+    def books_of(self, rm_id: str) -> ExternalReports:
         """The statements of sources for an RM: one object for all its registrations."""
         found = self.external.get(rm_id)
         if found is None:
-            self.external[rm_id] = found = ExternalBooks()
+            self.external[rm_id] = found = ExternalReports()
         return found
 
     def _ordered(self, kind: str, records: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
@@ -636,7 +636,7 @@ class StateFolder:
             _take_rm(info, recorded)
             return
         _take_rm(known.info, recorded)
-        known.core.apply(SetDeciding(known.info.decides), known.info.last_decided_ns)
+        known.core.apply(SetSchedulingEnabled(known.info.decides), known.info.last_decided_ns)
         known.core.apply(SetGeneration(recorded.generation == "previous"), known.info.last_decided_ns)
 
     def _drop(self, rm_id: str, *, for_ever: bool) -> None:

@@ -22,7 +22,7 @@ from muster_bus.log import LogReader, LogWriter, PartitionOwner, Record
 from muster_bus.pipe.messages import Append, AppendResults, error_of
 from muster_bus.pipe.pipe_appends import PipeWriter
 from muster_bus.topics import Topics
-from muster_core.external.errors import NotSynced, SettingsWrong
+from muster_core.external.errors import InvalidExternalSettings, NotSynced
 from muster_runtime import logs
 from muster_runtime.child_main import become_child, run_child
 from muster_runtime.ending import first_of
@@ -204,7 +204,7 @@ async def serve(channel: Channel[Message], clock: Clock) -> None:
     topics = Topics(**begin.topics)  # type: ignore[arg-type]
     try:
         service = ExternalService(settings, bus, topics, clock, begin.partitions, begin.life)
-    except SettingsWrong as error:
+    except InvalidExternalSettings as error:
         channel.send(Ended({}, tuple(error.problems)))
         await _stopped(channel, bus)
         return

@@ -34,7 +34,7 @@ from typing import Any
 import msgspec
 import structlog
 from muster_bus.clock import Clock
-from muster_core.external.errors import BadDocument, InformerSettingsWrong, NotTaken, SettingsWrong
+from muster_core.external.errors import BadDocument, InformerSettingsWrong, InvalidExternalSettings, NotTaken
 from muster_core.external.model import (
     ExternalAllocation,
     ExternalApplication,
@@ -290,7 +290,7 @@ class NativeJudge:
         try:
             self._handler = self._make(self._cache)
         except Exception as error:
-            said = str(error) if isinstance(error, SettingsWrong) else type(error).__name__
+            said = str(error) if isinstance(error, InvalidExternalSettings) else type(error).__name__
             self._broken = plain(f"event handler {self._handler_name} cannot begin: {masked_text(said)}")
             self._log.error("event handler cannot begin", why=self._broken)
 

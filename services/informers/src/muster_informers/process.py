@@ -32,7 +32,7 @@ from muster_bus.errors import LogClosed, LogError, LogUnavailable
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.pipe.messages import Append
 from muster_bus.topics import Topics, state_key
-from muster_core.external.errors import HandlerGone, NotSynced, SettingsWrong
+from muster_core.external.errors import HandlerExited, InvalidExternalSettings, NotSynced
 from muster_core.external.model import ExternalKind, SourceState
 from muster_core.external.validation import plain
 from muster_runtime import logs
@@ -184,7 +184,7 @@ class ExternalProcess:
         """
         child = self._child
         if child is None or life != self._number:
-            raise HandlerGone(f"the informers' process {life}")
+            raise HandlerExited(f"the informers' process {life}")
         self._asked += 1
         number = self._asked
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
@@ -261,7 +261,7 @@ class ExternalProcess:
             if not self._stopping.is_set():
                 self._runs.clear()
             for answer in self._answers.values():
-                _fail(answer, HandlerGone(f"the informers' process {self._number}"))
+                _fail(answer, HandlerExited(f"the informers' process {self._number}"))
             await child.end()
 
     def _begin(self, life: str) -> Begin:
@@ -305,7 +305,7 @@ class ExternalProcess:
             case Ended() if not self._synced:
                 error: Exception = NotSynced(self._settings.sync_timeout_s, message.late)
                 if message.problems:
-                    error = SettingsWrong(*message.problems)
+                    error = InvalidExternalSettings(*message.problems)
                 _fail(self._first, error)
             case Ended():
                 log.error("informers cannot begin again", problems=message.problems)

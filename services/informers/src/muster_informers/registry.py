@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from muster_core.external.errors import (
+    DuplicateName,
     HandlerSettingsWrong,
     InformerSettingsWrong,
-    NameTwice,
-    SettingsWrong,
+    InvalidExternalSettings,
     UnknownName,
 )
 from muster_runtime.optional_packages import explained
@@ -57,7 +57,12 @@ class Registry:
     """
 
     def __init__(
-        self, what: str, group: str, wrong: type[SettingsWrong], methods: Iterable[str], points: Points | None = None
+        self,
+        what: str,
+        group: str,
+        wrong: type[InvalidExternalSettings],
+        methods: Iterable[str],
+        points: Points | None = None,
     ) -> None:
         self.what = what
         self.group = group
@@ -69,11 +74,11 @@ class Registry:
     def register(self, name: str, factory: Callable[..., Any]) -> None:
         """Registers a factory of this process. Raises NameTwice: the name is taken, here or in a package."""
         if name in self._registered:
-            raise NameTwice(self.what, name, (_origin_of(self._registered[name]), _origin_of(factory)))
+            raise DuplicateName(self.what, name, (_origin_of(self._registered[name]), _origin_of(factory)))
         self._registered[name] = factory
         try:
             self._known()
-        except NameTwice:
+        except DuplicateName:
             del self._registered[name]
             raise
 
@@ -109,7 +114,7 @@ class Registry:
             raise self._wrong(f"{self.what} {name!r} of {origin} is no factory: {type(factory).__name__}")
         try:
             made = factory(*arguments)
-        except SettingsWrong:
+        except InvalidExternalSettings:
             raise
         except Exception as error:
             raise self._wrong(
@@ -134,7 +139,7 @@ class Registry:
             other = known.setdefault(point.name, point)
             # A package that is found twice on the path is no conflict.
             if other is not point and _origin_of(other) != _origin_of(point):
-                raise NameTwice(self.what, point.name, (_origin_of(other), _origin_of(point)))
+                raise DuplicateName(self.what, point.name, (_origin_of(other), _origin_of(point)))
         return known
 
 

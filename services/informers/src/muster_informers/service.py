@@ -28,7 +28,7 @@ from muster_bus.clock import Clock
 from muster_bus.errors import LogError
 from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
-from muster_core.external.errors import InformerSettingsWrong, NotSynced, SettingsWrong
+from muster_core.external.errors import InformerSettingsWrong, InvalidExternalSettings, NotSynced
 from muster_core.external.model import SourceState
 from muster_core.external.validation import plain
 from muster_runtime.processor_time import own_usage
@@ -177,14 +177,14 @@ class ExternalService:
                         self._judges[name] = judge
                     continue
                 bringing = self._bring(name, table)
-            except SettingsWrong as error:
+            except InvalidExternalSettings as error:
                 place = f"scheduler.external.informers.{name}"
                 problems += [each if place in each else f"{place}: {each}" for each in error.problems]
             else:
                 if is_owned:
                     self._bringing.append(bringing)
         if problems:
-            raise SettingsWrong(*problems)
+            raise InvalidExternalSettings(*problems)
 
     def _bring(self, name: str, table: InformerTable) -> _Bringing:
         """An informer with its handler and cache, not yet connected. Raises SettingsWrong."""

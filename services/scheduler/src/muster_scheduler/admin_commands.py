@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import structlog
 from muster_bus.log import OutRecord
 from muster_core.config.queue_config import partition_name
-from muster_core.model.commands import NodeAction, NodeItem, SetDeciding, UpdateNodes
+from muster_core.model.commands import NodeAction, NodeItem, SetSchedulingEnabled, UpdateNodes
 from muster_core.model.outcome import AcceptedNode, Outcome, RejectedNode
 from muster_core.model.steps import Steps
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -203,7 +203,7 @@ def _hold(
         return False
     lasted = not held and pauses.end(info, PauseKind.OPERATOR, info.paused_ns, now_ns, info.paused_reason)
     info.paused, info.paused_reason, info.paused_ns = held, masked_text(reason), now_ns if held else 0
-    state.core.apply(SetDeciding(info.decides), now_ns, out)
+    state.core.apply(SetSchedulingEnabled(info.decides), now_ns, out)
     outputs.append(emitter.rm_record(state.core.next_submission))
     if lasted:
         outputs.append(emitter.registration_record())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from muster_core.config.queue_config import INDEPENDENT
 from muster_core.model.outcome import (
-    PredicatesAsked,
-    PreemptionPredicatesAsked,
+    PredicateRequested,
+    PreemptionPredicateRequested,
+    ScaleUpHint,
     SchedulingState,
     SchedulingStateChanged,
-    TooSmallCluster,
 )
 from muster_proto.muster.v1 import callbacks_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
@@ -17,7 +17,7 @@ from muster_proto.si.v1 import si_pb2 as si
 TOO_SMALL_MESSAGE = "request is waiting for cluster resources become available"
 # A placeholder until the response has its number. The RM must answer with the knowledge of all earlier messages.
 AFTER_THE_LAST = 1
-CallbackFact = PredicatesAsked | PreemptionPredicatesAsked | SchedulingStateChanged | TooSmallCluster
+CallbackFact = PredicateRequested | PreemptionPredicateRequested | SchedulingStateChanged | ScaleUpHint
 
 
 def add(message: pb.ToResourceManager, fact: CallbackFact, characters_max: int) -> int:
@@ -26,7 +26,7 @@ def add(message: pb.ToResourceManager, fact: CallbackFact, characters_max: int) 
     :param characters_max: limit of a reason.
     """
     match fact:
-        case PredicatesAsked():
+        case PredicateRequested():
             question = message.predicates.add(
                 id=fact.question,
                 application_id=application_of(fact.app_id),
@@ -37,7 +37,7 @@ def add(message: pb.ToResourceManager, fact: CallbackFact, characters_max: int) 
             question.args.allocationKey, question.args.nodeID = fact.key, fact.node_id
             question.args.allocate = fact.allocate
             return question.ByteSize()
-        case PreemptionPredicatesAsked():
+        case PreemptionPredicateRequested():
             preempting = message.preemption_predicates.add(
                 id=fact.question,
                 application_id=application_of(fact.app_id),
@@ -54,7 +54,7 @@ def add(message: pb.ToResourceManager, fact: CallbackFact, characters_max: int) 
             return preempting.ByteSize()
         case SchedulingStateChanged():
             return _state(message, fact.app_id, fact.key, fact.state, fact.reason[:characters_max])
-        case TooSmallCluster():
+        case ScaleUpHint():
             return _state(
                 message,
                 fact.app_id,

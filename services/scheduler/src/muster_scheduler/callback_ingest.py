@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster_core.config.properties import duration_text, parse_duration_ns
-from muster_core.model.commands import Answer, Answers
+from muster_core.model.commands import PredicateAnswer, PredicateAnswers
 from muster_core.model.scopes import SECOND_NS, CallbackPolicy, Scope
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
@@ -80,14 +80,14 @@ def take_note(info: RmInfo, note: pb.CallbackStream, now_ns: int) -> bool:
     return True
 
 
-def answers(message: callbacks_pb2.FromResourceManager) -> Answers:
+def answers(message: callbacks_pb2.FromResourceManager) -> PredicateAnswers:
     """Returns the RM's answers to predicates. Their reasons are shown in explanations and events: without secrets."""
-    found = [Answer(each.id, each.fits, masked_text(each.reason)) for each in message.predicates]
+    found = [PredicateAnswer(each.id, each.fits, masked_text(each.reason)) for each in message.predicates]
     found += [
-        Answer(each.id, each.response.success, masked_text(each.reason), each.response.index)
+        PredicateAnswer(each.id, each.response.success, masked_text(each.reason), each.response.index)
         for each in message.preemption_predicates
     ]
-    return Answers(found)
+    return PredicateAnswers(found)
 
 
 def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:

@@ -116,13 +116,13 @@ def event_warnings(problems: Iterable[str]) -> list[pb.ConfigProblem]:
     return found
 
 
-def _line(change: config_diff.Change) -> str:
+def _line(change: config_diff.ConfigChange) -> str:
     text = str(change)
     encoded = text.encode()
     return text if len(encoded) <= _LINE_BYTES_MAX else encoded[: _LINE_BYTES_MAX - 3].decode(errors="ignore") + "…"
 
 
-def _masked(change: config_diff.Change) -> config_diff.Change:
+def _masked(change: config_diff.ConfigChange) -> config_diff.ConfigChange:
     _, is_property, name = change.what.partition("properties.")
     if not is_property:
         return change

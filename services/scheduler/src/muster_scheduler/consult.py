@@ -19,16 +19,16 @@ import structlog
 from muster_bus.clock import Clock
 from muster_bus.log import Record
 from muster_core.config.queue_config import INDEPENDENT, partition_name
-from muster_core.external.errors import HandlerGone, HandlerSilent
+from muster_core.external.errors import HandlerExited, HandlerTimeout
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
     ExternalKind,
     ExternalNode,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
 )
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import (
@@ -113,11 +113,11 @@ class Verdict:
     """
 
     registrations: int
-    begins: dict[int, list[UpdateExternal | SetSource]] = field(default_factory=dict)
-    changes: dict[int, list[UpdateExternal | SetSource]] = field(default_factory=dict)
+    begins: dict[int, list[ApplyExternalChanges | SetSourceState]] = field(default_factory=dict)
+    changes: dict[int, list[ApplyExternalChanges | SetSourceState]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
 
-    def commands_before(self, at: int, registrations: int) -> list[UpdateExternal | SetSource]:
+    def commands_before(self, at: int, registrations: int) -> list[ApplyExternalChanges | SetSourceState]:
         """Returns the commands to apply before the request's item at that place."""
         begins = self.begins.get(at, ()) if registrations == self.registrations else ()
         return [*begins, *self.changes.get(at, ())]
@@ -248,7 +248,7 @@ class Natives:
         listed: list[Judged] | None = None
         try:
             listed, judged = await self._answers(spoken, machine, registrations, known, [each.call for each in asked])
-        except HandlerSilent as silent:
+        except HandlerTimeout as silent:
             spoken.knows = None
             judged = [failure(each.call, str(silent), drains=source.drains) for each in asked]
         metrics.native_seconds.labels(source.name).observe(self._clock.monotonic() - began_s)
@@ -257,7 +257,7 @@ class Natives:
             metrics.native_objects.labels(source.name, _became(result)).inc()
             if changes := known.news(source.name, result.changes):
                 verdict = verdicts.setdefault(each.offset, Verdict(registrations))
-                verdict.changes.setdefault(each.at, []).append(UpdateExternal(*place, life, changes))
+                verdict.changes.setdefault(each.at, []).append(ApplyExternalChanges(*place, life, changes))
             if result.refused and each.is_refusable:
                 verdicts.setdefault(each.offset, Verdict(registrations)).refused[each.at] = result.refused
         if listed is not None:
@@ -265,9 +265,9 @@ class Natives:
             verdict = verdicts.setdefault(asked[0].offset, Verdict(registrations))
             first = verdict.begins.setdefault(asked[0].at, [])
             first += (
-                SetSource(*place, life, SourceState.LISTING, source.drains),
-                UpdateExternal(*place, life, words),
-                SetSource(*place, life, SourceState.LIVE, source.drains),
+                SetSourceState(*place, life, SourceState.LISTING, source.drains),
+                ApplyExternalChanges(*place, life, words),
+                SetSourceState(*place, life, SourceState.LIVE, source.drains),
             )
 
     async def _answers(
@@ -282,7 +282,7 @@ class Natives:
         patience_s = source.timeout_s if handlers.synced else max(source.timeout_s, self._sync_timeout_s)
         why = f"event handler {source.handler} did not answer within {patience_s:g} s"
         if self._clock.monotonic() < spoken.silent_until_s:
-            raise HandlerSilent(f"{spoken.silent}, a moment ago")
+            raise HandlerTimeout(f"{spoken.silent}, a moment ago")
         life = 0
 
         async def asked() -> tuple[list[Judged] | None, list[Judged]]:
@@ -297,7 +297,7 @@ class Natives:
                     for start in range(0, len(all_calls), _CALLS_MAX):
                         some = all_calls[start : start + _CALLS_MAX]
                         judged += await handlers.judge(source.name, life, begins and not start, some)
-                except HandlerGone:
+                except HandlerExited:
                     spoken.knows = None
                     continue
                 if begins:
@@ -312,7 +312,7 @@ class Natives:
             spoken.silent_until_s = self._clock.monotonic() + self._pause_s
             log.error("event handler does not answer", source=source.name, why=why, left_alone_s=self._pause_s)
             handlers.give_up(life, why)
-            raise HandlerSilent(why) from None
+            raise HandlerTimeout(why) from None
 
 
 class _Asked(NamedTuple):

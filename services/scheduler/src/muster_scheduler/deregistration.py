@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from muster_bus.topics import rm_state_key, state_key
-from muster_core.external.reports import ExternalEntry, SourceEntry
+from muster_core.external.reports import ReportedObject, SourceEntry
 from muster_core.model.outcome import Outcome, Primary
 from muster_core.model.steps import LIGHT_STEP, clear_list_in_steps, emptied
 from muster_core.partition import Partition
@@ -40,7 +40,7 @@ def take_over(dropped: Outcome | None, out: Outcome) -> Generator[None, None, li
         place, what, alive = found
         if not alive:
             removed.append((place, what))
-        elif isinstance(what, SourceEntry | ExternalEntry):
+        elif isinstance(what, SourceEntry | ReportedObject):
             out.touch(what, place)  # external sources are not part of the dropped state
     return removed
 

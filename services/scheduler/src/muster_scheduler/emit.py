@@ -27,21 +27,21 @@ from muster_bus.topics import (
 from muster_core.model.outcome import (
     AcceptedApplication,
     AcceptedNode,
-    Change,
     Event,
+    EventChange,
     EventType,
     Fact,
     NewAllocation,
     Outcome,
-    PredicatesAsked,
-    PreemptionPredicatesAsked,
+    PredicateRequested,
+    PreemptionPredicateRequested,
     RejectedApplication,
     RejectedAsk,
     RejectedNode,
     ReleasedAllocation,
     ReleasedAsk,
+    ScaleUpHint,
     SchedulingStateChanged,
-    TooSmallCluster,
     UpdatedApplication,
 )
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -293,9 +293,9 @@ class Emitter:
                     size += nodes.accepted.add(nodeID=fact.node_id).ByteSize()
                 case RejectedNode():
                     size += nodes.rejected.add(nodeID=fact.node_id, reason=fact.reason).ByteSize()
-                case TooSmallCluster() if not self.info.callbacks.scheduling_states:
+                case ScaleUpHint() if not self.info.callbacks.scheduling_states:
                     pass  # the RM does not want this
-                case PreemptionPredicatesAsked():
+                case PreemptionPredicateRequested():
                     question = callbacks_pb2.ToResourceManager()
                     added = callback_encoding.add(question, fact, MESSAGE_CHARACTERS_MAX)
                     if added > QUESTION_BYTES_MAX:
@@ -306,7 +306,7 @@ class Emitter:
                         size = 0
                     callbacks.MergeFrom(question)
                     size += added
-                case PredicatesAsked() | SchedulingStateChanged() | TooSmallCluster():
+                case PredicateRequested() | SchedulingStateChanged() | ScaleUpHint():
                     size += callback_encoding.add(callbacks, fact, MESSAGE_CHARACTERS_MAX)
         flush()
 
@@ -362,7 +362,7 @@ class Emitter:
             if offset_ns:  # an event has the time of day
                 event = event._replace(now_ns=event.now_ns + offset_ns)
             value = encode_event(event)
-            if event.type is request and event.change is Change.NONE:
+            if event.type is request and event.change is EventChange.NONE:
                 # For the shim only (the event history design): the event gets no id of the tracked order.
                 records.append(_out_record((topic, number, key, value, (*untracked, *stamped))))
             else:

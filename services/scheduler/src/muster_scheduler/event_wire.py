@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from muster_core.model.outcome import Change, Detail, Event, EventType
+from muster_core.model.outcome import Event, EventChange, EventDetail, EventType
 from muster_core.model.resources import Shape, saturated
 from muster_proto.si.v1 import si_pb2 as si
 from muster_state.protobuf_wire import NONE, bytes_field, field, number_field, text_field
@@ -30,8 +30,8 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2  # field numbers of any map's entry
 # Lists instead of dicts of members: indexing a list is faster than hashing a member.
 _TYPES = [number_field(_TYPE, number) for number in range(max(EventType) + 1)]
 _CHANGES = [
-    [number_field(_CHANGE_TYPE, change) + number_field(_DETAIL, number) for number in range(max(Detail) + 1)]
-    for change in range(max(Change) + 1)
+    [number_field(_CHANGE_TYPE, change) + number_field(_DETAIL, number) for number in range(max(EventDetail) + 1)]
+    for change in range(max(EventChange) + 1)
 ]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import structlog
 from muster_core.config.queue_config import partition_name
-from muster_core.external.model import NOT_CONFIGURED, SetSource, SourceState, UpdateExternal
+from muster_core.external.model import NOT_CONFIGURED, ApplyExternalChanges, SetSourceState, SourceState
 from muster_core.external.validation import name_problem
-from muster_core.model.commands import SetDeciding
+from muster_core.model.commands import SetSchedulingEnabled
 from muster_core.model.steps import LIGHT_STEP, Steps, emptied, finish
 from muster_informers.sync_gate import Gate
 
@@ -30,7 +30,9 @@ class Sources:
         self._gate = gate
         self._ignored: dict[tuple[str, str], str] = {}  # (RM, source) → life; for the log
 
-    def apply_in_steps(self, rm_id: str, commands: Sequence[UpdateExternal | SetSource], now_ns: int) -> Steps:
+    def apply_in_steps(
+        self, rm_id: str, commands: Sequence[ApplyExternalChanges | SetSourceState], now_ns: int
+    ) -> Steps:
         """Takes a source's commands, whether its RM is registered or not; in steps.
 
         Ignores informers of another start: those of an owner that is gone. (A paused owner that goes on does not know
@@ -57,17 +59,17 @@ class Sources:
                 self._roster.unwritten[rm_id] = None
             if not state.info.awaited:
                 log.info("all sources are known", rm=rm_id)
-                state.core.apply(SetDeciding(state.info.decides), now_ns, out)
+                state.core.apply(SetSchedulingEnabled(state.info.decides), now_ns, out)
 
     def awaited(self, rm_id: str) -> tuple[str, ...]:
         """Returns the sources that the RM's scheduling waits for."""
         return pauses.awaited(self._gate, self._roster.folder.external.get(rm_id), rm_id)
 
-    def _is_of_another_start(self, rm_id: str, command: UpdateExternal | SetSource) -> bool:
+    def _is_of_another_start(self, rm_id: str, command: ApplyExternalChanges | SetSourceState) -> bool:
         source = partition_name(command.partition), command.source
         return source in self._gate.awaited(rm_id) and not self._gate.is_of_this_start(command.life)
 
-    def _ignore(self, rm_id: str, command: UpdateExternal | SetSource) -> None:
+    def _ignore(self, rm_id: str, command: ApplyExternalChanges | SetSourceState) -> None:
         if self._ignored.get((rm_id, command.source)) != command.life:
             self._ignored[rm_id, command.source] = command.life
             log.warning("informers of another start are ignored", rm=rm_id, source=command.source, life=command.life)
@@ -80,7 +82,7 @@ class Sources:
         for entry in list(self._roster.folder.books_of(rm_id).all_sources()):
             if (entry.partition, entry.source) in brought or entry.reason == NOT_CONFIGURED:
                 continue
-            command = SetSource(
+            command = SetSourceState(
                 entry.partition, entry.source, entry.life, SourceState.STALE, entry.drains, NOT_CONFIGURED
             )
             log.warning("source without an informer", rm=rm_id, partition=entry.partition, source=entry.source)

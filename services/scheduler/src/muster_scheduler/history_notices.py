@@ -5,7 +5,7 @@ They are about the RM as a whole. The scheduler interface has no such type of ev
 
 from __future__ import annotations
 
-from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome
 from muster_core.scheduler import SchedulerCore
 
 from muster_scheduler.deregistration import published
@@ -23,4 +23,4 @@ def take(message: str, core: SchedulerCore, now_ns: int, out: Outcome, *, record
 
 def note(message: str, now_ns: int, out: Outcome) -> None:
     """Adds the event of a notice, if the RM's events are tracked."""
-    out.track(EventType.QUEUE, Change.NONE, Detail.NONE, _ROOT, message=message, now_ns=now_ns)
+    out.track(EventType.QUEUE, EventChange.NONE, EventDetail.NONE, _ROOT, message=message, now_ns=now_ns)

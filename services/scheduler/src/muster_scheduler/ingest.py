@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 from muster_core.config.queue_config import without_rm
-from muster_core.external.model import SetSource, UpdateExternal
+from muster_core.external.model import ApplyExternalChanges, SetSourceState
 from muster_core.model.commands import (
     AppItem,
     AskItem,
@@ -134,7 +134,7 @@ def said(value: bytes | None) -> tuple[str, Items | None]:
     return body, None
 
 
-def external(changes: pb.ExternalChanges) -> list[UpdateExternal | SetSource]:
+def external(changes: pb.ExternalChanges) -> list[ApplyExternalChanges | SetSourceState]:
     """Returns a source's commands, in the order in which to apply them. Raises BadDocument."""
     return [command for command in codec.decode(changes) if command is not None]
 

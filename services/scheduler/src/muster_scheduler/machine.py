@@ -18,12 +18,12 @@ from muster_core import invariants
 from muster_core.external.errors import BadDocument
 from muster_core.model.commands import (
     SetCallbacks,
-    SetDeciding,
     SetGeneration,
+    SetSchedulingEnabled,
     UpdateApplications,
     UpdateConfiguration,
 )
-from muster_core.model.outcome import ConfigurationAnswer, Outcome
+from muster_core.model.outcome import ConfigurationResult, Outcome
 from muster_core.model.steps import FEW, finish
 from muster_core.scheduler import SchedulerCore
 from muster_informers.sync_gate import Gate
@@ -184,7 +184,7 @@ class SchedulerMachine:
                 log.warning("recorded configuration admits nobody", rm=rm_id, problem=masked_text(problem))
             state.info.clock = self._times.anchor
             self._folded_pauses(state.info, now_ns)
-            state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
+            state.core.apply(SetSchedulingEnabled(state.info.decides), state.info.last_decided_ns)
             state.core.activate(now_ns, state.info.last_decided_ns)
             if not followed:
                 invariants.check(state.core, merges=False)
@@ -530,7 +530,7 @@ class SchedulerMachine:
         if life == state.info.life:
             return
         state.info.life, state.info.life_ns = life, now_ns
-        state.core.apply(SetDeciding(state.info.decides), now_ns, out)
+        state.core.apply(SetSchedulingEnabled(state.info.decides), now_ns, out)
         outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
 
     def _note(
@@ -596,7 +596,7 @@ class SchedulerMachine:
             yield from self._paused(info.rm_id, config_validation.add_changes(state.core.config, config, changes))
             command = UpdateConfiguration(config)
             yield from self._paused(info.rm_id, state.core.apply_in_steps(command, now_ns, out))
-            (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationAnswer))
+            (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationResult))
             out.facts.remove(answer)
             all_problems += [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=why) for why in answer.obstacles]
             if answer.obstacles:

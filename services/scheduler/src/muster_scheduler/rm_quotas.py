@@ -17,7 +17,7 @@ import structlog
 from muster_core.config.queue_config import ClusterConfig, queue_paths
 from muster_core.model.commands import SetQuotas
 from muster_core.model.outcome import Outcome
-from muster_core.model.quotas import QuotaKind, Quotas
+from muster_core.model.quotas import QuotaKind, RmQuotaState
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state.state_folder import RmState, quotas_of
 
@@ -171,7 +171,7 @@ class RmQuotas:
             metrics.forget(metrics.quota_refused, rm_id, kind)
 
 
-def _has_room(quotas: Quotas, kind: str) -> bool:
+def _has_room(quotas: RmQuotaState, kind: str) -> bool:
     """Whether a tenth of a quota is free, or the quota is one of another version."""
     if kind not in _KINDS:
         return True
@@ -179,7 +179,7 @@ def _has_room(quotas: Quotas, kind: str) -> bool:
     return not limit or 10 * quotas.used(QuotaKind(kind)) <= 9 * limit
 
 
-def _message_of(quotas: Quotas, kind: str) -> str:
+def _message_of(quotas: RmQuotaState, kind: str) -> str:
     known = QuotaKind(kind)
     return (
         f"quota {kind} reached: {quotas.used(known)} of {quotas.limit(known)}; what would be over it is rejected until "

@@ -14,9 +14,9 @@ from muster_core.model.outcome import (
     Fact,
     NewAllocation,
     Outcome,
-    PredicatesAsked,
-    PreemptionPredicatesAsked,
-    QuestionRefused,
+    PredicateRefused,
+    PredicateRequested,
+    PreemptionPredicateRequested,
     RejectedApplication,
     RejectedAsk,
     RejectedNode,
@@ -57,9 +57,9 @@ def count_fact(more: Tally, waits_us: list[int], fact: Fact, offset_ns: int) -> 
             more.nodes_accepted += 1
         case RejectedNode():
             more.nodes_rejected += 1
-        case PredicatesAsked() | PreemptionPredicatesAsked():
+        case PredicateRequested() | PreemptionPredicateRequested():
             more.questions += 1
-        case QuestionRefused():
+        case PredicateRefused():
             if fact.unanswered:
                 more.questions_unanswered += 1
             else:

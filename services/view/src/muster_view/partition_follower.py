@@ -18,7 +18,7 @@ from muster_bus.clock import Clock, recorded_ns
 from muster_bus.errors import LogClosed, LogDamaged, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
-from muster_core.external.reports import ExternalBooks
+from muster_core.external.reports import ExternalReports
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_runtime.backoff import in_step_s
@@ -105,7 +105,7 @@ class PartitionFollower:
         return self._folder.rms if self._folder is not None else {}
 
     @property
-    def external(self) -> dict[str, ExternalBooks]:
+    def external(self) -> dict[str, ExternalReports]:
         """The objects of external sources by RM id; also for RMs that have not registered."""
         return self._folder.external if self._folder is not None else {}
 

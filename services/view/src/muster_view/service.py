@@ -10,7 +10,7 @@ import structlog
 from muster_bus.clock import Clock, day_ns
 from muster_bus.log import Log, end_of
 from muster_bus.topics import Topics
-from muster_core.external.reports import ExternalBooks
+from muster_core.external.reports import ExternalReports
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
 from muster_rest.system_health import ServiceFacts
@@ -188,7 +188,7 @@ class ViewService:
         found = [each for follower in self._followers for each in follower.rms.items()]
         return dict(sorted(found)) if len(found) > 1 else dict(found)
 
-    def external(self) -> Mapping[str, ExternalBooks]:
+    def external(self) -> Mapping[str, ExternalReports]:
         """The objects of external sources, sorted by RM id; also for RMs that have not registered."""
         found = [each for follower in self._followers for each in follower.external.items() if each[1]]
         return dict(sorted(found))

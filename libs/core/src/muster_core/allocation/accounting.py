@@ -14,15 +14,15 @@ from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import add, subtract
 
 if TYPE_CHECKING:
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.model.application import Allocation, Application, Ask
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Queue
-    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_accounting import NodeAccounting
 
 
-class PlaceholderBooks(Protocol):
+class PlaceholderAccounting(Protocol):
     """The books of placeholders in their gangs."""
 
     def pend(self, ask: Ask, count: int) -> None:
@@ -35,25 +35,25 @@ class PlaceholderBooks(Protocol):
         """Undoes :meth:`book`."""
 
 
-class Stirring(Protocol):
+class RefusalInvalidator(Protocol):
     """Reviews the RM's refusals of a node."""
 
     def stir(self, node: Node) -> None:
         """The allocations on the node changed."""
 
 
-class Books:
+class Accounting:
     """The books of one partition."""
 
-    _gangs: PlaceholderBooks
-    _questions: Stirring
+    _gangs: PlaceholderAccounting
+    _questions: RefusalInvalidator
 
-    def __init__(self, state: PartitionState, *, waiting: Waiting, node_books: NodeBooks) -> None:
+    def __init__(self, state: PartitionState, *, waiting: SchedulingQueue, node_books: NodeAccounting) -> None:
         self._state = state
         self._waiting = waiting
         self._node_books = node_books
 
-    def connect(self, *, gangs: PlaceholderBooks, questions: Stirring) -> None:
+    def connect(self, *, gangs: PlaceholderAccounting, questions: RefusalInvalidator) -> None:
         """Takes the parts that are built after this one."""
         self._gangs = gangs
         self._questions = questions

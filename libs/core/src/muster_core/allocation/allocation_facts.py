@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from muster_si.event_texts import REPORTED, REQUEST_CHANGED
 
 from muster_core.allocation.backfill import in_force
-from muster_core.model.outcome import Change, Detail, EventType, NewAllocation, Outcome, ReleasedAllocation, event_of
+from muster_core.model.outcome import (
+    EventChange,
+    EventDetail,
+    EventType,
+    NewAllocation,
+    Outcome,
+    ReleasedAllocation,
+    event_of,
+)
 from muster_core.queues.limits import usage_events
 
 if TYPE_CHECKING:
@@ -16,7 +24,7 @@ if TYPE_CHECKING:
     from muster_core.model.partition_state import PartitionState
 
 
-class Announcements:
+class AllocationFacts:
     """The facts and events of one partition's asks and allocations."""
 
     def __init__(self, state: PartitionState) -> None:
@@ -34,12 +42,14 @@ class Announcements:
             return
         if before is not None:
             why = REQUEST_CHANGED if after is not None else REPORTED
-            self.ask_event(Change.REMOVE, Detail.APP_REQUEST, before, out, now_ns, why)
+            self.ask_event(EventChange.REMOVE, EventDetail.APP_REQUEST, before, out, now_ns, why)
         if after is not None:
-            self.ask_event(Change.ADD, Detail.APP_REQUEST, after, out, now_ns, message)
+            self.ask_event(EventChange.ADD, EventDetail.APP_REQUEST, after, out, now_ns, message)
 
     @staticmethod
-    def ask_event(change: Change, detail: Detail, ask: Ask, out: Outcome, now_ns: int, message: str = "") -> None:
+    def ask_event(
+        change: EventChange, detail: EventDetail, ask: Ask, out: Outcome, now_ns: int, message: str = ""
+    ) -> None:
         """Adds the event of everything pending of an ask."""
         demand, pending = ask.demand, ask.pending
         wanted = demand.shape if pending == 1 else demand.shape.times(pending)
@@ -60,14 +70,14 @@ class Announcements:
         app, key, shape = allocation.app, demand.key, demand.shape
         assert app is not None, f"{allocation} is foreign"
         if out.tracking:  # (inlined: the hottest path)
-            added, node_id = Change.ADD, allocation.node_id
+            added, node_id = EventChange.ADD, allocation.node_id
             if adopted:  # it has had no ask, so the event of an ask comes first
                 out.events.append(
-                    event_of((EventType.APP, added, Detail.APP_REQUEST, app.app_id, key, shape, REPORTED, now_ns))
+                    event_of((EventType.APP, added, EventDetail.APP_REQUEST, app.app_id, key, shape, REPORTED, now_ns))
                 )
             out.events += (
-                event_of((EventType.APP, added, Detail.APP_ALLOC, app.app_id, key, shape, "", now_ns)),
-                event_of((EventType.NODE, added, Detail.NODE_ALLOC, node_id, key, shape, "", now_ns)),
+                event_of((EventType.APP, added, EventDetail.APP_ALLOC, app.app_id, key, shape, "", now_ns)),
+                event_of((EventType.NODE, added, EventDetail.NODE_ALLOC, node_id, key, shape, "", now_ns)),
             )
             usage_events(app, added, shape, out, now_ns)
         if out.requests and not adopted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster_core.model.allocation import Replaced, made_uuid, unique_key
+from muster_core.model.allocation import ReplacedPlaceholder, made_uuid, unique_key
 from muster_core.model.application import Allocation
 from muster_core.model.resources import Shape, fits
 from muster_core.model.states import AppState, GangPhase
@@ -12,42 +12,42 @@ from muster_core.model.states import AppState, GangPhase
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from muster_core.allocation.accounting import Books
-    from muster_core.allocation.allocation_facts import Announcements
-    from muster_core.allocation.ask_events import Notifications
+    from muster_core.allocation.accounting import Accounting
+    from muster_core.allocation.allocation_facts import AllocationFacts
+    from muster_core.allocation.ask_events import AskEvents
     from muster_core.allocation.asks import Asks
-    from muster_core.allocation.exclusivity import Turns
-    from muster_core.allocation.fair_share_accounting import FairShares
+    from muster_core.allocation.exclusivity import ScopeExclusivity
+    from muster_core.allocation.fair_share_accounting import FairShareAccounting
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.scheduling_queue import Waiting
-    from muster_core.applications.lifecycle import Lifecycle
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
+    from muster_core.applications.lifecycle import ApplicationLifecycle
     from muster_core.gangs.gangs import Gangs
-    from muster_core.model.allocation import Backfilled
+    from muster_core.model.allocation import BackfillRecord
     from muster_core.model.application import Ask, AskGroup
     from muster_core.model.node import Node
     from muster_core.model.outcome import Outcome
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_accounting import NodeAccounting
 
 
-class Placing:
+class Allocator:
     """Places the asks of one partition."""
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        notifications: Notifications,
-        waiting: Waiting,
-        node_books: NodeBooks,
-        books: Books,
-        fair_shares: FairShares,
+        notifications: AskEvents,
+        waiting: SchedulingQueue,
+        node_books: NodeAccounting,
+        books: Accounting,
+        fair_shares: FairShareAccounting,
         reservations: Reservations,
-        announcements: Announcements,
+        announcements: AllocationFacts,
         asks: Asks,
-        lifecycle: Lifecycle,
+        lifecycle: ApplicationLifecycle,
         gangs: Gangs,
-        turns: Turns,
+        turns: ScopeExclusivity,
     ) -> None:
         self._state = state
         self._notifications = notifications
@@ -108,7 +108,7 @@ class Placing:
         out: Outcome,
         now_ns: int,
         replaces: Allocation | None = None,
-        backfilled: Backfilled | None = None,
+        backfilled: BackfillRecord | None = None,
         *,
         proposed: bool = False,
     ) -> None:
@@ -142,7 +142,7 @@ class Placing:
         )
         allocation.backfilled = backfilled
         if replaces is not None:
-            allocation.replaces = Replaced(replaces.key, replaces.created_ns)
+            allocation.replaces = ReplacedPlaceholder(replaces.key, replaces.created_ns)
             if replaces.node_id == node.node_id:  # (the RM may make a placeholder of what was backfilled)
                 allocation.backfilled = replaces.backfilled
         self._books.place(ask, allocation, node, proposed=proposed)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedList
 
-from muster_core.model.wait_points import GangLines
+from muster_core.model.wait_points import GangQueues
 
 if TYPE_CHECKING:
     from muster_core.model.application import Application
@@ -25,8 +25,8 @@ class ApplicationLines:
     """
 
     def __init__(self) -> None:
-        self.gangs: dict[Ledger, dict[Queue, GangLines[Application]]] = {}
-        self._urgent_gangs: dict[tuple[Ledger, Queue], GangLines[Application]] = {}
+        self.gangs: dict[Ledger, dict[Queue, GangQueues[Application]]] = {}
+        self._urgent_gangs: dict[tuple[Ledger, Queue], GangQueues[Application]] = {}
         self._urgent_apps: dict[tuple[Ledger, Queue], Any] = {}
 
     def stand_in(self, app: Application, ledger: Ledger) -> None:
@@ -38,9 +38,9 @@ class ApplicationLines:
                 self._urgent_apps.setdefault((ledger, leaf), SortedList()).add((*_urgency(key), app))
             return
         total = _total(app)
-        self.gangs.setdefault(ledger, {}).setdefault(leaf, GangLines()).add(total, key, app)
+        self.gangs.setdefault(ledger, {}).setdefault(leaf, GangQueues()).add(total, key, app)
         if not leaf.priority_first:
-            self._urgent_gangs.setdefault((ledger, leaf), GangLines()).add(total, _urgency(key), app)
+            self._urgent_gangs.setdefault((ledger, leaf), GangQueues()).add(total, _urgency(key), app)
 
     def stand_out(self, app: Application, ledger: Ledger) -> None:
         """Takes the application out of its line at the ledger."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from muster_core.model.application import NOTIFIED_NO_VICTIM, NOTIFIED_QUEUE, NOTIFIED_REFUSED, NOTIFIED_USER
 from muster_core.model.outcome import Outcome
-from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
+from muster_core.model.reasons import NoPreemptionReason, Reason, ReasonCode
 from muster_core.model.resources import UNLIMITED
 from muster_core.model.text_format import as_map
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOOKS_MAX = 1000
 
 
-class Standing(IntEnum):
+class Obstacle(IntEnum):
     """The obstacles of a group's asks for which there are events."""
 
     NOTHING = 0
@@ -42,29 +42,29 @@ class Standing(IntEnum):
 
 
 _BY_CODE = {
-    ReasonCode.QUEUE_MAX: Standing.QUEUE,
-    ReasonCode.USER_LIMIT: Standing.USER,
-    ReasonCode.GROUP_LIMIT: Standing.USER,
-    ReasonCode.REFUSED_BY_RM: Standing.REFUSED,
+    ReasonCode.QUEUE_MAX: Obstacle.QUEUE,
+    ReasonCode.USER_LIMIT: Obstacle.USER,
+    ReasonCode.GROUP_LIMIT: Obstacle.USER,
+    ReasonCode.REFUSED_BY_RM: Obstacle.REFUSED,
 }
 # The recorded notice of an ask after the event.
 _NOTIFIED = {
-    Standing.NOTHING: 0,
-    Standing.QUEUE: NOTIFIED_QUEUE,
-    Standing.USER: NOTIFIED_USER,
-    Standing.REFUSED: NOTIFIED_REFUSED,
-    Standing.NO_VICTIM: NOTIFIED_NO_VICTIM,
+    Obstacle.NOTHING: 0,
+    Obstacle.QUEUE: NOTIFIED_QUEUE,
+    Obstacle.USER: NOTIFIED_USER,
+    Obstacle.REFUSED: NOTIFIED_REFUSED,
+    Obstacle.NO_VICTIM: NOTIFIED_NO_VICTIM,
 }
-_NO_VICTIM = (PreemptionNo.NO_VICTIMS, PreemptionNo.NOT_ENOUGH_VICTIMS)
+_NO_VICTIM = (NoPreemptionReason.NO_VICTIMS, NoPreemptionReason.NOT_ENOUGH_VICTIMS)
 
 
-def standing_of(reason: Reason | None) -> Standing:
+def standing_of(reason: Reason | None) -> Obstacle:
     """The obstacle that belongs to a waitlist's reason."""
     if reason is None:
-        return Standing.NOTHING
+        return Obstacle.NOTHING
     if reason.code is ReasonCode.REQUIRED_NODE_FULL and reason.preemption in _NO_VICTIM:
-        return Standing.NO_VICTIM
-    return _BY_CODE.get(reason.code, Standing.NOTHING)
+        return Obstacle.NO_VICTIM
+    return _BY_CODE.get(reason.code, Obstacle.NOTHING)
 
 
 def _was_missed(group: AskGroup) -> bool:
@@ -73,7 +73,7 @@ def _was_missed(group: AskGroup) -> bool:
     return waits and not group.app.queue.waitlists[group.wait_key].holds
 
 
-class Notifications:
+class AskEvents:
     """Makes the events for people about one partition's asks.
 
     :ivar wanted: whether the RM wants the events; if not, this class does nothing.
@@ -112,7 +112,7 @@ class Notifications:
 
     def entered(self, ask: Ask, group: AskGroup) -> None:
         """Notes an ask that joined the group."""
-        if group.stood is None or (group.stood == Standing.NOTHING and not ask.notified):
+        if group.stood is None or (group.stood == Obstacle.NOTHING and not ask.notified):
             return  # all of them will be examined, or their obstacle did not change
         if group.untold is None:
             group.untold = []
@@ -173,13 +173,13 @@ class Notifications:
     def passed(self, ask: Ask, out: Outcome, now_ns: int) -> None:
         """Makes the event of a placed ask that a limit stopped before."""
         if self.wanted:
-            self._tell(ask, Standing.NOTHING, out, now_ns)
+            self._tell(ask, Obstacle.NOTHING, out, now_ns)
         else:
             ask.notified = 0
 
-    def _tell(self, ask: Ask, standing: Standing, out: Outcome, now_ns: int) -> None:
+    def _tell(self, ask: Ask, standing: Obstacle, out: Outcome, now_ns: int) -> None:
         """Follows YuniKorn's order: first the user's quota, then the queue. A quota says nothing about the queue."""
-        notified = _NOTIFIED[standing] | (ask.notified & NOTIFIED_QUEUE if standing is Standing.USER else 0)
+        notified = _NOTIFIED[standing] | (ask.notified & NOTIFIED_QUEUE if standing is Obstacle.USER else 0)
         if notified == ask.notified:
             return
         begun, over = notified & ~ask.notified, ask.notified & ~notified

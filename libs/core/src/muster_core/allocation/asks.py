@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Protocol
 from muster_core.model.allocation_order import asks_in_steps
 from muster_core.model.application import AskGroup
 from muster_core.model.commands import Termination
-from muster_core.model.outcome import Change, Detail, Outcome, ReleasedAsk
+from muster_core.model.outcome import EventChange, EventDetail, Outcome, ReleasedAsk
 from muster_core.model.steps import STEP, Steps, emptied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from muster_core.allocation.accounting import Books
-    from muster_core.allocation.allocation_facts import Announcements
-    from muster_core.allocation.ask_events import Notifications
+    from muster_core.allocation.accounting import Accounting
+    from muster_core.allocation.allocation_facts import AllocationFacts
+    from muster_core.allocation.ask_events import AskEvents
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.model.application import Ask
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.scopes import Scope
-    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_accounting import NodeAccounting
 
 
-class GangAsks(Protocol):
+class GangAskListener(Protocol):
     """The operations on gangs that asks need."""
 
     def keep_heir(self, ask: Ask, out: Outcome) -> None:
@@ -33,13 +33,13 @@ class GangAsks(Protocol):
     def pend(self, ask: Ask, count: int) -> None:
         """Counts ``count`` more of a placeholder ask as pending (fewer, if negative)."""
 
-    def count_gone_ask(self, ask: Ask, count: int, detail: Detail | None) -> None:
+    def count_gone_ask(self, ask: Ask, count: int, detail: EventDetail | None) -> None:
         """Counts the reason why ``count`` of a placeholder ask are no longer pending; None: another ask takes its
         place.
         """
 
 
-class AskQuestions(Protocol):
+class OpenCheckSource(Protocol):
     """The predicate questions to the RM about asks."""
 
     @property
@@ -50,7 +50,7 @@ class AskQuestions(Protocol):
         """Withdraws all questions about an ask that has ended."""
 
 
-class ScopeTurns(Protocol):
+class ScopeEnabler(Protocol):
     """The scopes in which proposals must be alone."""
 
     def begin(self, scope: Scope) -> None:
@@ -60,20 +60,20 @@ class ScopeTurns(Protocol):
 class Asks:
     """Adds and removes the asks of one partition. Their applications hold them."""
 
-    _gangs: GangAsks
-    _questions: AskQuestions
-    _turns: ScopeTurns
+    _gangs: GangAskListener
+    _questions: OpenCheckSource
+    _turns: ScopeEnabler
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        waiting: Waiting,
-        node_books: NodeBooks,
-        books: Books,
+        waiting: SchedulingQueue,
+        node_books: NodeAccounting,
+        books: Accounting,
         reservations: Reservations,
-        announcements: Announcements,
-        notifications: Notifications,
+        announcements: AllocationFacts,
+        notifications: AskEvents,
     ) -> None:
         self._state = state
         self._waiting = waiting
@@ -83,7 +83,7 @@ class Asks:
         self._announcements = announcements
         self._notifications = notifications
 
-    def connect(self, *, gangs: GangAsks, questions: AskQuestions, turns: ScopeTurns) -> None:
+    def connect(self, *, gangs: GangAskListener, questions: OpenCheckSource, turns: ScopeEnabler) -> None:
         """Takes the parts that are built after this one."""
         self._gangs = gangs
         self._questions = questions
@@ -167,11 +167,11 @@ class Asks:
         self.leave_group(ask, None)
         self.group_of(ask).push(ask)
 
-    def remove_ask(self, ask: Ask, out: Outcome, now_ns: int, detail: Detail | None) -> None:
-        """Removes an ask. ``detail`` None: another ask takes its place (see :meth:`Announcements.wants`)."""
+    def remove_ask(self, ask: Ask, out: Outcome, now_ns: int, detail: EventDetail | None) -> None:
+        """Removes an ask. ``detail`` None: another ask takes its place (see :meth:`AllocationFacts.wants`)."""
         app = ask.app
         if detail is not None:
-            self._announcements.ask_event(Change.REMOVE, detail, ask, out, now_ns)
+            self._announcements.ask_event(EventChange.REMOVE, detail, ask, out, now_ns)
         if ask.pending:
             self._books.add_pending(ask, -ask.pending)
             self._node_books.index.seen(ask.shape, -ask.pending)
@@ -183,13 +183,13 @@ class Asks:
         self.drop_ask(ask, out, now_ns)
         self._waiting.refresh_app(app)
 
-    def time_out_ask(self, ask: Ask, message: str, detail: Detail, out: Outcome, now_ns: int) -> None:
+    def time_out_ask(self, ask: Ask, message: str, detail: EventDetail, out: Outcome, now_ns: int) -> None:
         """Removes an ask that timed out, and tells the RM."""
         previous = ask.demand.previous_generation
         out.facts.append(ReleasedAsk(self._state.name, ask.app.app_id, ask.key, Termination.TIMEOUT, message, previous))
         self.remove_ask(ask, out, now_ns, detail)
 
-    def time_out_all(self, asks: Iterable[Ask], message: str, detail: Detail, out: Outcome, now_ns: int) -> Steps:
+    def time_out_all(self, asks: Iterable[Ask], message: str, detail: EventDetail, out: Outcome, now_ns: int) -> Steps:
         """Does so with several asks of an application, in their order; in steps."""
         ordered = yield from asks_in_steps(asks)
         for count, ask in enumerate(emptied(ordered), 1):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from muster_core.config.properties import duration_text
 from muster_core.config.queue_config import BACKFILL_EASY, BACKFILL_OFF
-from muster_core.model.allocation import Backfilled
+from muster_core.model.allocation import BackfillRecord
 from muster_core.model.demand import DURATION_TAG, Demand
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import INT64_MAX, Shape, add, fits
@@ -64,7 +64,7 @@ class Backfill:
         """Whether the partition backfills."""
         return self._state.config.backfill != BACKFILL_OFF
 
-    def node_for(self, ask: Ask, now_ns: int) -> tuple[Node, Backfilled] | None:
+    def node_for(self, ask: Ask, now_ns: int) -> tuple[Node, BackfillRecord] | None:
         """The reserved node that the ask may use now, and for how long; None: there is none.
 
         Of several nodes, the one whose reservation is due first, because it leaves longer gaps to longer asks.
@@ -75,7 +75,7 @@ class Backfill:
         end_ns = min(now_ns + duration_ms * _MS_NS, INT64_MAX)
         easy = self._state.config.backfill == BACKFILL_EASY
         best: tuple[int, str] | None = None
-        found: tuple[Node, Backfilled] | None = None
+        found: tuple[Node, BackfillRecord] | None = None
         for node, kept in self._open():
             if kept is ask or outranks(ask, kept) or not fits(ask.demand.shape.items, node.available):
                 continue
@@ -87,7 +87,7 @@ class Backfill:
                 continue
             if best is None or (due_ns, node.node_id) < best:
                 best = (due_ns, node.node_id)
-                found = node, Backfilled(kept.app.app_id, kept.key, due_ns, end_ns)
+                found = node, BackfillRecord(kept.app.app_id, kept.key, due_ns, end_ns)
         return found
 
     def why_not(self, ask: Ask, now_ns: int) -> str:
@@ -265,7 +265,7 @@ def outlives(held: Allocation, said_ms: int) -> bool:
     return not end_ns or (min(end_ns, app_ns) if app_ns else end_ns) > by.end_ns
 
 
-def promised(held: Allocation, demand: Demand) -> Backfilled | None:
+def promised(held: Allocation, demand: Demand) -> BackfillRecord | None:
     """What is promised of an allocation once this is its demand: an earlier end is the promised one from now on."""
     by, said_ms = held.backfilled, demand.execution_timeout_ms
     if by is None or said_ms <= 0:

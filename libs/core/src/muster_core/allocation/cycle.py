@@ -18,41 +18,41 @@ from muster_core.model.wait_points import ALONE_FROM, DURATION_FROM, placed
 from muster_core.queues.rank import highest, outranks
 
 if TYPE_CHECKING:
-    from muster_core.allocation.allocator import Placing
-    from muster_core.allocation.ask_events import Notifications
+    from muster_core.allocation.allocator import Allocator
+    from muster_core.allocation.ask_events import AskEvents
     from muster_core.allocation.backfill import Backfill
-    from muster_core.allocation.escalation import LongWait
-    from muster_core.allocation.exclusivity import Turns
+    from muster_core.allocation.escalation import Escalation
+    from muster_core.allocation.exclusivity import ScopeExclusivity
     from muster_core.allocation.limit_checks import LimitChecks
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Waitlist
-    from muster_core.nodes.node_stats import NodeFigures
-    from muster_core.predicates.predicate_calls import Questions
+    from muster_core.nodes.node_stats import NodeStats
+    from muster_core.predicates.predicate_calls import PredicateCalls
     from muster_core.queues.queue_tree import QueueTree
 
 
-class Cycle:
+class SchedulingCycle:
     """Makes the allocations of one partition."""
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        waiting: Waiting,
-        notifications: Notifications,
-        figures: NodeFigures,
+        waiting: SchedulingQueue,
+        notifications: AskEvents,
+        figures: NodeStats,
         queue_tree: QueueTree,
         gangs: Gangs,
-        turns: Turns,
-        questions: Questions,
+        turns: ScopeExclusivity,
+        questions: PredicateCalls,
         limit_checks: LimitChecks,
         reservations: Reservations,
-        placing: Placing,
+        placing: Allocator,
         backfill: Backfill,
-        long_wait: LongWait,
+        long_wait: Escalation,
     ) -> None:
         self._state = state
         self._waiting = waiting

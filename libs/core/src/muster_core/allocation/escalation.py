@@ -17,28 +17,28 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from muster_core.allocation.backfill import due_first
-from muster_core.allocation.preemptors import RETRY_NS, Noes, Rights, next_preemptor, preempts_from
+from muster_core.allocation.preemptors import RETRY_NS, NoVictimsCache, Preemptors, next_preemptor, preempts_from
 from muster_core.model.application import Ask, AskGroup
-from muster_core.model.outcome import Outcome, TooSmallCluster
+from muster_core.model.outcome import Outcome, ScaleUpHint
 from muster_core.model.pending_reason import group_reason
 from muster_core.model.queue import Waitlist
-from muster_core.model.reasons import PreemptionNo, ReasonCode
+from muster_core.model.reasons import NoPreemptionReason, ReasonCode
 from muster_core.model.steps import FEW, SOME, Pace, Steps
 from muster_core.preemption import registry, victim_search
 from muster_core.preemption.plan import Plan
 from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
-    from muster_core.allocation.ask_events import Notifications
+    from muster_core.allocation.ask_events import AskEvents
     from muster_core.allocation.backfill import Backfill
     from muster_core.allocation.limit_checks import LimitChecks
     from muster_core.allocation.releases import Releases
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_stats import NodeFigures
-    from muster_core.predicates.predicate_calls import Questions
-    from muster_core.preemption.search_context import Cluster
+    from muster_core.nodes.node_stats import NodeStats
+    from muster_core.predicates.predicate_calls import PredicateCalls
+    from muster_core.preemption.search_context import SearchContext
 
 # The turns in one cycle, and the preemptions for one leaf in it. The rest comes in the next cycle, after new requests.
 TURNS_MAX = 100
@@ -57,21 +57,21 @@ REPORT_NS = 1_000_000_000
 REPORT_REST_NS = 20_000_000
 
 
-class LongWait:
+class Escalation:
     """Reservations, preemption and autoscaling signals of one partition."""
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        figures: NodeFigures,
-        waiting: Waiting,
-        notifications: Notifications,
+        figures: NodeStats,
+        waiting: SchedulingQueue,
+        notifications: AskEvents,
         reservations: Reservations,
         releases: Releases,
-        questions: Questions,
+        questions: PredicateCalls,
         limit_checks: LimitChecks,
-        cluster: Cluster,
+        cluster: SearchContext,
         backfill: Backfill,
     ) -> None:
         self._state = state
@@ -250,13 +250,13 @@ class LongWait:
             if asking is not None:
                 yield preempts_from(asking)
 
-    def _rights(self, waitlist: Waitlist) -> Rights | None:
+    def _rights(self, waitlist: Waitlist) -> Preemptors | None:
         """When the list's groups may preempt; None: none may."""
         if waitlist.required_node or not self._state.config.preemption.enabled:
             return None
         return self._waiting.parking.rights_of(waitlist, every_own=registry.looks_at_every_own())
 
-    def _rights_of_singles(self, waitlist: Waitlist) -> tuple[list[int], Rights | None]:
+    def _rights_of_singles(self, waitlist: Waitlist) -> tuple[list[int], Preemptors | None]:
         """From when the list's first ask may reserve, and the single groups may preempt; and the rights of
         all groups.
         """
@@ -350,7 +350,7 @@ class LongWait:
             self._reserve(waitlist, head, out, now_ns)
         return head
 
-    def _end_turn(self, waitlist: Waitlist, no: PreemptionNo | None, out: Outcome, now_ns: int) -> None:
+    def _end_turn(self, waitlist: Waitlist, no: NoPreemptionReason | None, out: Outcome, now_ns: int) -> None:
         """Ends the turn: the list gets another one once something has changed, and at the next right that begins."""
         if no is not None:  # once for all groups: a turn with the same result as the last one writes nothing
             self._say_no(waitlist, no, out)
@@ -405,14 +405,16 @@ class LongWait:
 
     # ---- preemption ------------------------------------------------------------------------------------------------
 
-    def _refused(self, due: list[Waitlist], now_ns: int) -> Generator[None, None, dict[Waitlist, Noes | None] | None]:
+    def _refused(
+        self, due: list[Waitlist], now_ns: int
+    ) -> Generator[None, None, dict[Waitlist, NoVictimsCache | None] | None]:
         """Why preemption helps none of the groups of these lists; None: it helps one of them, or may do so.
 
         Searches for one group of each kind. That changes nothing. The answers stay known, so that what is too much for
         one cycle is done in the next ones.
         """
         self._planned = None
-        refused: dict[Waitlist, Noes | None] = {}
+        refused: dict[Waitlist, NoVictimsCache | None] = {}
         before = victim_search.searches(self._state)
         for count, waitlist in enumerate(due, 1):
             if not count % FEW:
@@ -426,13 +428,13 @@ class LongWait:
             rights.settle()
             if len(rights.single) > SEARCHES_MAX:
                 return None
-            refused[waitlist] = noes = Noes(waitlist, rights, now_ns, self._state.version)
+            refused[waitlist] = noes = NoVictimsCache(waitlist, rights, now_ns, self._state.version)
             for group in noes.one_of_each():
                 asking = noes.asking(group)
                 if asking is None or victim_search.searches(self._state) - before >= SEARCHES_MAX:
                     return None
                 found = victim_search.search(self._cluster, asking, now_ns)
-                if not isinstance(found, PreemptionNo):
+                if not isinstance(found, NoPreemptionReason):
                     self._planned = (asking, self._state.version, found)
                     return None
                 noes.add(group, found)
@@ -442,7 +444,7 @@ class LongWait:
         self,
         waitlist: Waitlist,
         had_theirs: dict[AskGroup, None],
-        noes: Noes | None,
+        noes: NoVictimsCache | None,
         attempts: dict[str, int],
         out: Outcome,
         now_ns: int,
@@ -456,8 +458,8 @@ class LongWait:
             if not waitlist.gone:
                 self._end_turn(waitlist, None, out, now_ns)
             return
-        noes = noes or Noes(waitlist, rights, now_ns, self._state.version)
-        no: PreemptionNo | None = None
+        noes = noes or NoVictimsCache(waitlist, rights, now_ns, self._state.version)
+        no: NoPreemptionReason | None = None
         while groups := noes.next_groups(had_theirs, PREEMPTIONS_PER_LEAF_MAX + 1):
             for group in groups:
                 finished, its_no = self._preempt_for(group, noes, attempts, out, now_ns)
@@ -471,22 +473,22 @@ class LongWait:
         self._end_turn(waitlist, no, out, now_ns)
 
     def _preempt_for(
-        self, group: AskGroup, noes: Noes, attempts: dict[str, int], out: Outcome, now_ns: int
-    ) -> tuple[bool, PreemptionNo | None]:
+        self, group: AskGroup, noes: NoVictimsCache, attempts: dict[str, int], out: Outcome, now_ns: int
+    ) -> tuple[bool, NoPreemptionReason | None]:
         """Returns whether all permitted attempts were made, and why the last one did not help."""
         path = group.app.queue.path
         while (asking := noes.asking(group)) is not None:
             if attempts.get(path, 0) >= PREEMPTIONS_PER_LEAF_MAX or sum(attempts.values()) >= SEARCHES_MAX:
                 return False, None
             attempts[path] = attempts.get(path, 0) + 1
-            found: Plan | PreemptionNo | None = noes.of(group)
+            found: Plan | NoPreemptionReason | None = noes.of(group)
             if found is None:
                 planned, self._planned = self._planned, None
                 if planned is not None and planned[:2] == (asking, self._state.version):
                     found = planned[2]
                 else:
                     found = victim_search.search(self._cluster, asking, now_ns)
-            if isinstance(found, PreemptionNo):
+            if isinstance(found, NoPreemptionReason):
                 noes.add(group, found)
                 return True, found
             noes.clear()
@@ -501,7 +503,7 @@ class LongWait:
             return
         node = self._state.nodes[head.reserved_node]
         found = victim_search.search_required_node(self._state, head, node, now_ns)
-        if isinstance(found, PreemptionNo):
+        if isinstance(found, NoPreemptionReason):
             self._say_no(waitlist, found, out)
         elif (agreed := self._agreed(found, head, out, now_ns)) is not None:
             self.carry_out(agreed, head, out, now_ns)
@@ -525,7 +527,7 @@ class LongWait:
         self._reservations.claim(asking, plan.node, out, now_ns)
         victim_search.carried_out(state, plan, asking, version)
 
-    def _say_no(self, waitlist: Waitlist, no: PreemptionNo, out: Outcome) -> None:
+    def _say_no(self, waitlist: Waitlist, no: NoPreemptionReason, out: Outcome) -> None:
         if waitlist.reason is not None and waitlist.reason.preemption is not no:
             waitlist.reason = waitlist.reason.with_preemption(no)
             out.touch(waitlist, self._state.name)
@@ -590,7 +592,7 @@ class LongWait:
             if ask.group is group and not ask.scaled_up:
                 ask.scaled_up = True
                 out.touch(ask, self._state.name)
-                out.facts.append(TooSmallCluster(self._state.name, ask.app.app_id, ask.key, now_ns, said))
+                out.facts.append(ScaleUpHint(self._state.name, ask.app.app_id, ask.key, now_ns, said))
                 work += len(ask.demand.tags) // _TAGS_OF_A_REPORT
             is_over = reports.add(work)
             if reports.are_enough():

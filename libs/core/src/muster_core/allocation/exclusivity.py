@@ -14,7 +14,7 @@ If a scope is taken, further asks stand in line there, in the order of the searc
 * an application: it leaves its leaf's order;
 * a task group: its groups stand in line, in the application's order, and the first one is tried next;
 * a node: it leaves the node index, and returns as a node that gained room. Meanwhile an ask takes the next best node;
-  if there is none, it is parked at :attr:`Waiting.turns`.
+  if there is none, it is parked at :attr:`SchedulingQueue.turns`.
 
 An ask that the RM refuses may be asked about many times, one node after the other. So it gives way: it stands in a line
 (:class:`Later`) until the search has tried everything else. Then the one that has waited longest for a turn leaves the
@@ -39,22 +39,22 @@ from muster_core.model.node import Node
 from muster_core.model.predicate_checks import PredicateCheck
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import Shape, fits
-from muster_core.model.scope_queues import Later, Turn
+from muster_core.model.scope_queues import ExclusiveScope, Later
 from muster_core.model.scopes import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.model.partition_state import PartitionState
-    from muster_core.model.refusals import Refusals
-    from muster_core.model.scope_queues import TurnLines, What
+    from muster_core.model.refusals import NodeRefusals
+    from muster_core.model.scope_queues import ScopeQueues, What
     from muster_core.model.scopes import CallbackPolicy
-    from muster_core.nodes.node_accounting import NodeBooks
-    from muster_core.nodes.node_stats import NodeFigures
+    from muster_core.nodes.node_accounting import NodeAccounting
+    from muster_core.nodes.node_stats import NodeStats
 
 
-class WholeTurn(Turn):
+class RmScope(ExclusiveScope):
     """The turn of the whole RM, which its partitions share.
 
     :ivar last: the partition that had the last turn.
@@ -70,13 +70,13 @@ class WholeTurn(Turn):
     def __init__(self) -> None:
         super().__init__()
         self.last = ""
-        self.partitions: dict[Turns, None] = {}
+        self.partitions: dict[ScopeExclusivity, None] = {}
         self.on = False
-        self.owed: Turns | None = None
+        self.owed: ScopeExclusivity | None = None
         self.refused = 0
 
 
-class OpenQuestions(Protocol):
+class PredicateSource(Protocol):
     """The open questions to the RM, and its policy."""
 
     number: Callable[[], int]
@@ -93,7 +93,7 @@ class OpenQuestions(Protocol):
         """The ids of the nodes that the RM refused for the ask."""
 
 
-class Turns:
+class ScopeExclusivity:
     """The turns of one partition.
 
     :ivar one: the turn of the whole RM, which its partitions share.
@@ -102,23 +102,23 @@ class Turns:
     :ivar crowded: the limit of open questions stopped a search, and not everything was tried since.
     """
 
-    _questions: OpenQuestions
+    _questions: PredicateSource
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        figures: NodeFigures,
-        node_books: NodeBooks,
-        waiting: Waiting,
-        lines: TurnLines,
+        figures: NodeStats,
+        node_books: NodeAccounting,
+        waiting: SchedulingQueue,
+        lines: ScopeQueues,
     ) -> None:
         self._state = state
         self._figures = figures
         self._node_books = node_books
         self._waiting = waiting
         self._lines = lines
-        self.one = WholeTurn()
+        self.one = RmScope()
         self.on = self.stopped = self.crowded = False
         self._of = lines.of
         self._restless = lines.restless
@@ -129,11 +129,11 @@ class Turns:
         # The group for whose ask the search stopped until nothing is open; None: none, or the next in line.
         self._owed: AskGroup | None = None
 
-    def connect(self, *, questions: OpenQuestions) -> None:
+    def connect(self, *, questions: PredicateSource) -> None:
         """Takes the part that is built after this one."""
         self._questions = questions
 
-    def join(self, one: WholeTurn) -> None:
+    def join(self, one: RmScope) -> None:
         """Joins the turn of the RM to which the partition belongs."""
         self.one = one
         one.partitions[self] = None
@@ -199,7 +199,7 @@ class Turns:
         """Whether the ask's application or task group is taken. Changes no line."""
         return self._taken_by(ask) is not None
 
-    def _taken_by(self, ask: Ask) -> Turn | None:
+    def _taken_by(self, ask: Ask) -> ExclusiveScope | None:
         """The turn of the application or the task group that is taken for the ask now; None: neither is."""
         scope, app = self.wanted(ask), ask.app
         turn = self._of.get(app)
@@ -269,7 +269,7 @@ class Turns:
     def _enter(self, what: What, check: PredicateCheck, *, alone: bool) -> None:
         turn = self._of.get(what)
         if turn is None:
-            turn = self._of[what] = Turn(what)
+            turn = self._of[what] = ExclusiveScope(what)
         turn.open[check] = None
         if alone:
             self._close(turn)
@@ -315,7 +315,7 @@ class Turns:
             self._restless[turn] = None
             self._let_go(turn)
 
-    def _close(self, turn: Turn) -> None:
+    def _close(self, turn: ExclusiveScope) -> None:
         if turn.closed:
             return
         turn.closed = True
@@ -360,7 +360,7 @@ class Turns:
 
     # ---- the lines of refused asks -------------------------------------------------------------------------------
 
-    def give_way(self, ask: Ask, refusals: Refusals) -> None:
+    def give_way(self, ask: Ask, refusals: NodeRefusals) -> None:
         """The RM refused the ask: others have their turn before the scheduler proposes it again."""
         if not self.crowded and not (self.on and self.wanted(ask)):
             return
@@ -505,14 +505,14 @@ class Turns:
 
     # ---- a task group's line ---------------------------------------------------------------------------------------
 
-    def _stand_in(self, turn: Turn, group: AskGroup) -> None:
+    def _stand_in(self, turn: ExclusiveScope, group: AskGroup) -> None:
         waiting = self._waiting
         waiting.unready(group)
         self._lines.place(group, turn)
         waiting.wake_next(group)
         waiting.refresh_app(group.app)
 
-    def _let_go(self, turn: Turn) -> bool:
+    def _let_go(self, turn: ExclusiveScope) -> bool:
         """Makes the first group in line ready, unless another one is ready already. Returns whether it did."""
         if turn.awake is not None and turn.awake.ready_key is not None:
             return False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster_core.model.decayed_usage import FORGOTTEN_HALVES, FairUse, FairUses
+from muster_core.model.decayed_usage import FORGOTTEN_HALVES, LeafUsage, UserUsage
 
 if TYPE_CHECKING:
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.model.application import Application
     from muster_core.model.outcome import Outcome
     from muster_core.model.partition_state import PartitionState
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from muster_core.model.resources import Shape
 
 
-class FairShares:
+class FairShareAccounting:
     """The decayed use of one partition's users. The leaves hold it."""
 
-    def __init__(self, state: PartitionState, *, waiting: Waiting) -> None:
+    def __init__(self, state: PartitionState, *, waiting: SchedulingQueue) -> None:
         self._state = state
         self._waiting = waiting
 
@@ -44,7 +44,7 @@ class FairShares:
             uses.move(use)
             self._waiting.refresh(app.queue)
 
-    def on_deadline(self, uses: FairUses, out: Outcome, now_ns: int) -> None:
+    def on_deadline(self, uses: LeafUsage, out: Outcome, now_ns: int) -> None:
         """A period is over: moves the horizon, and forgets users whose use is long ago."""
         leaf = self._state.queues[uses.leaf.path]
         uses.due_ns = 0
@@ -68,7 +68,7 @@ class FairShares:
                 self._watch(queue.fair_uses, now_ns)
                 queue.fair_uses.move_all()
 
-    def reconfigured(self, leaf: Queue, before: FairUses | None, out: Outcome, now_ns: int) -> None:
+    def reconfigured(self, leaf: Queue, before: LeafUsage | None, out: Outcome, now_ns: int) -> None:
         """The leaf's order, or its half-life, may have changed. A new half-life keeps each user's present use; in a
         new order by use, all users begin with what they hold.
         """
@@ -94,7 +94,7 @@ class FairShares:
             self._watch(uses, now_ns)
             uses.move_all()
 
-    def carry(self, leaf: Queue, before: FairUses, out: Outcome, now_ns: int) -> None:
+    def carry(self, leaf: Queue, before: LeafUsage, out: Outcome, now_ns: int) -> None:
         """The RM registered again, and everything ended: the users' past use stays."""
         uses = leaf.fair_uses
         if uses is None:
@@ -111,7 +111,7 @@ class FairShares:
             uses.move_all()
 
     @staticmethod
-    def _take(uses: FairUses, old: FairUse, before: FairUses, now_ns: int) -> FairUse:
+    def _take(uses: LeafUsage, old: UserUsage, before: LeafUsage, now_ns: int) -> UserUsage:
         """Takes a user's use in another half-life: the same amount x seconds at this time."""
         new = uses.of(old.user)
         was, now = before.now(now_ns), uses.now(now_ns)
@@ -130,7 +130,7 @@ class FairShares:
     def _is_known(self, leaf: Queue, user: str) -> bool:
         return any(app.user == user for app in self._state.apps_in(leaf))
 
-    def _watch(self, uses: FairUses, now_ns: int) -> None:
+    def _watch(self, uses: LeafUsage, now_ns: int) -> None:
         """Sets the horizon, unless it moves at its deadline."""
         if not uses.due_ns:
             uses.look_ahead(now_ns)

@@ -9,7 +9,7 @@ from muster_core.model.queue import Ledger, Tracker
 from muster_core.model.reasons import Reason, ReasonCode
 
 if TYPE_CHECKING:
-    from muster_core.gangs.gang_headroom import GangRoom
+    from muster_core.gangs.gang_headroom import GangHeadroom
     from muster_core.model.application import Application, Ask
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.resources import Shape
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class LimitChecks:
     """Checks the limits of one partition; changes nothing."""
 
-    def __init__(self, state: PartitionState, *, room: GangRoom, pools: Pools) -> None:
+    def __init__(self, state: PartitionState, *, room: GangHeadroom, pools: Pools) -> None:
         self._state = state
         self._room = room
         self._pools = pools

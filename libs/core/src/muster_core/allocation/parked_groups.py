@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedList
 
-from muster_core.allocation.preemptors import Rights
+from muster_core.allocation.preemptors import Preemptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,7 +58,7 @@ class Ages:
         return ""
 
 
-class Parking:
+class ParkedGroups:
     """Puts groups on waitlists and takes them off.
 
     :ivar awake: by waitlist, its group that was woken last.
@@ -72,7 +72,7 @@ class Parking:
         self.awake: dict[Waitlist, AskGroup] = {}
         self.pressing: dict[Waitlist, AskGroup] = {}
         # (Only of lists that have had a turn: most lists wait for a moment.)
-        self.rights: dict[Waitlist, Rights] = {}
+        self.rights: dict[Waitlist, Preemptors] = {}
         # (Only of lists for which a node that is reserved for another ask had room.)
         self.ages: dict[Waitlist, Ages] = {}
         self.unreported: dict[Waitlist, dict[AskGroup, None]] = {}
@@ -135,11 +135,11 @@ class Parking:
         self.rights.pop(waitlist, None)
         self.ages.pop(waitlist, None)
 
-    def rights_of(self, waitlist: Waitlist, *, every_own: bool) -> Rights:
+    def rights_of(self, waitlist: Waitlist, *, every_own: bool) -> Preemptors:
         """When the list's groups may preempt. From now on, this is kept up to date."""
         rights = self.rights.get(waitlist)
         if rights is None:
-            self.rights[waitlist] = rights = Rights(every_own=every_own)
+            self.rights[waitlist] = rights = Preemptors(every_own=every_own)
             for *_, group in waitlist.groups:
                 rights.add(group)
         return rights

@@ -15,13 +15,13 @@ from sortedcontainers import SortedList
 
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.queue import Waitlist
-from muster_core.model.reasons import PreemptionNo
+from muster_core.model.reasons import NoPreemptionReason
 
 # The interval between two turns of a waitlist (YuniKorn's interval between preemption checks of an ask).
 RETRY_NS = 15 * 1_000_000_000
 
 
-class Rights:
+class Preemptors:
     """The groups of one waitlist whose asks may preempt.
 
     :ivar lines: by priority, the groups that are alike: (when the first ask was created, its submission, group), the
@@ -51,7 +51,7 @@ class Rights:
         self.single: dict[AskGroup, None] = {}
         self._keys: dict[AskGroup, tuple[int, int]] = {}
         self._created: Any = SortedList()  # when the first asks of groups that are alike were created
-        self.answers: dict[int, PreemptionNo] = {}
+        self.answers: dict[int, NoPreemptionReason] = {}
         self.unanswered: dict[int, None] = {}
         self._answered_version = -1
         # Of the first asks that were created until this time, when they were created, modulo the interval of turns.
@@ -183,7 +183,7 @@ class Rights:
                 self._phases.remove(created_ns % RETRY_NS)
 
 
-class Noes:
+class NoVictimsCache:
     """Why preemption helps no group of one list, by kind of group, as long as nothing changes.
 
     Groups of one kind get the same answer. Groups that are alike, of one priority, are a kind; so is each single group.
@@ -193,17 +193,17 @@ class Noes:
 
     __slots__ = ("_answers", "_full", "_known", "_latest_ns", "_now_ns", "_rights", "_waitlist")
 
-    def __init__(self, waitlist: Waitlist, rights: Rights, now_ns: int, version: int) -> None:
+    def __init__(self, waitlist: Waitlist, rights: Preemptors, now_ns: int, version: int) -> None:
         """``version``: of the partition's state."""
         self._waitlist = waitlist
         self._rights = rights
         self._now_ns = now_ns
         self._latest_ns = now_ns - waitlist.leaf.policy.preemption_delay_ns
         self._full = any(ledger.is_full for ledger in (*waitlist.trackers, *waitlist.leaf.ancestry))
-        self._known: dict[object, PreemptionNo] = {}
+        self._known: dict[object, NoPreemptionReason] = {}
         # By priority, the answers that are known of earlier turns in the same state.
         rights.review_answers(version)
-        self._answers: dict[int, PreemptionNo] | None = None if self._full else rights.answers
+        self._answers: dict[int, NoPreemptionReason] | None = None if self._full else rights.answers
 
     def one_of_each(self) -> list[AskGroup]:
         """One group of each kind without an answer whose asks may preempt now: of groups that are alike, the one with
@@ -241,14 +241,14 @@ class Noes:
             return group
         return (group.priority, not self._full or group.app.counted or group.app.independent)
 
-    def of(self, group: AskGroup) -> PreemptionNo | None:
+    def of(self, group: AskGroup) -> NoPreemptionReason | None:
         """The answer for the group's kind; None: it is not known."""
         no = self._known.get(self._kind(group)) if self._known else None
         if no is None and self._answers and self._rights.is_alike(group):
             no = self._answers.get(group.priority)
         return no
 
-    def add(self, group: AskGroup, no: PreemptionNo) -> None:
+    def add(self, group: AskGroup, no: NoPreemptionReason) -> None:
         """Adds an answer for the group's kind."""
         rights = self._rights
         if self._answers is not None and self._answers is rights.answers and rights.is_alike(group):
@@ -262,7 +262,7 @@ class Noes:
         self._known.clear()
         self._answers = None
 
-    def last(self, had_theirs: Container[AskGroup]) -> PreemptionNo | None:
+    def last(self, had_theirs: Container[AskGroup]) -> NoPreemptionReason | None:
         """The answer for the last group that has not had its turn; None: there is none."""
         for *_, group in reversed(self._waitlist.groups) if self._known or self._answers else ():
             if group.preempts and group not in had_theirs and self.asking(group) is not None:

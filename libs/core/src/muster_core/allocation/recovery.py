@@ -12,22 +12,22 @@ from muster_core.config.properties import duration_text
 from muster_core.model.application import Allocation
 from muster_core.model.demand import Demand
 from muster_core.model.node import Node
-from muster_core.model.outcome import Detail, NewAllocation, Outcome
+from muster_core.model.outcome import EventDetail, NewAllocation, Outcome
 from muster_core.model.quotas import text_bytes
 from muster_core.queues import quota_enforcement
 
 if TYPE_CHECKING:
-    from muster_core.allocation.accounting import Books
-    from muster_core.allocation.allocation_facts import Announcements
+    from muster_core.allocation.accounting import Accounting
+    from muster_core.allocation.allocation_facts import AllocationFacts
     from muster_core.allocation.backfill import Backfill
-    from muster_core.allocation.fair_share_accounting import FairShares
+    from muster_core.allocation.fair_share_accounting import FairShareAccounting
     from muster_core.allocation.releases import Releases
-    from muster_core.allocation.scheduling_queue import Waiting
-    from muster_core.applications.lifecycle import Lifecycle
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
+    from muster_core.applications.lifecycle import ApplicationLifecycle
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_accounting import NodeBooks
-    from muster_core.predicates.predicate_calls import Questions
+    from muster_core.nodes.node_accounting import NodeAccounting
+    from muster_core.predicates.predicate_calls import PredicateCalls
 
 
 class Recovery:
@@ -37,15 +37,15 @@ class Recovery:
         self,
         state: PartitionState,
         *,
-        books: Books,
-        fair_shares: FairShares,
-        node_books: NodeBooks,
-        waiting: Waiting,
-        lifecycle: Lifecycle,
+        books: Accounting,
+        fair_shares: FairShareAccounting,
+        node_books: NodeAccounting,
+        waiting: SchedulingQueue,
+        lifecycle: ApplicationLifecycle,
         gangs: Gangs,
         releases: Releases,
-        announcements: Announcements,
-        questions: Questions,
+        announcements: AllocationFacts,
+        questions: PredicateCalls,
         backfill: Backfill,
     ) -> None:
         self._state = state
@@ -174,7 +174,7 @@ class Recovery:
             if allocation.demand.placeholder and allocation.app is not None:
                 self._gangs.ask_more(allocation.demand, allocation.app, -1)
                 out.touch(allocation.app, state.name)
-            self._releases.tell_gone(allocation, Detail.ALLOC_REPLACED, out, now_ns)
+            self._releases.tell_gone(allocation, EventDetail.ALLOC_REPLACED, out, now_ns)
 
     @staticmethod
     def _tell_promise(held: Allocation, out: Outcome, now_ns: int) -> None:

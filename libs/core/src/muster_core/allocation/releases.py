@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from muster_core.allocation.allocation_facts import released
 from muster_core.applications import usage
 from muster_core.gangs.messages import replacing_message
-from muster_core.model.allocation import Preempted
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.allocation_order import ordered_in_steps
 from muster_core.model.application import Allocation
 from muster_core.model.commands import Termination
-from muster_core.model.outcome import Change, Detail, EventType, Outcome, event_of
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome, event_of
 from muster_core.model.states import REMINDER_NS, PlaceholderEvent
 from muster_core.model.steps import STEP, Steps, emptied
 from muster_core.queues import quota_enforcement
@@ -23,16 +23,16 @@ from muster_core.queues.limits import usage_events
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from muster_core.allocation.accounting import Books
-    from muster_core.allocation.fair_share_accounting import FairShares
+    from muster_core.allocation.accounting import Accounting
+    from muster_core.allocation.fair_share_accounting import FairShareAccounting
     from muster_core.model.application import Application
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_accounting import NodeAccounting
 
 REMINDER_MESSAGE = "reminder: the release of the allocation was not confirmed"
 
 
-class PlaceholderEnds(Protocol):
+class PlaceholderReleaseListener(Protocol):
     """The operations on gangs when placeholders are released or have ended."""
 
     def tell(self, placeholder: Allocation, event: PlaceholderEvent) -> None:
@@ -41,11 +41,11 @@ class PlaceholderEnds(Protocol):
     def preempted(self, app: Application, out: Outcome) -> None:
         """Notes that an allocation of the application was preempted."""
 
-    def count_gone(self, placeholder: Allocation, detail: Detail) -> None:
+    def count_gone(self, placeholder: Allocation, detail: EventDetail) -> None:
         """Counts why a placeholder left the books."""
 
 
-class Completing(Protocol):
+class IdleCompleter(Protocol):
     """The consequences of an end for the application."""
 
     def complete_if_idle(self, app: Application, out: Outcome, now_ns: int) -> None:
@@ -55,30 +55,30 @@ class Completing(Protocol):
 class Releases:
     """The ends of one partition's allocations."""
 
-    _gangs: PlaceholderEnds
-    _lifecycle: Completing
+    _gangs: PlaceholderReleaseListener
+    _lifecycle: IdleCompleter
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        books: Books,
-        node_books: NodeBooks,
-        fair_shares: FairShares,
+        books: Accounting,
+        node_books: NodeAccounting,
+        fair_shares: FairShareAccounting,
     ) -> None:
         self._state = state
         self._fair_shares = fair_shares
         self._books = books
         self._node_books = node_books
 
-    def connect(self, *, gangs: PlaceholderEnds, lifecycle: Completing) -> None:
+    def connect(self, *, gangs: PlaceholderReleaseListener, lifecycle: IdleCompleter) -> None:
         """Takes the parts that are built after this one."""
         self._gangs = gangs
         self._lifecycle = lifecycle
 
     # ---- release by the scheduler ----------------------------------------------------------------------------------
 
-    def preempt(self, allocation: Allocation, why: Preempted, message: str, out: Outcome, now_ns: int) -> None:
+    def preempt(self, allocation: Allocation, why: PreemptionRecord, message: str, out: Outcome, now_ns: int) -> None:
         """Releases an allocation by preemption. The allocation counts until the RM confirms its end."""
         state = self._state
         app = allocation.app
@@ -147,7 +147,7 @@ class Releases:
         allocation: Allocation,
         termination: Termination,
         message: str,
-        detail: Detail,
+        detail: EventDetail,
         out: Outcome,
         now_ns: int,
         *,
@@ -192,9 +192,9 @@ class Releases:
         if app.queue.fair_uses is not None:
             self._fair_shares.book(app, ended.shape, -1, out, now_ns)
 
-    def tell_gone(self, allocation: Allocation, detail: Detail, out: Outcome, now_ns: int) -> None:
+    def tell_gone(self, allocation: Allocation, detail: EventDetail, out: Outcome, now_ns: int) -> None:
         """Adds the events of an allocation that ended."""
-        if (detail is Detail.ALLOC_CANCEL or detail is Detail.ALLOC_NODEREMOVED) and not allocation.source:
+        if (detail is EventDetail.ALLOC_CANCEL or detail is EventDetail.ALLOC_NODEREMOVED) and not allocation.source:
             out.released += 1
         app = allocation.app
         if app is None or not out.tracking:
@@ -202,12 +202,12 @@ class Releases:
         key, shape = allocation.key, allocation.shape
         by = (
             f"replaced by {allocation.replaced_by}"
-            if allocation.replaced_by and detail is Detail.ALLOC_REPLACED
+            if allocation.replaced_by and detail is EventDetail.ALLOC_REPLACED
             else ""
         )
-        remove, node_id = Change.REMOVE, allocation.node_id
+        remove, node_id = EventChange.REMOVE, allocation.node_id
         out.events += (
             event_of((EventType.APP, remove, detail, app.app_id, key, shape, by, now_ns)),
-            event_of((EventType.NODE, remove, Detail.NODE_ALLOC, node_id, key, shape, "", now_ns)),
+            event_of((EventType.NODE, remove, EventDetail.NODE_ALLOC, node_id, key, shape, "", now_ns)),
         )
         usage_events(app, remove, shape, out, now_ns)

@@ -18,20 +18,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from muster_core.model.outcome import Change, Detail, EventType, Outcome, SchedulingState
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome, SchedulingState
 from muster_core.model.resources import fits
 from muster_core.queues.rank import may_take_over, outranks
 
 if TYPE_CHECKING:
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.model.application import Ask
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Queue
-    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_accounting import NodeAccounting
 
 
-class StateNotifications(Protocol):
+class AskStateNotifier(Protocol):
     """Tells the RM the state of an ask."""
 
     def tell(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
@@ -41,9 +41,9 @@ class StateNotifications(Protocol):
 class Reservations:
     """The claims on nodes of one partition. The asks and the nodes hold them."""
 
-    _questions: StateNotifications
+    _questions: AskStateNotifier
 
-    def __init__(self, state: PartitionState, *, waiting: Waiting, node_books: NodeBooks) -> None:
+    def __init__(self, state: PartitionState, *, waiting: SchedulingQueue, node_books: NodeAccounting) -> None:
         self._state = state
         self._waiting = waiting
         self._node_books = node_books
@@ -53,7 +53,7 @@ class Reservations:
         self._used: dict[Queue, dict[int, int]] = {}
         self._used_version = -1
 
-    def connect(self, *, questions: StateNotifications) -> None:
+    def connect(self, *, questions: AskStateNotifier) -> None:
         """Takes the part that is built after this one."""
         self._questions = questions
 
@@ -84,7 +84,7 @@ class Reservations:
         out.touch(ask, state.name)
         if ask.group is not None:
             self._waiting.parking.review(ask.group)
-        _event(Change.ADD, ask, node, out, now_ns)
+        _event(EventChange.ADD, ask, node, out, now_ns)
         self._questions.tell(ask, SchedulingState.RESERVED, f"Node {node.node_id} is reserved for it.", out)
         self.limit_time(ask)
 
@@ -127,7 +127,7 @@ class Reservations:
         self._youngest = None
         self._node_books.list_node(node)
         out.touch(ask, self._state.name)
-        _event(Change.REMOVE, ask, node, out, now_ns)
+        _event(EventChange.REMOVE, ask, node, out, now_ns)
         if not ask.gone and ask.group is not None:
             self._waiting.next_in_line(ask.group)
 
@@ -170,8 +170,8 @@ class Reservations:
             self._youngest = None
             self.limit_time(new)
             if not same:
-                _event(Change.REMOVE, old, node, out, now_ns)
-                _event(Change.ADD, new, node, out, now_ns)
+                _event(EventChange.REMOVE, old, node, out, now_ns)
+                _event(EventChange.ADD, new, node, out, now_ns)
 
     # ---- ends ------------------------------------------------------------------------------------------------------
 
@@ -258,6 +258,6 @@ class Reservations:
         return lowered, raised
 
 
-def _event(change: Change, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
-    detail = Detail.NODE_RESERVATION
+def _event(change: EventChange, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
+    detail = EventDetail.NODE_RESERVATION
     out.track(EventType.NODE, change, detail, node.node_id, ask.key, ask.shape, now_ns=now_ns)

@@ -24,32 +24,32 @@ from typing import TYPE_CHECKING, Any
 
 from muster_core.allocation import whole_reasons
 from muster_core.allocation.application_lines import ApplicationLines, key_of
-from muster_core.allocation.parked_groups import Parking, first_open
+from muster_core.allocation.parked_groups import ParkedGroups, first_open
 from muster_core.model.application import Application, AskGroup
 from muster_core.model.node import Node
-from muster_core.model.outcome import Change, EventType, Outcome
+from muster_core.model.outcome import EventChange, EventType, Outcome
 from muster_core.model.queue import Ledger, Queue, Tracker, Waitlist
 from muster_core.model.reason_history import Past, ended, followed
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, QueueState
-from muster_core.model.wait_points import Bench, WaitPoint
+from muster_core.model.wait_points import WaitPoint, WaitQueue
 from muster_core.queues import ordering
 from muster_core.queues.running_limits import MAXIMA, maximum_of
 
 if TYPE_CHECKING:
-    from muster_core.allocation.ask_events import Notifications
+    from muster_core.allocation.ask_events import AskEvents
     from muster_core.allocation.backfill import Backfill
-    from muster_core.gangs.gang_headroom import GangRoom
+    from muster_core.gangs.gang_headroom import GangHeadroom
     from muster_core.model.partition_state import PartitionState
-    from muster_core.model.scope_queues import TurnLines
+    from muster_core.model.scope_queues import ScopeQueues
 
 
 # If no more nodes than this gained, a search tries them one by one; otherwise it uses the index.
 GAINED_NODES_FEW = 16
 
 
-class Waiting:
+class SchedulingQueue:
     """The ready and the parked groups of one partition.
 
     :ivar parking: which groups are on which waitlist.
@@ -66,9 +66,9 @@ class Waiting:
         self,
         state: PartitionState,
         *,
-        notifications: Notifications,
-        room: GangRoom,
-        lines: TurnLines,
+        notifications: AskEvents,
+        room: GangHeadroom,
+        lines: ScopeQueues,
         backfill: Backfill,
     ) -> None:
         self._state = state
@@ -76,7 +76,7 @@ class Waiting:
         self._notifications = notifications
         self._room_for = room.room_for
         self._lines = lines
-        self.parking = Parking()
+        self.parking = ParkedGroups()
         self.no_node: WaitPoint[Waitlist] = WaitPoint(parties=True)
         self.required: dict[str, WaitPoint[Waitlist]] = {}
         self.turns: WaitPoint[Waitlist] = WaitPoint()
@@ -473,7 +473,7 @@ class Waiting:
             for bench in wait_point.benches(shape):
                 self.wake_bench(bench, wait_point)
 
-    def wake_bench(self, bench: Bench[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
+    def wake_bench(self, bench: WaitQueue[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
         """Wakes the first of the lists that wait there for the same."""
         if bench.leaf.fair_apps:  # each allocation may change which one comes first
             for waitlist in list(bench.lists):
@@ -495,7 +495,7 @@ class Waiting:
                 return
             urgent.relay = None
 
-    def wake_within(self, bench: Bench[Waitlist], most_ms: int, place: tuple[Any, ...]) -> bool:
+    def wake_within(self, bench: WaitQueue[Waitlist], most_ms: int, place: tuple[Any, ...]) -> bool:
         """Wakes the first list of the bench behind the place whose asks last for at most so long, if there is one."""
         while (first := bench.first_within(most_ms, place)) is not None:
             bench.moving = True
@@ -569,7 +569,7 @@ class Waiting:
         app.past, app.reason = ended(app.past, app.reason, now_ns), None
         if not app.gone and app.state not in APP_TERMINAL:
             out.touch(app, self._state.name)
-            out.track(EventType.APP, Change.NONE, held_by.runnable, app.app_id, now_ns=now_ns)
+            out.track(EventType.APP, EventChange.NONE, held_by.runnable, app.app_id, now_ns=now_ns)
 
     def wait_to_run(self, app: Application, ledger: Ledger, out: Outcome, now_ns: int) -> None:
         """Lets the whole application wait at a ledger that allows no further running application."""
@@ -584,7 +584,7 @@ class Waiting:
             held_by = MAXIMA[reason.code]
             if app.reason is None or MAXIMA.get(app.reason.code) is not held_by:
                 self.may_run(app, out, now_ns)
-                out.track(EventType.APP, Change.NONE, held_by.cannot_run, app.app_id, now_ns=now_ns)
+                out.track(EventType.APP, EventChange.NONE, held_by.cannot_run, app.app_id, now_ns=now_ns)
             whole_reasons.begin(app, reason, now_ns)
             out.touch(app, self._state.name)
         self._wait(app, ledger, out, whole=False)

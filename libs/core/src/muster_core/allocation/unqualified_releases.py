@@ -13,7 +13,7 @@ from muster_core.model.commands import ReleaseItem
 from muster_core.partition import Partition
 
 
-class UnnamedReleases:
+class UnqualifiedReleases:
     """Finds the applications that one message's releases concern. Goes through all applications at most once for each
     message.
 

@@ -32,7 +32,7 @@ _GROUPS_MAX = 1024
 _ILLEGIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 
-class Leaf(NamedTuple):
+class ResolvedLeaf(NamedTuple):
     """A leaf that takes an application.
 
     :param created: the queues that were created for it and have to be announced; the last one is the leaf.
@@ -125,7 +125,7 @@ def leaf_for(
     placeholder_ask: Mapping[str, int] | None,
     user: str,
     groups: tuple[str, ...],
-) -> Leaf | str:
+) -> ResolvedLeaf | str:
     """Returns the leaf of a path, created if necessary; or why the leaf cannot take the application."""
     missing = partition.queue_tree.missing(path) if path != RECOVERY_PATH else 0
     if problem := partition.quotas.problem(QuotaKind.QUEUES, missing):
@@ -145,14 +145,14 @@ def leaf_for(
             for new in reversed(created):
                 partition.queue_tree.remove_queue(new)
             return reason
-    return Leaf(queue, created, quota)
+    return ResolvedLeaf(queue, created, quota)
 
 
-def leaf_for_recovery(partition: Partition) -> Leaf:
+def leaf_for_recovery(partition: Partition) -> ResolvedLeaf:
     """The leaf for applications that must be accepted."""
     queue, created, problem = partition.queue_tree.create_queue(RECOVERY_PATH)
     assert queue is not None, problem  # below root, which is active and no leaf; nobody may configure it
-    return Leaf(queue, created, None)
+    return ResolvedLeaf(queue, created, None)
 
 
 def countable(partition: Partition, placeholder_ask: dict[str, int] | None) -> dict[str, int] | None:

@@ -14,7 +14,7 @@ from muster_core.gangs.messages import LEFTOVER_MESSAGE
 from muster_core.model.allocation_order import asks_in_steps, ordered_in_steps
 from muster_core.model.application import Application
 from muster_core.model.commands import AppItem, Termination
-from muster_core.model.outcome import Change, Detail, EventType, Outcome, UpdatedApplication
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome, UpdatedApplication
 from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import INT64_MAX
 from muster_core.model.states import (
@@ -36,20 +36,20 @@ from muster_core.queues.limits import link_event
 if TYPE_CHECKING:
     from muster_core.allocation.asks import Asks
     from muster_core.allocation.releases import Releases
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.model.partition_state import PartitionState
-    from muster_core.queues.limits import Limits
+    from muster_core.queues.limits import UserLimits
 
 _APP_DETAILS = {
-    AppState.NEW: Detail.APP_NEW,
-    AppState.ACCEPTED: Detail.APP_ACCEPTED,
-    AppState.RUNNING: Detail.APP_RUNNING,
-    AppState.COMPLETING: Detail.APP_COMPLETING,
-    AppState.COMPLETED: Detail.APP_COMPLETED,
-    AppState.FAILING: Detail.APP_FAILING,
-    AppState.FAILED: Detail.APP_FAILED,
-    AppState.RESUMING: Detail.APP_RESUMING,
-    AppState.EXPIRED: Detail.APP_EXPIRED,
+    AppState.NEW: EventDetail.APP_NEW,
+    AppState.ACCEPTED: EventDetail.APP_ACCEPTED,
+    AppState.RUNNING: EventDetail.APP_RUNNING,
+    AppState.COMPLETING: EventDetail.APP_COMPLETING,
+    AppState.COMPLETED: EventDetail.APP_COMPLETED,
+    AppState.FAILING: EventDetail.APP_FAILING,
+    AppState.FAILED: EventDetail.APP_FAILED,
+    AppState.RESUMING: EventDetail.APP_RESUMING,
+    AppState.EXPIRED: EventDetail.APP_EXPIRED,
 }
 # Limit of states that an application remembers: an application that runs and idles by turns for months must not grow.
 STATE_LOG_MAX = 64
@@ -60,7 +60,7 @@ _REJECTED_TEXT_MAX, _REJECTED_GROUPS_MAX = 256, 16
 _FINISHED_MIN = 1024
 
 
-class ApplicationGangs(Protocol):
+class ApplicationGangListener(Protocol):
     """The operations on gangs that applications need."""
 
     def real_placed(self, app: Application, out: Outcome) -> None:
@@ -76,27 +76,27 @@ class ApplicationGangs(Protocol):
         """Counts the gang's promises in the limits again: they depend on the application's state."""
 
 
-class FreeIds(Protocol):
+class FreedIdListener(Protocol):
     """Is called when an application id becomes free."""
 
     def application_left(self, app_id: str) -> None:
         """Notes that an application id is free again."""
 
 
-class Lifecycle:
+class ApplicationLifecycle:
     """Moves the applications of one partition through their lives. They are in ``PartitionState.apps`` and
     ``.rejected``, by id.
     """
 
-    _gangs: ApplicationGangs
-    _external: FreeIds
+    _gangs: ApplicationGangListener
+    _external: FreedIdListener
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        limits: Limits,
-        waiting: Waiting,
+        limits: UserLimits,
+        waiting: SchedulingQueue,
         asks: Asks,
         releases: Releases,
     ) -> None:
@@ -109,7 +109,7 @@ class Lifecycle:
         self._finished: list[tuple[int, int, int, Application]] | None = None
         self._finished_count = 0
 
-    def connect(self, *, gangs: ApplicationGangs, external: FreeIds) -> None:
+    def connect(self, *, gangs: ApplicationGangListener, external: FreedIdListener) -> None:
         """Takes the parts that are built after this one."""
         self._gangs = gangs
         self._external = external
@@ -155,7 +155,7 @@ class Lifecycle:
         state = self._state
         asks = yield from asks_in_steps(app.asks.values())
         for count, ask in enumerate(emptied(asks), 1):
-            self._asks.remove_ask(ask, out, now_ns, Detail.REQUEST_CANCEL)
+            self._asks.remove_ask(ask, out, now_ns, EventDetail.REQUEST_CANCEL)
             if not count % STEP:
                 yield
         allocations = yield from ordered_in_steps(app.allocations.values())
@@ -164,7 +164,7 @@ class Lifecycle:
                 allocation,
                 Termination.STOPPED_BY_RM,
                 f"Application {app.app_id} Removed",
-                Detail.ALLOC_CANCEL,
+                EventDetail.ALLOC_CANCEL,
                 out,
                 now_ns,
                 tell=not allocation.source,
@@ -204,11 +204,11 @@ class Lifecycle:
         self._gangs.withdraw(app)
         trackers = app.trackers
         self._limits.leave(app)
-        link_event(app, app.user_group, Change.REMOVE, out, now_ns)
+        link_event(app, app.user_group, EventChange.REMOVE, out, now_ns)
         if trackers:
             self._waiting.forget_those_of(queue, trackers, out)
-        out.track(EventType.APP, Change.REMOVE, Detail.NONE, app.app_id, now_ns=now_ns)
-        out.track(EventType.QUEUE, Change.REMOVE, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
+        out.track(EventType.APP, EventChange.REMOVE, EventDetail.NONE, app.app_id, now_ns=now_ns)
+        out.track(EventType.QUEUE, EventChange.REMOVE, EventDetail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
         self._external.application_left(app.app_id)
         if not queue.applications and (not queue.managed or queue.state is QueueState.DRAINING):
             state.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
@@ -244,7 +244,7 @@ class Lifecycle:
             self._note_finished(app)
             self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
             self._leave_queue(app, out, now_ns)
-        out.track(EventType.APP, Change.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
+        out.track(EventType.APP, EventChange.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
         if not app.source and not app.independent:
             out.facts.append(UpdatedApplication(app.app_id, state, now_ns, message or event))
         out.touch(app, self._state.name)
@@ -253,7 +253,7 @@ class Lifecycle:
         if app.independent or app.tags.get(APP_TAG_STATE_AWARE_DISABLE, "").lower() == "true":
             return
         app.state_log.append((now_ns, STARTING))
-        out.track(EventType.APP, Change.SET, Detail.APP_STARTING, app.app_id, now_ns=now_ns)
+        out.track(EventType.APP, EventChange.SET, EventDetail.APP_STARTING, app.app_id, now_ns=now_ns)
         out.facts.append(UpdatedApplication(app.app_id, STARTING, now_ns, event))
 
     def started(self, app: Application, out: Outcome, now_ns: int) -> None:
@@ -295,7 +295,7 @@ class Lifecycle:
         steps.
         """
         # (In this order, an RM that handles messages one by one has ended everything before it gets the final state.)
-        yield from self._asks.time_out_all(app.asks.values(), message, Detail.REQUEST_CANCEL, out, now_ns)
+        yield from self._asks.time_out_all(app.asks.values(), message, EventDetail.REQUEST_CANCEL, out, now_ns)
         yield from self._releases.time_out_all(app.allocations.values(), message, out, now_ns)
         app.failed_message = message
         self.change_state(app, AppEvent.FAIL, out, now_ns, message)

@@ -24,7 +24,7 @@ CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigChange:
     """One changed setting.
 
     :param path: the queue's path, lower case; "": the partition itself.
@@ -50,12 +50,12 @@ def _shown(text: str) -> str:
     return text if len(text) <= CHARACTERS_MAX else f"{text[: CHARACTERS_MAX - 1]}…"
 
 
-def diff(old: ClusterConfig, new: ClusterConfig) -> list[Change]:
+def diff(old: ClusterConfig, new: ClusterConfig) -> list[ConfigChange]:
     """All differences that matter: partitions in the old order, then new ones; their queues and keys likewise."""
     return [change for change in differences(old, new) if change is not None]
 
 
-def differences(old: ClusterConfig, new: ClusterConfig) -> Iterator[Change | None]:
+def differences(old: ClusterConfig, new: ClusterConfig) -> Iterator[ConfigChange | None]:
     """The same one by one, with a None after each few queues: there, others can work."""
     before = {partition.name.lower(): partition for partition in old.partitions}
     after = {partition.name.lower(): partition for partition in new.partitions}
@@ -65,12 +65,12 @@ def differences(old: ClusterConfig, new: ClusterConfig) -> Iterator[Change | Non
             yield from _partition_changes(was, becomes)
         else:
             there = ("partition" if was is not None else "", "partition" if becomes is not None else "")
-            yield Change("", "partition", *there, partition.name)
+            yield ConfigChange("", "partition", *there, partition.name)
 
 
-def _partition_changes(old: PartitionConfig, new: PartitionConfig) -> Iterator[Change | None]:
+def _partition_changes(old: PartitionConfig, new: PartitionConfig) -> Iterator[ConfigChange | None]:
     for what, text, new_text in _pairs(_partition_facts(old), _partition_facts(new)):
-        yield Change("", what, text, new_text, old.name)
+        yield ConfigChange("", what, text, new_text, old.name)
     before: dict[str, EffectiveQueue] = {}
     after: dict[str, EffectiveQueue] = {}
     for root, found in ((old.root, before), (new.root, after)):
@@ -84,10 +84,10 @@ def _partition_changes(old: PartitionConfig, new: PartitionConfig) -> Iterator[C
         was, becomes = before.get(path), after.get(path)
         if was is not None and becomes is not None:
             for what, text, new_text in _pairs(_queue_facts(was), _queue_facts(becomes)):
-                yield Change(path, what, text, new_text, old.name)
+                yield ConfigChange(path, what, text, new_text, old.name)
             yield from _moved_groups(was, becomes, old.name)
         else:
-            yield Change(path, "queue", _kind(was), _kind(becomes), old.name)
+            yield ConfigChange(path, "queue", _kind(was), _kind(becomes), old.name)
 
 
 def _kind(queue: EffectiveQueue | None) -> str:
@@ -173,11 +173,11 @@ def limit_text(limit: LimitConfig) -> str:
     return ", ".join(parts)
 
 
-def _moved_groups(old: EffectiveQueue, new: EffectiveQueue, partition: str) -> Iterator[Change]:
+def _moved_groups(old: EffectiveQueue, new: EffectiveQueue, partition: str) -> Iterator[ConfigChange]:
     """The order of groups decides in which one a user counts. Yields a change if only the order differs."""
     before, after = ([name for limit in queue.config.limits for name in limit.groups] for queue in (old, new))
     if before != after and sorted(before) == sorted(after):
-        yield Change(old.path, "limits.order of groups", ", ".join(before), ", ".join(after), partition)
+        yield ConfigChange(old.path, "limits.order of groups", ", ".join(before), ", ".join(after), partition)
 
 
 def _number(value: float) -> str:

@@ -167,7 +167,7 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class _PropertyKey:
     """One property.
 
     :param default: as it would be written in a configuration.
@@ -188,8 +188,8 @@ _NO_RETRIES = "Muster does not retry asks that cannot fit: they wait until the m
 
 
 # One table: the allowed values, how messages describe them, and the fields that they become.
-KEYS: dict[str, _Key] = {
-    "application.sort.policy": _Key(
+KEYS: dict[str, _PropertyKey] = {
+    "application.sort.policy": _PropertyKey(
         _one_of(*APP_SORTS, any_case=False),
         "fifo, fair or fairshare",
         "fifo",
@@ -200,58 +200,62 @@ KEYS: dict[str, _Key] = {
             "default, no two gangs hold a part each"
         },
     ),
-    "application.sort.priority": _Key(
+    "application.sort.priority": _PropertyKey(
         _one_of("enabled", "disabled", any_case=True),
         "enabled or disabled",
         "enabled",
         "priority_first",
         lambda value: value == "enabled",
     ),
-    "application.sort.halflife": _Key(_half_life, "a duration of at least 1m, such as 24h", "24h", "half_life_ns"),
-    "application.unschedasks.backoff": _Key(
+    "application.sort.halflife": _PropertyKey(
+        _half_life, "a duration of at least 1m, such as 24h", "24h", "half_life_ns"
+    ),
+    "application.unschedasks.backoff": _PropertyKey(
         _integer(0, _UINT64_MAX), "a whole number from 0 on", "0", note=_NO_RETRIES
     ),
-    "application.unschedasks.backoff.delay": _Key(
+    "application.unschedasks.backoff.delay": _PropertyKey(
         _positive_duration, "a duration above 0, such as 30s", "30s", note=_NO_RETRIES
     ),
-    "priority.policy": _Key(
+    "priority.policy": _PropertyKey(
         _one_of("default", "fence", any_case=True),
         "default or fence",
         "default",
         "priority_fence",
         lambda value: value == "fence",
     ),
-    "priority.offset": _Key(_integer(INT32_MIN, INT32_MAX), "a 32-bit integer", "0", "priority_offset"),
-    "preemption.policy": _Key(
+    "priority.offset": _PropertyKey(_integer(INT32_MIN, INT32_MAX), "a 32-bit integer", "0", "priority_offset"),
+    "preemption.policy": _PropertyKey(
         _one_of(*PreemptionPolicy, any_case=True),
         "default, fence or disabled",
         "default",
         "preemption",
         lambda value: PreemptionPolicy(str(value)),
     ),
-    "preemption.delay": _Key(_positive_duration, "a duration above 0, such as 30s", "30s", "preemption_delay_ns"),
-    "preemption.priority": _Key(
+    "preemption.delay": _PropertyKey(
+        _positive_duration, "a duration above 0, such as 30s", "30s", "preemption_delay_ns"
+    ),
+    "preemption.priority": _PropertyKey(
         _one_of("enabled", "disabled", any_case=True),
         "enabled or disabled",
         "enabled",
         "preempts_by_priority",
         lambda value: value == "enabled",
     ),
-    "gang.start": _Key(
+    "gang.start": _PropertyKey(
         _one_of("whole", "incremental", any_case=True),
         "whole or incremental",
         "whole",
         "whole_gangs",
         lambda value: value == "whole",
     ),
-    "gang.preemption": _Key(
+    "gang.preemption": _PropertyKey(
         _one_of("members", "whole", any_case=True),
         "members or whole",
         "members",
         "gangs_preempted_whole",
         lambda value: value == "whole",
     ),
-    "quota.preemption.delay": _Key(
+    "quota.preemption.delay": _PropertyKey(
         _duration_from_zero, "a duration such as 5m; 0 is off", "0", "quota_preemption_delay_ns"
     ),
 }

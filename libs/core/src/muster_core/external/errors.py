@@ -26,7 +26,7 @@ class ExternalError(Exception):
     """The base of all errors here."""
 
 
-class SettingsWrong(ExternalError):
+class InvalidExternalSettings(ExternalError):
     """The configuration cannot be used.
 
     :ivar problems: one sentence for each problem.
@@ -37,25 +37,25 @@ class SettingsWrong(ExternalError):
         self.problems = problems
 
 
-class UnknownName(SettingsWrong):
+class UnknownName(InvalidExternalSettings):
     """No informer or handler of that name is installed."""
 
     def __init__(self, what: str, name: str, known: Sequence[str]) -> None:
         super().__init__(f"{what} {name!r} is not known, expected one of: {', '.join(known) or 'none is installed'}")
 
 
-class NameTwice(SettingsWrong):
+class DuplicateName(InvalidExternalSettings):
     """Two packages have an informer or handler of the same name."""
 
     def __init__(self, what: str, name: str, origins: Sequence[str]) -> None:
         super().__init__(f"{what} {name!r} was registered twice: by {' and by '.join(origins)}")
 
 
-class InformerSettingsWrong(SettingsWrong):
+class InformerSettingsWrong(InvalidExternalSettings):
     """An informer's table cannot be used."""
 
 
-class HandlerSettingsWrong(SettingsWrong):
+class HandlerSettingsWrong(InvalidExternalSettings):
     """A handler's configuration cannot be used."""
 
 
@@ -91,11 +91,11 @@ class NotTaken(ExternalError):
     """A handler does not accept such an object; names the kind, and what was expected."""
 
 
-class HandlerGone(ExternalError):
+class HandlerExited(ExternalError):
     """The process of a handler has ended."""
 
 
-class HandlerSilent(ExternalError):
+class HandlerTimeout(ExternalError):
     """A handler did not answer in time; names the handler and how long the caller waited."""
 
 

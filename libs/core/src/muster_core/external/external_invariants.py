@@ -18,7 +18,7 @@ from muster_core.external.model import (
     ExternalQueue,
     OfferState,
 )
-from muster_core.external.reports import ExternalEntry, OnNode, PartitionBooks
+from muster_core.external.reports import NodeReports, PartitionReports, ReportedObject
 from muster_core.model.application import Allocation
 from muster_core.model.cordons import closed_counts
 from muster_core.model.node import Node
@@ -48,11 +48,11 @@ def check(partition: Partition, must: Must, pace: Pace, *, merges: bool) -> Step
         _check_queues(partition, must)
 
 
-def _check_files(books: PartitionBooks, must: Must, pace: Pace) -> Steps:
+def _check_files(books: PartitionReports, must: Must, pace: Pace) -> Steps:
     """Each entry is filed under its subject, and no other entry is filed."""
-    filed: dict[ExternalEntry, int] = {}
+    filed: dict[ReportedObject, int] = {}
 
-    def found(entry: ExternalEntry, about: bool) -> None:
+    def found(entry: ReportedObject, about: bool) -> None:
         filed[entry] = filed.get(entry, 0) + 1
         must(about and not entry.gone, f"{entry} is filed where it does not belong, or is gone")
 
@@ -91,8 +91,8 @@ def _check_files(books: PartitionBooks, must: Must, pace: Pace) -> Steps:
     must(owned == of_apps, "an application's allocation is not filed")
 
 
-def _check_stale(node_id: str, on: OnNode, must: Must, pace: Pace) -> Steps:
-    stale: set[ExternalEntry] = set()
+def _check_stale(node_id: str, on: NodeReports, must: Must, pace: Pace) -> Steps:
+    stale: set[ReportedObject] = set()
     for entries in on.allocations.values():
         for entry in entries:
             if pace.is_over():
@@ -184,7 +184,7 @@ def _check_applications(partition: Partition, must: Must, pace: Pace) -> Steps:
 
 
 def _check_nodes(partition: Partition, must: Must) -> None:
-    about: dict[str, dict[str, list[ExternalEntry]]] = {}
+    about: dict[str, dict[str, list[ReportedObject]]] = {}
     for entry in sorted(partition.external.books.entries(), key=lambda each: each.order):
         node_id = getattr(entry.said, "node_id", None)
         # (An entry whose types the partition cannot count is ignored.)
@@ -205,7 +205,7 @@ def _check_nodes(partition: Partition, must: Must) -> None:
                 must(not counts, f"{entry} counts, though its node is not there")
 
 
-def _check_node(partition: Partition, node: Node, said_of: dict[str, list[ExternalEntry]], must: Must) -> None:
+def _check_node(partition: Partition, node: Node, said_of: dict[str, list[ReportedObject]], must: Must) -> None:
     sources = list(said_of)
     must(list(node.sources) == sources, f"{node}: sources {node.sources}, should be {sources}")
     report = node.reported
@@ -268,7 +268,7 @@ def _check_node(partition: Partition, node: Node, said_of: dict[str, list[Extern
         must(node.closer == closer, f"{node} is closed by {node.closer}, should be {closer}")
 
 
-def _brings(entries: list[ExternalEntry]) -> bool:
+def _brings(entries: list[ReportedObject]) -> bool:
     """Whether a source with these entries brings the node."""
     for entry in entries:
         match entry.said:

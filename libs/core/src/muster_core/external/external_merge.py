@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from muster_core.external.model import ExternalNode, ExternalOffer, ExternalQueue, OfferState
-from muster_core.external.reports import ExternalEntry, OnNode
-from muster_core.model.cordons import ClosedBy, Closer
+from muster_core.external.reports import NodeReports, ReportedObject
+from muster_core.model.cordons import Cordon, CordonKind
 from muster_core.model.node import NodeReport
 
 RM = "the resource manager"
@@ -22,7 +22,7 @@ _CORDONED = "an operator drained it"
 _BRINGING = (OfferState.OFFERED, OfferState.REVOKED)
 
 
-class Part(NamedTuple):
+class SourceNodeReport(NamedTuple):
     """The statements of one source about a node, taken together.
 
     :ivar capacity: the sum of its node and its offers; None: the source states no capacity.
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     brings: bool = False
 
 
-class Merged(NamedTuple):
+class MergedNode(NamedTuple):
     """The merged values of a node.
 
     :ivar capacity: by type name, zeros included.
@@ -57,10 +57,10 @@ class Merged(NamedTuple):
     closed: str
     sources: tuple[str, ...]
     disputed: str
-    closer: Closer | None = None
+    closer: Cordon | None = None
 
 
-def parts_of(on: OnNode) -> list[Part]:
+def parts_of(on: NodeReports) -> list[SourceNodeReport]:
     """The statements about a node, by source. (For a node that exists, all of them count.)"""
     if len(on.nodes) == 1 and not on.offers and not on.stale and on.allocations.keys() <= on.nodes.keys():
         # A quick path for most nodes. (An allocation that is not stale holds a node only if its source does.)
@@ -69,7 +69,7 @@ def parts_of(on: OnNode) -> list[Part]:
     return all_parts_of(on)
 
 
-def all_parts_of(on: OnNode) -> list[Part]:
+def all_parts_of(on: NodeReports) -> list[SourceNodeReport]:
     """:func:`parts_of` for all cases."""
     return [
         _part(source, on.nodes.get(source), on.offers.get(source, ()), _least_reliable(on, source))
@@ -77,7 +77,7 @@ def all_parts_of(on: OnNode) -> list[Part]:
     ]
 
 
-def _least_reliable(on: OnNode, source: str) -> ExternalEntry | None:
+def _least_reliable(on: NodeReports, source: str) -> ReportedObject | None:
     """One of a source's allocations on the node: a stale one, if there is any."""
     if source in on.stale:
         return min(on.stale[source], key=_by_order)
@@ -85,8 +85,8 @@ def _least_reliable(on: OnNode, source: str) -> ExternalEntry | None:
 
 
 def _part(
-    source: str, node: ExternalEntry | None, offers: Iterable[ExternalEntry], allocation: ExternalEntry | None
-) -> Part:
+    source: str, node: ReportedObject | None, offers: Iterable[ReportedObject], allocation: ReportedObject | None
+) -> SourceNodeReport:
     capacity: Mapping[str, int] | None = None
     occupied: Mapping[str, int] = {}
     attributes: Mapping[str, str] = {}
@@ -116,14 +116,14 @@ def _part(
         capacity, attributes = summed, named
     if not held and allocation is not None:
         held = _held(allocation)
-    return Part(source, capacity, whole, occupied, attributes, schedulable, held, brings)
+    return SourceNodeReport(source, capacity, whole, occupied, attributes, schedulable, held, brings)
 
 
-def _by_order(entry: ExternalEntry) -> tuple[str, int, str]:
+def _by_order(entry: ReportedObject) -> tuple[str, int, str]:
     return entry.order
 
 
-def _held(entry: ExternalEntry) -> str:
+def _held(entry: ReportedObject) -> str:
     """Why no new allocation may go to the node because of this entry; "": the entry closes nothing."""
     owner = entry.owner
     if not owner.drains:
@@ -135,7 +135,7 @@ def _held(entry: ExternalEntry) -> str:
     return ""
 
 
-def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
+def merge(report: NodeReport | None, parts: Sequence[SourceNodeReport]) -> MergedNode:
     """Merges the statements of the RM and of these sources about a node. ``report`` None: the RM makes none.
 
     On nearly all nodes there is only one speaker. Its values are the merged values, and are not copied.
@@ -144,14 +144,14 @@ def merge(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
         source, capacity, _, occupied, attributes, schedulable, held, _ = parts[0]
         if capacity is not None:
             closed, closer = ("", None) if schedulable and not held else _closed(parts[0])
-            return Merged(capacity, occupied, attributes, closed, (source,), "", closer)
+            return MergedNode(capacity, occupied, attributes, closed, (source,), "", closer)
     if not parts and report is not None and report.capacity is not None:
         closed, closer = ("", None) if report.schedulable else _drained(report)
-        return Merged(report.capacity, report.occupied, report.attributes, closed, (), "", closer)
+        return MergedNode(report.capacity, report.occupied, report.attributes, closed, (), "", closer)
     return merge_all(report, parts)
 
 
-def merge_all(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
+def merge_all(report: NodeReport | None, parts: Sequence[SourceNodeReport]) -> MergedNode:
     """:func:`merge` for all cases."""
     speakers: list[tuple[str, Mapping[str, int], bool]] = []
     attributes: dict[str, str] = {}
@@ -177,27 +177,27 @@ def merge_all(report: NodeReport | None, parts: Sequence[Part]) -> Merged:
         capacity, disputed = dict(speakers[0][1]), ""
     else:
         capacity, disputed = _smallest(speakers)
-    return Merged(capacity, occupied, attributes, closed, tuple(part.source for part in parts), disputed, closer)
+    return MergedNode(capacity, occupied, attributes, closed, tuple(part.source for part in parts), disputed, closer)
 
 
-def _drained(report: NodeReport) -> tuple[str, Closer]:
+def _drained(report: NodeReport) -> tuple[str, Cordon]:
     """Why a node that the RM drained takes no new allocations, as a text, and the node's closer."""
-    return (_CORDONED, Closer(ClosedBy.OPERATOR)) if report.by_operator else (_DRAINED, Closer(ClosedBy.RM))
+    return (_CORDONED, Cordon(CordonKind.OPERATOR)) if report.by_operator else (_DRAINED, Cordon(CordonKind.RM))
 
 
-def _closed(part: Part) -> tuple[str, Closer | None]:
+def _closed(part: SourceNodeReport) -> tuple[str, Cordon | None]:
     """The same for a source; ("", None): the source does not close the node."""
     if not part.schedulable:
-        return f"source {part.source} says so", Closer(ClosedBy.SOURCE, part.source)
-    return (part.held, Closer(ClosedBy.SOURCE_LOST, part.source)) if part.held else ("", None)
+        return f"source {part.source} says so", Cordon(CordonKind.SOURCE, part.source)
+    return (part.held, Cordon(CordonKind.SOURCE_LOST, part.source)) if part.held else ("", None)
 
 
-def wanted_back(on: OnNode) -> Closer | None:
+def wanted_back(on: NodeReports) -> Cordon | None:
     """The first source that wants back an offer of an existing node; None: no source does."""
     return _lender(on, _is_wanted)
 
 
-def taken_back(on: OnNode) -> Closer | None:
+def taken_back(on: NodeReports) -> Cordon | None:
     """The first source that took back its offer of a node that does not exist any more; None: none did.
 
     (An offer that was given back because nothing needed it was not taken back.)
@@ -205,16 +205,16 @@ def taken_back(on: OnNode) -> Closer | None:
     return _lender(on, _is_taken)
 
 
-def _lender(on: OnNode, goes: Callable[[ExternalEntry], bool]) -> Closer | None:
+def _lender(on: NodeReports, goes: Callable[[ReportedObject], bool]) -> Cordon | None:
     lenders = [source for source, offers in on.offers.items() if any(map(goes, offers))]
-    return Closer(ClosedBy.WANTED_BACK, min(lenders)) if lenders else None
+    return Cordon(CordonKind.WANTED_BACK, min(lenders)) if lenders else None
 
 
-def _is_wanted(offer: ExternalEntry) -> bool:
+def _is_wanted(offer: ReportedObject) -> bool:
     return offer.offer_state is OfferState.REVOKED
 
 
-def _is_taken(offer: ExternalEntry) -> bool:
+def _is_taken(offer: ReportedObject) -> bool:
     assert isinstance(offer.said, ExternalOffer)
     return offer.offer_state is OfferState.REVOKED or offer.said.revoked or offer.withdrawn
 
@@ -243,7 +243,7 @@ def _smallest(speakers: Sequence[tuple[str, Mapping[str, int], bool]]) -> tuple[
     return capacity, f"{'; '.join(sorted(disputes))}: {RULE}" if disputes else ""
 
 
-def smallest_maximum(entries: Iterable[ExternalEntry]) -> tuple[tuple[str, ...], dict[str, int] | None]:
+def smallest_maximum(entries: Iterable[ReportedObject]) -> tuple[tuple[str, ...], dict[str, int] | None]:
     """The sources that set a quota on a queue, and the quota; None: there is no quota."""
     sources: dict[str, None] = {}
     maximum: dict[str, int] = {}
@@ -256,7 +256,7 @@ def smallest_maximum(entries: Iterable[ExternalEntry]) -> tuple[tuple[str, ...],
     return tuple(sources), maximum if sources else None
 
 
-def quota_dispute(own: Mapping[str, int] | None, entries: Iterable[ExternalEntry]) -> str:
+def quota_dispute(own: Mapping[str, int] | None, entries: Iterable[ReportedObject]) -> str:
     """The types for which the limits of a queue differ, as a text; "": none."""
     speakers: list[tuple[str, Mapping[str, int]]] = [] if own is None else [("the configuration", own)]
     for entry in sorted(entries, key=_by_order):

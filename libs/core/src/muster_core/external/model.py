@@ -211,7 +211,7 @@ class ExternalChange:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateExternal:
+class ApplyExternalChanges:
     """New statements of a source (a command for ``apply``)."""
 
     partition: str
@@ -221,7 +221,7 @@ class UpdateExternal:
 
 
 @dataclass(frozen=True, slots=True)
-class SetSource:
+class SetSourceState:
     """The new state of a source (a command, too). LIVE ends a life's listing: objects that the listing did not name are
     gone.
 

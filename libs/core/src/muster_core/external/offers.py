@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from muster_core.external.model import ExternalKind, ExternalNode, ExternalObject, ExternalOffer, OfferState
 from muster_core.external.problems import counted_of
-from muster_core.external.reports import ExternalEntry, OnNode
+from muster_core.external.reports import NodeReports, ReportedObject
 from muster_core.model.node import Node, NodeReport
 from muster_core.model.outcome import Outcome
 from muster_core.model.resources import INT64_MAX
@@ -32,10 +32,10 @@ from muster_core.preemption import victim_search
 
 if TYPE_CHECKING:
     from muster_core.allocation.releases import Releases
-    from muster_core.external.reports import PartitionBooks
+    from muster_core.external.reports import PartitionReports
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_lifecycle import NodeLives
-    from muster_core.predicates.predicate_calls import Questions
+    from muster_core.nodes.node_lifecycle import NodeLifecycle
+    from muster_core.predicates.predicate_calls import PredicateCalls
 
 
 # An RM that registers again has still to report its allocations, nodes first. Before that, a node looks empty and its
@@ -44,7 +44,7 @@ REPORT_NS = 30_000_000_000
 
 
 class Offers:
-    """The offers of one partition. Their entries are in the books (``PartitionExternal.books``).
+    """The offers of one partition. Their entries are in the books (``ExternalReconciler.books``).
 
     :ivar reporting: the RM's time to report its allocations is not over, or nobody has reviewed the offers since.
     """
@@ -55,10 +55,10 @@ class Offers:
         self,
         state: PartitionState,
         *,
-        external_books: PartitionBooks,
-        node_lives: NodeLives,
+        external_books: PartitionReports,
+        node_lives: NodeLifecycle,
         releases: Releases,
-        questions: Questions,
+        questions: PredicateCalls,
         reports_until_ns: int,
     ) -> None:
         self._state = state
@@ -93,7 +93,7 @@ class Offers:
         if self.reporting:
             self._state.deadlines.append((self._reports_until_ns, self))
 
-    def on_change(self, entry: ExternalEntry, before: ExternalObject | None, out: Outcome, now_ns: int) -> None:
+    def on_change(self, entry: ReportedObject, before: ExternalObject | None, out: Outcome, now_ns: int) -> None:
         """Takes an offer that is new, changed (``before``: the former one), or gone. Runs before its nodes are
         settled.
         """
@@ -122,13 +122,13 @@ class Offers:
             due_ns = min(now_ns, entry.deadline_ns or now_ns)
         self._set_deadline(entry, due_ns, out)
 
-    def _entries(self) -> list[ExternalEntry]:
+    def _entries(self) -> list[ReportedObject]:
         entries = self._external_books.entries(ExternalKind.OFFER)
         return sorted(entries, key=lambda entry: entry.order)
 
     # ---- consequences ----------------------------------------------------------------------------------------------
 
-    def on_deadline(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> Steps:
+    def on_deadline(self, entry: ReportedObject, out: Outcome, now_ns: int) -> Steps:
         """Reviews the offer's node, because a clock of the offer has run out. In steps."""
         said = entry.said
         assert isinstance(said, ExternalOffer), f"{entry} is no offer"
@@ -178,14 +178,14 @@ class Offers:
     def _vacate(
         self,
         node: Node | None,
-        on: OnNode,
-        offered: list[ExternalEntry],
-        revoked: list[ExternalEntry],
+        on: NodeReports,
+        offered: list[ReportedObject],
+        revoked: list[ReportedObject],
         out: Outcome,
         now_ns: int,
-    ) -> Generator[None, None, list[ExternalEntry]]:
+    ) -> Generator[None, None, list[ReportedObject]]:
         """Returns the offers that no allocation on the node needs. Releases allocations that stay too long."""
-        room = _Room(on, self._report_of(node), [*offered, *revoked], _used(node))
+        room = _OfferCapacity(on, self._report_of(node), [*offered, *revoked], _used(node))
         # 1. The most urgent offers first, so that allocations may stay longest on the remaining ones.
         revoked.sort(key=lambda entry: (entry.deadline_ns, entry.order))
         kept = [entry for entry in revoked if not room.spares(entry)]
@@ -199,16 +199,16 @@ class Offers:
         return [entry for entry in spared if entry.deadline_ns <= now_ns or now_ns >= self._reports_until_ns]
 
     def _idle(
-        self, node: Node | None, on: OnNode, offered: list[ExternalEntry], out: Outcome, now_ns: int
-    ) -> list[ExternalEntry]:
+        self, node: Node | None, on: NodeReports, offered: list[ReportedObject], out: Outcome, now_ns: int
+    ) -> list[ReportedObject]:
         """Starts and stops the idle clocks of the offers, the youngest first. Returns the offers whose idle time is
         over.
 
         A reserved node needs all its offers.
         """
-        room = _Room(on, self._report_of(node), offered, _used(node))
+        room = _OfferCapacity(on, self._report_of(node), offered, _used(node))
         wanted = node is not None and bool(node.reservations)
-        long: list[ExternalEntry] = []
+        long: list[ReportedObject] = []
         for entry in sorted(offered, key=lambda each: (each.since_ns, each.order), reverse=True):
             offer = _offer(entry)
             if offer.idle_ns <= 0 or wanted or not room.spares(entry):
@@ -224,7 +224,7 @@ class Offers:
                 long.append(entry)
         return long
 
-    def _evict(self, node: Node, room: _Room, entry: ExternalEntry, out: Outcome, now_ns: int) -> Steps:
+    def _evict(self, node: Node, room: _OfferCapacity, entry: ReportedObject, out: Outcome, now_ns: int) -> Steps:
         """Releases allocations that do not fit on the node any more: daemons, too, but no allocations of sources."""
         numbers = self._state.types.numbers
         lack = {numbers[name]: value for name, value in room.lacking().items()}
@@ -235,18 +235,18 @@ class Offers:
 
     # ---- states ----------------------------------------------------------------------------------------------------
 
-    def _return(self, entry: ExternalEntry, out: Outcome) -> None:
+    def _return(self, entry: ReportedObject, out: Outcome) -> None:
         self._go(entry, OfferEvent.RETURN, out)
         if entry.withdrawn:  # no source is left to inform
             self._external_books.forget(entry)
 
-    def _go(self, entry: ExternalEntry, event: OfferEvent, out: Outcome) -> None:
+    def _go(self, entry: ReportedObject, event: OfferEvent, out: Outcome) -> None:
         assert entry.offer_state is not None, f"{entry} is no offer"
         entry.offer_state = next_offer_state(f"offer {entry.object_id}", entry.offer_state, event)
         entry.idle_since_ns = entry.deadline_ns = 0
         out.touch(entry, entry.partition)
 
-    def _set_deadline(self, entry: ExternalEntry, due_ns: int, out: Outcome) -> None:
+    def _set_deadline(self, entry: ReportedObject, due_ns: int, out: Outcome) -> None:
         if entry.deadline_ns != due_ns:
             entry.deadline_ns = due_ns
             out.touch(entry, entry.partition)
@@ -256,7 +256,7 @@ class Offers:
         return self._node_lives.report_of(node) if node is not None else None
 
 
-def due_of(entry: ExternalEntry) -> int:
+def due_of(entry: ReportedObject) -> int:
     """When the offer's next clock runs out; 0: never, or the object is no offer."""
     said = entry.said
     if not isinstance(said, ExternalOffer):
@@ -268,13 +268,13 @@ def due_of(entry: ExternalEntry) -> int:
     return 0
 
 
-class _Room:
+class _OfferCapacity:
     """The capacity of a node with some of its offers: by type, the smallest amount of all speakers, as in the merge."""
 
     __slots__ = ("_fixed", "_offered", "_used")
 
     def __init__(
-        self, on: OnNode, report: NodeReport | None, offers: Iterable[ExternalEntry], used: dict[str, int]
+        self, on: NodeReports, report: NodeReport | None, offers: Iterable[ReportedObject], used: dict[str, int]
     ) -> None:
         self._used = used
         # Capacities of speakers without offers, and whether a type that they do not name is absent.
@@ -292,7 +292,7 @@ class _Room:
         for entry in offers:
             self._add(entry, 1)
 
-    def _add(self, entry: ExternalEntry, sign: int) -> None:
+    def _add(self, entry: ReportedObject, sign: int) -> None:
         own = self._offered[entry.source]
         for name, value in _offer(entry).quantities.items():
             own[name] = own.get(name, 0) + sign * value
@@ -315,11 +315,11 @@ class _Room:
         """By type, the used amounts beyond the capacity."""
         return {name: lack for name in self._used if (lack := self._lack(name))}
 
-    def take_out(self, entry: ExternalEntry) -> None:
+    def take_out(self, entry: ReportedObject) -> None:
         """Takes the offer out."""
         self._add(entry, -1)
 
-    def spares(self, entry: ExternalEntry) -> bool:
+    def spares(self, entry: ReportedObject) -> bool:
         """Takes the offer out if no more is lacking then. Returns whether it did."""
         before = {name: self._lack(name) for name in _offer(entry).quantities}
         self._add(entry, -1)
@@ -329,13 +329,13 @@ class _Room:
         return False
 
 
-def _offer(entry: ExternalEntry) -> ExternalOffer:
+def _offer(entry: ReportedObject) -> ExternalOffer:
     said = entry.said
     assert isinstance(said, ExternalOffer), f"{entry} is no offer"
     return said
 
 
-def _revoked_in_vain(on: OnNode, counted: OnNode) -> list[ExternalEntry]:
+def _revoked_in_vain(on: NodeReports, counted: NodeReports) -> list[ReportedObject]:
     """Revoked offers that the partition could not count: no allocation can need them."""
     uncounted = [
         entry

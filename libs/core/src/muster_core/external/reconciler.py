@@ -31,13 +31,20 @@ from muster_core.external.model import (
     ExternalQueue,
 )
 from muster_core.external.problems import no_partition, set_problem, without
-from muster_core.external.reports import Changed, ExternalEntry, OnNode, PartitionBooks, SourceEntry, order_of
+from muster_core.external.reports import (
+    EntryChange,
+    NodeReports,
+    PartitionReports,
+    ReportedObject,
+    SourceEntry,
+    order_of,
+)
 from muster_core.model.allocation import foreign_id, unique_key
 from muster_core.model.application import Allocation, Application
 from muster_core.model.commands import AskItem, Termination
-from muster_core.model.cordons import Closer
+from muster_core.model.cordons import Cordon
 from muster_core.model.node import Node
-from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TooManyTypes
 from muster_core.model.states import AppState
@@ -48,18 +55,18 @@ from muster_core.queues.limits import link_event
 if TYPE_CHECKING:
     from muster_core.allocation.recovery import Recovery
     from muster_core.allocation.releases import Releases
-    from muster_core.allocation.scheduling_queue import Waiting
-    from muster_core.applications.lifecycle import Lifecycle
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
+    from muster_core.applications.lifecycle import ApplicationLifecycle
     from muster_core.external.offers import Offers
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_lifecycle import NodeLives
-    from muster_core.nodes.node_stats import NodeFigures
+    from muster_core.nodes.node_lifecycle import NodeLifecycle
+    from muster_core.nodes.node_stats import NodeStats
     from muster_core.nodes.pools import Pools
     from muster_core.queues.queue_tree import QueueTree
 
 
-class PartitionExternal:
+class ExternalReconciler:
     """The external sources of one partition. The books hold the entries; the partition's objects hold the merged
     values.
 
@@ -74,17 +81,17 @@ class PartitionExternal:
         self,
         state: PartitionState,
         *,
-        figures: NodeFigures,
-        waiting: Waiting,
+        figures: NodeStats,
+        waiting: SchedulingQueue,
         gangs: Gangs,
-        lifecycle: Lifecycle,
+        lifecycle: ApplicationLifecycle,
         releases: Releases,
         recovery: Recovery,
         queue_tree: QueueTree,
-        node_lives: NodeLives,
+        node_lives: NodeLifecycle,
         pools: Pools,
         offers: Offers,
-        books: PartitionBooks,
+        books: PartitionReports,
     ) -> None:
         self._state = state
         self._figures = figures
@@ -125,7 +132,7 @@ class PartitionExternal:
             yield from self._node_lives.remove(node, out, now_ns)
             if not count % FEW:
                 yield
-        entries: list[ExternalEntry] = []
+        entries: list[ReportedObject] = []
         for count, entry in enumerate(self.books.entries(), 1):
             entries.append(entry)
             if not count % LIGHT_STEP:
@@ -154,7 +161,7 @@ class PartitionExternal:
             else:
                 self._figures.taken_back(node_id, taken_back(on))
 
-    def apply(self, changes: list[Changed], out: Outcome, now_ns: int) -> Steps:
+    def apply(self, changes: list[EntryChange], out: Outcome, now_ns: int) -> Steps:
         """Applies a set of changes that the books have taken, in steps. Empties the list.
 
         The order keeps objects alive that exist before and after: first removals, then changes of nodes and queues,
@@ -164,8 +171,8 @@ class PartitionExternal:
         queues: dict[str, None] = {}
         nodes: dict[str, None] = {}
         apps: dict[str, None] = {}
-        gone: list[tuple[ExternalEntry, str]] = []
-        allocations: dict[ExternalEntry, None] = {}
+        gone: list[tuple[ReportedObject, str]] = []
+        allocations: dict[ReportedObject, None] = {}
         name = self.books.name
         for count, (entry, before, counts) in enumerate(emptied(changes), 1):
             if not count % STEP:
@@ -245,7 +252,7 @@ class PartitionExternal:
                 yield
         yield from self._settle_all(self.books.queues, (), (), out, now_ns)
 
-    def closer_of(self, node: Node) -> Closer | None:
+    def closer_of(self, node: Node) -> Cordon | None:
         """The node's closer, from the present statements: for a follower, which merges nothing."""
         on = self.books.nodes.get(node.node_id) if node.sources else None
         if on is None or (node.schedulable and not on.offers):
@@ -254,7 +261,7 @@ class PartitionExternal:
             return node.closer or wanted_back(on)
         return merge(self._node_lives.report_of(node), parts_of(on)).closer
 
-    def taken_back(self) -> Iterator[Closer]:
+    def taken_back(self) -> Iterator[Cordon]:
         """Yields the closers that took back offers of nodes that do not exist any more: O(nodes of sources)."""
         for node_id, on in self.books.nodes.items():
             if on.offers and node_id not in self._state.nodes:
@@ -269,12 +276,12 @@ class PartitionExternal:
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
-    def heard_of(self, node_id: str, out: Outcome) -> OnNode | None:
+    def heard_of(self, node_id: str, out: Outcome) -> NodeReports | None:
         """The statements about a node, without entries whose types the partition cannot count; None: there are none."""
         on = self.books.nodes.get(node_id)
         if on is None:
             return None
-        bad: list[ExternalEntry] = []
+        bad: list[ReportedObject] = []
         for entry in on.nodes.values():
             self._reserve(entry, bad, out)
         for offers in on.offers.values():
@@ -282,7 +289,7 @@ class PartitionExternal:
                 self._reserve(entry, bad, out)
         return on if not bad else without(on, bad)
 
-    def _reserve(self, entry: ExternalEntry, bad: list[ExternalEntry], out: Outcome) -> None:
+    def _reserve(self, entry: ReportedObject, bad: list[ReportedObject], out: Outcome) -> None:
         said, known = entry.said, self._state.types.numbers.keys()
         if isinstance(said, ExternalNode) and said.occupied.keys() <= known >= (said.capacity or {}).keys():
             return  # the common case
@@ -292,7 +299,7 @@ class PartitionExternal:
             bad.append(entry)
             set_problem(entry, str(error), out)
 
-    def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> Steps:
+    def node_is_there(self, on: NodeReports, out: Outcome, now_ns: int, *, came: bool) -> Steps:
         """Marks the entries about a node as valid now. If the node is new (``came``), dormant entries on it count now,
         too. In steps.
         """
@@ -311,7 +318,7 @@ class PartitionExternal:
                 if not count % STEP:
                     yield
 
-    def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> Steps:
+    def node_is_gone(self, node_id: str, on: NodeReports, out: Outcome, *, went: bool) -> Steps:
         """Marks entries about a node that does not exist as dormant. If it existed until now (``went``), entries on it
         are dormant, too. In steps.
         """
@@ -329,7 +336,7 @@ class PartitionExternal:
                     if pace.is_over():
                         yield
 
-    def _stays(self, node_id: str, entry: ExternalEntry) -> bool:
+    def _stays(self, node_id: str, entry: ReportedObject) -> bool:
         """Whether one more allocation of a source leaves the node's merged state as it is. The source speaks of the
         node itself, nothing closed the node before, and no stale allocation does so now.
         """
@@ -374,7 +381,7 @@ class PartitionExternal:
         for entry in self.books.queues.get(queue.path, ()):
             set_problem(entry, self._queue_problem(entry, None), out)
 
-    def _queue_problem(self, entry: ExternalEntry, queue: Queue | None) -> str:
+    def _queue_problem(self, entry: ReportedObject, queue: Queue | None) -> str:
         if queue is None:
             return f"queue {entry.object_id.lower()} is not there"
         if queue.parent is None:
@@ -385,10 +392,10 @@ class PartitionExternal:
             return str(error)
         return ""
 
-    def _maximum(self, entries: Iterable[ExternalEntry]) -> tuple[tuple[str, ...], dict[int, int] | None]:
+    def _maximum(self, entries: Iterable[ReportedObject]) -> tuple[tuple[str, ...], dict[int, int] | None]:
         """The sources that limit a queue's max, and the max by type number."""
         types = self._state.types
-        counted: list[ExternalEntry] = []
+        counted: list[ReportedObject] = []
         for entry in entries:
             try:
                 types.reserve(_types_of(entry.said))
@@ -456,7 +463,7 @@ class PartitionExternal:
                 if not count % STEP:
                     yield
 
-    def _bring_application(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> tuple[Application | None, str]:
+    def _bring_application(self, entry: ReportedObject, out: Outcome, now_ns: int) -> tuple[Application | None, str]:
         """Creates the application that a source brings. Returns None and the reason if that is not possible."""
         state, said = self._state, entry.said
         assert isinstance(said, ExternalApplication)
@@ -478,20 +485,22 @@ class PartitionExternal:
         for new in created:
             self._queue_tree.announce_queue(new, out, now_ns)
         out.touch(app, state.name)
-        out.track(EventType.APP, Change.ADD, Detail.NONE, app.app_id, message=f"source {app.source}", now_ns=now_ns)
-        out.track(EventType.APP, Change.SET, Detail.APP_NEW, app.app_id, now_ns=now_ns)
-        out.track(EventType.QUEUE, Change.ADD, Detail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
-        link_event(app, app.user_group, Change.SET, out, now_ns)
+        out.track(
+            EventType.APP, EventChange.ADD, EventDetail.NONE, app.app_id, message=f"source {app.source}", now_ns=now_ns
+        )
+        out.track(EventType.APP, EventChange.SET, EventDetail.APP_NEW, app.app_id, now_ns=now_ns)
+        out.track(EventType.QUEUE, EventChange.ADD, EventDetail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
+        link_event(app, app.user_group, EventChange.SET, out, now_ns)
         return app, ""
 
     # ---- allocations -----------------------------------------------------------------------------------------------
 
-    def allocation_of(self, entry: ExternalEntry) -> Allocation | None:
+    def allocation_of(self, entry: ReportedObject) -> Allocation | None:
         """The allocation that counts for a source's entry; None: none."""
         said = entry.said
         return self._held(entry, said.app_id) if isinstance(said, ExternalAllocation) else None
 
-    def _held(self, entry: ExternalEntry, app_id: str) -> Allocation | None:
+    def _held(self, entry: ReportedObject, app_id: str) -> Allocation | None:
         """The allocation that counts for the entry. ``app_id``: the application that it was to belong to."""
         state = self._state
         held = state.foreign.get(foreign_id(foreign_key(entry), entry.source))
@@ -501,7 +510,7 @@ class PartitionExternal:
                 held = app.allocations.get(unique_key(entry.object_id, 0))
         return held
 
-    def _settle_allocation(self, entry: ExternalEntry, out: Outcome, now_ns: int) -> None:
+    def _settle_allocation(self, entry: ReportedObject, out: Outcome, now_ns: int) -> None:
         """Makes the allocation count: on its node once that exists, and in a queue once its application exists, too.
 
         (Whatever the order of arrival, no node may look freer than it is.)
@@ -540,23 +549,30 @@ class PartitionExternal:
         allocation.source = entry.source
         self._recovery.adopt(allocation, out, now_ns, echo=False)
 
-    def _end_allocation(self, entry: ExternalEntry, app_id: str, out: Outcome, now_ns: int) -> None:
+    def _end_allocation(self, entry: ReportedObject, app_id: str, out: Outcome, now_ns: int) -> None:
         held = self._held(entry, app_id)
         if held is not None:
             self._release(held, f"source {entry.source} does not run it any more", out, now_ns)
 
     def _release(self, held: Allocation, message: str, out: Outcome, now_ns: int) -> None:
         self._releases.release(
-            held, Termination.STOPPED_BY_RM, message, Detail.ALLOC_CANCEL, out, now_ns, tell=False, completing=False
+            held,
+            Termination.STOPPED_BY_RM,
+            message,
+            EventDetail.ALLOC_CANCEL,
+            out,
+            now_ns,
+            tell=False,
+            completing=False,
         )
 
 
-def foreign_key(entry: ExternalEntry) -> str:
+def foreign_key(entry: ReportedObject) -> str:
     """The key of a source's allocation that belongs to no application."""
     return f"{entry.source}/{entry.object_id}"
 
 
-def _sorted(entries: Iterable[ExternalEntry]) -> list[ExternalEntry]:
+def _sorted(entries: Iterable[ReportedObject]) -> list[ReportedObject]:
     return sorted(entries, key=order_of)
 
 

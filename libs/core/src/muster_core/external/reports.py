@@ -1,9 +1,9 @@
 """The statements of external sources, by partition: the input of the merge, not its result. ``model.py`` defines the
 terms.
 
-:class:`ExternalBooks` belong to an RM's id, not to one of its registrations: they exist before the RM registers, and
+:class:`ExternalReports` belong to an RM's id, not to one of its registrations: they exist before the RM registers, and
 outlive it. Machine and follower keep one for each RM and hand it to its core, which computes from it what counts
-(``external_merge.py``). Where there is no core yet, :meth:`ExternalBooks.apply_in_steps` alone suffices.
+(``external_merge.py``). Where there is no core yet, :meth:`ExternalReports.apply_in_steps` alone suffices.
 
 Each entry is filed under its subject: a node's parts under the node, an application's allocations under the
 application. So a change costs time only for its subject.
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from muster_core.config.queue_config import partition_name
 from muster_core.external.model import (
+    ApplyExternalChanges,
     ExternalAllocation,
     ExternalApplication,
     ExternalChange,
@@ -27,9 +28,8 @@ from muster_core.external.model import (
     ExternalPool,
     ExternalQueue,
     OfferState,
-    SetSource,
+    SetSourceState,
     SourceState,
-    UpdateExternal,
 )
 from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied, sorted_in_steps
 
@@ -61,7 +61,7 @@ class SourceEntry:
     reason: str = ""
     lost: bool = False
     past: tuple[str, ...] = ()
-    entries: dict[tuple[ExternalKind, str], ExternalEntry] = field(default_factory=dict, repr=False)
+    entries: dict[tuple[ExternalKind, str], ReportedObject] = field(default_factory=dict, repr=False)
     gone: bool = False
     published: bool = False
 
@@ -72,7 +72,7 @@ class SourceEntry:
 
 
 @dataclass(slots=True, eq=False)
-class ExternalEntry:
+class ReportedObject:
     """One object as its source described it last.
 
     :ivar since_ns: when the source first named it.
@@ -123,10 +123,10 @@ class ExternalEntry:
         return f"ExternalEntry({self.partition}/{self.source}/{self.kind}/{self.object_id})"
 
 
-External = SourceEntry | ExternalEntry
+External = SourceEntry | ReportedObject
 
 
-class Changed(NamedTuple):
+class EntryChange(NamedTuple):
     """An entry or a source that changed, or (``what.gone``) went.
 
     :ivar before: the source's former statement; None: there was none, or ``what`` is a source.
@@ -138,7 +138,7 @@ class Changed(NamedTuple):
     counts: bool = True
 
 
-class OnNode:
+class NodeReports:
     """The statements of sources about one node.
 
     :ivar nodes: by source.
@@ -149,16 +149,16 @@ class OnNode:
     __slots__ = ("allocations", "nodes", "offers", "stale")
 
     def __init__(self) -> None:
-        self.nodes: dict[str, ExternalEntry] = {}
-        self.offers: dict[str, dict[ExternalEntry, None]] = {}
-        self.allocations: dict[str, dict[ExternalEntry, None]] = {}
-        self.stale: dict[str, dict[ExternalEntry, None]] = {}
+        self.nodes: dict[str, ReportedObject] = {}
+        self.offers: dict[str, dict[ReportedObject, None]] = {}
+        self.allocations: dict[str, dict[ReportedObject, None]] = {}
+        self.stale: dict[str, dict[ReportedObject, None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.offers or self.allocations)
 
 
-class PartitionBooks:
+class PartitionReports:
     """The statements of sources about one partition. The order of the inner dictionaries has no meaning.
 
     :ivar sources: by name.
@@ -172,18 +172,18 @@ class PartitionBooks:
     def __init__(self, name: str) -> None:
         self.name = name
         self.sources: dict[str, SourceEntry] = {}
-        self.nodes: dict[str, OnNode] = {}
-        self.queues: dict[str, dict[ExternalEntry, None]] = {}
-        self.applications: dict[str, dict[ExternalEntry, None]] = {}
-        self.app_allocations: dict[str, dict[ExternalEntry, None]] = {}
-        self.pools: dict[str, dict[ExternalEntry, None]] = {}
+        self.nodes: dict[str, NodeReports] = {}
+        self.queues: dict[str, dict[ReportedObject, None]] = {}
+        self.applications: dict[str, dict[ReportedObject, None]] = {}
+        self.app_allocations: dict[str, dict[ReportedObject, None]] = {}
+        self.pools: dict[str, dict[ReportedObject, None]] = {}
 
-    def entry(self, source: str, kind: ExternalKind, object_id: str) -> ExternalEntry | None:
+    def entry(self, source: str, kind: ExternalKind, object_id: str) -> ReportedObject | None:
         """A source's entry for one object; None: there is none."""
         owner = self.sources.get(source)
         return owner.entries.get((kind, object_id)) if owner is not None else None
 
-    def entries(self, kind: ExternalKind | None = None) -> Iterator[ExternalEntry]:
+    def entries(self, kind: ExternalKind | None = None) -> Iterator[ReportedObject]:
         """All entries (of one kind). Their order has no meaning."""
         for owner in self.sources.values():
             for entry in owner.entries.values():
@@ -192,7 +192,7 @@ class PartitionBooks:
 
     # ---- entries by subject ----------------------------------------------------------------------------------------
 
-    def file(self, entry: ExternalEntry) -> None:
+    def file(self, entry: ReportedObject) -> None:
         """Files an entry under its subject."""
         match entry.said:
             case ExternalNode():
@@ -213,7 +213,7 @@ class PartitionBooks:
             case ExternalPool():
                 self.pools.setdefault(entry.said.resource_type, {})[entry] = None
 
-    def unfile(self, entry: ExternalEntry) -> None:
+    def unfile(self, entry: ReportedObject) -> None:
         """Undoes :meth:`file`. The entry's statement and its ``stale`` must be the same as then."""
         match entry.said:
             case ExternalNode(node_id=node_id):
@@ -236,16 +236,16 @@ class PartitionBooks:
             case ExternalPool():
                 _drop(self.pools, entry.said.resource_type, entry)
 
-    def forget(self, entry: ExternalEntry) -> None:
+    def forget(self, entry: ReportedObject) -> None:
         """Removes an entry."""
         self.unfile(entry)
         del entry.owner.entries[entry.kind, entry.object_id]
         entry.gone = True
 
-    def _on(self, node_id: str) -> OnNode:
+    def _on(self, node_id: str) -> NodeReports:
         found = self.nodes.get(node_id)
         if found is None:
-            self.nodes[node_id] = found = OnNode()
+            self.nodes[node_id] = found = NodeReports()
         return found
 
     def _off(self, node_id: str) -> None:
@@ -253,7 +253,7 @@ class PartitionBooks:
             del self.nodes[node_id]
 
 
-class ExternalBooks:
+class ExternalReports:
     """The statements of sources for one RM.
 
     :ivar partitions: by name, including partitions that no configuration has.
@@ -262,16 +262,16 @@ class ExternalBooks:
     __slots__ = ("partitions",)
 
     def __init__(self) -> None:
-        self.partitions: dict[str, PartitionBooks] = {}
+        self.partitions: dict[str, PartitionReports] = {}
 
     def __bool__(self) -> bool:
         return any(books.sources for books in self.partitions.values())
 
-    def of(self, partition: str) -> PartitionBooks:
+    def of(self, partition: str) -> PartitionReports:
         """The books of a partition, created if there are none."""
         found = self.partitions.get(partition)
         if found is None:
-            self.partitions[partition] = found = PartitionBooks(partition)
+            self.partitions[partition] = found = PartitionReports(partition)
         return found
 
     def source(self, partition: str, source: str) -> SourceEntry | None:
@@ -286,8 +286,8 @@ class ExternalBooks:
             yield from (sources[source] for source in sorted(sources))
 
     def apply_in_steps(
-        self, command: UpdateExternal | SetSource, now_ns: int, *, has_offers: bool = False
-    ) -> Generator[None, None, list[Changed]]:
+        self, command: ApplyExternalChanges | SetSourceState, now_ns: int, *, has_offers: bool = False
+    ) -> Generator[None, None, list[EntryChange]]:
         """Takes a source's statements, in steps. Returns the changes, in order.
 
         Ignores an earlier life: records of an informer that has ended may still arrive. An unchanged object counts as a
@@ -297,7 +297,7 @@ class ExternalBooks:
             it (``offers.py``). False: nothing can need it, so it goes at once.
         """
         books = self.of(partition_name(command.partition))
-        changed: list[Changed] = []
+        changed: list[EntryChange] = []
         owner = books.sources.get(command.source)
         if owner is None:
             owner = SourceEntry(books.name, command.source, life=command.life, since_ns=now_ns)
@@ -310,13 +310,13 @@ class ExternalBooks:
             if began:
                 owner.past = (*owner.past, owner.life)[-PAST_LIVES_MAX:]
                 owner.life = command.life
-        if isinstance(command, SetSource):
+        if isinstance(command, SetSourceState):
             yield from self._set(books, owner, command, began, now_ns, changed, has_offers=has_offers)
             return changed
         if began:  # (Changes before the first SetSource of a life belong to its listing.)
             if owner.state is not SourceState.LISTING:
                 owner.state, owner.since_ns = SourceState.LISTING, now_ns
-            changed.append(Changed(owner, counts=False))
+            changed.append(EntryChange(owner, counts=False))
         for count, change in enumerate(command.changes, 1):
             self._take(books, owner, change, now_ns, changed, has_offers=has_offers)
             if not count % STEP:
@@ -325,18 +325,18 @@ class ExternalBooks:
 
     def _set(
         self,
-        books: PartitionBooks,
+        books: PartitionReports,
         owner: SourceEntry,
-        command: SetSource,
+        command: SetSourceState,
         began: bool,
         now_ns: int,
-        changed: list[Changed],
+        changed: list[EntryChange],
         *,
         has_offers: bool,
     ) -> Steps:
         state = command.state
         if state is SourceState.LIVE:
-            unnamed: list[ExternalEntry] = []
+            unnamed: list[ReportedObject] = []
             for count, entry in enumerate(owner.entries.values(), 1):
                 if entry.life != owner.life:
                     unnamed.append(entry)
@@ -357,15 +357,15 @@ class ExternalBooks:
         owner.state, owner.drains, owner.reason, owner.lost = after
         if began or before != after:
             # (Some of its objects may be stale; for these the source says whether they drain.)
-            changed.append(Changed(owner, counts=held != owner.holds or before[1] != after[1]))
+            changed.append(EntryChange(owner, counts=held != owner.holds or before[1] != after[1]))
 
     def _take(
         self,
-        books: PartitionBooks,
+        books: PartitionReports,
         owner: SourceEntry,
         change: ExternalChange,
         now_ns: int,
-        changed: list[Changed],
+        changed: list[EntryChange],
         *,
         has_offers: bool,
     ) -> None:
@@ -381,14 +381,14 @@ class ExternalBooks:
                 books.unfile(entry)
                 entry.stale, entry.life = True, owner.life
                 books.file(entry)
-                changed.append(Changed(entry, entry.said, counts))
+                changed.append(EntryChange(entry, entry.said, counts))
             return
         if entry is None:
-            entry = ExternalEntry(owner, change.kind, object_id, change.what, owner.life, now_ns, change.stale)
+            entry = ReportedObject(owner, change.kind, object_id, change.what, owner.life, now_ns, change.stale)
             if entry.kind is ExternalKind.OFFER:
                 entry.offer_state = OfferState.OFFERED
             self.put(entry)
-            changed.append(Changed(entry))
+            changed.append(EntryChange(entry))
             return
         before = entry.said
         offered_again, entry.withdrawn = entry.withdrawn, False
@@ -398,7 +398,7 @@ class ExternalBooks:
             # (A returned offer is recorded again, so that its source is informed again.)
             if entry.life != owner.life or entry.offer_state is OfferState.RETURNED:
                 entry.life = owner.life
-                changed.append(Changed(entry, before, counts=False))
+                changed.append(EntryChange(entry, before, counts=False))
             return
         entry.life = owner.life
         if isinstance(before, _REFER):  # (For other kinds, the id names the subject.)
@@ -407,23 +407,25 @@ class ExternalBooks:
             books.file(entry)
         else:
             entry.said, entry.stale = change.what, False
-        changed.append(Changed(entry, before))
+        changed.append(EntryChange(entry, before))
 
-    def _leave(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed], *, has_offers: bool) -> None:
+    def _leave(
+        self, books: PartitionReports, entry: ReportedObject, changed: list[EntryChange], *, has_offers: bool
+    ) -> None:
         """Handles an object that its source does not name any more."""
         if not has_offers or entry.offer_state in (None, OfferState.RETURNED):
             self._forget(books, entry, changed)
         elif not entry.withdrawn:
             entry.withdrawn = True
-            changed.append(Changed(entry, entry.said))
+            changed.append(EntryChange(entry, entry.said))
 
-    def _forget(self, books: PartitionBooks, entry: ExternalEntry, changed: list[Changed]) -> None:
+    def _forget(self, books: PartitionReports, entry: ReportedObject, changed: list[EntryChange]) -> None:
         books.forget(entry)
-        changed.append(Changed(entry, entry.said))
+        changed.append(EntryChange(entry, entry.said))
 
     # ---- fold ------------------------------------------------------------------------------------------------------
 
-    def put(self, entry: ExternalEntry) -> None:
+    def put(self, entry: ReportedObject) -> None:
         """Adds an entry of a known source."""
         entry.owner.entries[entry.kind, entry.object_id] = entry
         self.of(entry.partition).file(entry)
@@ -436,12 +438,12 @@ class ExternalBooks:
             self._forget(books, entry, [])
 
 
-def order_of(entry: ExternalEntry) -> tuple[str, int, str]:
-    """For sorting, see :attr:`ExternalEntry.order`."""
+def order_of(entry: ReportedObject) -> tuple[str, int, str]:
+    """For sorting, see :attr:`ReportedObject.order`."""
     return entry.order
 
 
-def _drop(filed: dict[str, dict[ExternalEntry, None]], about: str, entry: ExternalEntry) -> None:
+def _drop(filed: dict[str, dict[ReportedObject, None]], about: str, entry: ReportedObject) -> None:
     found = filed[about]
     del found[entry]
     if not found:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from muster_core.model.resources import Vector
 
 
-class GangRoom:
+class GangHeadroom:
     """The room that the limits of one partition leave to gangs that start as a whole."""
 
     def __init__(self, state: PartitionState) -> None:

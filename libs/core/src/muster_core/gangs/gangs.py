@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from muster_core.allocation.allocation_facts import released
 from muster_core.gangs import messages
 from muster_core.gangs.placeholders import move, takes, timeout_ns
-from muster_core.gangs.protocols import GangQuestions, NodeTurns, RealPlacing, StuckAsks
+from muster_core.gangs.protocols import NodeExclusivity, RealAskAllocator, ReplacementChecks, StuckAskReporter
 from muster_core.model.application import Allocation, Application, Ask, AskGroup, Gang
 from muster_core.model.commands import Termination
 from muster_core.model.demand import Demand
 from muster_core.model.free_placeholders import covers
 from muster_core.model.node import Node
-from muster_core.model.outcome import Detail, Outcome
+from muster_core.model.outcome import EventDetail, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import INT64_MAX, fits
 from muster_core.model.states import (
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from muster_core.allocation.asks import Asks
     from muster_core.allocation.releases import Releases
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.scheduling_queue import Waiting
-    from muster_core.applications.lifecycle import Lifecycle
-    from muster_core.gangs.gang_headroom import GangRoom
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
+    from muster_core.applications.lifecycle import ApplicationLifecycle
+    from muster_core.gangs.gang_headroom import GangHeadroom
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.predicate_checks import PredicateCheck
-    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_accounting import NodeAccounting
 
 
 class Gangs:
@@ -56,22 +56,22 @@ class Gangs:
     :ivar reopened: asks that lost their placeholder and may be tried again.
     """
 
-    _questions: GangQuestions
-    _turns: NodeTurns
-    _placing: RealPlacing
-    _long_wait: StuckAsks
+    _questions: ReplacementChecks
+    _turns: NodeExclusivity
+    _placing: RealAskAllocator
+    _long_wait: StuckAskReporter
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        room: GangRoom,
-        waiting: Waiting,
-        node_books: NodeBooks,
+        room: GangHeadroom,
+        waiting: SchedulingQueue,
+        node_books: NodeAccounting,
         asks: Asks,
         reservations: Reservations,
         releases: Releases,
-        lifecycle: Lifecycle,
+        lifecycle: ApplicationLifecycle,
     ) -> None:
         self._state = state
         self._room = room
@@ -88,7 +88,12 @@ class Gangs:
         self._anew: dict[Application, None] = {}
 
     def connect(
-        self, *, questions: GangQuestions, turns: NodeTurns, placing: RealPlacing, long_wait: StuckAsks
+        self,
+        *,
+        questions: ReplacementChecks,
+        turns: NodeExclusivity,
+        placing: RealAskAllocator,
+        long_wait: StuckAskReporter,
     ) -> None:
         """Takes the parts that are built after this one."""
         self._questions = questions
@@ -217,7 +222,7 @@ class Gangs:
         self._place(app.gang, placeholder, -1)
         self._stir(app, placeholder.task_group)
 
-    def count_gone(self, placeholder: Allocation, detail: Detail) -> None:
+    def count_gone(self, placeholder: Allocation, detail: EventDetail) -> None:
         """Counts why a placeholder left the books."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
@@ -226,19 +231,19 @@ class Gangs:
         self._count(app.gang, app.gang.ended, placeholder.demand, 1)
         if placeholder.timed_out:
             group.timed_out += 1
-        elif placeholder.replaced_by is not None and detail is not Detail.ALLOC_NODEREMOVED:
+        elif placeholder.replaced_by is not None and detail is not EventDetail.ALLOC_NODEREMOVED:
             group.replaced += 1
         else:
             group.lost += 1
 
-    def count_gone_ask(self, ask: Ask, count: int, detail: Detail | None) -> None:
+    def count_gone_ask(self, ask: Ask, count: int, detail: EventDetail | None) -> None:
         """Counts why ``count`` of a placeholder ask are no longer pending; None: another ask takes its place."""
         group = (gang := self.of(ask.app)).task_group(ask.demand)
         if detail is not None:
             self._count(gang, gang.ended, ask.demand, count)
         if detail is None:
             group.asked -= count
-        elif detail is Detail.REQUEST_TIMEOUT:
+        elif detail is EventDetail.REQUEST_TIMEOUT:
             group.timed_out += count
         else:
             group.lost += count
@@ -656,7 +661,7 @@ class Gangs:
         out.touch(app, state.name)
         unused = gang.phase is not GangPhase.USED and not any(key in app.asks for key in gang.replacing)
         asks = (ask for ask in app.asks.values() if ask.demand.placeholder)
-        yield from self._asks.time_out_all(asks, over, Detail.REQUEST_TIMEOUT, out, now_ns)
+        yield from self._asks.time_out_all(asks, over, EventDetail.REQUEST_TIMEOUT, out, now_ns)
         yield from self.release_unused(app, over, out, now_ns)
         if gang.phase in (GangPhase.WAITING, GangPhase.FORMING) or (unused and gang.phase is GangPhase.FORMED):
             self._advance(gang, GangEvent.TIME_OUT, out)

@@ -9,7 +9,7 @@ from muster_core.model.application import Gang
 from muster_core.model.outcome import Outcome
 
 if TYPE_CHECKING:
-    from muster_core.gangs.gang_headroom import GangRoom
+    from muster_core.gangs.gang_headroom import GangHeadroom
 
 # Shims recognise a time-out by this text.
 TIMEOUT_MESSAGE = "ResourceReservationTimeout"
@@ -22,7 +22,7 @@ def replacing_message(key: str) -> str:
     return f"replacing allocationKey: {key}"
 
 
-def time_out_message(gang: Gang, room: GangRoom) -> str:
+def time_out_message(gang: Gang, room: GangHeadroom) -> str:
     """The text of the time-out: its configured value, why it was shorter, why the gang did not start."""
     app, setting_ns = gang.app, timeout_setting_ns(gang.app)
     over = f"the placeholders' time-out of {setting_ns // 1_000_000} ms is over"

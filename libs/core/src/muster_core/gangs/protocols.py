@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from muster_core.model.predicate_checks import PredicateCheck
 
 
-class GangQuestions(Protocol):
+class ReplacementChecks(Protocol):
     """The questions to the RM about placeholders and the asks that take their places."""
 
     @property
@@ -31,14 +31,14 @@ class GangQuestions(Protocol):
         """Withdraws the question."""
 
 
-class NodeTurns(Protocol):
+class NodeExclusivity(Protocol):
     """Decides which nodes the scheduler may propose now."""
 
     def may_use(self, ask: Ask, node: Node) -> bool:
         """Whether the scheduler may propose the node for the ask now."""
 
 
-class RealPlacing(Protocol):
+class RealAskAllocator(Protocol):
     """The part that places real asks."""
 
     def node_for(self, ask: Ask, group: AskGroup) -> Node | None:
@@ -56,7 +56,7 @@ class RealPlacing(Protocol):
         """Makes one allocation of an ask on a node that has room."""
 
 
-class StuckAsks(Protocol):
+class StuckAskReporter(Protocol):
     """The part that reports asks for which the cluster is too small."""
 
     def stuck(self, group: AskGroup, now_ns: int) -> None:

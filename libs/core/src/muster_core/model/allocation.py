@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ReplacedPlaceholder:
     """The placeholder that a real allocation replaced."""
 
     key: str
@@ -14,7 +14,7 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Preempted:
+class PreemptionRecord:
     """Why the scheduler preempted an allocation, and for which ask.
 
     Shares are fair shares of a queue (used of guaranteed, else of its fair max), before and after the preemption.
@@ -36,7 +36,7 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
-class Backfilled:
+class BackfillRecord:
     """The reservation on whose node an allocation was backfilled: the application and the key of its ask.
 
     :param due_ns: when the reservation was due then, by declared ends.

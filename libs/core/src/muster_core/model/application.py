@@ -6,11 +6,11 @@ import heapq
 from typing import TYPE_CHECKING, Any
 
 from muster_core.config.queue_config import INDEPENDENT_PATH
-from muster_core.model.allocation import Backfilled, Preempted, Replaced, foreign_id, unique_key
-from muster_core.model.demand import _Demanded
+from muster_core.model.allocation import BackfillRecord, PreemptionRecord, ReplacedPlaceholder, foreign_id, unique_key
+from muster_core.model.demand import _HasDemand
 from muster_core.model.free_placeholders import to_come
 from muster_core.model.reasons import Reason
-from muster_core.model.resources import Shape, Types, Vector
+from muster_core.model.resources import ResourceTypes, Shape, Vector
 from muster_core.model.states import APP_ENDING, AppState, GangPhase
 from muster_core.model.steps import Steps, clear_in_steps, clear_list_in_steps
 from muster_core.model.task_group import TaskGroup
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from muster_core.model.demand import Demand
     from muster_core.model.queue import Ledger, Queue, Tracker, WaitKey
     from muster_core.model.reason_history import Past
-    from muster_core.model.refusals import Asked, Refusals
+    from muster_core.model.refusals import NodeRefusals, PendingCheck
 
 _DURATION_MAX = (1 << 62) - 1
 # The last event for people about an ask, which is recorded (``ask_events.py``): the ask does not fit in its queue,
@@ -117,7 +117,7 @@ class Application:
         does not count against limits of running applications.
     """
 
-    def __init__(self, types: Types, app_id: str, queue: Queue, submission: int, submitted_ns: int) -> None:
+    def __init__(self, types: ResourceTypes, app_id: str, queue: Queue, submission: int, submitted_ns: int) -> None:
         self.app_id = app_id
         self.queue = queue
         self.submission = submission
@@ -332,7 +332,7 @@ class AskGroup:
         return f"AskGroup({self.app.app_id}, {self.shape.name}, priority={self.priority})"
 
 
-class Ask(_Demanded):
+class Ask(_HasDemand):
     """A request of an application for ``pending`` more allocations of one demand.
 
     :ivar allocated: the number of allocations made for it.
@@ -381,9 +381,9 @@ class Ask(_Demanded):
         self.lost = ""
         self.scaled_up = False
         self.mismatched = False
-        self.asking: list[Asked] | None = None
-        self.asked: Asked | None = None
-        self.refusals: Refusals | None = None
+        self.asking: list[PendingCheck] | None = None
+        self.asked: PendingCheck | None = None
+        self.refusals: NodeRefusals | None = None
         self.notified = 0
         self.gone = False
         self.published = False
@@ -432,7 +432,7 @@ class Ask(_Demanded):
         return f"Ask({self.app.app_id}, {self.demand.key})"
 
 
-class Allocation(_Demanded):
+class Allocation(_HasDemand):
     """Resources of a node that an application holds.
 
     :ivar ordinal: the number of the allocation among those of an ask with repeats, from 0. ``unique_key`` distinguishes
@@ -492,13 +492,13 @@ class Allocation(_Demanded):
         self.ordinal = ordinal
         self.uuid = uuid
         self.foreign = app is None
-        self.preempted: Preempted | None = None
+        self.preempted: PreemptionRecord | None = None
         self.timed_out = False
         self.replaced_by: str | None = None
         self.agreed_node = ""
         self.releasing_since_ns = self.reminder_ns = 0
-        self.replaces: Replaced | None = None
-        self.backfilled: Backfilled | None = None
+        self.replaces: ReplacedPlaceholder | None = None
+        self.backfilled: BackfillRecord | None = None
         self.source = ""
         self.shown: bytes | None = None
         self.gone = False

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from muster_core.config.queue_config import ClusterConfig
-from muster_core.external.model import SetSource, UpdateExternal
+from muster_core.external.model import ApplyExternalChanges, SetSourceState
 from muster_core.model.quotas import QuotaLimits
 from muster_core.model.scopes import CallbackPolicy
 
@@ -197,7 +197,7 @@ class UpdateConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
-class SetDeciding:
+class SetSchedulingEnabled:
     """Whether the scheduler decides for this RM; False: the RM is stopped or paused."""
 
     deciding: bool
@@ -229,7 +229,7 @@ class SetCallbacks:
     policy: CallbackPolicy
 
 
-class Answer(NamedTuple):
+class PredicateAnswer(NamedTuple):
     """The RM's answer to one question.
 
     :param reason: why not, as the RM gave it.
@@ -244,10 +244,10 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class PredicateAnswers:
     """The RM's answers. Answers to questions that are not open any more change nothing."""
 
-    answers: tuple[Answer, ...] | list[Answer]
+    answers: tuple[PredicateAnswer, ...] | list[PredicateAnswer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +263,12 @@ Command = (
     | UpdateAllocations
     | EndApplication
     | UpdateConfiguration
-    | SetDeciding
+    | SetSchedulingEnabled
     | SetGeneration
     | SetCallbacks
     | SetEvents
     | SetQuotas
-    | Answers
-    | UpdateExternal
-    | SetSource
+    | PredicateAnswers
+    | ApplyExternalChanges
+    | SetSourceState
 )

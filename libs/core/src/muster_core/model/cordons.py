@@ -1,6 +1,6 @@
 """Closers of nodes, which keep new allocations away: the resource manager (RM), an operator, or an external source.
 
-A node has at most one closer, the first in the order of :class:`ClosedBy`, so that the numbers add up.
+A node has at most one closer, the first in the order of :class:`CordonKind`, so that the numbers add up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from muster_core.model.text_format import count, listed
 
 
-class ClosedBy(StrEnum):
+class CordonKind(StrEnum):
     """The kinds of closers."""
 
     # The RM drains it (DRAIN_NODE, CREATE_DRAIN).
@@ -29,31 +29,31 @@ class ClosedBy(StrEnum):
     WANTED_BACK = "WANTED_BACK"
 
 
-class Closer(NamedTuple):
+class Cordon(NamedTuple):
     """:ivar source: the source of SOURCE, SOURCE_LOST and WANTED_BACK; else ""."""
 
-    by: ClosedBy
+    by: CordonKind
     source: str = ""
 
 
-class Closed(NamedTuple):
+class CordonCount(NamedTuple):
     """The number of nodes that one closer closes."""
 
-    by: ClosedBy
+    by: CordonKind
     source: str
     nodes: int
 
 
-_ORDER = {by: place for place, by in enumerate(ClosedBy)}
+_ORDER = {by: place for place, by in enumerate(CordonKind)}
 
 
-def closed_counts(counts: Mapping[Closer, int]) -> tuple[Closed, ...]:
+def closed_counts(counts: Mapping[Cordon, int]) -> tuple[CordonCount, ...]:
     """The counts, sorted by kind, then by source."""
     closers = sorted(counts, key=lambda each: (_ORDER[each.by], each.source))
-    return tuple(Closed(each.by, each.source, counts[each]) for each in closers if counts[each])
+    return tuple(CordonCount(each.by, each.source, counts[each]) for each in closers if counts[each])
 
 
-def words(closed: Iterable[Closed]) -> str:
+def words(closed: Iterable[CordonCount]) -> str:
     """A text such as ``2 nodes are drained by an operator and 1 is closed by source vms``; "": no node is closed."""
     parts: list[str] = []
     for by, source, nodes in closed:
@@ -63,10 +63,10 @@ def words(closed: Iterable[Closed]) -> str:
 
 
 _WORDS = {
-    ClosedBy.RM: "drained by the resource manager",
-    ClosedBy.OPERATOR: "drained by an operator",
-    ClosedBy.SOURCE: "closed by source {source}",
-    ClosedBy.SOURCE_LOST: "closed because source {source} is lost or stale",
-    ClosedBy.NOT_READY: "not ready",
-    ClosedBy.WANTED_BACK: "revoked by source {source}",
+    CordonKind.RM: "drained by the resource manager",
+    CordonKind.OPERATOR: "drained by an operator",
+    CordonKind.SOURCE: "closed by source {source}",
+    CordonKind.SOURCE_LOST: "closed because source {source} is lost or stale",
+    CordonKind.NOT_READY: "not ready",
+    CordonKind.WANTED_BACK: "revoked by source {source}",
 }

@@ -2,7 +2,7 @@
 
 A sum that decays is never multiplied again as time passes. Instead, what comes later counts more: an amount at time t
 counts with the weight 2^(t / half-life). Two sums in these weights keep their order for ever. The exponent's whole part
-is kept apart (:attr:`Moment.halves`), so the weights themselves stay between 1 and 2, in units of 2^-40.
+is kept apart (:attr:`DecayTime.halves`), so the weights themselves stay between 1 and 2, in units of 2^-40.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HALF_BITS = FRACTION_BITS // 2
 _ROOT_BITS = 120  # the precision of the roots from which the tables are made
 
 
-class Moment(NamedTuple):
+class DecayTime(NamedTuple):
     """A time as an exponent of two.
 
     :ivar halves: how many whole half-lives have passed since the epoch.
@@ -35,12 +35,12 @@ class Moment(NamedTuple):
         return self.weight << steps if steps >= 0 else self.weight >> -steps
 
 
-def moment(now_ns: int, half_life_ns: int) -> Moment:
+def moment(now_ns: int, half_life_ns: int) -> DecayTime:
     """The moment of a time."""
     halves, rest = divmod(now_ns, half_life_ns)
     step = (rest << FRACTION_BITS) // half_life_ns
     coarse, fine = _tables()
-    return Moment(halves, (coarse[step >> _HALF_BITS] * fine[step & ((1 << _HALF_BITS) - 1)]) >> WEIGHT_BITS)
+    return DecayTime(halves, (coarse[step >> _HALF_BITS] * fine[step & ((1 << _HALF_BITS) - 1)]) >> WEIGHT_BITS)
 
 
 def normal(amount: int, halves: int) -> tuple[int, int]:
@@ -53,7 +53,7 @@ def normal(amount: int, halves: int) -> tuple[int, int]:
 LEAST = (-(1 << 62), 0)
 
 
-def seconds_of(weighted: int, at: Moment, halves: int, half_life_ns: int) -> float:
+def seconds_of(weighted: int, at: DecayTime, halves: int, half_life_ns: int) -> float:
     """What a weighted sum (amount x weight) means at a moment: a decayed sum of amount x seconds."""
     return weighted / at.since(halves) * half_life_ns / 1e9 / log(2)
 

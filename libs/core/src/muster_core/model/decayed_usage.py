@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from muster_core.model.decay import LEAST, Moment, moment, normal
-from muster_core.model.sorted_queue import SortedLine
+from muster_core.model.decay import LEAST, DecayTime, moment, normal
+from muster_core.model.sorted_queue import SortedQueue
 
 # The horizon moves so many times in a half-life. Each time costs one new place for each user that holds something.
 PERIODS = 8
@@ -25,7 +25,7 @@ _SHARE_BITS = 32
 Items = Iterable[tuple[int, int]]
 
 
-class UsedTypes(Protocol):
+class TypeNames(Protocol):
     """The names of the resource types."""
 
     @property
@@ -33,7 +33,7 @@ class UsedTypes(Protocol):
         """By type number."""
 
 
-class UsedLeaf(Protocol):
+class UsageLeaf(Protocol):
     """The leaf whose use is counted."""
 
     @property
@@ -41,7 +41,7 @@ class UsedLeaf(Protocol):
         """From root."""
 
     @property
-    def types(self) -> UsedTypes:
+    def types(self) -> TypeNames:
         """The resource types."""
 
     @property
@@ -53,7 +53,7 @@ class UsedLeaf(Protocol):
         """By type number, the nearest max on the path up, else the cluster's capacity."""
 
     @property
-    def ready_apps(self) -> SortedLine:
+    def ready_apps(self) -> SortedQueue:
         """The first application of each user that has something to try."""
 
     @property
@@ -61,7 +61,7 @@ class UsedLeaf(Protocol):
         """Whether priority comes before use."""
 
 
-class UsersList(Protocol):
+class UserWaitlist(Protocol):
     """A waitlist of one user."""
 
     @property
@@ -76,7 +76,7 @@ class UsersList(Protocol):
         """Puts the list at its place where it waits."""
 
 
-class FairUse:
+class UserUsage:
     """The decayed use of one user in one leaf.
 
     :ivar half_life_ns: of the leaf.
@@ -109,7 +109,7 @@ class FairUse:
         "user",
     )
 
-    def __init__(self, leaf: UsedLeaf, user: str, half_life_ns: int) -> None:
+    def __init__(self, leaf: UsageLeaf, user: str, half_life_ns: int) -> None:
         self.leaf = leaf
         self.half_life_ns = half_life_ns
         self.user = user
@@ -119,9 +119,9 @@ class FairUse:
         self.changed_ns = 0
         self.proposed: dict[int, int] = {}
         self.place: tuple[int, int] = LEAST
-        self.line = SortedLine()
+        self.line = SortedQueue()
         self.entry: tuple[Any, ...] | None = None
-        self.lists: dict[UsersList, None] = {}
+        self.lists: dict[UserWaitlist, None] = {}
         self.gone = False
         self.published = False
 
@@ -130,7 +130,7 @@ class FairUse:
         """Whether the user neither holds nor waits for anything."""
         return not (self.held or self.proposed or self.line or self.lists)
 
-    def change(self, items: Items, sign: int, now: Moment) -> None:
+    def change(self, items: Items, sign: int, now: DecayTime) -> None:
         """Books amounts that the user holds from now on (``sign`` 1), or does not any more (-1)."""
         if now.halves > self.halves:
             steps, self.halves = now.halves - self.halves, now.halves
@@ -145,7 +145,7 @@ class FairUse:
         for number, value in items:
             _count(self.proposed, number, sign * value)
 
-    def weighted(self, until: Moment) -> dict[int, int]:
+    def weighted(self, until: DecayTime) -> dict[int, int]:
         """By type number, the weighted use up to a moment, if the user holds until then what it holds now."""
         weight, charged, held = until.since(self.halves), self.charged, self.held
         if not held:
@@ -159,7 +159,7 @@ class FairUse:
         return f"FairUse({self.user} in {self.leaf.path})"
 
 
-class FairUses:
+class LeafUsage:
     """The decayed use of all users of one leaf.
 
     :ivar period: the number of the period in which the present horizon was set; the horizon is the end of the next one.
@@ -168,24 +168,24 @@ class FairUses:
 
     __slots__ = ("due_ns", "gone", "half_life_ns", "horizon", "leaf", "period", "period_ns", "users")
 
-    def __init__(self, leaf: UsedLeaf, half_life_ns: int) -> None:
+    def __init__(self, leaf: UsageLeaf, half_life_ns: int) -> None:
         self.leaf = leaf
         self.half_life_ns = half_life_ns
         self.period_ns = max(half_life_ns // PERIODS, 1)
-        self.users: dict[str, FairUse] = {}
+        self.users: dict[str, UserUsage] = {}
         self.period = -1
-        self.horizon = Moment(0, 1)
+        self.horizon = DecayTime(0, 1)
         self.due_ns = 0
         self.gone = False
 
-    def of(self, user: str) -> FairUse:
+    def of(self, user: str) -> UserUsage:
         """The use of a user; a new one if there is none."""
         found = self.users.get(user)
         if found is None:
-            self.users[user] = found = FairUse(self.leaf, user, self.half_life_ns)
+            self.users[user] = found = UserUsage(self.leaf, user, self.half_life_ns)
         return found
 
-    def now(self, now_ns: int) -> Moment:
+    def now(self, now_ns: int) -> DecayTime:
         """The moment of a time."""
         return moment(now_ns, self.half_life_ns)
 
@@ -194,7 +194,7 @@ class FairUses:
         self.period = now_ns // self.period_ns
         self.horizon = moment((self.period + 2) * self.period_ns, self.half_life_ns)
 
-    def measure(self, use: FairUse) -> bool:
+    def measure(self, use: UserUsage) -> bool:
         """Computes the user's place again. Returns whether it changed."""
         leaf = self.leaf
         guaranteed, fair_max = leaf.guaranteed or {}, leaf.fair_max
@@ -216,7 +216,7 @@ class FairUses:
         place = self.of(user).place
         return (key[0], place, *key[1:]) if self.leaf.priority_first else (place, *key)
 
-    def move(self, use: FairUse) -> None:
+    def move(self, use: UserUsage) -> None:
         """The user's use changed, or its part up to the horizon: moves what is the user's in the leaf to its place."""
         if self.measure(use):
             for waitlist in use.lists:
@@ -244,7 +244,7 @@ class FairUses:
             ready.add(new)
         use.entry = new
 
-    def forget(self) -> list[FairUse]:
+    def forget(self) -> list[UserUsage]:
         """Forgets all users: the leaf is removed, or has another order now. Returns their use."""
         self.gone = True
         found = [use for _, use in sorted(self.users.items())]
@@ -252,7 +252,7 @@ class FairUses:
             use.gone = True
         return found
 
-    def registered(self, waitlist: UsersList) -> None:
+    def registered(self, waitlist: UserWaitlist) -> None:
         """Notes that a waitlist was registered at a wait point, or at none."""
         lists = self.of(waitlist.user).lists
         if waitlist.bench is not None:

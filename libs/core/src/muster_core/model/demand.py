@@ -58,7 +58,7 @@ _NOT_SAID = ("key", "submission", "changed_ns", "admitted_ns")
 _SAID = tuple(field.name for field in fields(Demand) if field.name not in _NOT_SAID)
 
 
-class _Demanded:
+class _HasDemand:
     """The properties of the demand, for objects that have one."""
 
     __slots__ = ()

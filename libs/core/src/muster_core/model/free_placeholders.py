@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _Entry = tuple[int, int, int, Any]
 
 
-class Holding(Protocol):
+class PlaceholderLike(Protocol):
     """A placeholder: its shape, its node and its age."""
 
     @property
@@ -44,7 +44,7 @@ class Holding(Protocol):
         """Its number among the allocations of its ask."""
 
 
-H = TypeVar("H", bound=Holding)
+H = TypeVar("H", bound=PlaceholderLike)
 
 
 class FreePlaceholders(Generic[H]):
@@ -128,7 +128,7 @@ class FreePlaceholders(Generic[H]):
             yield entry[-1]
 
 
-def _entry(placeholder: Holding) -> _Entry:
+def _entry(placeholder: PlaceholderLike) -> _Entry:
     return (placeholder.allocated_ns, placeholder.submission, placeholder.ordinal, placeholder)
 
 

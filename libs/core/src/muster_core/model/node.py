@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from muster_si.constants import NODE_READY_ATTRIBUTE
 
-from muster_core.model.cordons import ClosedBy, Closer
-from muster_core.model.resources import Types, Vector, saturated
+from muster_core.model.cordons import Cordon, CordonKind
+from muster_core.model.resources import ResourceTypes, Vector, saturated
 from muster_core.model.steps import Steps, clear_in_steps
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Node:
     :ivar schedulable: nothing drains it; ``ready``: its attributes do not say that it is not ready.
     :ivar by_operator: an operator drains it, not the RM.
     :ivar closed_by: the closer of the node, or of a revoked offer on it; None: there is none, but the node may not be
-        ready. It is not recorded for nodes that sources describe (``PartitionExternal.closer_of``).
+        ready. It is not recorded for nodes that sources describe (``ExternalReconciler.closer_of``).
     :ivar reported_occupied: NodeInfo.occupiedResource, absolute (plus what external sources say); foreign allocations
         add to it in ``occupied``.
     :ivar sources: the external sources that describe it, sorted. The other fields have the merged values.
@@ -84,7 +84,7 @@ class Node:
         "types",
     )
 
-    def __init__(self, types: Types, node_id: str) -> None:
+    def __init__(self, types: ResourceTypes, node_id: str) -> None:
         self.types = types
         self.node_id = node_id
         self.attributes: dict[str, str] = {}
@@ -100,7 +100,7 @@ class Node:
         self.has_offers = False
         self.schedulable = self.ready = True
         self.by_operator = False
-        self.closed_by: Closer | None = None
+        self.closed_by: Cordon | None = None
         self.submission = 0
         self.created_ns = 0
         self.allocations: dict[tuple[str, str], Allocation] = {}
@@ -136,7 +136,7 @@ class Node:
         return self.schedulable and self.ready
 
     @property
-    def closer(self) -> Closer | None:
+    def closer(self) -> Cordon | None:
         """The node's closer, as far as the node knows."""
         if self.schedulable and not self.ready:
             return _NOT_READY
@@ -153,7 +153,7 @@ class Node:
         return f"Node({self.node_id})"
 
 
-_NOT_READY = Closer(ClosedBy.NOT_READY)
+_NOT_READY = Cordon(CordonKind.NOT_READY)
 # The values that Go's strconv.ParseBool accepts, which RMs and YuniKorn use.
 _READY = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False

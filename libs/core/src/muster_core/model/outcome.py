@@ -7,10 +7,10 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
-from muster_core.external.reports import ExternalEntry, SourceEntry
+from muster_core.external.reports import ReportedObject, SourceEntry
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import Termination
-from muster_core.model.decayed_usage import FairUse
+from muster_core.model.decayed_usage import UserUsage
 from muster_core.model.demand import Demand
 from muster_core.model.node import Node
 from muster_core.model.queue import Queue, Waitlist
@@ -30,7 +30,7 @@ class EventType(IntEnum):
     USERGROUP = 5
 
 
-class Change(IntEnum):
+class EventChange(IntEnum):
     """si.v1.EventRecord.ChangeType."""
 
     NONE = 0
@@ -39,7 +39,7 @@ class Change(IntEnum):
     REMOVE = 3
 
 
-class Detail(IntEnum):
+class EventDetail(IntEnum):
     """si.v1.EventRecord.ChangeDetail: the values that the core uses."""
 
     NONE = 0
@@ -92,8 +92,8 @@ class Event(NamedTuple):
     """One event (the event history design). The shell adds its id."""
 
     type: EventType
-    change: Change
-    detail: Detail
+    change: EventChange
+    detail: EventDetail
     object_id: str
     reference_id: str = ""
     resource: Quantities = None
@@ -102,7 +102,7 @@ class Event(NamedTuple):
 
 
 # Makes an Event from all its fields, without the cost of its Python function: each allocation makes three events.
-event_of: Callable[[tuple[EventType, Change, Detail, str, str, Quantities, str, int]], Event] = partial(
+event_of: Callable[[tuple[EventType, EventChange, EventDetail, str, str, Quantities, str, int]], Event] = partial(
     tuple.__new__, Event
 )
 
@@ -190,7 +190,7 @@ class RejectedNode(NamedTuple):
     reason: str
 
 
-class TooSmallCluster(NamedTuple):
+class ScaleUpHint(NamedTuple):
     """An ask fits its queues and its user's limits, but no node: a larger cluster would help (autoscaling).
 
     :ivar reason: the reason's sentence.
@@ -203,7 +203,7 @@ class TooSmallCluster(NamedTuple):
     reason: str = ""
 
 
-class PredicatesAsked(NamedTuple):
+class PredicateRequested(NamedTuple):
     """A question to the RM: may the ask go to the node? (The scheduler interface, PredicatesArgs.)
 
     :ivar after_last: the question takes turns: the RM must have handled all earlier responses before it answers.
@@ -219,7 +219,7 @@ class PredicatesAsked(NamedTuple):
     after_last: bool = False
 
 
-class PreemptionPredicatesAsked(NamedTuple):
+class PreemptionPredicateRequested(NamedTuple):
     """A question to the RM: may the ask go to the node once these victims have ended? (The scheduler interface,
     PreemptionPredicatesArgs.)
 
@@ -237,7 +237,7 @@ class PreemptionPredicatesAsked(NamedTuple):
     due_ns: int
 
 
-class QuestionRefused(NamedTuple):
+class PredicateRefused(NamedTuple):
     """The RM refused a question, or did not answer in time. This fact is for the tally; the RM gets no message."""
 
     question: int
@@ -263,7 +263,7 @@ class SchedulingStateChanged(NamedTuple):
     reason: str
 
 
-class ConfigurationAnswer(NamedTuple):
+class ConfigurationResult(NamedTuple):
     """The answer to a new configuration: it is in force, or it was rejected and nothing changed.
 
     :ivar obstacles: why it was rejected; empty: it is in force.
@@ -282,20 +282,20 @@ Fact = (
     | UpdatedApplication
     | AcceptedNode
     | RejectedNode
-    | TooSmallCluster
-    | PredicatesAsked
-    | PreemptionPredicatesAsked
-    | QuestionRefused
+    | ScaleUpHint
+    | PredicateRequested
+    | PreemptionPredicateRequested
+    | PredicateRefused
     | SchedulingStateChanged
-    | ConfigurationAnswer
+    | ConfigurationResult
 )
-Primary = Node | Queue | FairUse | Application | Ask | Allocation | Waitlist | SourceEntry | ExternalEntry
+Primary = Node | Queue | UserUsage | Application | Ask | Allocation | Waitlist | SourceEntry | ReportedObject
 
 
 _PARENTS_FIRST: dict[type, int] = {
     kind: place
     for place, kind in enumerate(
-        (SourceEntry, ExternalEntry, Queue, FairUse, Node, Application, Ask, Allocation, Waitlist),
+        (SourceEntry, ReportedObject, Queue, UserUsage, Node, Application, Ask, Allocation, Waitlist),
     )
 }
 _QUEUES = _PARENTS_FIRST[Queue]
@@ -343,8 +343,8 @@ class Outcome:
     def track(
         self,
         about: EventType,
-        change: Change,
-        detail: Detail,
+        change: EventChange,
+        detail: EventDetail,
         object_id: str,
         reference_id: str = "",
         resource: Quantities = None,
@@ -362,7 +362,7 @@ class Outcome:
         """
         if self.requests:
             self.events.append(
-                Event(EventType.REQUEST, Change.NONE, Detail.NONE, key, app_id, resource, message, now_ns)
+                Event(EventType.REQUEST, EventChange.NONE, EventDetail.NONE, key, app_id, resource, message, now_ns)
             )
 
     @property

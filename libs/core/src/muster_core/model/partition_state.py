@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from muster_core.model.predicate_checks import OpenChecks
-from muster_core.model.quotas import Quotas
-from muster_core.model.resources import Types, Vector
+from muster_core.model.quotas import RmQuotaState
+from muster_core.model.resources import ResourceTypes, Vector
 from muster_core.model.states import APP_TERMINAL
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from muster_core.model.queue import Queue
 
 
-class Timed(Protocol):
+class HasDeadline(Protocol):
     """An object that can have deadlines. The partition knows what follows for each kind (``Partition.on_deadline``)."""
 
     @property
@@ -66,7 +66,7 @@ class PartitionState:
         self.rm_id = rm_id
         self.searching = searching
         self.config = config
-        self.types = Types()
+        self.types = ResourceTypes()
         self.types.bounded = searching
         self.nodes: dict[str, Node] = {}
         self.apps: dict[str, Application] = {}
@@ -80,7 +80,7 @@ class PartitionState:
         self.capacity_version = 0
         self.version = 0
         self.checks = OpenChecks()
-        self.deadlines: list[tuple[int, Timed]] = []
+        self.deadlines: list[tuple[int, HasDeadline]] = []
         self.moved_offers: dict[str, None] = {}
         self.reserved: dict[Node, None] = {}
         self.contested: dict[Node, None] = {}
@@ -89,7 +89,7 @@ class PartitionState:
         self.asks_pending = 0
         self.text_bytes = 0
         self.users: dict[str, int] = {}
-        self.quotas = Quotas({config.name: self})
+        self.quotas = RmQuotaState({config.name: self})
         self.known_victims: Any = None
 
     def apps_in(self, leaf: Queue) -> list[Application]:

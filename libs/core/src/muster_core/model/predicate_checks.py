@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from muster_core.model.refusals import Asked
+from muster_core.model.refusals import PendingCheck
 
 if TYPE_CHECKING:
     from muster_core.model.application import Allocation, Application, Ask
     from muster_core.model.node import Node
     from muster_core.model.reason_history import Past
-    from muster_core.model.refusals import Refusals
+    from muster_core.model.refusals import NodeRefusals
 
 
 class CheckKind(StrEnum):
@@ -75,7 +75,7 @@ class PredicateCheck:
         self.ask = ask
         self.nodes = nodes
         self.answers: dict[int, str | None] = {}
-        self.asked = Asked(next(iter(nodes.values())).node_id, now_ns)
+        self.asked = PendingCheck(next(iter(nodes.values())).node_id, now_ns)
         self.booked: Node | None = None
         self.due_ns = due_ns
         self.placeholder: Allocation | None = None
@@ -162,11 +162,11 @@ def _drop(checks: dict[K, dict[PredicateCheck, None]], key: K, check: PredicateC
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Retry:
+class RefusalExpiry:
     """A deadline of an ask's refusals: the RM may be asked again then."""
 
     ask: Ask
-    refusals: Refusals
+    refusals: NodeRefusals
 
     @property
     def gone(self) -> bool:

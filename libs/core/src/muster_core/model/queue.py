@@ -12,15 +12,15 @@ from muster_core.config.properties import DEFAULT_POLICY
 from muster_core.config.queue_config import ChildTemplateConfig
 from muster_core.model.priorities import Priorities
 from muster_core.model.reasons import Reason
-from muster_core.model.resources import UNLIMITED, Shape, Types, Vector
-from muster_core.model.sorted_queue import SortedLine
+from muster_core.model.resources import UNLIMITED, ResourceTypes, Shape, Vector
+from muster_core.model.sorted_queue import SortedQueue
 from muster_core.model.states import QueueState
-from muster_core.model.wait_points import DURATION_FROM, Bench, Party, WaitPoint
+from muster_core.model.wait_points import DURATION_FROM, ReservationGroup, WaitPoint, WaitQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from muster_core.model.decayed_usage import FairUses
+    from muster_core.model.decayed_usage import LeafUsage
     from muster_core.model.reason_history import Past
 
 
@@ -50,7 +50,7 @@ class Ledger:
         "who",
     )
 
-    def __init__(self, types: Types, path: str, who: str = "") -> None:
+    def __init__(self, types: ResourceTypes, path: str, who: str = "") -> None:
         self.types = types
         self.path = path
         self.who = who
@@ -59,7 +59,7 @@ class Ledger:
         self.blocked: WaitPoint[Waitlist] = WaitPoint()
         self.max_applications = 0
         self.running_applications = 0
-        self.waiting_apps = SortedLine()
+        self.waiting_apps = SortedQueue()
         self.promised: dict[int, int] = {}
 
     @property
@@ -89,7 +89,7 @@ class Tracker(Ledger):
 
     __slots__ = ("applications", "group")
 
-    def __init__(self, types: Types, path: str, who: str, *, group: bool) -> None:
+    def __init__(self, types: ResourceTypes, path: str, who: str, *, group: bool) -> None:
         super().__init__(types, path, who)
         self.blocked = WaitPoint(own=True)
         self.group = group
@@ -167,7 +167,7 @@ class Queue(Ledger):
         "waitlists",
     )
 
-    def __init__(self, types: Types, name: str, parent: Queue | None, *, leaf: bool, managed: bool) -> None:
+    def __init__(self, types: ResourceTypes, name: str, parent: Queue | None, *, leaf: bool, managed: bool) -> None:
         super().__init__(types, name if parent is None else f"{parent.path}.{name}")
         self.name = name
         self.parent = parent
@@ -187,14 +187,14 @@ class Queue(Ledger):
         self.policy = DEFAULT_POLICY
         self.backfills = False
         self.fair_apps = False
-        self.fair_uses: FairUses | None = None
+        self.fair_uses: LeafUsage | None = None
         self.priority_first = True
         self.template: ChildTemplateConfig | None = None
         self.submit_acl = ""
         self.admin_acl = ""
         self.applications: dict[str, None] = {}
         self.ready: list[tuple[Any, ...]] = []
-        self.ready_apps = SortedLine()
+        self.ready_apps = SortedQueue()
         self.ready_priorities: Priorities[Any] = Priorities()
         self.ready_key: tuple[Any, ...] | None = None
         self.waitlists: dict[WaitKey, Waitlist] = {}
@@ -245,7 +245,7 @@ class Queue(Ledger):
         self.waitlists.clear()
         self.children.clear()
         self.ready.clear()
-        self.ready_apps, self.ready_priorities, self.fair_uses = SortedLine(), Priorities(), None
+        self.ready_apps, self.ready_priorities, self.fair_uses = SortedQueue(), Priorities(), None
         self.ancestry = self.line = () if self.parent is None else self.parent.ancestry
 
     def __repr__(self) -> str:
@@ -310,8 +310,8 @@ class Waitlist:
         self.groups: Any = SortedList()
         self.urgent: Any = None if leaf.priority_first else SortedList()
         self.wait_point: WaitPoint[Waitlist] | None = None
-        self.bench: Bench[Waitlist] | None = None
-        self.party: Party[Waitlist] | None = None
+        self.bench: WaitQueue[Waitlist] | None = None
+        self.party: ReservationGroup[Waitlist] | None = None
         self.relay: WaitPoint[Waitlist] | None = None
         self.reason: Reason | None = None
         self.past: Past = ()

@@ -43,7 +43,7 @@ class QuotaLimits:
     text_bytes: int = 0
 
 
-class Counted(Protocol):
+class QuotaCounts(Protocol):
     """What is counted of one partition."""
 
     asks_pending: int
@@ -60,7 +60,7 @@ class Counted(Protocol):
     def users(self) -> Sized: ...
 
 
-class Quotas:
+class RmQuotaState:
     """The quotas of one RM.
 
     :param partitions: of the RM; the mapping may change.
@@ -68,7 +68,7 @@ class Quotas:
     :ivar refused: how many items were refused since somebody took the counts.
     """
 
-    def __init__(self, partitions: Mapping[str, Counted]) -> None:
+    def __init__(self, partitions: Mapping[str, QuotaCounts]) -> None:
         self._partitions = partitions
         self.limits = QuotaLimits()
         self.refused: dict[QuotaKind, int] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from muster_core.model.cordons import Closed, words
+from muster_core.model.cordons import CordonCount, words
 from muster_core.model.text_format import amounts, count, listed, plain
 
 
@@ -68,7 +68,7 @@ class ReasonCode(StrEnum):
     SOURCE_LISTING = "SOURCE_LISTING"
 
 
-class PreemptionNo(StrEnum):
+class NoPreemptionReason(StrEnum):
     """Why preemption does not help a waiting ask."""
 
     # Preemption is off for the partition.
@@ -98,18 +98,18 @@ class PreemptionNo(StrEnum):
 
 
 _PREEMPTION_WORDS = {
-    PreemptionNo.DISABLED: "preemption is off in this partition",
-    PreemptionNo.NOT_ALLOWED: "it may not preempt",
-    PreemptionNo.TOO_YOUNG: "it has not waited long enough to preempt",
-    PreemptionNo.NO_GUARANTEE: "its queues have no guarantee for the requested amounts",
-    PreemptionNo.OVER_GUARANTEE: "it would put its queue above its guarantee",
-    PreemptionNo.FENCED: "its queue may not preempt outside, and has nothing of a lower priority",
-    PreemptionNo.NO_VICTIMS: "no allocation may be preempted for it",
-    PreemptionNo.NOT_ENOUGH_VICTIMS: "all possible victims together would not make room",
-    PreemptionNo.NODES_CLAIMED: "the nodes that could have room for it are kept for other asks",
-    PreemptionNo.LIMIT: "no victim counts in the limit that it would exceed",
-    PreemptionNo.NOT_NEEDED: "it has, or soon will have, room without preemption",
-    PreemptionNo.TOO_MANY_WAYS: "the search reached its limit of tries and found no victims",
+    NoPreemptionReason.DISABLED: "preemption is off in this partition",
+    NoPreemptionReason.NOT_ALLOWED: "it may not preempt",
+    NoPreemptionReason.TOO_YOUNG: "it has not waited long enough to preempt",
+    NoPreemptionReason.NO_GUARANTEE: "its queues have no guarantee for the requested amounts",
+    NoPreemptionReason.OVER_GUARANTEE: "it would put its queue above its guarantee",
+    NoPreemptionReason.FENCED: "its queue may not preempt outside, and has nothing of a lower priority",
+    NoPreemptionReason.NO_VICTIMS: "no allocation may be preempted for it",
+    NoPreemptionReason.NOT_ENOUGH_VICTIMS: "all possible victims together would not make room",
+    NoPreemptionReason.NODES_CLAIMED: "the nodes that could have room for it are kept for other asks",
+    NoPreemptionReason.LIMIT: "no victim counts in the limit that it would exceed",
+    NoPreemptionReason.NOT_NEEDED: "it has, or soon will have, room without preemption",
+    NoPreemptionReason.TOO_MANY_WAYS: "the search reached its limit of tries and found no victims",
 }
 
 
@@ -155,7 +155,7 @@ class Reason:
     nodes: int = 0
     reserved: int = 0
     lacking: tuple[tuple[str, int], ...] = ()
-    preemption: PreemptionNo | None = None
+    preemption: NoPreemptionReason | None = None
     promised: int = 0
     of_group: bool = False
     task_group: str = ""
@@ -165,7 +165,7 @@ class Reason:
     because: Reason | None = None
     said: str = ""
     as_of_ns: int = 0
-    closed: tuple[Closed, ...] = ()
+    closed: tuple[CordonCount, ...] = ()
 
     def same_as(self, other: Reason | None) -> bool:
         """Whether the other is the same reason. (Its figures may differ, because they change all the time.)"""
@@ -178,12 +178,12 @@ class Reason:
             and self.said == other.said
         )
 
-    def with_preemption(self, no: PreemptionNo) -> Reason:
+    def with_preemption(self, no: NoPreemptionReason) -> Reason:
         """The same reason, with the result of preemption."""
         return replace(self, preemption=no)
 
     def with_nodes(
-        self, nodes: int, reserved: int, lacking: tuple[tuple[str, int], ...], closed: tuple[Closed, ...] = ()
+        self, nodes: int, reserved: int, lacking: tuple[tuple[str, int], ...], closed: tuple[CordonCount, ...] = ()
     ) -> Reason:
         """The same reason, with the number of nodes, the types that they lacked, and how many each closer closed."""
         return replace(self, nodes=nodes, reserved=reserved, lacking=lacking, closed=closed)

@@ -12,7 +12,7 @@ from muster_core.model.reasons import Reason, ReasonCode
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingCheck:
     """The node about which the RM was asked, and when."""
 
     node_id: str
@@ -25,7 +25,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NodeRefusal:
     """The RM refused a node for an ask.
 
     :param unanswered: the RM did not answer in time.
@@ -38,7 +38,7 @@ class Refusal:
 
 
 @dataclass(slots=True, eq=False)
-class Refusals:
+class NodeRefusals:
     """The nodes that the RM refused for one ask.
 
     :ivar nodes: by id, in the order of the refusals.
@@ -51,7 +51,7 @@ class Refusals:
     :ivar turn: where the ask gives way to others, the number of its last refused turn (``allocation/exclusivity.py``).
     """
 
-    nodes: dict[str, Refusal] = field(default_factory=dict)
+    nodes: dict[str, NodeRefusal] = field(default_factory=dict)
     rounds: int = 0
     until_ns: int = 0
     resting: dict[str, None] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Refusals:
     turn: int = 0
 
     @property
-    def last(self) -> Refusal | None:
+    def last(self) -> NodeRefusal | None:
         """The latest refusal; None: there is none."""
         return next(reversed(self.nodes.values()), None)
 

@@ -68,7 +68,7 @@ class Shape:
         return self if count == 1 else {name: value * count for name, value in self.quantities.items()}
 
 
-class Types:
+class ResourceTypes:
     """The type names of one partition, numbered in the order of their first appearance, and its shapes.
 
     A new type lengthens every vector that was made here. New types are rare; no other operation touches all vectors.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 What = Node | Application | tuple[Application, str] | None
 
 
-class Turn:
+class ExclusiveScope:
     """A scope that may see one proposal at a time.
 
     :ivar what: a node, an application, or a task group of an application; None: the RM.
@@ -35,7 +35,7 @@ class Turn:
         self.awake: AskGroup | None = None
 
 
-class Later(Turn):
+class Later(ExclusiveScope):
     """The line of refused asks that give way to others.
 
     :ivar last: the ask that left the line last.
@@ -58,7 +58,7 @@ class Later(Turn):
         return group if group is not None and group.ready_key is not None else None
 
 
-class TurnLines:
+class ScopeQueues:
     """The turns of one partition with open proposals, or with groups in line.
 
     :ivar of: the turns, by their scope.
@@ -66,12 +66,12 @@ class TurnLines:
     """
 
     def __init__(self) -> None:
-        self.of: dict[What, Turn] = {}
-        self.restless: dict[Turn, None] = {}
+        self.of: dict[What, ExclusiveScope] = {}
+        self.restless: dict[ExclusiveScope, None] = {}
         # By group, the turn in whose line it stands, and its key there.
-        self._standing: dict[AskGroup, tuple[Turn, tuple[int, int, int, int]]] = {}
+        self._standing: dict[AskGroup, tuple[ExclusiveScope, tuple[int, int, int, int]]] = {}
 
-    def turn_of(self, group: AskGroup) -> Turn | None:
+    def turn_of(self, group: AskGroup) -> ExclusiveScope | None:
         """The turn in whose line the group stands; None: in none."""
         found = self._standing.get(group)
         return found[0] if found is not None else None
@@ -81,7 +81,7 @@ class TurnLines:
         turn, _ = self._standing[group]
         self.place(group, turn)
 
-    def place(self, group: AskGroup, turn: Turn) -> None:
+    def place(self, group: AskGroup, turn: ExclusiveScope) -> None:
         """Puts a group into its line, at the place of its oldest ask: behind those that had no turn since its last."""
         self.stand_out(group)
         head = group.head()

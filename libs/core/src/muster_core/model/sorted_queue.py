@@ -17,7 +17,7 @@ CHUNK_MAX = 512
 Entry = tuple[Any, ...]
 
 
-class SortedLine:
+class SortedQueue:
     """Entries in ascending order. No two entries are equal."""
 
     __slots__ = ("_chunks",)

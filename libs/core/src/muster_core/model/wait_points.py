@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 SHAPES_MANY = 64
 # The limit of entries in a line's heap beyond twice its lists.
 _HEAP_SPARE = 16
-# :attr:`Waiter.apart` of lists whose asks must be alone, for each scope. Smaller values are submission numbers.
+# :attr:`WaitlistLike.apart` of lists whose asks must be alone, for each scope. Smaller values are submission numbers.
 ALONE_FROM = 1 << 62
 # The same of lists whose asks declare how long they run, for each duration in ms, where such asks may be backfilled.
 DURATION_FROM = 1 << 63
 
 
-class Places(Protocol):
+class UserOrder(Protocol):
     """The places of a leaf's users."""
 
     def key(self, user: str, key: tuple[Any, ...]) -> tuple[Any, ...]:
         """The key of something of the user in the leaf's order, from its key among the user's own."""
 
 
-class Leaf(Protocol):
+class WaitlistLeaf(Protocol):
     """The leaf of the lists."""
 
     @property
@@ -50,7 +50,7 @@ class Leaf(Protocol):
         """Whether each allocation may change which list is the first."""
 
     @property
-    def fair_uses(self) -> Places | None:
+    def fair_uses(self) -> UserOrder | None:
         """The places of users, if these come before the places of lists."""
 
     @property
@@ -58,7 +58,7 @@ class Leaf(Protocol):
         """Whether its order begins with priority."""
 
 
-class Waiter(Protocol):
+class WaitlistLike(Protocol):
     """A list that waits: its shape, its leaf, and its groups in order."""
 
     @property
@@ -66,7 +66,7 @@ class Waiter(Protocol):
         """The amounts that each of its asks takes."""
 
     @property
-    def leaf(self) -> Leaf:
+    def leaf(self) -> WaitlistLeaf:
         """The leaf."""
 
     @property
@@ -94,11 +94,11 @@ class Waiter(Protocol):
         """Its groups by priority, then in order; None: the leaf's order begins with priority."""
 
 
-W = TypeVar("W", bound=Waiter)
+W = TypeVar("W", bound=WaitlistLike)
 A = TypeVar("A")
 
 
-class Line(Generic[W]):
+class WaitlistHeap(Generic[W]):
     """Lists of one leaf, in the order of a place that each has: mostly, the order in which the leaf tries them."""
 
     __slots__ = ("_heap", "_pushes", "lists", "place")
@@ -131,12 +131,12 @@ class Line(Generic[W]):
         return None
 
 
-class Party(Line[W]):
+class ReservationGroup(WaitlistHeap[W]):
     """Lists of which only the first reserves a node: they differ in the duration that their asks declare."""
 
     __slots__ = ("_moved", "key")
 
-    def __init__(self, key: tuple[Any, ...], moved: dict[Party[W], None]) -> None:
+    def __init__(self, key: tuple[Any, ...], moved: dict[ReservationGroup[W], None]) -> None:
         super().__init__({}, place_of)
         self.key = key
         self._moved = moved
@@ -151,7 +151,7 @@ class Party(Line[W]):
         self._moved[self] = None
 
 
-class Bench(Line[W]):
+class WaitQueue(WaitlistHeap[W]):
     """The lists of one leaf, shape and required node at one wait point, in the order in which the leaf tries them.
 
     :ivar leaf: the leaf of the lists.
@@ -165,11 +165,11 @@ class Bench(Line[W]):
 
     __slots__ = ("_sorted", "durations", "last", "leaf", "moving", "pressing", "uneven", "urgent")
 
-    def __init__(self, leaf: Leaf, *, timed: bool) -> None:
+    def __init__(self, leaf: WaitlistLeaf, *, timed: bool) -> None:
         super().__init__({}, place_of)
         self.leaf = leaf
         self.moving = False
-        self.urgent: Line[W] | None = None if leaf.priority_first else Line(self.lists, urgency_of)
+        self.urgent: WaitlistHeap[W] | None = None if leaf.priority_first else WaitlistHeap(self.lists, urgency_of)
         self.pressing: W | None = None
         self.durations: dict[int, dict[W, None]] | None = {} if timed else None
         self._sorted: Any = SortedList() if timed else None
@@ -218,18 +218,18 @@ class Bench(Line[W]):
         return best
 
 
-def place_of(waitlist: Waiter) -> tuple[Any, ...]:
+def place_of(waitlist: WaitlistLike) -> tuple[Any, ...]:
     """The place of a list with groups among those of its leaf: that of its first group."""
     return placed(waitlist, waitlist.groups[0][:-1])
 
 
-def urgency_of(waitlist: Waiter) -> tuple[Any, ...]:
+def urgency_of(waitlist: WaitlistLike) -> tuple[Any, ...]:
     """The place of a list with groups among those of its leaf, by priority: that of its most urgent group."""
     urgency: tuple[Any, ...] = waitlist.urgent[0][:-1]
     return urgency
 
 
-def placed(waitlist: Waiter, key: tuple[Any, ...]) -> tuple[Any, ...]:
+def placed(waitlist: WaitlistLike, key: tuple[Any, ...]) -> tuple[Any, ...]:
     """The place among the lists of its leaf that a list has with a first group of this key."""
     places = waitlist.leaf.fair_uses
     return key if places is None else places.key(waitlist.user, key)
@@ -247,11 +247,11 @@ class WaitPoint(Generic[W]):
 
     def __init__(self, *, own: bool = False, parties: bool = False) -> None:
         self.own = own
-        self._parties: dict[tuple[Any, ...], Party[W]] | None = {} if parties else None
+        self._parties: dict[tuple[Any, ...], ReservationGroup[W]] | None = {} if parties else None
         self.fronts: dict[tuple[Any, ...], W] = {}
-        self.moved: dict[Party[W], None] = {}
-        self._shapes: dict[Shape, dict[tuple[Leaf, str, int], Bench[W]]] = {}
-        self._fitting = _Fitting(self._shapes)
+        self.moved: dict[ReservationGroup[W], None] = {}
+        self._shapes: dict[Shape, dict[tuple[WaitlistLeaf, str, int], WaitQueue[W]]] = {}
+        self._fitting = _ShapeFilter(self._shapes)
 
     def __bool__(self) -> bool:
         return bool(self._shapes)
@@ -265,7 +265,7 @@ class WaitPoint(Generic[W]):
     def __len__(self) -> int:
         return len(self._shapes)
 
-    def add(self, waitlist: W) -> Bench[W]:
+    def add(self, waitlist: W) -> WaitQueue[W]:
         """Adds a list. Returns its bench."""
         shape = waitlist.shape
         benches = self._shapes.get(shape)
@@ -275,18 +275,18 @@ class WaitPoint(Generic[W]):
         key = _bench_key(waitlist)
         bench = benches.get(key)
         if bench is None:
-            bench = benches[key] = Bench(waitlist.leaf, timed=waitlist.apart >= DURATION_FROM)
+            bench = benches[key] = WaitQueue(waitlist.leaf, timed=waitlist.apart >= DURATION_FROM)
         bench.add(waitlist)
         return bench
 
-    def join_party(self, waitlist: W) -> Party[W] | None:
+    def join_party(self, waitlist: W) -> ReservationGroup[W] | None:
         """Adds a list to its party; None: it reserves for itself."""
         key = waitlist.party_key
         if self._parties is None or key is None:
             return None
         party = self._parties.get(key)
         if party is None:
-            party = self._parties[key] = Party(key, self.moved)
+            party = self._parties[key] = ReservationGroup(key, self.moved)
         party.lists[waitlist] = None
         party.push(waitlist)
         return party
@@ -320,11 +320,11 @@ class WaitPoint(Generic[W]):
         if key is not None and self.fronts.get(key) is waitlist:
             del self.fronts[key]
 
-    def benches(self, shape: Shape) -> list[Bench[W]]:
+    def benches(self, shape: Shape) -> list[WaitQueue[W]]:
         """The benches for the shape."""
         return list(self._shapes.get(shape, {}).values())
 
-    def bench_of(self, waitlist: W) -> Bench[W] | None:
+    def bench_of(self, waitlist: W) -> WaitQueue[W] | None:
         """The bench of the list; None: the list is not here."""
         return self._shapes.get(waitlist.shape, {}).get(_bench_key(waitlist))
 
@@ -343,7 +343,7 @@ class WaitPoint(Generic[W]):
         return self._fitting.within(free[0]) if free else []
 
 
-def _bench_key(waitlist: Waiter) -> tuple[Leaf, str, int]:
+def _bench_key(waitlist: WaitlistLike) -> tuple[WaitlistLeaf, str, int]:
     if waitlist.leaf.fair_uses is not None:
         # (Each allocation moves all lists of its user: of one user, a bench may have one list only.)
         return (waitlist.leaf, waitlist.required_node, waitlist.apart)
@@ -354,14 +354,14 @@ def _fits_one(shape: Shape, free: Sequence[Vector]) -> bool:
     return any(fits(shape.items, each) for each in free)
 
 
-class GangLines(Generic[A]):
+class GangQueues(Generic[A]):
     """The gangs of one leaf that wait at one ledger for room for all of them: a line for each total size, in order."""
 
     __slots__ = ("_fitting", "_lines")
 
     def __init__(self) -> None:
         self._lines: dict[Shape, Any] = {}
-        self._fitting = _Fitting(self._lines)
+        self._fitting = _ShapeFilter(self._lines)
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -393,7 +393,7 @@ class GangLines(Generic[A]):
         return None if best is None else best[-1]
 
 
-class _Fitting:
+class _ShapeFilter:
     """Finds which shapes of a mapping fit: one by one while they are few, in a matrix once they are many.
 
     The owner reports what it adds to the mapping, and what it removes.
@@ -403,7 +403,7 @@ class _Fitting:
 
     def __init__(self, shapes: Mapping[Shape, Any]) -> None:
         self._shapes = shapes
-        self._table: _Table | None = None
+        self._table: _ShapeMatrix | None = None
 
     def added(self, shape: Shape) -> None:
         if self._table is not None:
@@ -419,11 +419,11 @@ class _Fitting:
             self._table = None
             return [shape for shape in self._shapes if fits(shape.items, free)]
         if self._table is None:
-            self._table = _Table(self._shapes)
+            self._table = _ShapeMatrix(self._shapes)
         return self._table.within(free)
 
 
-class _Table:
+class _ShapeMatrix:
     """Many shapes as rows of a matrix."""
 
     __slots__ = ("_amounts", "_rows", "_shapes")

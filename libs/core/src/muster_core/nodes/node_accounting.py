@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING
 
 from muster_core.config.queue_config import DEFAULT_NODE_SORT_POLICY, PartitionConfig
 from muster_core.model.node import Node
-from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome
 from muster_core.model.quotas import text_bytes
 from muster_core.model.resources import UNLIMITED, add, subtract
 from muster_core.nodes.node_index import NodeIndex
 from muster_core.nodes.policies.registry import policy_named
 
 if TYPE_CHECKING:
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_stats import NodeFigures
+    from muster_core.nodes.node_stats import NodeStats
 
 
-class NodeBooks:
+class NodeAccounting:
     """Books the capacity and use of one partition's nodes. They are in ``PartitionState.nodes``, by id."""
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        figures: NodeFigures,
-        waiting: Waiting,
+        figures: NodeStats,
+        waiting: SchedulingQueue,
     ) -> None:
         self._state = state
         self._figures = figures
@@ -140,7 +140,9 @@ class NodeBooks:
         node = state.nodes.get(node_id)
         if node is not None and out.tracking:
             absolute = state.types.quantities(node.occupied)
-            out.track(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns)
+            out.track(
+                EventType.NODE, EventChange.SET, EventDetail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns
+            )
 
     def take_pools(self, pooled: frozenset[int]) -> None:
         """Makes these types the pooled ones: O(nodes), and rare."""

@@ -80,7 +80,7 @@ class _Block:
             found |= mask
         return found
 
-    def learn_all(self, watched: _Watched) -> None:
+    def learn_all(self, watched: _TrackedShapes) -> None:
         """Computes all bits."""
         self.known = watched.everything
         masks, mask = self.masks, 0
@@ -105,7 +105,7 @@ class _Block:
                 masks[spot] |= bit
 
 
-class _Watched:
+class _TrackedShapes:
     """The watched shapes, and which of them fit a vector of free amounts.
 
     :ivar bits: by items, the oldest first.
@@ -186,7 +186,7 @@ class NodeIndex:
         self._blocks: list[_Block] = [_Block([], [], [], 0)]
         self._unions: list[int] = [0]  # the union of each block's masks, or more bits
         self._rows: list[int] = [0]  # the union of ROW_BLOCKS consecutive unions, or more bits
-        self._watched = _Watched()
+        self._watched = _TrackedShapes()
         self._moved: dict[Node, NodeKey] = {}  # with the keys under which their blocks still have them
         self._vain = 0  # nodes passed in vain by searches for unwatched shapes, since the last shape was watched
         self.count = 0

@@ -1,7 +1,7 @@
 """The lives of nodes: how the RM and external sources add, change and remove them (``external_merge.py`` has the
 rules).
 
-Every statement about a node leads to :meth:`NodeLives.settle_in_steps`, which gives the node its merged values, and
+Every statement about a node leads to :meth:`NodeLifecycle.settle_in_steps`, which gives the node its merged values, and
 adds the events. A node that only the RM describes is the case without sources.
 """
 
@@ -10,63 +10,63 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from muster_core.external.external_merge import Merged, Part, merge, parts_of, taken_back, wanted_back
+from muster_core.external.external_merge import MergedNode, SourceNodeReport, merge, parts_of, taken_back, wanted_back
 from muster_core.model.allocation_order import ordered_in_steps
 from muster_core.model.application import Allocation, Application
 from muster_core.model.commands import Termination
 from muster_core.model.node import Node, NodeReport
-from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome
 from muster_core.model.resources import fits
 from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied
 
 if TYPE_CHECKING:
-    from muster_core.allocation.accounting import Books
+    from muster_core.allocation.accounting import Accounting
     from muster_core.allocation.backfill import Backfill
     from muster_core.allocation.releases import Releases
     from muster_core.allocation.reservations import Reservations
-    from muster_core.applications.lifecycle import Lifecycle
-    from muster_core.external.reports import OnNode, PartitionBooks
+    from muster_core.applications.lifecycle import ApplicationLifecycle
+    from muster_core.external.reports import NodeReports, PartitionReports
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_accounting import NodeBooks
-    from muster_core.nodes.node_stats import NodeFigures
-    from muster_core.predicates.predicate_calls import Questions
+    from muster_core.nodes.node_accounting import NodeAccounting
+    from muster_core.nodes.node_stats import NodeStats
+    from muster_core.predicates.predicate_calls import PredicateCalls
 
 
-class NodeSources(Protocol):
+class NodeReportSource(Protocol):
     """The statements of external sources about nodes."""
 
-    def heard_of(self, node_id: str, out: Outcome) -> OnNode | None:
+    def heard_of(self, node_id: str, out: Outcome) -> NodeReports | None:
         """The sources' statements about the node; None: there are none."""
 
-    def node_is_there(self, on: OnNode, out: Outcome, now_ns: int, *, came: bool) -> Steps:
+    def node_is_there(self, on: NodeReports, out: Outcome, now_ns: int, *, came: bool) -> Steps:
         """Marks the entries about the node as valid now, in steps."""
 
-    def node_is_gone(self, node_id: str, on: OnNode, out: Outcome, *, went: bool) -> Steps:
+    def node_is_gone(self, node_id: str, on: NodeReports, out: Outcome, *, went: bool) -> Steps:
         """Marks the entries about a node that does not exist as dormant, in steps."""
 
 
-class NodeLives:
+class NodeLifecycle:
     """Adds, changes and removes the nodes of one partition. They are in ``PartitionState.nodes``, by id.
 
     :ivar number: makes the next submission number.
     """
 
-    _external: NodeSources
+    _external: NodeReportSource
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        figures: NodeFigures,
-        node_books: NodeBooks,
-        books: Books,
+        figures: NodeStats,
+        node_books: NodeAccounting,
+        books: Accounting,
         reservations: Reservations,
         releases: Releases,
-        lifecycle: Lifecycle,
+        lifecycle: ApplicationLifecycle,
         gangs: Gangs,
-        questions: Questions,
-        external_books: PartitionBooks,
+        questions: PredicateCalls,
+        external_books: PartitionReports,
         backfill: Backfill,
     ) -> None:
         self._state = state
@@ -82,7 +82,7 @@ class NodeLives:
         self._backfill = backfill
         self.number: Callable[[], int] = _no_number
 
-    def connect(self, *, external: NodeSources) -> None:
+    def connect(self, *, external: NodeReportSource) -> None:
         """Takes the part that is built after this one."""
         self._external = external
 
@@ -146,7 +146,7 @@ class NodeLives:
         if on is not None and came:  # (allocations on the node count in queues)
             self._questions.limits_shrank(out)
 
-    def _add(self, node_id: str, merged: Merged, out: Outcome, now_ns: int) -> Node:
+    def _add(self, node_id: str, merged: MergedNode, out: Outcome, now_ns: int) -> Node:
         state = self._state
         node = Node(state.types, node_id)
         node.set_attributes(merged.attributes)
@@ -158,17 +158,19 @@ class NodeLives:
         capacity = node.named_capacity()
         by = f" (sources: {', '.join(merged.sources)})" if merged.sources else ""
         message = f"Node added to the scheduler{by}{'; ' if merged.disputed else ''}{merged.disputed}"
-        out.track(EventType.NODE, Change.ADD, Detail.NONE, node_id, "", capacity, message, now_ns=now_ns)
+        out.track(EventType.NODE, EventChange.ADD, EventDetail.NONE, node_id, "", capacity, message, now_ns=now_ns)
         if merged.occupied:
             occupied = dict(merged.occupied)
-            out.track(EventType.NODE, Change.SET, Detail.NODE_OCCUPIED, node_id, resource=occupied, now_ns=now_ns)
+            out.track(
+                EventType.NODE, EventChange.SET, EventDetail.NODE_OCCUPIED, node_id, resource=occupied, now_ns=now_ns
+            )
         if not node.schedulable:
             _schedulable_event(node, merged, out, now_ns)
         if not node.ready:
-            _flag_event(node, Detail.NODE_READY, "ready: false", out, now_ns)
+            _flag_event(node, EventDetail.NODE_READY, "ready: false", out, now_ns)
         return node
 
-    def _change(self, node: Node, merged: Merged, out: Outcome, now_ns: int) -> None:
+    def _change(self, node: Node, merged: MergedNode, out: Outcome, now_ns: int) -> None:
         """(First attributes and state, then capacity, then use: this is the order of the events.)"""
         state, node_id = self._state, node.node_id
         changed = False
@@ -180,7 +182,7 @@ class NodeLives:
             if opened:
                 _schedulable_event(node, merged, out, now_ns)
             if node.ready != ready:
-                _flag_event(node, Detail.NODE_READY, f"ready: {'true' if node.ready else 'false'}", out, now_ns)
+                _flag_event(node, EventDetail.NODE_READY, f"ready: {'true' if node.ready else 'false'}", out, now_ns)
         kept = self._backfill.kept_there(node_id, now_ns)
         resized, used = self._node_books.set_node(node, merged.capacity, merged.occupied)
         changed = changed or resized or used
@@ -189,9 +191,9 @@ class NodeLives:
                 # (Not even the empty node would have room for the ask.)
                 self._reservations.unreserve(ask, out, now_ns, "the node became too small for the ask")
         if resized or (merged.disputed and merged.disputed != node.disputed):
-            detail, message = Detail.NODE_CAPACITY, merged.disputed
+            detail, message = EventDetail.NODE_CAPACITY, merged.disputed
             capacity = {name: value for name, value in merged.capacity.items() if value}
-            out.track(EventType.NODE, Change.SET, detail, node_id, "", capacity, message, now_ns=now_ns)
+            out.track(EventType.NODE, EventChange.SET, detail, node_id, "", capacity, message, now_ns=now_ns)
         if used:
             self._node_books.occupied_event(node_id, out, now_ns)
         if resized or used:
@@ -221,7 +223,7 @@ class NodeLives:
         yield from self.settle_in_steps(node.node_id, None, out, now_ns)
 
     def _remove_unbrought(
-        self, node_id: str, on: OnNode | None, out: Outcome, now_ns: int, *, has_offers: bool
+        self, node_id: str, on: NodeReports | None, out: Outcome, now_ns: int, *, has_offers: bool
     ) -> Steps:
         node = self._state.nodes.get(node_id)
         if node is not None:
@@ -238,8 +240,8 @@ class NodeLives:
         out.touch(node, state.name)
         out.track(
             EventType.NODE,
-            Change.REMOVE,
-            Detail.NODE_DECOMISSION,
+            EventChange.REMOVE,
+            EventDetail.NODE_DECOMISSION,
             node.node_id,
             resource=node.named_capacity(),
             message="Node removed from the scheduler",
@@ -262,7 +264,7 @@ class NodeLives:
                 allocation,
                 Termination.STOPPED_BY_RM,
                 f"Node {node.node_id} Removed",
-                Detail.ALLOC_NODEREMOVED,
+                EventDetail.ALLOC_NODEREMOVED,
                 out,
                 now_ns,
                 tell=not allocation.source,
@@ -309,7 +311,7 @@ class NodeLives:
                 yield
 
 
-def _brought(parts: Iterable[Part]) -> bool:
+def _brought(parts: Iterable[SourceNodeReport]) -> bool:
     """Whether some source brings the node."""
     # (any() with its generator takes three times as long.)
     for part in parts:  # noqa: SIM110
@@ -327,14 +329,14 @@ def _needs_report(report: NodeReport) -> bool:
     return report.capacity is None or not all(report.capacity.values())
 
 
-def _schedulable_event(node: Node, merged: Merged, out: Outcome, now_ns: int) -> None:
+def _schedulable_event(node: Node, merged: MergedNode, out: Outcome, now_ns: int) -> None:
     why = f": {merged.closed}" if merged.closed and merged.sources else ""
     message = f"schedulable: {'true' if node.schedulable else 'false'}{why}"
-    _flag_event(node, Detail.NODE_SCHEDULABLE, message, out, now_ns)
+    _flag_event(node, EventDetail.NODE_SCHEDULABLE, message, out, now_ns)
 
 
-def _flag_event(node: Node, detail: Detail, message: str, out: Outcome, now_ns: int) -> None:
-    out.track(EventType.NODE, Change.SET, detail, node.node_id, message=message, now_ns=now_ns)
+def _flag_event(node: Node, detail: EventDetail, message: str, out: Outcome, now_ns: int) -> None:
+    out.track(EventType.NODE, EventChange.SET, detail, node.node_id, message=message, now_ns=now_ns)
 
 
 def _no_number() -> int:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from muster_core.model.cordons import Closed, Closer, closed_counts
+from muster_core.model.cordons import Cordon, CordonCount, closed_counts
 from muster_core.model.reasons import Reason, ReasonCode
-from muster_core.model.resources import Shape, Types, saturated
+from muster_core.model.resources import ResourceTypes, Shape, saturated
 
 if TYPE_CHECKING:
     from muster_core.model.node import Node
@@ -29,10 +29,10 @@ _REASONS_MAX = 4096
 _LISTED, _RESERVED = 0, 1
 
 
-class NodeFigures:
+class NodeStats:
     """The amounts of the nodes, for reasons of asks that find no room, and for the choice of a node to reserve."""
 
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: ResourceTypes) -> None:
         self._types = types
         self._dirty: dict[Node, None] = {}
         self._rows: dict[Node, int] = {}
@@ -44,8 +44,8 @@ class NodeFigures:
         self._reasons: dict[Shape, Reason] = {}
         # By node, its closer; and by closer, how many nodes it closes. Nodes that do not exist any more are known by
         # their ids.
-        self._closers: dict[Node | str, Closer] = {}
-        self._closed: Counter[Closer] = Counter()
+        self._closers: dict[Node | str, Cordon] = {}
+        self._closed: Counter[Cordon] = Counter()
 
     def take_apart(self) -> None:
         """Forgets all nodes. It is no longer used, see ``Partition.take_apart``."""
@@ -55,16 +55,16 @@ class NodeFigures:
         self._closers.clear()
         self._free = self._capacity = self._marks = None
 
-    def closed(self) -> tuple[Closed, ...]:
+    def closed(self) -> tuple[CordonCount, ...]:
         """By closer, how many nodes are closed or taken back."""
         self._refresh()
         return closed_counts(self._closed)
 
-    def taken_back(self, node_id: str, closer: Closer | None) -> None:
+    def taken_back(self, node_id: str, closer: Cordon | None) -> None:
         """Notes that the node does not exist; ``closer`` took it back (None: no closer did)."""
         self._close(node_id, closer)
 
-    def _close(self, node: Node | str, closer: Closer | None) -> None:
+    def _close(self, node: Node | str, closer: Cordon | None) -> None:
         """Sets the closer of the node; None: no closer."""
         old = self._closers.get(node)
         if old == closer:

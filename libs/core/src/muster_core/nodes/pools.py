@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING
 
 from muster_core.external.model import ExternalPool
 from muster_core.external.problems import set_problem
-from muster_core.external.reports import ExternalEntry
+from muster_core.external.reports import ReportedObject
 from muster_core.model.outcome import Outcome
 from muster_core.model.resources import TooManyTypes, fits
 
 if TYPE_CHECKING:
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.scheduling_queue import Waiting
-    from muster_core.external.reports import PartitionBooks
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
+    from muster_core.external.reports import PartitionReports
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.application import Application
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_accounting import NodeBooks
-    from muster_core.queues.limits import Limits
+    from muster_core.nodes.node_accounting import NodeAccounting
+    from muster_core.queues.limits import UserLimits
     from muster_core.queues.queue_tree import QueueTree
 
 
@@ -40,13 +40,13 @@ class Pools:
         self,
         state: PartitionState,
         *,
-        external_books: PartitionBooks,
-        limits: Limits,
-        node_books: NodeBooks,
+        external_books: PartitionReports,
+        limits: UserLimits,
+        node_books: NodeAccounting,
         queue_tree: QueueTree,
         gangs: Gangs,
         reservations: Reservations,
-        waiting: Waiting,
+        waiting: SchedulingQueue,
     ) -> None:
         self._state = state
         self._external_books = external_books
@@ -131,7 +131,7 @@ class Pools:
         return "; ".join(_why(entry) for entry in entries)
 
 
-def total_of(entries: Collection[ExternalEntry]) -> int:
+def total_of(entries: Collection[ReportedObject]) -> int:
     """The total of a pool: the smallest amount that a source names, minus the use by others.
 
     The total is 0 if none of its sources can be relied on, and all of them drain.
@@ -142,11 +142,11 @@ def total_of(entries: Collection[ExternalEntry]) -> int:
     return max(min(each.quantity for each in pools) - sum(each.occupied for each in pools), 0)
 
 
-def _is_held(entries: Collection[ExternalEntry]) -> bool:
+def _is_held(entries: Collection[ReportedObject]) -> bool:
     return all(entry.holds for entry in entries)
 
 
-def _why(entry: ExternalEntry) -> str:
+def _why(entry: ReportedObject) -> str:
     owner = entry.owner
     if not owner.lost:
         return f"source {owner.source} cannot be relied on for it"

@@ -23,41 +23,41 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from muster_core.allocation.exclusivity import Turns
+from muster_core.allocation.exclusivity import ScopeExclusivity
 from muster_core.model.application import Allocation, Ask, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import (
     Outcome,
-    PredicatesAsked,
-    PreemptionPredicatesAsked,
-    QuestionRefused,
+    PredicateRefused,
+    PredicateRequested,
+    PreemptionPredicateRequested,
     SchedulingState,
     SchedulingStateChanged,
 )
 from muster_core.model.predicate_checks import CheckKind, PredicateCheck
 from muster_core.model.reason_history import Past
 from muster_core.model.reasons import Reason
-from muster_core.model.refusals import Refusal
+from muster_core.model.refusals import NodeRefusal
 from muster_core.model.resources import fits
 from muster_core.model.scopes import SECOND_NS, CallbackPolicy
 from muster_core.predicates.refused_nodes import RefusedNodes
 from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
-    from muster_core.allocation.accounting import Books
-    from muster_core.allocation.allocator import Placing
-    from muster_core.allocation.ask_events import Notifications
+    from muster_core.allocation.accounting import Accounting
+    from muster_core.allocation.allocator import Allocator
+    from muster_core.allocation.ask_events import AskEvents
     from muster_core.allocation.asks import Asks
-    from muster_core.allocation.exclusivity import Turns
-    from muster_core.allocation.fair_share_accounting import FairShares
+    from muster_core.allocation.exclusivity import ScopeExclusivity
+    from muster_core.allocation.fair_share_accounting import FairShareAccounting
     from muster_core.allocation.limit_checks import LimitChecks
     from muster_core.allocation.reservations import Reservations
-    from muster_core.allocation.scheduling_queue import Waiting
-    from muster_core.applications.lifecycle import Lifecycle
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
+    from muster_core.applications.lifecycle import ApplicationLifecycle
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Waitlist
-    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_accounting import NodeAccounting
 
 # The number of nodes in one probe, for an ask that was refused before. Each node costs the RM a check, so the first try
 # has one node.
@@ -71,14 +71,14 @@ OPEN_MIN = 16
 REASON_CHARACTERS_MAX = 256
 
 
-class WaitlistTurns(Protocol):
+class EscalationTrigger(Protocol):
     """The part that gives waitlists with long waits their turn."""
 
     def on_deadline(self, waitlist: Waitlist) -> None:
         """Gives the waitlist its turn."""
 
 
-class Questions(RefusedNodes):
+class PredicateCalls(RefusedNodes):
     """The questions to the RM of one partition.
 
     :ivar predicates: whether the RM is asked before a placement; ``preemption``: before a preemption; ``states``:
@@ -88,24 +88,24 @@ class Questions(RefusedNodes):
     :ivar open: the open checks by question id, oldest first.
     """
 
-    _long_wait: WaitlistTurns
+    _long_wait: EscalationTrigger
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        notifications: Notifications,
-        waiting: Waiting,
-        books: Books,
-        fair_shares: FairShares,
-        node_books: NodeBooks,
+        notifications: AskEvents,
+        waiting: SchedulingQueue,
+        books: Accounting,
+        fair_shares: FairShareAccounting,
+        node_books: NodeAccounting,
         asks: Asks,
         reservations: Reservations,
-        lifecycle: Lifecycle,
+        lifecycle: ApplicationLifecycle,
         gangs: Gangs,
-        turns: Turns,
+        turns: ScopeExclusivity,
         limit_checks: LimitChecks,
-        placing: Placing,
+        placing: Allocator,
     ) -> None:
         super().__init__(state, waiting=waiting, node_books=node_books, gangs=gangs)
         self._notifications = notifications
@@ -133,7 +133,7 @@ class Questions(RefusedNodes):
         # Deadlines: the first answer that is late, or missing for long; the end of the grace period.
         self._due_ns = self._lost_ns = 0
 
-    def connect(self, *, long_wait: WaitlistTurns) -> None:
+    def connect(self, *, long_wait: EscalationTrigger) -> None:
         """Takes the part that is built after this one."""
         self._long_wait = long_wait
 
@@ -273,7 +273,7 @@ class Questions(RefusedNodes):
             check.victims, check.least = (*victims, *further), len(victims)
             self._file(check)
             out.facts.append(
-                PreemptionPredicatesAsked(
+                PreemptionPredicateRequested(
                     next(iter(check.nodes)),
                     self._state.name,
                     ask.app.app_id,
@@ -295,7 +295,7 @@ class Questions(RefusedNodes):
         name, due_ns, after_last = self._state.name, check.due_ns, self.turns.on
         for question, node in check.nodes.items():
             out.facts.append(
-                PredicatesAsked(question, name, ask.app.app_id, ask.key, node.node_id, allocate, due_ns, after_last)
+                PredicateRequested(question, name, ask.app.app_id, ask.key, node.node_id, allocate, due_ns, after_last)
             )
         return check
 
@@ -361,8 +361,8 @@ class Questions(RefusedNodes):
         check.going = max(index + 1, check.least) if index < len(check.victims) else check.least
         node = check.nodes[question]
         if not fits:
-            out.facts.append(QuestionRefused(question, unanswered))
-            refusal = Refusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered)
+            out.facts.append(PredicateRefused(question, unanswered))
+            refusal = NodeRefusal(node.node_id, reason[:REASON_CHARACTERS_MAX], now_ns, unanswered)
             moved = check.changed_nodes is not None and node in check.changed_nodes and not unanswered
             self._date(check.ask, node, before_change=moved)
             self._refuse(check.ask, refusal, node, out, now_ns)

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from muster_core.model.application import Ask, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import Outcome
-from muster_core.model.predicate_checks import Retry
+from muster_core.model.predicate_checks import RefusalExpiry
 from muster_core.model.reasons import Reason, ReasonCode
-from muster_core.model.refusals import Refusal, Refusals
+from muster_core.model.refusals import NodeRefusal, NodeRefusals
 from muster_core.model.resources import fits
 from muster_core.model.scopes import SECOND_NS, CallbackPolicy
 
 if TYPE_CHECKING:
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_accounting import NodeAccounting
 
 # The pause before refusals are forgotten doubles up to this value.
 RETRY_MAX_NS = 60 * SECOND_NS
@@ -37,7 +37,9 @@ class RefusedNodes:
     :ivar policy: the decisions before which the RM wants to be asked, and the states of which it wants to be notified.
     """
 
-    def __init__(self, state: PartitionState, *, waiting: Waiting, node_books: NodeBooks, gangs: Gangs) -> None:
+    def __init__(
+        self, state: PartitionState, *, waiting: SchedulingQueue, node_books: NodeAccounting, gangs: Gangs
+    ) -> None:
         self._state = state
         self._waiting = waiting
         self._node_books = node_books
@@ -53,9 +55,9 @@ class RefusedNodes:
         """The ids of the nodes that the RM refused for the ask."""
         return ask.refusals.nodes if ask.refusals is not None else ()
 
-    def _refuse(self, ask: Ask, refusal: Refusal, node: Node, out: Outcome, now_ns: int) -> None:
+    def _refuse(self, ask: Ask, refusal: NodeRefusal, node: Node, out: Outcome, now_ns: int) -> None:
         if ask.refusals is None:
-            ask.refusals = Refusals()
+            ask.refusals = NodeRefusals()
         refusals = ask.refusals
         self._refused[ask] = None
         refusals.nodes[refusal.node_id] = refusal
@@ -171,11 +173,11 @@ class RefusedNodes:
             out.touch(ask, self._state.name)  # (a restart need not wait)
             self._arm_refusals(ask, refusals, refusals.again_ns)
 
-    def _rest_from(self, refusals: Refusals, rested_ns: int, now_ns: int) -> None:
+    def _rest_from(self, refusals: NodeRefusals, rested_ns: int, now_ns: int) -> None:
         refusals.rest_ns = min(2 * rested_ns, self.policy.retry_ns) if rested_ns else REST_MIN_NS
         refusals.again_ns = now_ns + refusals.rest_ns
 
-    def retry(self, retry: Retry, due_ns: int, out: Outcome, now_ns: int) -> None:
+    def retry(self, retry: RefusalExpiry, due_ns: int, out: Outcome, now_ns: int) -> None:
         """Handles the end of a pause: the RM may be asked again about the nodes that changed meanwhile, or about all
         nodes.
         """
@@ -195,8 +197,8 @@ class RefusedNodes:
         if refusals.resting:
             self._arm_refusals(ask, refusals, refusals.again_ns)
 
-    def _arm_refusals(self, ask: Ask, refusals: Refusals, due_ns: int) -> None:
+    def _arm_refusals(self, ask: Ask, refusals: NodeRefusals, due_ns: int) -> None:
         """Sets a deadline, unless there is an earlier one."""
         if not refusals.armed_ns or due_ns < refusals.armed_ns:
             refusals.armed_ns = due_ns
-            self._state.deadlines.append((due_ns, Retry(ask, refusals)))
+            self._state.deadlines.append((due_ns, RefusalExpiry(ask, refusals)))

@@ -25,7 +25,7 @@ STEPS_MAX = 200_000
 
 
 @dataclass(slots=True, eq=False)
-class Guard:
+class GuaranteeGuard:
     """A queue that must not fall below its guarantee.
 
     :ivar spare: how much of each guaranteed type may still go; negative: the queue is below its guarantee already.
@@ -51,7 +51,7 @@ class Guard:
 
 
 @dataclass(slots=True, eq=False)
-class Branch:
+class VictimLeaf:
     """A leaf whose allocations may be victims.
 
     :ivar rule: the name of the rule that allows it.
@@ -64,7 +64,7 @@ class Branch:
     leaf: Queue
     rule: str
     priority_max: int | None
-    guards: tuple[Guard, ...] = ()
+    guards: tuple[GuaranteeGuard, ...] = ()
     spared: Application | None = None
     whole_gangs: bool = field(init=False)
 
@@ -117,7 +117,7 @@ def size_class(count: int) -> int:
     return (count - 1).bit_length()
 
 
-class Entry:
+class VictimUnit:
     """An allocation that may be a victim, or a gang that goes as a whole.
 
     :ivar allocation: the allocation; of a gang, its oldest member.
@@ -131,7 +131,7 @@ class Entry:
     def __init__(
         self,
         allocation: Allocation,
-        branch: Branch,
+        branch: VictimLeaf,
         rank: Class,
         gains: tuple[int, ...],
         relief: float,
@@ -166,9 +166,9 @@ class Entry:
         for guard in self.branch.guards:
             guard.take(self.items, sign)
 
-    def moved(self, gains: tuple[int, ...]) -> Entry:
+    def moved(self, gains: tuple[int, ...]) -> VictimUnit:
         """The same entry with the gains for a longer list of needs."""
-        entry = Entry(self.allocation, self.branch, self.rank, gains, 0.0, self.gang)
+        entry = VictimUnit(self.allocation, self.branch, self.rank, gains, 0.0, self.gang)
         entry.order = self.order
         return entry
 
@@ -182,7 +182,7 @@ def age_of(allocation: Allocation) -> tuple[int, int, int, int]:
 
 
 @dataclass(slots=True)
-class Budget:
+class SearchBudget:
     """The steps that a search may still take. A search whose budget runs out ends without an answer, although one may
     exist.
     """
@@ -209,7 +209,9 @@ def relief_of(gains: tuple[int, ...], needs: list[int]) -> float:
     return sum(min(gain, need) / need for gain, need in zip(gains, needs, strict=True) if gain > 0)
 
 
-def cover(entries: list[Entry], numbers: list[int], needs: list[int], budget: Budget, steps_max: int) -> list[Entry]:
+def cover(
+    entries: list[VictimUnit], numbers: list[int], needs: list[int], budget: SearchBudget, steps_max: int
+) -> list[VictimUnit]:
     """Finds a set of entries that covers the needs, each of them necessary; empty: there is none.
 
     :param entries: in the order in which they are chosen.
@@ -219,11 +221,11 @@ def cover(entries: list[Entry], numbers: list[int], needs: list[int], budget: Bu
     """
     if not could_cover(entries, numbers, needs):
         return []
-    chosen = _choose(entries, needs, Budget(min(steps_max, max(budget.steps, 0))), budget)
+    chosen = _choose(entries, needs, SearchBudget(min(steps_max, max(budget.steps, 0))), budget)
     return _trim(chosen, needs)
 
 
-def least_rank(entries: list[Entry], needs: list[int]) -> Class | None:
+def least_rank(entries: list[VictimUnit], needs: list[int]) -> Class | None:
     """The lowest class up to which entries, regardless of guards, cover the needs; None: all entries do not suffice."""
     left = list(needs)
     for entry in entries:
@@ -234,11 +236,11 @@ def least_rank(entries: list[Entry], needs: list[int]) -> Class | None:
     return None
 
 
-def could_cover(entries: list[Entry], numbers: list[int], needs: list[int]) -> bool:
+def could_cover(entries: list[VictimUnit], numbers: list[int], needs: list[int]) -> bool:
     """Whether all entries together would cover the needs, with guards counted leaf by leaf. A quick check: False is
     certain, True is not.
     """
-    by_branch: dict[Branch, list[int]] = {}
+    by_branch: dict[VictimLeaf, list[int]] = {}
     for entry in entries:
         sums = by_branch.get(entry.branch)
         if sums is None:
@@ -258,7 +260,7 @@ def could_cover(entries: list[Entry], numbers: list[int], needs: list[int]) -> b
     return True
 
 
-def _choose(entries: list[Entry], needs: list[int], own: Budget, budget: Budget) -> list[Entry]:
+def _choose(entries: list[VictimUnit], needs: list[int], own: SearchBudget, budget: SearchBudget) -> list[VictimUnit]:
     """Searches depth first: takes the next entry that helps. At a dead end, undoes the last entry and skips others of
     its kind.
     """
@@ -266,7 +268,7 @@ def _choose(entries: list[Entry], needs: list[int], own: Budget, budget: Budget)
     rest = _sums_from(entries, len(needs))
     left = list(needs)
     taken: list[int] = []
-    barred: dict[tuple[Branch, Shape | Items, tuple[int, ...]], int] = {}
+    barred: dict[tuple[VictimLeaf, Shape | Items, tuple[int, ...]], int] = {}
     place = 0
     while any(need > 0 for need in left):
         if not own.spend(1) or not budget.spend(1):
@@ -294,7 +296,7 @@ def _choose(entries: list[Entry], needs: list[int], own: Budget, budget: Budget)
     return [entries[index] for index in taken]
 
 
-def _trim(chosen: list[Entry], needs: list[int]) -> list[Entry]:
+def _trim(chosen: list[VictimUnit], needs: list[int]) -> list[VictimUnit]:
     """Drops entries that are not necessary beside the others, those of the highest class first. Then takes back the
     counts of the chosen entries at the guards.
     """
@@ -314,18 +316,18 @@ def _trim(chosen: list[Entry], needs: list[int]) -> list[Entry]:
     return kept
 
 
-def _take(entry: Entry, left: list[int], sign: int) -> None:
+def _take(entry: VictimUnit, left: list[int], sign: int) -> None:
     for place, gain in enumerate(entry.gains):
         left[place] -= sign * gain
     entry.take(sign)
 
 
-def _kind(entry: Entry) -> tuple[Branch, Shape | Items, tuple[int, ...]]:
+def _kind(entry: VictimUnit) -> tuple[VictimLeaf, Shape | Items, tuple[int, ...]]:
     """Entries of one kind can replace each other."""
     return (entry.branch, entry.allocation.demand.shape if entry.gang is None else entry.items, entry.gains)
 
 
-def _sums_from(entries: list[Entry], count: int) -> list[list[int]]:
+def _sums_from(entries: list[VictimUnit], count: int) -> list[list[int]]:
     sums = [[0] * count]
     for entry in reversed(entries):
         sums.append([gain + more for gain, more in zip(entry.gains, sums[-1], strict=True)])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from muster_core.model.allocation import Preempted
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.node import Node
 from muster_core.model.queue import Ledger, Queue
 from muster_core.model.resources import add, subtract
-from muster_core.preemption.cover_search import Entry, WholeGang
-from muster_core.preemption.victims import Underway
+from muster_core.preemption.cover_search import VictimUnit, WholeGang
+from muster_core.preemption.victims import PendingPreemptions
 from muster_core.queues.ordering import queue_share, share_of
 
 # Limit of further victims: they are not needed to make room, but the RM may want them released, too.
@@ -26,7 +26,7 @@ class Victim:
     """
 
     allocation: Allocation
-    why: Preempted
+    why: PreemptionRecord
     message: str
 
 
@@ -43,11 +43,11 @@ class Plan:
 
     node: Node
     victims: tuple[Victim, ...]
-    entries: tuple[Entry, ...] = field(default=(), compare=False, repr=False)
-    further: tuple[Entry, ...] = field(default=(), compare=False, repr=False)
+    entries: tuple[VictimUnit, ...] = field(default=(), compare=False, repr=False)
+    further: tuple[VictimUnit, ...] = field(default=(), compare=False, repr=False)
 
 
-def plan_of(ask: Ask, node: Node, entries: list[Entry], now_ns: int) -> Plan:
+def plan_of(ask: Ask, node: Node, entries: list[VictimUnit], now_ns: int) -> Plan:
     """Makes the plan that releases these entries and places the ask on the node."""
     asker = ask.app.queue
     message = f"Preempted by {ask.key} from application {ask.app.app_id} in {asker.path}"
@@ -62,7 +62,7 @@ def plan_of(ask: Ask, node: Node, entries: list[Entry], now_ns: int) -> Plan:
     victims = []
     for member, rule in going:
         leaf = member.app.queue if member.app is not None else asker
-        why = Preempted(
+        why = PreemptionRecord(
             rule,
             ask.app.app_id,
             ask.key,
@@ -91,7 +91,7 @@ def used_without(queue: Queue, going: Iterable[Allocation], coming: Ask | None =
 # ---- amounts -------------------------------------------------------------------------------------------------------
 
 
-def limits_over(ask: Ask, underway: Underway) -> dict[tuple[Ledger, int], int]:
+def limits_over(ask: Ask, underway: PendingPreemptions) -> dict[tuple[Ledger, int], int]:
     """The limits that the ask would exceed: by (ledger, type number), by how much."""
     found = {}
     for ledger in ask.app.bounds:

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from muster_core.external.reports import ExternalEntry
-    from muster_core.model.allocation import Preempted
+    from muster_core.external.reports import ReportedObject
+    from muster_core.model.allocation import PreemptionRecord
     from muster_core.model.application import Allocation, Ask
     from muster_core.model.node import Node
     from muster_core.model.partition_state import PartitionState
     from muster_core.model.queue import Ledger, Queue
-    from muster_core.model.reasons import PreemptionNo
-    from muster_core.preemption.cover_search import Branch
+    from muster_core.model.reasons import NoPreemptionReason
+    from muster_core.preemption.cover_search import VictimLeaf
     from muster_core.preemption.plan import Plan, Victim
-    from muster_core.preemption.victims import Known, Underway
+    from muster_core.preemption.victims import PendingPreemptions, VictimCache
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
+class RuleGuards:
     """The promises of a rule to the allocations that it could take.
 
     :ivar opted_out_stay: an allocation that opted out stays, unless the partition says ``optout: last``.
@@ -55,9 +55,9 @@ class PreemptionRule(Protocol):
     """
 
     name: str
-    promises: Promises
+    promises: RuleGuards
 
-    def sentence(self, beginning: str, queue: str, held: Allocation, why: Preempted) -> str:
+    def sentence(self, beginning: str, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         """Explains one preemption in one sentence.
 
         :param beginning: of the sentence: "Allocation k of application a on node n was preempted 3 seconds ago".
@@ -65,12 +65,12 @@ class PreemptionRule(Protocol):
         """
         ...
 
-    def message(self, queue: str, held: Allocation, why: Preempted) -> str:
+    def message(self, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         """Explains the same decision from the victim's side: "It was preempted …", without times."""
         ...
 
 
-def asker_of(why: Preempted) -> str:
+def asker_of(why: PreemptionRecord) -> str:
     """The beginning of the message of a rule that makes room for an ask."""
     return f"It was preempted for {why.key} of application {why.app_id}"
 
@@ -81,14 +81,14 @@ def shares(queue: str, before: float, after: float) -> str:
 
 
 @dataclass(slots=True)
-class Reach:
+class VictimScope:
     """The leaves from which an ask may preempt by a rule, each at most once.
 
     :ivar no: the reason for no leaves, if the rule knows it.
     """
 
-    branches: list[Branch]
-    no: PreemptionNo | None = None
+    branches: list[VictimLeaf]
+    no: NoPreemptionReason | None = None
 
 
 @runtime_checkable
@@ -107,7 +107,7 @@ class AskRule(PreemptionRule, Protocol):
     priorities than the ask's may change its answer. Then the search asks less often.
     """
 
-    def reach(self, ask: Ask, underway: Underway, over: Iterable[Ledger]) -> Reach:
+    def reach(self, ask: Ask, underway: PendingPreemptions, over: Iterable[Ledger]) -> VictimScope:
         """Returns the leaves from which the ask may preempt.
 
         :param underway: earlier preemptions that are not finished.
@@ -120,7 +120,7 @@ class AskRule(PreemptionRule, Protocol):
 class RequiredNodeRule(PreemptionRule, Protocol):
     """Consulted for an ask that can run on one node only, as soon as that node is reserved for it."""
 
-    def plan(self, ask: Ask, node: Node, known: Known, now_ns: int) -> Plan | PreemptionNo:
+    def plan(self, ask: Ask, node: Node, known: VictimCache, now_ns: int) -> Plan | NoPreemptionReason:
         """Returns victims on the node, or why there are none."""
         ...
 
@@ -141,7 +141,7 @@ class QueueRule(PreemptionRule, Protocol):
 class OfferRule(PreemptionRule, Protocol):
     """Consulted when the grace period of an offer that its source wants back is over."""
 
-    def evict(self, node: Node, lack: dict[int, int], entry: ExternalEntry, now_ns: int) -> tuple[Victim, ...]:
+    def evict(self, node: Node, lack: dict[int, int], entry: ReportedObject, now_ns: int) -> tuple[Victim, ...]:
         """Returns the victims that do not fit on the node without the offer.
 
         :param lack: by type number, how much more is used on the node than the node has without the offer.

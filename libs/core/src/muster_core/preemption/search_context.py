@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from muster_core.gangs.gang_headroom import GangRoom
+    from muster_core.gangs.gang_headroom import GangHeadroom
     from muster_core.model.partition_state import PartitionState
-    from muster_core.nodes.node_accounting import NodeBooks
+    from muster_core.nodes.node_accounting import NodeAccounting
 
 
-class AskedBefore(Protocol):
+class PreemptionPolicySource(Protocol):
     """Whether the RM is asked before a preemption."""
 
     @property
@@ -18,7 +18,7 @@ class AskedBefore(Protocol):
         """Whether the RM is asked."""
 
 
-class Cluster:
+class SearchContext:
     """The data of one partition for a search of victims. The search changes nothing.
 
     :ivar state: the partition's objects.
@@ -29,7 +29,14 @@ class Cluster:
 
     __slots__ = ("node_books", "questions", "room", "state")
 
-    def __init__(self, state: PartitionState, *, room: GangRoom, node_books: NodeBooks, questions: AskedBefore) -> None:
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        room: GangHeadroom,
+        node_books: NodeAccounting,
+        questions: PreemptionPolicySource,
+    ) -> None:
         self.state = state
         self.room = room
         self.node_books = node_books

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.node import Node
 from muster_core.model.queue import Ledger, Queue
-from muster_core.model.reasons import PreemptionNo
+from muster_core.model.reasons import NoPreemptionReason
 from muster_core.model.resources import Shape
 from muster_core.preemption import registry
 from muster_core.preemption import victims as victim_sets
 from muster_core.preemption.cover_search import (
     STEPS_MAX,
-    Branch,
-    Budget,
     Class,
-    Entry,
+    SearchBudget,
+    VictimLeaf,
+    VictimUnit,
     WholeGang,
     age_of,
     could_cover,
@@ -46,9 +46,9 @@ from muster_core.preemption.victims import goes_whole, known, may_go
 from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
-    from muster_core.external.reports import ExternalEntry
+    from muster_core.external.reports import ReportedObject
     from muster_core.model.partition_state import PartitionState
-    from muster_core.preemption.search_context import Cluster
+    from muster_core.preemption.search_context import SearchContext
 
 # The limit of compared nodes on which victims of the lowest class suffice: among thousands, one is as good as another.
 NODES_COMPARED_MAX = 32
@@ -58,7 +58,7 @@ ELSEWHERE_MAX = 256
 STEPS_PER_NODE_MAX = 2_000
 
 
-def search(cluster: Cluster, ask: Ask, now_ns: int) -> Plan | PreemptionNo:
+def search(cluster: SearchContext, ask: Ask, now_ns: int) -> Plan | NoPreemptionReason:
     """Finds victims for an ask that waits in its queue's order."""
     return _Search(cluster, ask, now_ns).run()
 
@@ -68,15 +68,15 @@ def searches(state: PartitionState) -> int:
     return known(state).searches
 
 
-def search_required_node(state: PartitionState, ask: Ask, node: Node, now_ns: int) -> Plan | PreemptionNo:
+def search_required_node(state: PartitionState, ask: Ask, node: Node, now_ns: int) -> Plan | NoPreemptionReason:
     """Finds victims on the one node on which the ask must run."""
-    first_no: PreemptionNo | None = None
+    first_no: NoPreemptionReason | None = None
     for rule in registry.required_node_rules():
         found = rule.plan(ask, node, known(state), now_ns)
-        if not isinstance(found, PreemptionNo):
+        if not isinstance(found, NoPreemptionReason):
             return found
         first_no = first_no or found
-    return first_no or PreemptionNo.NO_VICTIMS
+    return first_no or NoPreemptionReason.NO_VICTIMS
 
 
 def search_quota(state: PartitionState, queue: Queue, now_ns: int) -> tuple[Victim, ...]:
@@ -88,7 +88,7 @@ def search_quota(state: PartitionState, queue: Queue, now_ns: int) -> tuple[Vict
     return ()
 
 
-def search_revoked(node: Node, lack: dict[int, int], entry: ExternalEntry, now_ns: int) -> tuple[Victim, ...]:
+def search_revoked(node: Node, lack: dict[int, int], entry: ReportedObject, now_ns: int) -> tuple[Victim, ...]:
     """Finds victims that do not fit on the node without an offer.
 
     :param lack: by type number, how much more is used on the node than the node has without the offer.
@@ -118,41 +118,41 @@ def carried_out(state: PartitionState, plan: Plan, ask: Ask, version: int) -> No
 class _Search:
     """One search for one ask."""
 
-    def __init__(self, cluster: Cluster, ask: Ask, now_ns: int) -> None:
+    def __init__(self, cluster: SearchContext, ask: Ask, now_ns: int) -> None:
         self._cluster = cluster
         self._state = cluster.state
         self._ask = ask
         self._now_ns = now_ns
         self._items = ask.shape.items
         self._known = known(cluster.state)
-        self._budget = Budget(STEPS_MAX)
+        self._budget = SearchBudget(STEPS_MAX)
         # The limits against the ask: (ledger, type number), and by how much the ask exceeds them.
         self._over = limits_over(ask, self._known.underway)
-        self._branches: dict[Queue, Branch] = {}
-        self._pools: dict[Node, _Pool | None] = {}
+        self._branches: dict[Queue, VictimLeaf] = {}
+        self._pools: dict[Node, _NodeVictims | None] = {}
         self._claimed: dict[Node, None] = {}  # nodes that are kept for other asks
         self._least: dict[Node, Class | None] = {}  # by node, no lower class makes room there; None: no class does
         # The gains and relief of allocations that are alike, by what is short on the node and needed in all.
         self._alike_on_nodes: dict[tuple[int, ...], dict[_Kind, tuple[tuple[int, ...], float]]] = {}
-        self._elsewhere: list[Entry] = []
+        self._elsewhere: list[VictimUnit] = []
         # The same entries, by how many needs on the node come before theirs, to which they give nothing.
-        self._padded: dict[int, list[Entry]] = {}
+        self._padded: dict[int, list[VictimUnit]] = {}
 
-    def run(self) -> Plan | PreemptionNo:
+    def run(self) -> Plan | NoPreemptionReason:
         """Tries each rule alone, in the order of the registry, then all rules together."""
         # 1. Cases in which no victim helps.
         ask = self._ask
         app = ask.app
         if not app.counted and not app.independent and any(ledger.is_full for ledger in app.ledgers):
-            return PreemptionNo.LIMIT
+            return NoPreemptionReason.LIMIT
         gang = ask.app.gang
         if gang is not None and gang.waits_for_room and self._cluster.room.lacking_room(ask.app) is not None:
-            return PreemptionNo.LIMIT
+            return NoPreemptionReason.LIMIT
         node = self._node_with_room()
         if not self._over and (
             node is not None or self._known.underway.comes_free(ask, self._state.nodes)  # the room is there or will be
         ):
-            return PreemptionNo.NOT_NEEDED
+            return NoPreemptionReason.NOT_NEEDED
         # 2. The stored answer for asks that are alike.
         alike = self._alike()
         age = ask.age
@@ -177,9 +177,9 @@ class _Search:
         if stages and not self._budget.ran_out:
             no = self._why_not_enough(stages[-1])
         elif self._budget.ran_out:
-            no = PreemptionNo.TOO_MANY_WAYS
+            no = NoPreemptionReason.TOO_MANY_WAYS
         else:
-            no = next((reach.no for reach in reaches if reach.no is not None), PreemptionNo.NO_VICTIMS)
+            no = next((reach.no for reach in reaches if reach.no is not None), NoPreemptionReason.NO_VICTIMS)
         self._known.noes[alike] = no, age
         return no
 
@@ -220,37 +220,37 @@ class _Search:
         room = self._known.underway.room(node, self._ask)
         return [(number, value - room[number]) for number, value in self._items if value > room[number]]
 
-    def _classes(self, branch: Branch) -> list[Class]:
+    def _classes(self, branch: VictimLeaf) -> list[Class]:
         most = branch.priority_max
         if most is not None and min(branch.leaf.held_priorities, default=most + 1) > most:
             return []  # (looking up the leaf's allocations takes long)
         return sorted(rank for rank in self._known.victims(branch.leaf) if most is None or rank[2] <= most)
 
-    def _why_not_enough(self, branches: list[Branch]) -> PreemptionNo:
+    def _why_not_enough(self, branches: list[VictimLeaf]) -> NoPreemptionReason:
         for ledger, _ in self._over:
             if not any(ledger in app.ledgers for branch in branches for app in self._state.apps_in(branch.leaf)):
-                return PreemptionNo.LIMIT
+                return NoPreemptionReason.LIMIT
         # Would a node do that is kept for another ask? (The branches are still those of the last stage.)
         for node in self._claimed:
             if not self._over and not self._short(node):
-                return PreemptionNo.NODES_CLAIMED
+                return NoPreemptionReason.NODES_CLAIMED
             pool = self._pool(node)
             if pool is not None:
                 self._budget.spend(len(pool.entries))
                 if cover(pool.entries, pool.numbers, pool.needs, self._budget, STEPS_PER_NODE_MAX):
-                    return PreemptionNo.NODES_CLAIMED
+                    return NoPreemptionReason.NODES_CLAIMED
             if self._budget.steps < 0:
                 break
-        return PreemptionNo.TOO_MANY_WAYS if self._budget.ran_out else PreemptionNo.NOT_ENOUGH_VICTIMS
+        return NoPreemptionReason.TOO_MANY_WAYS if self._budget.ran_out else NoPreemptionReason.NOT_ENOUGH_VICTIMS
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
-    def _with(self, branches: list[Branch], with_room: Node | None) -> Plan | None:
+    def _with(self, branches: list[VictimLeaf], with_room: Node | None) -> Plan | None:
         """Finds the best plan with victims from these leaves."""
         self._branches = {branch.leaf: branch for branch in branches}
         self._pools, self._least = {}, {}
         self._alike_on_nodes = {}
-        found = _Best()
+        found = _BestPlan()
         if self._over:
             # A limit is exceeded: victims may be anywhere. So the search looks at each node once, with victims of all
             # classes.
@@ -276,17 +276,17 @@ class _Search:
             return plan
         return replace(plan, further=self._further(found.node, found.entries))
 
-    def _further(self, node: Node, chosen: list[Entry]) -> tuple[Entry, ...]:
+    def _further(self, node: Node, chosen: list[VictimUnit]) -> tuple[VictimUnit, ...]:
         """Further allocations on the node that may be released, in order. No number of them takes a queue below its
         guarantee.
         """
         going = {member for entry in chosen for member in entry.members}
-        found: list[Entry] = []
+        found: list[VictimUnit] = []
         for allocation in node.allocations.values():
             branch = self._branches.get(allocation.app.queue) if allocation.app is not None else None
             alone = branch is not None and not (branch.whole_gangs and goes_whole(allocation))
             if branch is not None and alone and allocation not in going and self._is_victim(allocation, branch):
-                found.append(Entry(allocation, branch, rank_of(allocation), (), 0.0))
+                found.append(VictimUnit(allocation, branch, rank_of(allocation), (), 0.0))
         found.sort(key=_order)
         taken = list(chosen)
         for entry in chosen:
@@ -299,7 +299,7 @@ class _Search:
             entry.take(-1)
         return tuple(taken[len(chosen) :])
 
-    def _nodes(self, branches: list[Branch], rank: Class | None) -> Iterator[Node]:
+    def _nodes(self, branches: list[VictimLeaf], rank: Class | None) -> Iterator[Node]:
         """The nodes that hold victims, of one class or of any: the reserved node first, then by id."""
         nodes = self._state.nodes
         reserved = nodes.get(self._ask.reserved_node)
@@ -321,7 +321,7 @@ class _Search:
                 if node is not reserved:
                     yield node
 
-    def _compare(self, node: Node, rank: Class | None, found: _Best) -> None:
+    def _compare(self, node: Node, rank: Class | None, found: _BestPlan) -> None:
         """Keeps the node if it is the best so far."""
         # 1. The node's shortages, and the victims that would help. They are the same for every class, so most nodes end
         #    here.
@@ -349,7 +349,7 @@ class _Search:
             entries = [entry for entry in entries if entry.rank <= rank]
         # 2. Victims that cover the needs. If any class may go, those of the highest class are left out as long as that
         #    works.
-        chosen: list[Entry] = []
+        chosen: list[VictimUnit] = []
         while True:
             self._budget.spend(len(entries))
             tried = cover(entries, numbers, needs, self._budget, STEPS_PER_NODE_MAX)
@@ -363,7 +363,7 @@ class _Search:
         if chosen:
             found.take(self._cost(node, chosen), node, chosen)
 
-    def _pool(self, node: Node) -> _Pool | None:
+    def _pool(self, node: Node) -> _NodeVictims | None:
         """The needs of the ask on the node, and the victims that could cover them; None: they cannot."""
         short = self._short(node)
         numbers = [*(number for number, _ in short), *(number for _, number in self._over)]
@@ -373,14 +373,14 @@ class _Search:
         least = least_rank(entries, needs)
         if least is None or not could_cover(entries, numbers, needs):
             return None
-        return _Pool(entries, numbers, needs, least)
+        return _NodeVictims(entries, numbers, needs, least)
 
-    def _entries(self, node: Node, short: list[int], needs: list[int]) -> list[Entry]:
+    def _entries(self, node: Node, short: list[int], needs: list[int]) -> list[VictimUnit]:
         """The victims that may free what is short on the node, and those that relieve the limits, in order."""
         entries = []
         ledgers = tuple(self._over)
         alike = self._alike_on_nodes.setdefault((*short, *needs), {})
-        gangs: dict[Application, Branch] = {}
+        gangs: dict[Application, VictimLeaf] = {}
         for allocation in node.allocations.values():
             app = allocation.app
             branch = self._branches.get(app.queue) if app is not None else None
@@ -398,14 +398,14 @@ class _Search:
                 gains = gains_of(allocation, short, ledgers)
                 alike[key] = seen = (gains, relief_of(gains, needs) if branch.allows(shape.items) else 0.0)
             if seen[1]:
-                entries.append(Entry(allocation, branch, rank_of(allocation), *seen))
+                entries.append(VictimUnit(allocation, branch, rank_of(allocation), *seen))
         for app, branch in gangs.items():
             gang = self._may_take(app, branch)
             if gang is not None:
                 gains = gains_of_gang(gang, app, node, short, ledgers)
                 relief = relief_of(gains, needs)
                 if relief:
-                    entries.append(Entry(gang.oldest, branch, gang.rank, gains, relief, gang))
+                    entries.append(VictimUnit(gang.oldest, branch, gang.rank, gains, relief, gang))
         padded = self._padded.get(len(short))
         if padded is None:
             none = (0,) * len(short)
@@ -414,7 +414,7 @@ class _Search:
         entries.sort(key=_order)
         return entries
 
-    def _is_victim(self, allocation: Allocation, branch: Branch) -> bool:
+    def _is_victim(self, allocation: Allocation, branch: VictimLeaf) -> bool:
         most = branch.priority_max
         if not may_go(allocation) or (most is not None and allocation.demand.priority > most):
             return False
@@ -422,7 +422,7 @@ class _Search:
             return False
         return allocation.demand.allow_preempt_self or self._state.config.preemption.opted_out_last
 
-    def _may_take(self, app: Application, branch: Branch) -> WholeGang | None:
+    def _may_take(self, app: Application, branch: VictimLeaf) -> WholeGang | None:
         """The application's gang, if the whole gang may be a victim; else None."""
         gang, most = self._known.gang(app), branch.priority_max
         if gang is None or (most is not None and gang.rank[2] > most):
@@ -431,20 +431,20 @@ class _Search:
             return None
         return gang if branch.allows(gang.items) else None
 
-    def _relieving(self, branches: list[Branch]) -> list[Entry]:
+    def _relieving(self, branches: list[VictimLeaf]) -> list[VictimUnit]:
         """The victims whose release relieves the exceeded limits, in order."""
         ledgers, needs = tuple(self._over), list(self._over.values())
-        found: list[Entry] = []
+        found: list[VictimUnit] = []
         for rank in sorted({rank for branch in branches for rank in self._classes(branch)}):
             best = heapq.nsmallest(ELSEWHERE_MAX - len(found), self._relieving_of(branches, rank, ledgers, needs))
             for relief, *_, allocation, branch, gains, gang in best:
-                found.append(Entry(allocation, branch, rank, gains, -relief, gang))
+                found.append(VictimUnit(allocation, branch, rank, gains, -relief, gang))
             if len(found) >= ELSEWHERE_MAX:
                 break
         return found
 
     def _relieving_of(
-        self, branches: list[Branch], rank: Class, ledgers: tuple[tuple[Ledger, int], ...], needs: list[int]
+        self, branches: list[VictimLeaf], rank: Class, ledgers: tuple[tuple[Ledger, int], ...], needs: list[int]
     ) -> Iterator[tuple[Any, ...]]:
         """Yields those of one class: (negated relief, age, allocation, branch, gains, gang)."""
         for branch in branches:
@@ -475,7 +475,7 @@ class _Search:
                     if relief:
                         yield (-relief, *age_of(gang.oldest), gang.oldest, branch, gains, gang)
 
-    def _cost(self, node: Node, victims: list[Entry]) -> tuple[Any, ...]:
+    def _cost(self, node: Node, victims: list[VictimUnit]) -> tuple[Any, ...]:
         losses = [entry.losses for entry in victims]
         return (
             sum(opted_out for opted_out, _, _ in losses),
@@ -488,49 +488,49 @@ class _Search:
         )
 
 
-_Kind = tuple[Shape, Branch, Application | None]
+_Kind = tuple[Shape, VictimLeaf, Application | None]
 
 
-class _Pool(NamedTuple):
+class _NodeVictims(NamedTuple):
     """The victims that can give what an ask needs on one node, in order.
 
     :ivar numbers: the numbers of the needed types; ``needs``: how much of each.
     :ivar least: the lowest class that can suffice.
     """
 
-    entries: list[Entry]
+    entries: list[VictimUnit]
     numbers: list[int]
     needs: list[int]
     least: Class
 
 
-class _Best:
+class _BestPlan:
     """The best node of those compared so far."""
 
     def __init__(self) -> None:
         self.node: Node | None = None
-        self.entries: list[Entry] = []
+        self.entries: list[VictimUnit] = []
         self._cost: tuple[Any, ...] = ()
         self._compared = 0
 
-    def take(self, cost: tuple[Any, ...], node: Node, entries: list[Entry]) -> None:
+    def take(self, cost: tuple[Any, ...], node: Node, entries: list[VictimUnit]) -> None:
         """Compares one more node on which victims suffice."""
         self._compared += 1
         if self.node is None or cost < self._cost:
             self._cost, self.node, self.entries = cost, node, entries
 
-    def enough(self, budget: Budget) -> bool:
+    def enough(self, budget: SearchBudget) -> bool:
         """Whether the search may stop."""
         return self._compared >= NODES_COMPARED_MAX or budget.steps < 0
 
 
-def _together(stages: list[list[Branch]]) -> list[Branch]:
+def _together(stages: list[list[VictimLeaf]]) -> list[VictimLeaf]:
     """The branches of all rules. If several rules reach a leaf, the first rule's branch counts."""
-    found: dict[Queue, Branch] = {}
+    found: dict[Queue, VictimLeaf] = {}
     for branch in (branch for branches in stages for branch in branches):
         found.setdefault(branch.leaf, branch)
     return list(found.values())
 
 
-def _order(entry: Entry) -> tuple[Any, ...]:
+def _order(entry: VictimUnit) -> tuple[Any, ...]:
     return entry.order

@@ -14,7 +14,7 @@ from muster_core.model.allocation_order import in_order
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.node import Node
 from muster_core.model.queue import Ledger, Queue
-from muster_core.model.reasons import PreemptionNo
+from muster_core.model.reasons import NoPreemptionReason
 from muster_core.model.resources import Shape, add
 from muster_core.preemption.cover_search import Class, Items, WholeGang, rank_of
 
@@ -88,7 +88,7 @@ def is_protected(leaf: Queue) -> bool:
 # ---- preemptions under way -----------------------------------------------------------------------------------------
 
 
-class Underway:
+class PendingPreemptions:
     """Earlier preemptions that are not finished: released allocations that still run, and the asks that they make room
     for.
 
@@ -179,7 +179,7 @@ def _releasing(state: PartitionState, queue: Queue) -> Iterator[Allocation]:
 # ---- kept while nothing changes ------------------------------------------------------------------------------------
 
 
-class Known:
+class VictimCache:
     """The data that a search looked up in one state of a partition, for the next search while nothing changes.
 
     :ivar opted_out: allocations that opted out may go too, last.
@@ -198,8 +198,8 @@ class Known:
         self._gangs: dict[Application, WholeGang | None] = {}
         # The class under which a member is listed. An application may become a gang while nothing else changes.
         self._ranks: dict[Allocation, Class] = {}
-        self.underway = Underway(state)
-        self.noes: dict[tuple[object, ...], tuple[PreemptionNo, tuple[int, int]]] = {}
+        self.underway = PendingPreemptions(state)
+        self.noes: dict[tuple[object, ...], tuple[NoPreemptionReason, tuple[int, int]]] = {}
         self.searches = 0
 
     def victims(self, leaf: Queue) -> ByClass:
@@ -294,11 +294,11 @@ def _sums_of(node: Node) -> list[tuple[Class, list[int]]]:
     return sums
 
 
-def known(state: PartitionState) -> Known:
+def known(state: PartitionState) -> VictimCache:
     """The known data of the partition in its present state."""
-    found: Known | None = state.known_victims
+    found: VictimCache | None = state.known_victims
     if found is None or found.version != state.version:
-        state.known_victims = found = Known(state)
+        state.known_victims = found = VictimCache(state)
     return found
 
 
@@ -306,7 +306,7 @@ def go_on(state: PartitionState, version: int, ask: Ask, released: list[Allocati
     """Keeps the known data, without the allocations that were released for the ask. Nothing else changed since the
     version.
     """
-    found: Known | None = state.known_victims
+    found: VictimCache | None = state.known_victims
     if found is not None and found.version == version:
         found.version = state.version
         found.noes.clear()

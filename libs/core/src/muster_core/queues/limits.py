@@ -16,16 +16,16 @@ from collections.abc import Iterator, Mapping
 
 from muster_core.config.queue_config import INDEPENDENT_PATH, LimitConfig, QueueConfig
 from muster_core.model.application import Application
-from muster_core.model.outcome import Change, Detail, EventType, Outcome, Quantities, event_of
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome, Quantities, event_of
 from muster_core.model.queue import Queue, Tracker
-from muster_core.model.resources import Types
+from muster_core.model.resources import ResourceTypes
 from muster_core.model.steps import STEP, Steps
 
 WILDCARD = "*"
 _NO_LIMIT = LimitConfig()
 
 
-class _AtQueue:
+class _QueueLimits:
     """The limits of one queue."""
 
     __slots__ = ("groups", "users")
@@ -40,22 +40,22 @@ class _AtQueue:
                 self.groups.setdefault(group, limit)
 
 
-class Limits:
+class UserLimits:
     """The limits of one partition, and the trackers in use.
 
     :param users: by name, the number of applications; applications that join and leave change it.
     """
 
-    def __init__(self, types: Types, users: dict[str, int] | None = None) -> None:
+    def __init__(self, types: ResourceTypes, users: dict[str, int] | None = None) -> None:
         self._types = types
         self._users = users if users is not None else {}
-        self._at: dict[str, _AtQueue] = {}
+        self._at: dict[str, _QueueLimits] = {}
         self._trackers: dict[tuple[str, str, bool], Tracker] = {}
 
     def configure(self, root: QueueConfig) -> Steps:
         """Adopts the limits of a configuration, in steps. No application may count in a tracker meanwhile."""
         assert not self._trackers, "limits change under applications that count in them"
-        at: dict[str, _AtQueue] = {}
+        at: dict[str, _QueueLimits] = {}
         for path, limits in _stand(root, ""):
             at[path] = limits
             if not len(at) % STEP:
@@ -193,23 +193,23 @@ def limit_events(
 ) -> None:
     """Adds the events of limits that end, that are new, or that changed."""
     for path, who, group in [key for key in before if key not in after]:
-        detail = Detail.UG_GROUP_LIMIT if group else Detail.UG_USER_LIMIT
-        out.track(EventType.USERGROUP, Change.REMOVE, detail, who, path, now_ns=now_ns)
+        detail = EventDetail.UG_GROUP_LIMIT if group else EventDetail.UG_USER_LIMIT
+        out.track(EventType.USERGROUP, EventChange.REMOVE, detail, who, path, now_ns=now_ns)
     for (path, who, group), limit in after.items():
         old = before.get((path, who, group))
         if old is not None and _terms(old) == _terms(limit):
             continue
-        detail = Detail.UG_GROUP_LIMIT if group else Detail.UG_USER_LIMIT
+        detail = EventDetail.UG_GROUP_LIMIT if group else EventDetail.UG_USER_LIMIT
         most, resources = limit.max_applications, dict(limit.max_resources or {})
         message = f"maxapplications: {most}" if most else ""
-        out.track(EventType.USERGROUP, Change.SET, detail, who, path, resources, message, now_ns=now_ns)
+        out.track(EventType.USERGROUP, EventChange.SET, detail, who, path, resources, message, now_ns=now_ns)
 
 
 def _terms(limit: LimitConfig) -> tuple[int, Mapping[str, int]]:
     return limit.max_applications, limit.max_resources or {}
 
 
-def usage_events(app: Application, change: Change, resource: Quantities, out: Outcome, now_ns: int) -> None:
+def usage_events(app: Application, change: EventChange, resource: Quantities, out: Outcome, now_ns: int) -> None:
     """Adds the events of the application's user and group, which use more (ADD) or less (REMOVE) of its leaf.
 
     (The caller has checked whether events are wanted: this is on the hottest path.)
@@ -217,34 +217,34 @@ def usage_events(app: Application, change: Change, resource: Quantities, out: Ou
     path = app.queue.path
     if app.user:
         out.events.append(
-            event_of((EventType.USERGROUP, change, Detail.UG_USER_RESOURCE, app.user, path, resource, "", now_ns))
+            event_of((EventType.USERGROUP, change, EventDetail.UG_USER_RESOURCE, app.user, path, resource, "", now_ns))
         )
     if app.user_group:
-        group, detail = app.user_group, Detail.UG_GROUP_RESOURCE
+        group, detail = app.user_group, EventDetail.UG_GROUP_RESOURCE
         out.events.append(event_of((EventType.USERGROUP, change, detail, group, path, resource, "", now_ns)))
 
 
-def link_event(app: Application, group: str, change: Change, out: Outcome, now_ns: int) -> None:
+def link_event(app: Application, group: str, change: EventChange, out: Outcome, now_ns: int) -> None:
     """Adds the event of an application that counts in a group now (SET), or does not any more (REMOVE)."""
     if group:
-        out.track(EventType.USERGROUP, change, Detail.UG_APP_LINK, group, app.app_id, now_ns=now_ns)
+        out.track(EventType.USERGROUP, change, EventDetail.UG_APP_LINK, group, app.app_id, now_ns=now_ns)
 
 
 def regrouped(app: Application, before: str, allocated: Quantities, out: Outcome, now_ns: int) -> None:
     """Adds the events of an application that counted in the group ``before`` and may count in another group now."""
     if app.user_group == before:
         return
-    for group, change in ((before, Change.REMOVE), (app.user_group, Change.ADD)):
-        link = Change.SET if change is Change.ADD else Change.REMOVE
+    for group, change in ((before, EventChange.REMOVE), (app.user_group, EventChange.ADD)):
+        link = EventChange.SET if change is EventChange.ADD else EventChange.REMOVE
         link_event(app, group, link, out, now_ns)
         if group and allocated:
-            detail, path = Detail.UG_GROUP_RESOURCE, app.queue.path
+            detail, path = EventDetail.UG_GROUP_RESOURCE, app.queue.path
             out.track(EventType.USERGROUP, change, detail, group, path, allocated, now_ns=now_ns)
 
 
-def _stand(queue: QueueConfig, above: str) -> Iterator[tuple[str, _AtQueue]]:
+def _stand(queue: QueueConfig, above: str) -> Iterator[tuple[str, _QueueLimits]]:
     path = f"{above}.{queue.name.lower()}" if above else queue.name.lower()
     if queue.limits:
-        yield path, _AtQueue(queue.limits)
+        yield path, _QueueLimits(queue.limits)
     for child in queue.queues:
         yield from _stand(child, path)

@@ -50,7 +50,7 @@ class _Application(NamedTuple):
     tags: Mapping[str, str]
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """The place of an application.
 
     :param path: the path of its leaf, which may have to be created; "": there is none.
@@ -61,28 +61,32 @@ class Place(NamedTuple):
     problem: str = ""
 
 
-def place(state: PartitionState, requested: str, user: str, groups: tuple[str, ...], tags: Mapping[str, str]) -> Place:
+def place(
+    state: PartitionState, requested: str, user: str, groups: tuple[str, ...], tags: Mapping[str, str]
+) -> Placement:
     """Finds the place of an application by the rules."""
     last = RECOVERY_PATH if is_forced(tags) else ""
     for name in (user, *groups):
         if len(name) > NAME_CHARACTERS_MAX:
-            return Place(last, f"user or group name of {len(name)} characters, expected at most {NAME_CHARACTERS_MAX}")
+            return Placement(
+                last, f"user or group name of {len(name)} characters, expected at most {NAME_CHARACTERS_MAX}"
+            )
     application = _Application(requested, user, groups, tags)
     try:
         for rule in state.config.placement_rules:
             path = _named(state, rule, application)
             if path and _takes(state, path, application):
-                return Place(path)
+                return Placement(path)
         if not last and DEFAULT_PATH in state.queues and _takes(state, DEFAULT_PATH, application):
-            return Place(DEFAULT_PATH)
+            return Placement(DEFAULT_PATH)
     except _Rejected as why:
-        return Place(last, str(why))
+        return Placement(last, str(why))
     asked = (
         f" (queue {requested[:_SHOWN_MAX]!r}: it must exist or may be created, be an active leaf, and "
         f"allow user {user!r})"
     )
     rejected = "" if last else "application rejected: "
-    return Place(last, f"{rejected}no placement rule matched" + (asked if requested else ""))
+    return Placement(last, f"{rejected}no placement rule matched" + (asked if requested else ""))
 
 
 def path_of(state: PartitionState, queue: str) -> tuple[str, str]:

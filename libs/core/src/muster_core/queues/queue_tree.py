@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from muster_core.config import properties
 from muster_core.config.queue_config import INDEPENDENT_PATH, RECOVERY_PATH, QueueConfig
-from muster_core.model.decayed_usage import FairUses
-from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.decayed_usage import LeafUsage
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.states import QueueEvent, QueueState, next_queue_state
 from muster_core.model.steps import SOME, Steps
@@ -16,13 +16,13 @@ from muster_core.queues import ordering
 from muster_core.queues.limits import limit_events
 
 if TYPE_CHECKING:
-    from muster_core.allocation.scheduling_queue import Waiting
+    from muster_core.allocation.scheduling_queue import SchedulingQueue
     from muster_core.gangs.gangs import Gangs
     from muster_core.model.partition_state import PartitionState
-    from muster_core.queues.limits import Limits
+    from muster_core.queues.limits import UserLimits
 
 
-class QueueSources(Protocol):
+class QueueReportSource(Protocol):
     """The statements of external sources about queues."""
 
     def restrict(self, queue: Queue) -> None:
@@ -41,14 +41,14 @@ class QueueSources(Protocol):
 class QueueTree:
     """Creates, changes and removes the queues of one partition. They are in ``PartitionState.queues``, by path."""
 
-    _external: QueueSources
+    _external: QueueReportSource
 
     def __init__(
         self,
         state: PartitionState,
         *,
-        limits: Limits,
-        waiting: Waiting,
+        limits: UserLimits,
+        waiting: SchedulingQueue,
         gangs: Gangs,
     ) -> None:
         self._state = state
@@ -56,7 +56,7 @@ class QueueTree:
         self._waiting = waiting
         self._gangs = gangs
 
-    def connect(self, *, external: QueueSources) -> None:
+    def connect(self, *, external: QueueReportSource) -> None:
         """Takes the part that is built after this one."""
         self._external = external
 
@@ -103,7 +103,7 @@ class QueueTree:
         if not queue.leaf or not policy.app_sort.decays:
             queue.fair_uses = None
         elif queue.fair_uses is None or queue.fair_uses.half_life_ns != policy.half_life_ns:
-            queue.fair_uses = FairUses(queue, policy.half_life_ns)
+            queue.fair_uses = LeafUsage(queue, policy.half_life_ns)
         queue.priority_first = policy.priority_first
 
     def link(self, queue: Queue) -> None:
@@ -127,16 +127,16 @@ class QueueTree:
     def announce_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
         """Adds the events and the object of one new queue."""
         queue.created_ns = now_ns
-        detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
-        out.track(EventType.QUEUE, Change.ADD, detail, queue.path, now_ns=now_ns)
+        detail = EventDetail.NONE if queue.managed else EventDetail.QUEUE_DYNAMIC
+        out.track(EventType.QUEUE, EventChange.ADD, detail, queue.path, now_ns=now_ns)
         dispute = self._external.dispute(queue)
         for quantities, what, message in (
-            (queue.maximum, Detail.QUEUE_MAX, dispute),
-            (queue.guaranteed, Detail.QUEUE_GUARANTEED, ""),
+            (queue.maximum, EventDetail.QUEUE_MAX, dispute),
+            (queue.guaranteed, EventDetail.QUEUE_GUARANTEED, ""),
         ):
             if quantities is not None:
                 by_name = queue.by_name(quantities)
-                out.track(EventType.QUEUE, Change.SET, what, queue.path, "", by_name, message, now_ns=now_ns)
+                out.track(EventType.QUEUE, EventChange.SET, what, queue.path, "", by_name, message, now_ns=now_ns)
         out.touch(queue, self._state.name)
         self._external.queue_is_there(queue, out)
 
@@ -153,12 +153,12 @@ class QueueTree:
         """
         dispute = self._external.dispute(queue)
         for old, new, detail, message in (
-            (guaranteed, queue.guaranteed, Detail.QUEUE_GUARANTEED, ""),
-            (maximum, queue.maximum, Detail.QUEUE_MAX, dispute),
+            (guaranteed, queue.guaranteed, EventDetail.QUEUE_GUARANTEED, ""),
+            (maximum, queue.maximum, EventDetail.QUEUE_MAX, dispute),
         ):
             if old != new:
                 by_name = queue.by_name(new) or {}
-                out.track(EventType.QUEUE, Change.SET, detail, queue.path, "", by_name, message, now_ns=now_ns)
+                out.track(EventType.QUEUE, EventChange.SET, detail, queue.path, "", by_name, message, now_ns=now_ns)
 
     # ---- dynamic queues --------------------------------------------------------------------------------------------
 
@@ -260,8 +260,8 @@ class QueueTree:
         self._waiting.forget_lists(queue, out)
         uses = queue.fair_uses.forget() if queue.fair_uses is not None else ()
         self.remove_queue(queue)
-        detail = Detail.NONE if queue.managed else Detail.QUEUE_DYNAMIC
-        out.track(EventType.QUEUE, Change.REMOVE, detail, queue.path, now_ns=now_ns)
+        detail = EventDetail.NONE if queue.managed else EventDetail.QUEUE_DYNAMIC
+        out.track(EventType.QUEUE, EventChange.REMOVE, detail, queue.path, now_ns=now_ns)
         for use in uses:
             out.touch(use, state.name)
         out.touch(queue, state.name)

@@ -15,21 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.preemption import victim_search
 from muster_core.preemption.rules.quota import excess
 
 if TYPE_CHECKING:
-    from muster_core.model.allocation import Preempted
+    from muster_core.model.allocation import PreemptionRecord
     from muster_core.model.application import Allocation
     from muster_core.model.partition_state import PartitionState
 
 
-class Preempting(Protocol):
+class Preemptor(Protocol):
     """The part that preempts allocations."""
 
-    def preempt(self, allocation: Allocation, why: Preempted, message: str, out: Outcome, now_ns: int) -> None:
+    def preempt(self, allocation: Allocation, why: PreemptionRecord, message: str, out: Outcome, now_ns: int) -> None:
         """Releases an allocation by preemption."""
 
 
@@ -95,7 +95,7 @@ def usage_changed(
             _set(state, queue, now_ns + delay, out)
 
 
-def due(state: PartitionState, releases: Preempting, queue: Queue, out: Outcome, now_ns: int) -> None:
+def due(state: PartitionState, releases: Preemptor, queue: Queue, out: Outcome, now_ns: int) -> None:
     """Cuts the queue back, once, because its deadline has come. Queues above it that are due, too, are cut first."""
     for each in reversed(queue.ancestry):
         if 0 < each.quota_ns <= now_ns and state.deciding:
@@ -117,7 +117,7 @@ def _set(state: PartitionState, queue: Queue, when_ns: int, out: Outcome) -> Non
             state.deadlines.append((when_ns, queue))
 
 
-def _cut(state: PartitionState, releases: Preempting, queue: Queue, out: Outcome, now_ns: int) -> None:
+def _cut(state: PartitionState, releases: Preemptor, queue: Queue, out: Outcome, now_ns: int) -> None:
     above = excess(queue)
     victims = victim_search.search_quota(state, queue, now_ns)
     freed: dict[int, int] = {}
@@ -131,7 +131,7 @@ def _cut(state: PartitionState, releases: Preempting, queue: Queue, out: Outcome
         f"above the max: {_text(queue, above)}"
     )
     resource = queue.by_name(freed)
-    change = (EventType.QUEUE, Change.SET, Detail.QUEUE_PREEMPTION)
+    change = (EventType.QUEUE, EventChange.SET, EventDetail.QUEUE_PREEMPTION)
     out.track(*change, queue.path, resource=resource, message=summary, now_ns=now_ns)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from muster_core.config import properties
 from muster_core.config.queue_config import BACKFILL_OFF, PartitionConfig, QueueConfig, types_named
-from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.resources import TYPES_MAX
 from muster_core.model.states import DYNAMIC_QUEUE_LINGER_NS, QueueEvent, QueueState, next_queue_state
@@ -144,7 +144,7 @@ def remove(partition: Partition, out: Outcome, now_ns: int) -> Steps:
             yield
     root = partition.root
     root.gone = True
-    out.track(EventType.QUEUE, Change.REMOVE, Detail.NONE, root.path, now_ns=now_ns)
+    out.track(EventType.QUEUE, EventChange.REMOVE, EventDetail.NONE, root.path, now_ns=now_ns)
     out.touch(root, partition.name)
 
 
@@ -213,7 +213,7 @@ def _config_event(queue: Queue, before: dict[str, object], out: Outcome, now_ns:
         return
     gone = queue.state is QueueState.DRAINING
     message = "removed: the queue drains" if gone else f"changed: {', '.join(changed)}"
-    out.track(EventType.QUEUE, Change.SET, Detail.QUEUE_CONFIG, queue.path, message=message, now_ns=now_ns)
+    out.track(EventType.QUEUE, EventChange.SET, EventDetail.QUEUE_CONFIG, queue.path, message=message, now_ns=now_ns)
 
 
 def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_ns: int) -> None:
@@ -224,7 +224,7 @@ def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_
             partition.queue_tree.drop_queue(below, out, now_ns)
     queue.leaf = leaf
     message = f"leaf queue: {'true' if leaf else 'false'}"
-    out.track(EventType.QUEUE, Change.SET, Detail.QUEUE_TYPE, queue.path, message=message, now_ns=now_ns)
+    out.track(EventType.QUEUE, EventChange.SET, EventDetail.QUEUE_TYPE, queue.path, message=message, now_ns=now_ns)
 
 
 def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: int) -> Steps:

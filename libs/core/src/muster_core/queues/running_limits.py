@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from muster_core.model.outcome import Detail
+from muster_core.model.outcome import EventDetail
 from muster_core.model.queue import Ledger, Tracker
 from muster_core.model.reasons import ReasonCode
 
 
-class HeldBy(NamedTuple):
+class RunningLimitDetails(NamedTuple):
     """The details of the two events: a limit stops an application, and the limit no longer stops the application."""
 
-    cannot_run: Detail
-    runnable: Detail
+    cannot_run: EventDetail
+    runnable: EventDetail
 
 
-_BY_QUEUE = HeldBy(Detail.APP_CANNOTRUN_QUEUE, Detail.APP_RUNNABLE_QUEUE)
-_BY_QUOTA = HeldBy(Detail.APP_CANNOTRUN_QUOTA, Detail.APP_RUNNABLE_QUOTA)
+_BY_QUEUE = RunningLimitDetails(EventDetail.APP_CANNOTRUN_QUEUE, EventDetail.APP_RUNNABLE_QUEUE)
+_BY_QUOTA = RunningLimitDetails(EventDetail.APP_CANNOTRUN_QUOTA, EventDetail.APP_RUNNABLE_QUOTA)
 MAXIMA = {
     ReasonCode.QUEUE_MAX_APPLICATIONS: _BY_QUEUE,
     ReasonCode.USER_MAX_APPLICATIONS: _BY_QUOTA,

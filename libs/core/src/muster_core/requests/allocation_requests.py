@@ -9,25 +9,25 @@ from muster_si.constants import FOREIGN
 
 from muster_core.allocation import item_conversion
 from muster_core.allocation.backfill import outlives
-from muster_core.allocation.unqualified_releases import UnnamedReleases
+from muster_core.allocation.unqualified_releases import UnqualifiedReleases
 from muster_core.config.queue_config import INDEPENDENT, INDEPENDENT_PATH, partition_name
 from muster_core.model.allocation import made_uuid, unique_key
 from muster_core.model.allocation_order import asks_in_steps, held_in_steps, ordered_in_steps
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.commands import AskItem, ReleaseItem, Termination
-from muster_core.model.outcome import Detail, Outcome, ReleasedAllocation, ReleasedAsk
+from muster_core.model.outcome import EventDetail, Outcome, ReleasedAllocation, ReleasedAsk
 from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import Shape, TooManyTypes
 from muster_core.model.scopes import SCOPE_TAG, SCOPES
 from muster_core.model.states import AppEvent, AppState
 from muster_core.model.steps import LIGHT_STEP, STEP, Steps, emptied
 from muster_core.partition import Partition
-from muster_core.requests.item_validation import SHOWN_MAX, Negative, announce, begin, refuse_negative, reject
+from muster_core.requests.item_validation import SHOWN_MAX, NegativeQuantity, announce, begin, refuse_negative, reject
 
 _RELEASE_DETAILS = {
-    Termination.TIMEOUT: Detail.ALLOC_TIMEOUT,
-    Termination.PREEMPTED_BY_SCHEDULER: Detail.ALLOC_PREEMPT,
-    Termination.PLACEHOLDER_REPLACED: Detail.ALLOC_REPLACED,
+    Termination.TIMEOUT: EventDetail.ALLOC_TIMEOUT,
+    Termination.PREEMPTED_BY_SCHEDULER: EventDetail.ALLOC_PREEMPT,
+    Termination.PLACEHOLDER_REPLACED: EventDetail.ALLOC_REPLACED,
 }
 
 # These terminations end an allocation and keep its ask.
@@ -53,7 +53,7 @@ class AllocationRequests:
                 self._adopt(item, out, now_ns)
             else:
                 self._ask(item, out, now_ns)
-        except (TooManyTypes, Negative) as error:
+        except (TooManyTypes, NegativeQuantity) as error:
             reject(item, str(error), out)
 
     def _ask(self, item: AskItem, out: Outcome, now_ns: int) -> None:
@@ -89,7 +89,7 @@ class AllocationRequests:
             self._change_held(partition, app, item, shape, out, now_ns)
         if made >= item.wanted:  # the request is met: further pending allocations are not wanted any more
             if old is not None:
-                partition.asks.remove_ask(old, out, now_ns, Detail.APP_REQUEST)
+                partition.asks.remove_ask(old, out, now_ns, EventDetail.APP_REQUEST)
                 partition.lifecycle.complete_if_idle(app, out, now_ns)
             return
         submission = old.submission if old is not None else self._submission()
@@ -206,7 +206,7 @@ class AllocationRequests:
             announce(app, "", out, now_ns)
         return app
 
-    def release(self, item: ReleaseItem, unnamed: UnnamedReleases, out: Outcome, now_ns: int) -> Steps:
+    def release(self, item: ReleaseItem, unnamed: UnqualifiedReleases, out: Outcome, now_ns: int) -> Steps:
         """Handles one release, and acknowledges it, even if there was nothing to end. A confirmation of a release that
         the scheduler began gets no answer. In steps: it may concern everything that an application has.
         """
@@ -275,7 +275,7 @@ class AllocationRequests:
                 # (Beside an allocation of the same key that ends, the release is answered as that of an allocation.)
                 if not (ends and app.has(ask.key)):
                     answered.append(ask)
-                partition.asks.remove_ask(ask, out, now_ns, Detail.APP_REQUEST)
+                partition.asks.remove_ask(ask, out, now_ns, EventDetail.APP_REQUEST)
                 if not count % STEP:
                     yield
             for count, allocation in enumerate(emptied(ended), 1):
@@ -303,7 +303,7 @@ class AllocationRequests:
             allocation,
             Termination.STOPPED_BY_RM,
             item.message,
-            _RELEASE_DETAILS.get(item.termination, Detail.ALLOC_CANCEL),
+            _RELEASE_DETAILS.get(item.termination, EventDetail.ALLOC_CANCEL),
             out,
             now_ns,
             tell=not confirms,
@@ -322,7 +322,7 @@ class AllocationRequests:
             held,
             Termination.SCHEDULING_FAILED_ON_RM,
             message,
-            Detail.ALLOC_CANCEL,
+            EventDetail.ALLOC_CANCEL,
             out,
             now_ns,
             tell=False,
@@ -343,7 +343,7 @@ class AllocationRequests:
         foreign = partition.foreign.get(item.key) if not (item.ask_only or item.uuid) else None
         if foreign is not None:
             partition.releases.release(
-                foreign, Termination.STOPPED_BY_RM, item.message, Detail.ALLOC_CANCEL, out, now_ns
+                foreign, Termination.STOPPED_BY_RM, item.message, EventDetail.ALLOC_CANCEL, out, now_ns
             )
             return
         what = f"UUID {item.uuid}" if item.uuid else f"key {item.key}" if item.key else "an empty key"

@@ -10,7 +10,14 @@ from muster_core.applications import admission
 from muster_core.config.queue_config import INDEPENDENT, partition_name
 from muster_core.model.application import Application
 from muster_core.model.commands import AppItem
-from muster_core.model.outcome import AcceptedApplication, Change, Detail, EventType, Outcome, RejectedApplication
+from muster_core.model.outcome import (
+    AcceptedApplication,
+    EventChange,
+    EventDetail,
+    EventType,
+    Outcome,
+    RejectedApplication,
+)
 from muster_core.model.states import AppState
 from muster_core.model.steps import Steps
 from muster_core.partition import Partition
@@ -36,7 +43,9 @@ class ApplicationRequests:
             if partition is not None:
                 partition.lifecycle.keep_rejected(item, reason, self._submission(), out, now_ns)
             out.facts.append(RejectedApplication(item.app_id, reason))
-            out.track(EventType.APP, Change.REMOVE, Detail.APP_REJECT, item.app_id, message=reason, now_ns=now_ns)
+            out.track(
+                EventType.APP, EventChange.REMOVE, EventDetail.APP_REJECT, item.app_id, message=reason, now_ns=now_ns
+            )
 
     def _place(self, item: AppItem, out: Outcome, now_ns: int) -> str:
         name = partition_name(item.partition)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster_core.allocation.allocation_facts import Announcements
+from muster_core.allocation.allocation_facts import AllocationFacts
 from muster_core.model.allocation_order import asks_in_steps, ordered_in_steps
 from muster_core.model.application import Application, Ask
-from muster_core.model.outcome import Change, Detail, EventType, Outcome
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome
 from muster_core.model.resources import Shape, Vector, add
 from muster_core.model.steps import LIGHT_STEP, Pace, Steps, emptied
 from muster_core.partition import Partition
@@ -31,15 +31,19 @@ def end_holdings(app: Application, out: Outcome, now_ns: int, why: str, pace: Pa
     asks = yield from asks_in_steps(app.asks.values())
     for ask in emptied(asks):
         _end_reservation(ask, out, now_ns, why)
-        Announcements.ask_event(Change.REMOVE, Detail.REQUEST_CANCEL, ask, out, now_ns, why)
+        AllocationFacts.ask_event(EventChange.REMOVE, EventDetail.REQUEST_CANCEL, ask, out, now_ns, why)
         if pace.is_over():
             yield
     allocations = yield from ordered_in_steps(app.allocations.values())
     for held in emptied(allocations):
         key, shape = held.key, held.shape
-        out.track(EventType.APP, Change.REMOVE, Detail.ALLOC_CANCEL, app.app_id, key, shape, why, now_ns=now_ns)
-        out.track(EventType.NODE, Change.REMOVE, Detail.NODE_ALLOC, held.node_id, key, shape, why, now_ns=now_ns)
-        usage_events(app, Change.REMOVE, shape, out, now_ns)
+        out.track(
+            EventType.APP, EventChange.REMOVE, EventDetail.ALLOC_CANCEL, app.app_id, key, shape, why, now_ns=now_ns
+        )
+        out.track(
+            EventType.NODE, EventChange.REMOVE, EventDetail.NODE_ALLOC, held.node_id, key, shape, why, now_ns=now_ns
+        )
+        usage_events(app, EventChange.REMOVE, shape, out, now_ns)
         if pace.is_over():
             yield
 
@@ -48,9 +52,9 @@ def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, no
     """Adds the events of everything reserved, pending and allocated: one event for each sum, without ask or allocation
     ids.
     """
-    sums: dict[tuple[EventType, Detail, str, str], Vector] = {}
+    sums: dict[tuple[EventType, EventDetail, str, str], Vector] = {}
 
-    def count(about: EventType, detail: Detail, object_id: str, reference_id: str, shape: Shape) -> None:
+    def count(about: EventType, detail: EventDetail, object_id: str, reference_id: str, shape: Shape) -> None:
         key = (about, detail, object_id, reference_id)
         add(sums.get(key) or sums.setdefault(key, partition.types.vector()), shape.items)
 
@@ -63,26 +67,26 @@ def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, no
         if pace.is_over():
             yield
         if any(app.pending):
-            sums[EventType.APP, Detail.REQUEST_CANCEL, app.app_id, ""] = app.pending
+            sums[EventType.APP, EventDetail.REQUEST_CANCEL, app.app_id, ""] = app.pending
         # (Not the applications' and nodes' own sums: these may include proposals.)
         for held in app.allocations.values():
             if pace.is_over():
                 yield
-            count(EventType.APP, Detail.ALLOC_CANCEL, app.app_id, "", held.shape)
-            count(EventType.NODE, Detail.NODE_ALLOC, held.node_id, "", held.shape)
+            count(EventType.APP, EventDetail.ALLOC_CANCEL, app.app_id, "", held.shape)
+            count(EventType.NODE, EventDetail.NODE_ALLOC, held.node_id, "", held.shape)
             if app.user:
-                count(EventType.USERGROUP, Detail.UG_USER_RESOURCE, app.user, app.queue.path, held.shape)
+                count(EventType.USERGROUP, EventDetail.UG_USER_RESOURCE, app.user, app.queue.path, held.shape)
             if app.user_group:
-                count(EventType.USERGROUP, Detail.UG_GROUP_RESOURCE, app.user_group, app.queue.path, held.shape)
+                count(EventType.USERGROUP, EventDetail.UG_GROUP_RESOURCE, app.user_group, app.queue.path, held.shape)
     for (about, detail, object_id, reference_id), vector in sums.items():
         message = "" if about is EventType.USERGROUP else why
         quantities = partition.types.quantities(vector)
-        out.track(about, Change.REMOVE, detail, object_id, reference_id, quantities, message, now_ns=now_ns)
+        out.track(about, EventChange.REMOVE, detail, object_id, reference_id, quantities, message, now_ns=now_ns)
         if pace.is_over():
             yield
 
 
 def _end_reservation(ask: Ask, out: Outcome, now_ns: int, why: str) -> None:
     if ask.reserved_node:
-        change, detail, node_id = Change.REMOVE, Detail.NODE_RESERVATION, ask.reserved_node
+        change, detail, node_id = EventChange.REMOVE, EventDetail.NODE_RESERVATION, ask.reserved_node
         out.track(EventType.NODE, change, detail, node_id, ask.key, ask.shape, why, now_ns=now_ns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster_core.model.application import Application
 from muster_core.model.commands import AskItem
-from muster_core.model.outcome import Change, Detail, EventType, Outcome, RejectedAsk
+from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome, RejectedAsk
 from muster_core.model.states import AppState
 from muster_core.partition import Partition
 from muster_core.queues.limits import link_event
@@ -12,7 +12,7 @@ from muster_core.queues.limits import link_event
 SHOWN_MAX = 200  # characters of a name in an answer
 
 
-class Negative(ValueError):
+class NegativeQuantity(ValueError):
     """A quantity below zero."""
 
 
@@ -20,7 +20,7 @@ def refuse_negative(what: str, *resources: dict[str, int]) -> None:
     for quantities in resources:
         for name, value in quantities.items():
             if value < 0:
-                raise Negative(f"{what} contains negative resources: {name} {value}")
+                raise NegativeQuantity(f"{what} contains negative resources: {name} {value}")
 
 
 def reject(item: AskItem, reason: str, out: Outcome) -> None:
@@ -41,7 +41,7 @@ def announce(app: Application, why: str, out: Outcome, now_ns: int) -> None:
     """Adds the events of a new application. ``why``: the reason if it was accepted differently from what it asked
     for.
     """
-    out.track(EventType.APP, Change.ADD, Detail.NONE, app.app_id, message=why, now_ns=now_ns)
-    out.track(EventType.APP, Change.SET, Detail.APP_NEW, app.app_id, now_ns=now_ns)
-    out.track(EventType.QUEUE, Change.ADD, Detail.QUEUE_APP, app.queue.path, app.app_id, now_ns=now_ns)
-    link_event(app, app.user_group, Change.SET, out, now_ns)
+    out.track(EventType.APP, EventChange.ADD, EventDetail.NONE, app.app_id, message=why, now_ns=now_ns)
+    out.track(EventType.APP, EventChange.SET, EventDetail.APP_NEW, app.app_id, now_ns=now_ns)
+    out.track(EventType.QUEUE, EventChange.ADD, EventDetail.QUEUE_APP, app.queue.path, app.app_id, now_ns=now_ns)
+    link_event(app, app.user_group, EventChange.SET, out, now_ns)

@@ -15,7 +15,7 @@ from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import TooManyTypes
 from muster_core.model.steps import STEP, Steps
 from muster_core.partition import Partition
-from muster_core.requests.item_validation import SHOWN_MAX, Negative, refuse_negative, reject
+from muster_core.requests.item_validation import SHOWN_MAX, NegativeQuantity, refuse_negative, reject
 
 
 class NodeRequests:
@@ -47,7 +47,7 @@ class NodeRequests:
                     reason = f"node {item.node_id}: action is not set"
                 else:
                     reason = yield from self._change(partition, item, out, now_ns)
-            except (TooManyTypes, Negative) as error:
+            except (TooManyTypes, NegativeQuantity) as error:
                 reason = str(error)
         if reason:
             out.facts.append(RejectedNode(item.node_id, reason))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from muster_core.config.queue_config import ClusterConfig
 from muster_core.model.commands import UpdateConfiguration
-from muster_core.model.outcome import ConfigurationAnswer
+from muster_core.model.outcome import ConfigurationResult
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_state.snapshot import Entry
@@ -126,7 +126,7 @@ def compare(
 def _reconfigure(core: SchedulerCore, config: ClusterConfig, now_ns: int) -> None:
     """Replaces the configuration. Raises ScenarioWrong with what is in the way."""
     for fact in core.apply(UpdateConfiguration(config), now_ns).facts:
-        if isinstance(fact, ConfigurationAnswer) and fact.obstacles:
+        if isinstance(fact, ConfigurationResult) and fact.obstacles:
             raise ScenarioWrong("\n".join(fact.obstacles))
 
 

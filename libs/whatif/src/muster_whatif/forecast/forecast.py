@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from muster_bus.log import Record
 from muster_core.model.application import Allocation
-from muster_core.model.commands import SetDeciding
+from muster_core.model.commands import SetSchedulingEnabled
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_state.snapshot import Entry
@@ -67,7 +67,7 @@ def folded(entries: Iterable[Entry], now_ns: int) -> RmState:
         folder.take(Record("", 0, offset, 0, key, value))
     folder.complete()
     (state,) = folder.rms.values()
-    state.core.apply(SetDeciding(state.info.decides), state.info.last_decided_ns)
+    state.core.apply(SetSchedulingEnabled(state.info.decides), state.info.last_decided_ns)
     state.core.activate(now_ns, state.info.last_decided_ns)
     return state
 

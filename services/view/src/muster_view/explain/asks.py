@@ -20,7 +20,7 @@ from muster_core.model.pending_reason import ask_reason
 from muster_core.model.queue import Queue
 from muster_core.model.reason_history import Past, PastReason
 from muster_core.model.reason_history import counts as lasts
-from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
+from muster_core.model.reasons import NoPreemptionReason, Reason, ReasonCode
 from muster_core.model.resources import saturated
 from muster_core.model.states import AppState, QueueState
 from muster_core.model.text_format import amount, count, lasted, listed
@@ -287,7 +287,7 @@ class Explainer:
         found = self._sentences.get((id(reason), no))
         if found is None:
             self._kept[id(reason)] = reason
-            own = replace(reason, preemption=PreemptionNo(no) if no else None)
+            own = replace(reason, preemption=NoPreemptionReason(no) if no else None)
             self._sentences[id(reason), no] = found = own.sentence()
         return found
 

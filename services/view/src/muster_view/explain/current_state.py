@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from muster_core.model.application import Application
-from muster_core.model.cordons import Closed, ClosedBy, Closer, closed_counts
+from muster_core.model.cordons import Cordon, CordonCount, CordonKind, closed_counts
 from muster_core.model.node import Node
 from muster_core.model.queue import Ledger
 from muster_core.model.reasons import Reason, ReasonCode
@@ -35,14 +35,14 @@ class Present:
         self._partition = partition
         self._nodes: dict[int, NowDao] = {}
         self._known: dict[int, NowDao | None] = {}
-        self._large: dict[tuple[int, int], tuple[Closed, ...]] = {}
+        self._large: dict[tuple[int, int], tuple[CordonCount, ...]] = {}
 
     @cached_property
-    def closed(self) -> tuple[Closed, ...]:
+    def closed(self) -> tuple[CordonCount, ...]:
         """The number of closed nodes, by closer: O(nodes)."""
         return self._told(closer for closer, _ in self._closers)
 
-    def closed_for(self, reason: Reason) -> tuple[Closed, ...]:
+    def closed_for(self, reason: Reason) -> tuple[CordonCount, ...]:
         """The same for nodes that would help if they were open: if no node is large enough, only larger ones.
 
         A node with a revoked offer may become larger again.
@@ -55,21 +55,21 @@ class Present:
             self._large[key] = self._told(
                 closer
                 for closer, node in self._closers
-                if closer.by is ClosedBy.WANTED_BACK or node.capacity[number] >= reason.asked
+                if closer.by is CordonKind.WANTED_BACK or node.capacity[number] >= reason.asked
             )
         return self._large[key]
 
     @cached_property
-    def _closers(self) -> list[tuple[Closer, Node]]:
+    def _closers(self) -> list[tuple[Cordon, Node]]:
         external = self._partition.external
         found = ((external.closer_of(node), node) for node in self._partition.nodes.values())
         return [(closer, node) for closer, node in found if closer is not None]
 
     @cached_property
-    def _taken_back(self) -> Counter[Closer]:
+    def _taken_back(self) -> Counter[Cordon]:
         return Counter(self._partition.external.taken_back())
 
-    def _told(self, closers: Iterable[Closer]) -> tuple[Closed, ...]:
+    def _told(self, closers: Iterable[Cordon]) -> tuple[CordonCount, ...]:
         counts = self._taken_back.copy()
         counts.update(closers)
         return closed_counts(counts)

@@ -6,7 +6,7 @@ from math import log
 
 from muster_core.config.properties import duration_text
 from muster_core.model.decay import moment, seconds_of
-from muster_core.model.decayed_usage import FairUse
+from muster_core.model.decayed_usage import UserUsage
 from muster_core.model.queue import Queue
 from muster_core.model.resources import saturated
 from muster_core.model.text_format import count
@@ -31,7 +31,7 @@ def of_queue(partition: Partition, queue: Queue, now_ns: int) -> list[FairShareD
         _user(
             partition,
             queue,
-            uses.users.get(user) or FairUse(queue, user, uses.half_life_ns),
+            uses.users.get(user) or UserUsage(queue, user, uses.half_life_ns),
             pending.get(user, 0),
             now_ns,
             ahead_ns,
@@ -42,7 +42,7 @@ def of_queue(partition: Partition, queue: Queue, now_ns: int) -> list[FairShareD
     return found[:USERS_MAX]
 
 
-def _user(partition: Partition, leaf: Queue, use: FairUse, pending: int, now_ns: int, ahead_ns: int) -> FairShareDao:
+def _user(partition: Partition, leaf: Queue, use: UserUsage, pending: int, now_ns: int, ahead_ns: int) -> FairShareDao:
     names = partition.types.names
     now = moment(now_ns, use.half_life_ns)
     used = {
@@ -59,7 +59,7 @@ def _user(partition: Partition, leaf: Queue, use: FairUse, pending: int, now_ns:
     )
 
 
-def _share(partition: Partition, leaf: Queue, use: FairUse, at_ns: int) -> float:
+def _share(partition: Partition, leaf: Queue, use: UserUsage, at_ns: int) -> float:
     """The largest part of a type that the user had over the last time, at a moment: 1 is all of it for ever."""
     at = moment(at_ns, use.half_life_ns)
     most = 0.0

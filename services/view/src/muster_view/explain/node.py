@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 
-from muster_core.external.external_merge import Part, merge, parts_of
+from muster_core.external.external_merge import SourceNodeReport, merge, parts_of
 from muster_core.external.model import ExternalOffer, OfferState
-from muster_core.external.reports import ExternalBooks, OnNode
+from muster_core.external.reports import ExternalReports, NodeReports
 from muster_core.model.application import Allocation, Ask
-from muster_core.model.cordons import ClosedBy
+from muster_core.model.cordons import CordonKind
 from muster_core.model.node import Node
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, fits
@@ -46,7 +46,7 @@ def explained(
     now_ns: int,
     *,
     pause: Reason | None,
-    external: ExternalBooks | None = None,
+    external: ExternalReports | None = None,
     turns: Turns | None = None,
 ) -> Pieces:
     """Renders a node: O(its allocations, and the groups of pending asks in its partition).
@@ -100,12 +100,12 @@ def explained(
     yield b"}\n"
 
 
-def _said_of(partition: Partition, node: Node, external: ExternalBooks | None) -> OnNode | None:
+def _said_of(partition: Partition, node: Node, external: ExternalReports | None) -> NodeReports | None:
     """The reports of the sources that take part in the node."""
     return external.of(partition.name).nodes.get(node.node_id) if node.sources and external is not None else None
 
 
-def _wanted_back(on: OnNode) -> Iterator[WantedBackDao]:
+def _wanted_back(on: NodeReports) -> Iterator[WantedBackDao]:
     """The node's REVOKED offers, by source and id."""
     revoked = (each for offers in on.offers.values() for each in offers if each.offer_state is OfferState.REVOKED)
     for each in sorted(revoked, key=lambda each: each.order):
@@ -119,7 +119,7 @@ def _wanted_back(on: OnNode) -> Iterator[WantedBackDao]:
         )
 
 
-def _source(part: Part) -> NodeSourceDao:
+def _source(part: SourceNodeReport) -> NodeSourceDao:
     return NodeSourceDao(
         source=part.source,
         capacity=dict(part.capacity) if part.capacity is not None else None,
@@ -287,7 +287,7 @@ def _closed(found: NodeHeadDao) -> str:
     """Why the node takes no new allocations."""
     if found.schedulable:
         return "not ready"
-    by = "an operator" if found.closed_by == ClosedBy.OPERATOR else "the resource manager"
+    by = "an operator" if found.closed_by == CordonKind.OPERATOR else "the resource manager"
     return found.closed or f"drained by {by}"
 
 

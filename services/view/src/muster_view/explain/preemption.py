@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from muster_core.allocation.preemptors import preempts_from
 from muster_core.config.properties import PreemptionPolicy
-from muster_core.model.allocation import Preempted
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.queue import Queue
-from muster_core.model.reasons import PreemptionNo, Reason, ReasonCode
+from muster_core.model.reasons import NoPreemptionReason, Reason, ReasonCode
 from muster_core.model.text_format import count, lasted
 from muster_core.partition import Partition
 from muster_core.preemption import registry
@@ -82,12 +82,12 @@ def of_ask(partition: Partition, wanted: Ask, reason: Reason, victims: Victims, 
     too_early = reason.code in _WAITS_FOR_ROOM and now_ns < may_at
     if reason.code in _WAITS_FOR_ROOM and not daemon:
         if not partition.config.preemption.enabled:
-            no = PreemptionNo.DISABLED
+            no = NoPreemptionReason.DISABLED
         elif not wanted.allow_preempt_other:
-            no = PreemptionNo.NOT_ALLOWED
+            no = NoPreemptionReason.NOT_ALLOWED
         elif too_early and not wanted.planned_ns:
-            no = PreemptionNo.TOO_YOUNG
-    if no in (PreemptionNo.DISABLED, PreemptionNo.NOT_ALLOWED):
+            no = NoPreemptionReason.TOO_YOUNG
+    if no in (NoPreemptionReason.DISABLED, NoPreemptionReason.NOT_ALLOWED):
         return AskPreemptionDao(state="NO", no=no.value, lost=wanted.lost)
     if too_early and wanted.planned_ns:  # (it has preempted, and what the last search said is about others)
         return AskPreemptionDao(state="PENDING", may_at=may_at, lost=wanted.lost)
@@ -99,7 +99,7 @@ def of_ask(partition: Partition, wanted: Ask, reason: Reason, victims: Victims, 
 
 def worth_saying(preemption: AskPreemptionDao) -> str:
     """The code for people; "": the configuration or the RM turned preemption off, which people know."""
-    return "" if preemption.no in (PreemptionNo.DISABLED, PreemptionNo.NOT_ALLOWED) else preemption.no
+    return "" if preemption.no in (NoPreemptionReason.DISABLED, NoPreemptionReason.NOT_ALLOWED) else preemption.no
 
 
 def sentence_of_ask(preemption: AskPreemptionDao, now_ns: int) -> str:
@@ -133,7 +133,7 @@ def no_preemption(held: Allocation) -> str:
     return f"{text}: it is a placeholder that timed out" if held.timed_out else text
 
 
-def preempted(partition: Partition, held: Allocation, why: Preempted, now_ns: int) -> PreemptedDao:
+def preempted(partition: Partition, held: Allocation, why: PreemptionRecord, now_ns: int) -> PreemptedDao:
     """One preemption: the allocation, the rule and the ask."""
     queue = held.app.queue.path if held.app is not None else ""
     return PreemptedDao(
@@ -162,7 +162,7 @@ def preempted(partition: Partition, held: Allocation, why: Preempted, now_ns: in
     )
 
 
-def sentence(queue: str, held: Allocation, why: Preempted, now_ns: int) -> str:
+def sentence(queue: str, held: Allocation, why: PreemptionRecord, now_ns: int) -> str:
     """The summary in one sentence."""
     victim = f"{'Placeholder' if held.placeholder else 'Allocation'} {held.key} of application {held.app_id}"
     event = f"{victim} on node {held.node_id} was preempted {lasted(now_ns - why.since_ns)} ago"
@@ -170,7 +170,7 @@ def sentence(queue: str, held: Allocation, why: Preempted, now_ns: int) -> str:
     return rule.sentence(event, queue, held, why) if rule is not None else f"{event} by the rule {why.rule}."
 
 
-def _message(queue: str, held: Allocation, why: Preempted) -> str:
+def _message(queue: str, held: Allocation, why: PreemptionRecord) -> str:
     rule = registry.rule_named(why.rule)
     return rule.message(queue, held, why) if rule is not None else f"It was preempted by the rule {why.rule}."
 

@@ -22,7 +22,7 @@ from muster_core.external.model import (
     ExternalQueue,
     OfferState,
 )
-from muster_core.external.reports import ExternalBooks, ExternalEntry, SourceEntry
+from muster_core.external.reports import ExternalReports, ReportedObject, SourceEntry
 from muster_rest.shapes.external import ObjectDao, SourceDao
 from muster_runtime.go_json import go_json
 from muster_runtime.secrets import masked
@@ -61,8 +61,8 @@ def objects(owner: SourceEntry, kind: ExternalKind | None, after: Place | None, 
 
     :param after: where the last page ended.
     """
-    entries: Sequence[ExternalEntry] = list(owner.entries.values())
-    wanted: list[ExternalEntry] = []
+    entries: Sequence[ReportedObject] = list(owner.entries.values())
+    wanted: list[ReportedObject] = []
     for start in range(0, len(entries), _PER_STEP):
         some = entries[start : start + _PER_STEP]
         wanted += [
@@ -80,12 +80,12 @@ def objects(owner: SourceEntry, kind: ExternalKind | None, after: Place | None, 
     yield b'],"next":%b}\n' % go_json(f"{last.kind.value}/{last.object_id}" if last is not None else "")
 
 
-def named(books: ExternalBooks, source: str) -> list[SourceEntry]:
+def named(books: ExternalReports, source: str) -> list[SourceEntry]:
     """The sources with that name, at most one in each partition."""
     return [each for each in books.all_sources() if each.source == source]
 
 
-def _place(entry: ExternalEntry) -> Place:
+def _place(entry: ReportedObject) -> Place:
     return entry.kind.value, entry.object_id
 
 
@@ -106,7 +106,7 @@ def _source(rm_id: str, owner: SourceEntry, counts: Counter[str], stale: int, pr
     )
 
 
-def _object(entry: ExternalEntry) -> ObjectDao:
+def _object(entry: ReportedObject) -> ObjectDao:
     return ObjectDao(
         kind=entry.kind.value,
         id=entry.object_id,
@@ -160,7 +160,7 @@ def _said(what: ExternalObject) -> dict[str, object]:
 # ---- health ----------------------------------------------------------------------------------------------------------
 
 
-def lost(rm_id: str, books: ExternalBooks) -> Iterator[str]:
+def lost(rm_id: str, books: ExternalReports) -> Iterator[str]:
     """A sentence for each lost source. A source without objects whose informer has stopped does not count as lost."""
     for owner in books.all_sources():
         if owner.lost and (owner.entries or owner.reason != NOT_CONFIGURED):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from muster_core.external.reports import ExternalBooks
+from muster_core.external.reports import ExternalReports
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
 from muster_rest.system_health import ServiceFacts
@@ -25,7 +25,7 @@ class Snapshot(Protocol):
         """The RMs, by id; sorted."""
         ...
 
-    def external(self) -> Mapping[str, ExternalBooks]:
+    def external(self) -> Mapping[str, ExternalReports]:
         """The objects of external sources by RM id, sorted."""
         ...
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from muster_core.nodes.node_index import Items
 from muster_core.nodes.policies.policy import NodePolicy, minus_used_share
-from muster_core.nodes.policies.shape_index import ShapedIndex, Slots, Values
+from muster_core.nodes.policies.shape_index import ShapeIndex, Slots, Values
 
 
-class DotProduct(ShapedIndex):
+class DotProductIndex(ShapeIndex):
     """Nodes by minus the product of wanted and free amounts; of equal nodes, the fuller one first."""
 
     __slots__ = ()
@@ -28,4 +28,4 @@ class DotProduct(ShapedIndex):
         return np.where(self._room(items, slots), -product, self.nowhere)
 
 
-POLICY: NodePolicy = NodePolicy("dotproduct", score=minus_used_share, new_index=DotProduct)
+POLICY: NodePolicy = NodePolicy("dotproduct", score=minus_used_share, new_index=DotProductIndex)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from sortedcontainers import SortedList
 
-from muster_core.model.resources import INT64_MAX, INT64_MIN, Shape, Types
+from muster_core.model.resources import INT64_MAX, INT64_MIN, ResourceTypes, Shape
 from muster_core.nodes.node_index import Items
 from muster_core.nodes.policies.policy import NodePolicy, minus_used_share
-from muster_core.nodes.policies.shape_index import Ints, ShapedIndex, Slots, Values
+from muster_core.nodes.policies.shape_index import Ints, ShapeIndex, Slots, Values
 
 # The workload consists of at most so many shapes, the most frequent ones.
 WORKLOAD_SHAPES_MAX = 128
@@ -28,7 +28,7 @@ MILLI_PER_GPU = 1_000
 GPU_NAMES = {"gpu": MILLI_PER_GPU, "gpu-milli": 1}
 
 
-class Workload:
+class ShapeFrequencies:
     """The workload of a partition: how many asks of each GPU shape are pending or allocated.
 
     A shape's weight is its count with all but the two highest binary digits set to 0 (…, 4, 6, 8, 12, 16, …). All
@@ -78,7 +78,7 @@ def weight(count: int) -> int:
     return min(count >> spare << spare, _WEIGHT_MAX)
 
 
-class Fragmentation(ShapedIndex):
+class FragmentationIndex(ShapeIndex):
     """Nodes by how much unusable GPU an ask would add; of equal nodes, the fuller one first.
 
     The part of a node's free GPU that a shape of the workload cannot use:
@@ -101,9 +101,9 @@ class Fragmentation(ShapedIndex):
     nowhere: int | float = INT64_MAX
     counts_work = True
 
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: ResourceTypes) -> None:
         super().__init__(types)
-        self.workload = Workload()
+        self.workload = ShapeFrequencies()
         self._seen_version = 0
         self._gpus: list[tuple[int, int]] = []  # (type number, thousandths in a unit)
         self._demands: list[tuple[int, Ints]] = []  # for each type that any shape wants: how much each shape wants
@@ -177,4 +177,4 @@ def _milli(name: str) -> int:
     return GPU_NAMES.get(name.rpartition("/")[2], 0)
 
 
-POLICY: NodePolicy = NodePolicy("fragmentation", score=minus_used_share, new_index=Fragmentation)
+POLICY: NodePolicy = NodePolicy("fragmentation", score=minus_used_share, new_index=FragmentationIndex)

@@ -10,13 +10,13 @@ from muster_core.nodes.node_index import NodeIndex
 
 if TYPE_CHECKING:
     from muster_core.model.node import Node
-    from muster_core.model.resources import Types
+    from muster_core.model.resources import ResourceTypes
 
 # Type number and weight, from ``nodesortpolicy.resourceweights``, without types of weight 0.
 Weights = list[tuple[int, float]]
 
 
-def one_order(_: Types) -> NodeIndex:
+def one_order(_: ResourceTypes) -> NodeIndex:
     """The index of a policy with one order for all asks: by score, then by node id."""
     return NodeIndex()
 
@@ -46,7 +46,7 @@ class NodePolicy:
 
     name: str
     score: Callable[[Node, Weights], float]
-    new_index: Callable[[Types], NodeIndex] = one_order
+    new_index: Callable[[ResourceTypes], NodeIndex] = one_order
 
 
 def used_share(node: Node, weights: Weights) -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from muster_core.model.resources import INT64_MAX, INT64_MIN, Types
+from muster_core.model.resources import INT64_MAX, INT64_MIN, ResourceTypes
 from muster_core.nodes.node_index import Items, NodeIndex
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Values = Ints | Floats
 Slots = Ints
 
 
-class _Measured:
+class _ShapeScores:
     """A shape's value of each node, with the index version at which they were measured."""
 
     __slots__ = ("values", "version")
@@ -41,7 +41,7 @@ class _Measured:
         self.version = version
 
 
-class ShapedIndex(NodeIndex):
+class ShapeIndex(NodeIndex):
     """Nodes with an own order for each shape. A node's score decides between equal values.
 
     Slots number the nodes in the order of their ids.
@@ -64,7 +64,7 @@ class ShapedIndex(NodeIndex):
     #: The value of a node that has no room.
     nowhere: int | float
 
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: ResourceTypes) -> None:
         super().__init__()
         self._types = types
         self._renumber = True
@@ -76,7 +76,7 @@ class ShapedIndex(NodeIndex):
         self._present = np.empty(0, np.bool_)
         self._changed: dict[int, int] = {}  # slot → version of its last change, in that order
         self._unread: dict[int, None] = {}
-        self._measured: dict[Items, _Measured] = {}
+        self._measured: dict[Items, _ShapeScores] = {}
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class ShapedIndex(NodeIndex):
             if len(self._measured) >= KEPT_SHAPES_MAX:
                 del self._measured[next(iter(self._measured))]
             everyone = np.arange(len(self._nodes))
-            self._measured[items] = measured = _Measured(self._measure(items, everyone), self.version)
+            self._measured[items] = measured = _ShapeScores(self._measure(items, everyone), self.version)
         elif measured.version != self.version:
             self._correct(items, measured)
         return measured.values
@@ -145,7 +145,7 @@ class ShapedIndex(NodeIndex):
         slots = np.array(sorted(self._slots[node.node_id] for node in nodes if node.index_key is not None), np.int64)
         return self._lowest(self._measure(items, slots), slots)
 
-    def _correct(self, items: Items, measured: _Measured) -> None:
+    def _correct(self, items: Items, measured: _ShapeScores) -> None:
         changed = []
         for slot, version in reversed(self._changed.items()):
             if version <= measured.version:

@@ -15,25 +15,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from muster_core.config.properties import PreemptionPolicy
-from muster_core.model.allocation import Preempted
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.application import Allocation, Ask
 from muster_core.model.queue import Ledger, Queue
-from muster_core.model.reasons import PreemptionNo
-from muster_core.preemption.cover_search import Branch, Guard
-from muster_core.preemption.rule import Promises, Reach, asker_of, shares
-from muster_core.preemption.victims import Underway, is_protected
+from muster_core.model.reasons import NoPreemptionReason
+from muster_core.preemption.cover_search import GuaranteeGuard, VictimLeaf
+from muster_core.preemption.rule import RuleGuards, VictimScope, asker_of, shares
+from muster_core.preemption.victims import PendingPreemptions, is_protected
 
 NAME = "GUARANTEE"
 
 
-class Guarantee:
+class GuaranteePreemption:
     """The rule GUARANTEE."""
 
     name = NAME
-    promises = Promises(opted_out_stay=True, daemons_stay=True, guarantees_kept=True)
+    promises = RuleGuards(opted_out_stay=True, daemons_stay=True, guarantees_kept=True)
     own_lower_only = True
 
-    def reach(self, ask: Ask, underway: Underway, over: Iterable[Ledger]) -> Reach:
+    def reach(self, ask: Ask, underway: PendingPreemptions, over: Iterable[Ledger]) -> VictimScope:
         """Walks up to the fence, then down into every leaf with possible victims inside the fence.
 
         A queue among the exceeded limits is a fence, because only victims that count in the queue help.
@@ -59,36 +59,38 @@ class Guarantee:
             priority = policy.priority_offset if policy.priority_fence else priority + policy.priority_offset
         fence = queue
         if fence is leaf:
-            return Reach([], PreemptionNo.LIMIT if leaf in limits else PreemptionNo.FENCED)
+            return VictimScope([], NoPreemptionReason.LIMIT if leaf in limits else NoPreemptionReason.FENCED)
         if not any(entitled.values()):
-            return Reach([], PreemptionNo.OVER_GUARANTEE if within else PreemptionNo.NO_GUARANTEE)
+            return VictimScope([], NoPreemptionReason.OVER_GUARANTEE if within else NoPreemptionReason.NO_GUARANTEE)
         # 2. Down into the other branches.
-        branches: list[Branch] = []
+        branches: list[VictimLeaf] = []
         asked = {number for number, _ in items}
         for queue, speaks in entitled.items():
             if speaks:
                 for child in queue.children.values():
                     if child not in worth:
                         branches.extend(_below(child, worth[queue], asked, ()))
-        return Reach(branches, None if branches else PreemptionNo.NO_VICTIMS)
+        return VictimScope(branches, None if branches else NoPreemptionReason.NO_VICTIMS)
 
-    def sentence(self, beginning: str, queue: str, held: Allocation, why: Preempted) -> str:
+    def sentence(self, beginning: str, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         """Names the share of the asking queue, before and after."""
         missing = f"queue {why.queue} gets {why.asker_share_after:.0%} of its share instead of"
         for_whom = f"so that ask {why.key} of application {why.app_id} may run and {missing}"
         return f"{beginning}, {for_whom} {why.asker_share_before:.0%}."
 
-    def message(self, queue: str, held: Allocation, why: Preempted) -> str:
+    def message(self, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         """Names the shares of both queues."""
         asker = shares(why.queue, why.asker_share_before, why.asker_share_after)
         victim = shares(queue, why.victim_share_before, why.victim_share_after)
         return f"{asker_of(why)}, whose queue is below its guarantee: {asker}, {victim}."
 
 
-RULE: Guarantee = Guarantee()
+RULE: GuaranteePreemption = GuaranteePreemption()
 
 
-def _below(queue: Queue, priority: int | None, asked: set[int], guards: tuple[Guard, ...]) -> Iterator[Branch]:
+def _below(
+    queue: Queue, priority: int | None, asked: set[int], guards: tuple[GuaranteeGuard, ...]
+) -> Iterator[VictimLeaf]:
     """Yields the leaves of a subtree with possible victims.
 
     :param priority: the highest priority of victims there; None: a fence above them admits all priorities.
@@ -109,9 +111,9 @@ def _below(queue: Queue, priority: int | None, asked: set[int], guards: tuple[Gu
         spare = {number: allocated[number] - preempting[number] - least for number, least in queue.guaranteed.items()}
         if all(spare.get(number, 1) <= 0 for number in asked):
             return
-        guards = (*guards, Guard(queue, spare))
+        guards = (*guards, GuaranteeGuard(queue, spare))
     if not queue.leaf:
         for child in queue.children.values():
             yield from _below(child, priority, asked, guards)
     elif not is_protected(queue):
-        yield Branch(queue, NAME, priority, guards)
+        yield VictimLeaf(queue, NAME, priority, guards)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from muster_core.model.allocation import Preempted
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.application import Allocation
 from muster_core.model.partition_state import PartitionState
 from muster_core.model.queue import Queue
 from muster_core.preemption.cover_search import Class, Items, age_of, rank_of
 from muster_core.preemption.plan import Victim, used_without
-from muster_core.preemption.rule import Promises, shares
+from muster_core.preemption.rule import RuleGuards, shares
 from muster_core.preemption.victims import goes_whole, may_go, whole_gang
 from muster_core.queues.ordering import queue_share, share_of
 
@@ -26,11 +26,11 @@ VISITS_MAX = 100_000
 Amount = dict[int, int]
 
 
-class Quota:
+class QuotaPreemption:
     """The rule QUOTA."""
 
     name = "QUOTA"
-    promises = Promises(opted_out_stay=True, daemons_stay=True, guarantees_kept=True)
+    promises = RuleGuards(opted_out_stay=True, daemons_stay=True, guarantees_kept=True)
 
     def cut(self, state: PartitionState, queue: Queue, now_ns: int, *, opted_out: bool) -> tuple[Victim, ...]:
         """Cuts the queue down to its max; see :func:`choose`."""
@@ -45,20 +45,22 @@ class Quota:
             if leaf not in after:
                 after[leaf] = share_of(leaf, used_without(leaf, going))
             before_after = (queue_share(leaf), after[leaf], over_before, over_after)
-            victims.append(Victim(allocation, Preempted(self.name, "", "", queue.path, now_ns, *before_after), message))
+            victims.append(
+                Victim(allocation, PreemptionRecord(self.name, "", "", queue.path, now_ns, *before_after), message)
+            )
         return tuple(victims)
 
-    def sentence(self, beginning: str, queue: str, held: Allocation, why: Preempted) -> str:
+    def sentence(self, beginning: str, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         """Names the queue that is cut."""
         return f"{beginning} because queue {why.queue} used {why.asker_share_before:.0%} of its lowered max."
 
-    def message(self, queue: str, held: Allocation, why: Preempted) -> str:
+    def message(self, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         """Names the queue that is cut."""
         asker = shares(why.queue, why.asker_share_before, why.asker_share_after)
         return f"It was preempted because queue {why.queue} is above its lowered max: {asker}."
 
 
-RULE: Quota = Quota()
+RULE: QuotaPreemption = QuotaPreemption()
 
 
 def excess(queue: Queue) -> Amount:
@@ -80,7 +82,7 @@ def choose(state: PartitionState, queue: Queue, *, opted_out: bool) -> list[Allo
 
     :param opted_out: allocations that opted out may go too, last.
     """
-    cut = _Cut(state, opted_out=opted_out)
+    cut = _QuotaCut(state, opted_out=opted_out)
     cut.down(queue, excess(queue))
     return list(cut.chosen)
 
@@ -97,7 +99,7 @@ class _Candidate(NamedTuple):
     items: Items
 
 
-class _Cut:
+class _QuotaCut:
     """Cuts from the top down. A chosen allocation counts as gone at once."""
 
     def __init__(self, state: PartitionState, *, opted_out: bool) -> None:

@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from muster_core.model.allocation import Preempted
+from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.application import Allocation
 from muster_core.model.node import Node
 from muster_core.preemption.cover_search import age_of
 from muster_core.preemption.plan import Victim
-from muster_core.preemption.rule import Promises
+from muster_core.preemption.rule import RuleGuards
 from muster_core.preemption.victims import goes_whole, whole_gang
 
 if TYPE_CHECKING:
-    from muster_core.external.reports import ExternalEntry
+    from muster_core.external.reports import ReportedObject
 
 
-class Revoked:
+class RevokedOfferPreemption:
     """The rule REVOKED."""
 
     name = "REVOKED"
-    promises = Promises(opted_out_stay=False, daemons_stay=False, guarantees_kept=False)
+    promises = RuleGuards(opted_out_stay=False, daemons_stay=False, guarantees_kept=False)
 
-    def evict(self, node: Node, lack: dict[int, int], entry: ExternalEntry, now_ns: int) -> tuple[Victim, ...]:
+    def evict(self, node: Node, lack: dict[int, int], entry: ReportedObject, now_ns: int) -> tuple[Victim, ...]:
         """Chooses the lowest priorities on the node. The rest of a chosen allocation's gang follows if its queue asks
         for whole gangs.
         """
@@ -47,7 +47,7 @@ class Revoked:
             if all(lack[number] + value <= 0 for number, value in each.shape.items if number in lack):
                 chosen.remove(each)
                 _ease(lack, each, -1)
-        why = Preempted(self.name, "", f"{entry.source}/{entry.object_id}", "", now_ns)
+        why = PreemptionRecord(self.name, "", f"{entry.source}/{entry.object_id}", "", now_ns)
         ends = "is offered no more" if entry.withdrawn else "is wanted back"
         message = f"Preempted on node {node.node_id}: offer {entry.object_id} of source {entry.source} {ends}"
         going: dict[Allocation, None] = {}
@@ -56,21 +56,21 @@ class Revoked:
                 going.update(dict.fromkeys(_together(each, going)))
         return tuple(Victim(member, why, message) for member in going)
 
-    def sentence(self, beginning: str, queue: str, held: Allocation, why: Preempted) -> str:
+    def sentence(self, beginning: str, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         """Names the source and its offer."""
         source, _, offer = why.key.partition("/")
         return (
             f"{beginning} because the node has no room for it without offer {offer}, which source {source} has revoked."
         )
 
-    def message(self, queue: str, held: Allocation, why: Preempted) -> str:
+    def message(self, queue: str, held: Allocation, why: PreemptionRecord) -> str:
         """Names the node, the source and its offer."""
         source, _, offer = why.key.partition("/")
         revoked = f"offer {offer}, which source {source} has revoked"
         return f"It was preempted because node {held.node_id} has no room for it without {revoked}."
 
 
-RULE: Revoked = Revoked()
+RULE: RevokedOfferPreemption = RevokedOfferPreemption()
 
 
 def _ease(lack: dict[int, int], held: Allocation, sign: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_core.external.reports import ExternalBooks
+from muster_core.external.reports import ExternalReports
 from muster_runtime import rm_status_text
 from muster_runtime.default_rm import resolve_rm
 
@@ -38,7 +38,7 @@ class External:
         kind, place, most = external_kind(call), after(call), limit(call, external.OBJECTS_DEFAULT)
         return Answer(external.objects(found[0], kind, place, most))
 
-    def _books(self, call: Call) -> tuple[str, ExternalBooks]:
+    def _books(self, call: Call) -> tuple[str, ExternalReports]:
         """The objects of sources for the RM that the request names, or for the only one; the RM need not have
         registered.
         """
@@ -52,4 +52,4 @@ class External:
         if named and named not in known:
             raise RequestRefused(404, f"Resource manager not found: {shown(named)}")
         call.rm_id = meant
-        return call.rm_id or "", books.get(call.rm_id or "") or ExternalBooks()
+        return call.rm_id or "", books.get(call.rm_id or "") or ExternalReports()

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from muster_queue_config.sandboxed_parser import Judge, Judged
+from muster_queue_config.sandboxed_parser import ParseResult, SandboxedParser
 from muster_queue_config.settings import QueueConfigSettings
 
 # What these test is the reading itself.
 _OWN = ("test_bad_configuration", "test_neighbours")
 
-_kept: dict[str, OrderedDict[bytes, Judged]] = {}  # by the settings
+_kept: dict[str, OrderedDict[bytes, ParseResult]] = {}  # by the settings
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,14 +26,14 @@ def shared_verdicts(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.path.stem in _OWN:
         yield
         return
-    own = Judge.__init__
+    own = SandboxedParser.__init__
 
-    def with_shared(self: Judge, settings: QueueConfigSettings, *more: Any) -> None:
+    def with_shared(self: SandboxedParser, settings: QueueConfigSettings, *more: Any) -> None:
         own(self, settings, *more)
         if more:  # (another sandbox is what its test is about)
             return
         self._kept = _kept.setdefault(settings.model_dump_json(), OrderedDict())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Judge, "__init__", with_shared)
+        patch.setattr(SandboxedParser, "__init__", with_shared)
         yield

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import httpx
 import pytest
 from muster_queue_config.parser_messages import OUT_OF_MEMORY
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_queue_config.settings import QueueConfigSettings
 from muster_runtime.http_server import HttpServer
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -155,19 +155,19 @@ def judges() -> list[Any]:
         return -signal.SIGPROF if len(text) > 900_000 else None
 
     return [
-        pytest.param(lambda limits: Judge(limits), id="process"),
-        pytest.param(lambda limits: Judge(limits, lambda: InlineReading(ends)), id="virtual"),
+        pytest.param(lambda limits: SandboxedParser(limits), id="process"),
+        pytest.param(lambda limits: SandboxedParser(limits, lambda: InlineReading(ends)), id="virtual"),
     ]
 
 
 @pytest.fixture(params=judges())
-async def judge(request: pytest.FixtureRequest) -> AsyncIterator[Judge]:
+async def judge(request: pytest.FixtureRequest) -> AsyncIterator[SandboxedParser]:
     made = request.param(QueueConfigSettings(max_bytes=1 << 20, cpu_s=0.05))
     yield made
     await made.close()
 
 
-async def test_a_sandbox_reads_texts_one_after_the_other(judge: Judge) -> None:
+async def test_a_sandbox_reads_texts_one_after_the_other(judge: SandboxedParser) -> None:
     bad = GOOD.replace("root", "root*!")
     first, second = await asyncio.gather(judge.judge(GOOD, "a"), judge.judge(bad, "b"))
     assert first.accepted
@@ -176,7 +176,7 @@ async def test_a_sandbox_reads_texts_one_after_the_other(judge: Judge) -> None:
     assert second.problems[0].severity == "error"
 
 
-async def test_a_sandbox_that_runs_out_of_time_refuses_and_reads_the_next_one(judge: Judge) -> None:
+async def test_a_sandbox_that_runs_out_of_time_refuses_and_reads_the_next_one(judge: SandboxedParser) -> None:
     refused = await judge.judge(LONG_LIST)
     assert not refused.accepted
     assert "processor time" in refused.problems[0].message
@@ -184,7 +184,7 @@ async def test_a_sandbox_that_runs_out_of_time_refuses_and_reads_the_next_one(ju
     assert (await judge.judge(GOOD)).accepted
 
 
-async def test_a_sandbox_that_is_killed_is_started_again(judge: Judge) -> None:
+async def test_a_sandbox_that_is_killed_is_started_again(judge: SandboxedParser) -> None:
     assert (await judge.judge(GOOD)).accepted
     judge.kill("a test")
     with suppress(TimeoutError):
@@ -192,7 +192,7 @@ async def test_a_sandbox_that_is_killed_is_started_again(judge: Judge) -> None:
 
 
 async def test_out_of_memory_is_a_verdict() -> None:
-    judge = Judge(QueueConfigSettings(), lambda: InlineReading(lambda _: OUT_OF_MEMORY))
+    judge = SandboxedParser(QueueConfigSettings(), lambda: InlineReading(lambda _: OUT_OF_MEMORY))
     refused = await judge.judge(GOOD)
     assert "MiB of memory" in refused.problems[0].message
     await judge.close()

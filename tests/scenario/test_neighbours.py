@@ -185,14 +185,14 @@ async def test_asks_are_served_while_a_hostile_configuration_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the judge's process, the scheduler stopped for seconds."""
-    judges: list[judging.Judge] = []
-    init = judging.Judge._read
+    judges: list[judging.SandboxedParser] = []
+    init = judging.SandboxedParser._read
 
-    async def read(self: judging.Judge, text: str) -> judging.Judged:
+    async def read(self: judging.SandboxedParser, text: str) -> judging.Judged:
         judges.append(self)
         return await init(self, text)
 
-    monkeypatch.setattr(judging.Judge, "_read", read)
+    monkeypatch.setattr(judging.SandboxedParser, "_read", read)
     heard: list[str] = []
     quiet = await world.rm(QUIET, heard)
     pid = judges[0].pid

@@ -26,7 +26,7 @@ import muster_view.service
 import pytest
 from muster_bus.clock import SystemClock
 from muster_client import chance as client_chance
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_runtime import chance
 
 from virtual import module_state, stores
@@ -91,7 +91,7 @@ def ports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         (muster_replay.local_process, "free_ports", made.free),
         (uuid, "uuid4", lambda: uuid.UUID(int=dice.getrandbits(128), version=4)),
         (SystemClock.__init__, "__defaults__", _clock_of_the_loop()),
-        (Judge.__init__, "__defaults__", (InlineReading,)),
+        (SandboxedParser.__init__, "__defaults__", (InlineReading,)),
     ]
     servers = (muster_gateway.doors, muster_view.service, muster_event_publisher.service)
     replaced += [(module, "HttpServer", made.http_server) for module in servers]

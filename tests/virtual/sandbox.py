@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from muster_queue_config.parser_messages import Limits, Ready, Text, Verdict
+from muster_queue_config.parser_messages import ParseReply, ParseRequest, ParserLimits, ParserReady
 from muster_queue_config.verdict import verdict_on
 
 
 @lru_cache(maxsize=1024)
-def _verdict(text: str, bytes_max: int, queues_max: int) -> Verdict:
-    return verdict_on(Text(text, bytes_max, queues_max))
+def _verdict(text: str, bytes_max: int, queues_max: int) -> ParseReply:
+    return verdict_on(ParseRequest(text, bytes_max, queues_max))
 
 
 class InlineReading:
@@ -38,9 +38,9 @@ class InlineReading:
     async def connect(self) -> InlineReading:
         return self
 
-    def send(self, message: Limits | Text) -> None:
-        if isinstance(message, Limits):
-            self._messages.put_nowait(Ready())
+    def send(self, message: ParserLimits | ParseRequest) -> None:
+        if isinstance(message, ParserLimits):
+            self._messages.put_nowait(ParserReady())
             return
         code = self._ends(message.text)
         if code is None:

@@ -31,7 +31,7 @@ from muster_gateway.service import Gateway
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
 from muster_informers.settings import ExternalSettings, InformerTable
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_runtime.watchdog import Usage
 from muster_scheduler.service import SchedulerService
 from muster_scheduler.settings import SchedulerSettings
@@ -221,7 +221,7 @@ def _gateway(world: World, process: Process, log: Log, clock: SystemClock) -> Ga
         publisher=world.web.target("event-publisher"),
         events=_NoEvents(),
         doors=doors,
-        judge=Judge(settings.queue_config, InlineReading),
+        judge=SandboxedParser(settings.queue_config, InlineReading),
         chance=process.chance(),
     )
 

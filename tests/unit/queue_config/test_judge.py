@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from muster_queue_config import config_codec
-from muster_queue_config.errors import JudgeBusy, JudgeClosed
+from muster_queue_config.errors import ParserBusy, ParserClosed
 from muster_queue_config.queue_yaml import load_queue_config
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_queue_config.settings import QueueConfigSettings
 
 LIMIT_S = 60.0
@@ -25,13 +25,13 @@ def settings(**values: object) -> QueueConfigSettings:
 
 
 @pytest.fixture
-async def judge() -> AsyncIterator[Judge]:
-    made = Judge(settings())
+async def judge() -> AsyncIterator[SandboxedParser]:
+    made = SandboxedParser(settings())
     yield made
     await made.close()
 
 
-async def test_a_verdict_is_that_of_reading_here(judge: Judge) -> None:
+async def test_a_verdict_is_that_of_reading_here(judge: SandboxedParser) -> None:
     bad = GOOD.replace("root", "root*!")
     good, refused = await asyncio.gather(judge.judge(GOOD), judge.judge(bad))
     config, _ = load_queue_config(GOOD)
@@ -43,7 +43,7 @@ async def test_a_verdict_is_that_of_reading_here(judge: Judge) -> None:
 
 
 async def test_a_text_over_the_limit_is_refused_without_a_process() -> None:
-    judge = Judge(settings(max_bytes=1024))
+    judge = SandboxedParser(settings(max_bytes=1024))
     refused = await judge.judge("#" * 1025)
     assert not refused.accepted
     assert "1025 bytes, expected at most 1024" in refused.problems[0].message
@@ -52,7 +52,7 @@ async def test_a_text_over_the_limit_is_refused_without_a_process() -> None:
 
 
 async def test_too_much_time_is_a_verdict_and_the_next_text_is_read() -> None:
-    judge = Judge(settings(cpu_s=0.05))
+    judge = SandboxedParser(settings(cpu_s=0.05))
     try:
         refused = await judge.judge(LONG_LIST)
         assert not refused.accepted
@@ -65,7 +65,7 @@ async def test_too_much_time_is_a_verdict_and_the_next_text_is_read() -> None:
 
 
 async def test_too_much_memory_is_a_verdict_and_the_next_text_is_read() -> None:
-    judge = Judge(settings(memory_bytes=32 << 20, cpu_s=60))
+    judge = SandboxedParser(settings(memory_bytes=32 << 20, cpu_s=60))
     try:
         refused = await judge.judge(LONG_LIST)
         assert not refused.accepted
@@ -75,7 +75,7 @@ async def test_too_much_memory_is_a_verdict_and_the_next_text_is_read() -> None:
         await judge.close()
 
 
-async def test_a_killed_process_is_replaced_and_the_text_is_read_once_more(judge: Judge) -> None:
+async def test_a_killed_process_is_replaced_and_the_text_is_read_once_more(judge: SandboxedParser) -> None:
     await judge.judge(GOOD)
     assert judge.pid is not None
     first = judge.pid
@@ -84,7 +84,7 @@ async def test_a_killed_process_is_replaced_and_the_text_is_read_once_more(judge
     assert judge.pid != first
 
 
-async def test_the_event_loop_turns_while_a_hostile_text_is_read(judge: Judge) -> None:
+async def test_the_event_loop_turns_while_a_hostile_text_is_read(judge: SandboxedParser) -> None:
     """In the service's own process, this text would block the event loop until it is read."""
     await judge.judge(GOOD)  # the process is running
     reading = asyncio.create_task(judge.judge(LONG_LIST))
@@ -100,7 +100,7 @@ async def test_the_event_loop_turns_while_a_hostile_text_is_read(judge: Judge) -
     assert used_s < 0.5 * turns, "this process read the text itself"
 
 
-async def test_rms_take_turns(judge: Judge) -> None:
+async def test_rms_take_turns(judge: SandboxedParser) -> None:
     order: list[str] = []
 
     async def ask(whose: str, number: int) -> None:
@@ -115,14 +115,14 @@ async def test_rms_take_turns(judge: Judge) -> None:
     assert order.index("quiet") <= 2
 
 
-async def test_the_same_text_is_read_once(judge: Judge) -> None:
+async def test_the_same_text_is_read_once(judge: SandboxedParser) -> None:
     first = await judge.judge(GOOD, "one")
     judge.kill("nobody needs it")
     assert await judge.judge(GOOD, "other") is first
 
 
 async def test_an_idle_process_ends() -> None:
-    judge = Judge(settings(idle_s=0.05))
+    judge = SandboxedParser(settings(idle_s=0.05))
     await judge.judge(GOOD)
     async with asyncio.timeout(LIMIT_S):
         while judge.pid is not None:  # noqa: ASYNC110
@@ -132,26 +132,26 @@ async def test_an_idle_process_ends() -> None:
 
 
 async def test_texts_that_wait_at_the_end_are_answered() -> None:
-    judge = Judge(settings())
+    judge = SandboxedParser(settings())
     waiting = [asyncio.create_task(judge.judge(f"{GOOD}# {number}")) for number in range(3)]
     await asyncio.sleep(0)
     await judge.close()
     for each in waiting:
-        with pytest.raises(JudgeClosed):
+        with pytest.raises(ParserClosed):
             await each
-    with pytest.raises(JudgeClosed):
+    with pytest.raises(ParserClosed):
         await judge.judge(GOOD)
 
 
-async def test_no_more_than_so_many_texts_wait(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_than_so_many_texts_wait(judge: SandboxedParser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster_queue_config.sandboxed_parser._WAITING_MAX", 2)
     asks = [asyncio.create_task(judge.judge(f"{GOOD}# {number}")) for number in range(4)]
     results = await asyncio.gather(*asks, return_exceptions=True)
-    assert sum(isinstance(each, JudgeBusy) for each in results) >= 1
-    assert not any(isinstance(each, BaseException) and not isinstance(each, JudgeBusy) for each in results)
+    assert sum(isinstance(each, ParserBusy) for each in results) >= 1
+    assert not any(isinstance(each, BaseException) and not isinstance(each, ParserBusy) for each in results)
 
 
-async def test_the_process_ends_with_the_judge(judge: Judge) -> None:
+async def test_the_process_ends_with_the_judge(judge: SandboxedParser) -> None:
     await judge.judge(GOOD)
     pid = judge.pid
     await judge.close()

@@ -6,7 +6,7 @@ import hashlib
 
 from muster_core.config.queue_config import DEFAULT_CONFIG
 from muster_queue_config.queue_yaml import load_queue_config
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_queue_config.settings import QueueConfigSettings
 from muster_view.rest import queue_config_dao
 from ruamel.yaml import YAML
@@ -162,7 +162,7 @@ def test_root_is_a_parent_and_the_time_out_of_locks_is_the_cores_default() -> No
 
 async def test_validating() -> None:
     settings = QueueConfigSettings(max_bytes=1024)
-    judge = Judge(settings)
+    judge = SandboxedParser(settings)
     try:
         assert (await queue_config_dao.validated(b"", judge)).allowed
         assert (await queue_config_dao.validated(TEXT.encode(), judge)).allowed

@@ -12,9 +12,9 @@ class QueueConfigError(Exception):
     """Root of the tree above."""
 
 
-class JudgeBusy(QueueConfigError):
+class ParserBusy(QueueConfigError):
     """Too many texts wait to be read."""
 
 
-class JudgeClosed(QueueConfigError):
+class ParserClosed(QueueConfigError):
     """The judge was closed."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from muster_runtime.child_main import become_child, run_child
 from muster_runtime.message_channel import Channel
 
-from muster_queue_config.parser_messages import OUT_OF_MEMORY, Limits, Ready, Text, ToChild
+from muster_queue_config.parser_messages import OUT_OF_MEMORY, ParseRequest, ParserLimits, ParserReady, ToChild
 from muster_queue_config.verdict import verdict_on
 
 # The kernel's limit counts whole seconds and catches what the timer does not.
@@ -34,9 +34,9 @@ def main() -> None:
     run_child(become_child("muster"), ToChild, _serve)
 
 
-async def _serve(channel: Channel[Limits | Text]) -> int:
+async def _serve(channel: Channel[ParserLimits | ParseRequest]) -> int:
     limits = await channel.receive()
-    if not isinstance(limits, Limits):
+    if not isinstance(limits, ParserLimits):
         raise EOFError
     os.nice(limits.nice)
     gc.disable()  # reading makes no circles to speak of, and many objects
@@ -44,10 +44,10 @@ async def _serve(channel: Channel[Limits | Text]) -> int:
     threading.Thread(target=_watch_memory, args=(limits.memory_bytes, watched, reading), daemon=True).start()
     watched.wait()  # what a thread reserves is not counted
     _limit_memory(limits.memory_bytes)
-    channel.send(Ready())
+    channel.send(ParserReady())
     while True:
         message = await channel.receive()
-        if not isinstance(message, Text):
+        if not isinstance(message, ParseRequest):
             raise EOFError
         _limit_processor(limits.cpu_s)
         reading.set()

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from muster_runtime.message_channel import Message
 
-from muster_queue_config.yaml_reader import Problem
+from muster_queue_config.yaml_reader import ConfigProblem
 
 # An exit code.
 OUT_OF_MEMORY = 77
 
 
-class Limits(Message):
+class ParserLimits(Message):
     """:param memory_bytes: beside that of the idle process."""
 
     cpu_s: float
@@ -26,7 +26,7 @@ class Limits(Message):
     nice: int
 
 
-class Text(Message):
+class ParseRequest(Message):
     """A configuration to read, of at most so many bytes and queues."""
 
     text: str
@@ -34,17 +34,17 @@ class Text(Message):
     queues_max: int
 
 
-class Ready(Message):
+class ParserReady(Message):
     """The child can read."""
 
 
-class Verdict(Message):
+class ParseReply(Message):
     """:param compiled: as of ``compiled.encode``."""
 
     accepted: bool
     compiled: bytes
-    problems: list[Problem]
+    problems: list[ConfigProblem]
 
 
-ToParent = Ready | Verdict
-ToChild = Limits | Text
+ToParent = ParserReady | ParseReply
+ToChild = ParserLimits | ParseRequest

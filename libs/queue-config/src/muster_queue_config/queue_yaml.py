@@ -40,9 +40,9 @@ from muster_core.model.resources import TYPES_MAX
 from muster_si.constants import CPU, MEMORY
 
 from muster_queue_config import config_codec, node_policies
-from muster_queue_config.queue_yaml_limits import LIMIT_KEYS, LimitsReader, ReadLimit
+from muster_queue_config.queue_yaml_limits import LIMIT_KEYS, LimitsReader, ParsedLimit
 from muster_queue_config.queue_yaml_rules import FILTER_KEYS, RULE_KEYS, RulesReader
-from muster_queue_config.yaml_reader import Problem, Reader, cut, is_nothing, kind, place_of
+from muster_queue_config.yaml_reader import ConfigProblem, YamlReader, cut, is_nothing, kind, place_of
 from muster_queue_config.yaml_tree import Mapping, Place, Scalar, read_tree
 
 __all__ = ["KEYS", "Problem", "Recorded", "checksum", "load_queue_config", "load_recorded"]
@@ -117,12 +117,12 @@ class Recorded(NamedTuple):
 
     config: ClusterConfig | None
     compiled: bytes
-    problems: list[Problem]
+    problems: list[ConfigProblem]
 
 
 def load_queue_config(
     text: str, *, bytes_max: int = TEXT_BYTES_MAX, queues_max: int = QUEUES_MAX, pure: bool = False
-) -> tuple[ClusterConfig | None, list[Problem]]:
+) -> tuple[ClusterConfig | None, list[ConfigProblem]]:
     """Reads a configuration. Returns None if there is an error among the problems; empty text is the built-in
     default.
 
@@ -164,18 +164,18 @@ def _with_old_names(text: str, compiled_text: bytes, config: ClusterConfig) -> C
 
 def _load(
     text: str, bytes_max: int, queues_max: int, *, pure: bool, recorded: bool
-) -> tuple[ClusterConfig | None, list[Problem], list[Problem]]:
+) -> tuple[ClusterConfig | None, list[ConfigProblem], list[ConfigProblem]]:
     """Returns the configuration, all problems, and those of parts that only a recorded text may have."""
     if not text.strip():
         return DEFAULT_CONFIG, [], []
-    reader = Reader()
+    reader = YamlReader()
     size = len(text.encode(errors="surrogatepass"))
     if size > bytes_max:
         reader.error("", None, f"the configuration has {size} bytes, expected at most {bytes_max}")
         return None, reader.problems, []
     document = read_tree(text, reader.unreadable, pure=pure)
     if reader.errors and not pure and size <= _TOLD_WELL_BYTES_MAX:
-        told = Reader()
+        told = YamlReader()
         read_tree(text, told.unreadable, pure=True)
         return None, (told if told.errors else reader).problems, []
     made = _Configuration(reader, queues_max, recorded=recorded)
@@ -191,16 +191,16 @@ def checksum(text: str) -> str:
 class _Configuration:
     """Makes a ClusterConfig from a tree."""
 
-    def __init__(self, reader: Reader, queues_max: int, *, recorded: bool) -> None:
+    def __init__(self, reader: YamlReader, queues_max: int, *, recorded: bool) -> None:
         self._reader, self._queues_max, self._recorded = reader, queues_max, recorded
-        self.closed: list[Problem] = []
+        self.closed: list[ConfigProblem] = []
         self._limits = LimitsReader(reader)
         self._rules = RulesReader(reader)
         self._queues = 0
         # Each queue's place, and the parts of its limits, by the identity of its result (all results live as long as
         # this object).
         self._standing: dict[int, tuple[str, Place]] = {}
-        self._limits_of: dict[int, tuple[ReadLimit, ...]] = {}
+        self._limits_of: dict[int, tuple[ParsedLimit, ...]] = {}
 
     def read(self, document: Any) -> ClusterConfig | None:
         """Reads the whole document. Returns None if it is no configuration."""

@@ -13,7 +13,7 @@ from muster_core.config import acl
 from muster_core.config.acl import EVERYBODY
 from muster_core.config.queue_config import LimitConfig, QueueConfig, quantity_text
 
-from muster_queue_config.yaml_reader import Reader, cut, place_of
+from muster_queue_config.yaml_reader import YamlReader, cut, place_of
 from muster_queue_config.yaml_tree import Place
 
 LIMIT_KEYS = frozenset({"groups", "limit", "maxapplications", "maxresources", "users"})
@@ -23,7 +23,7 @@ _NAME_RULES = {"user": acl.USER_NAME, "group": acl.GROUP_NAME}
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLimit:
+class ParsedLimit:
     """A limit, and the places of its parts.
 
     :ivar names: (kind, name, path, place) of each of its users and groups.
@@ -36,27 +36,27 @@ class ReadLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _LimitBound:
     """The limit of a user or group from a queue on down: the least on the path."""
 
     resources: Mapping[str, int]
     applications: int
 
 
-_Bounds = dict[tuple[Kind, str], _Bound]
+_Bounds = dict[tuple[Kind, str], _LimitBound]
 
 
 class LimitsReader:
     """Reads lists of limits through a reader."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: YamlReader) -> None:
         self._reader = reader
 
     # ---- one list --------------------------------------------------------------------------------------------------
 
-    def read(self, value: Any, path: str) -> tuple[ReadLimit, ...]:
+    def read(self, value: Any, path: str) -> tuple[ParsedLimit, ...]:
         """Reads one queue's limits. Reports problems to the reader; raises nothing."""
-        found: list[ReadLimit] = []
+        found: list[ParsedLimit] = []
         seen: dict[Kind, set[str]] = {"user": set(), "group": set()}
         for item, where, place in self._reader.sequence(value, path):
             limit = self._entry(item, where, place)
@@ -65,7 +65,7 @@ class LimitsReader:
                 found.append(limit)
         return tuple(found)
 
-    def _entry(self, item: Any, path: str, place: Place) -> ReadLimit | None:
+    def _entry(self, item: Any, path: str, place: Place) -> ParsedLimit | None:
         reader = self._reader
         owner = reader.mapping(item, path, place, LIMIT_KEYS)
         if owner is None:
@@ -92,7 +92,7 @@ class LimitsReader:
                 f"invalid resource combination for limit {cut(text)!r} all resource limits are null: "
                 "expected maxresources, maxapplications, or both",
             )
-        return ReadLimit(
+        return ParsedLimit(
             config,
             path,
             place,
@@ -102,7 +102,7 @@ class LimitsReader:
             ),
         )
 
-    def _names(self, limit: ReadLimit, seen: dict[Kind, set[str]]) -> None:
+    def _names(self, limit: ParsedLimit, seen: dict[Kind, set[str]]) -> None:
         error = self._reader.error
         if not limit.names:
             error(limit.path, limit.place, f"empty user and group lists defined in limit {cut(limit.config.text)!r}")
@@ -125,7 +125,7 @@ class LimitsReader:
 
     # ---- against the queue -----------------------------------------------------------------------------------------
 
-    def check_against(self, limits: tuple[ReadLimit, ...], maximum: Mapping[str, int], max_applications: int) -> None:
+    def check_against(self, limits: tuple[ParsedLimit, ...], maximum: Mapping[str, int], max_applications: int) -> None:
         """Checks that no limit is above its queue's own max (root has none) and maxapplications."""
         for limit in limits:
             text = cut(limit.config.text)
@@ -147,7 +147,7 @@ class LimitsReader:
 
     # ---- down the tree ---------------------------------------------------------------------------------------------
 
-    def check_tree(self, root: QueueConfig, limits: Mapping[int, tuple[ReadLimit, ...]]) -> None:
+    def check_tree(self, root: QueueConfig, limits: Mapping[int, tuple[ParsedLimit, ...]]) -> None:
         """Checks that no limit of a user or group is above its limit in a queue further up.
 
         :param limits: of each queue that has some, by the queue's identity.
@@ -155,7 +155,7 @@ class LimitsReader:
         self._check_queue(root, root.name.lower(), [], limits)
 
     def _check_queue(
-        self, queue: QueueConfig, path: str, above: list[_Bounds], limits: Mapping[int, tuple[ReadLimit, ...]]
+        self, queue: QueueConfig, path: str, above: list[_Bounds], limits: Mapping[int, tuple[ParsedLimit, ...]]
     ) -> None:
         own: _Bounds = {}
         for limit in limits.get(id(queue), ()):
@@ -167,7 +167,7 @@ class LimitsReader:
 
     def _bound(
         self, limit: LimitConfig, kind: Kind, name: str, above: list[_Bounds], at: tuple[str, str, Place]
-    ) -> _Bound:
+    ) -> _LimitBound:
         queue, where, place = at
         resources, applications = limit.max_resources or {}, limit.max_applications
         bound = next(_held(above, (kind, name)), None)
@@ -176,7 +176,7 @@ class LimitsReader:
             bound = next(_held(above, (kind, EVERYBODY)), None)
             ancestor = "wildcard {} of immediate or ancestor parent queue:"
         if bound is None:
-            return _Bound(resources, applications)
+            return _LimitBound(resources, applications)
         over = _over(resources, bound.resources)
         if over:
             self._reader.error(
@@ -195,10 +195,10 @@ class LimitsReader:
         least = {
             each: min(bound.resources.get(each, most), most) for each, most in {**bound.resources, **resources}.items()
         }
-        return _Bound(least, min((n for n in (applications, bound.applications) if n), default=0))
+        return _LimitBound(least, min((n for n in (applications, bound.applications) if n), default=0))
 
 
-def _held(above: list[_Bounds], key: tuple[Kind, str]) -> Iterator[_Bound]:
+def _held(above: list[_Bounds], key: tuple[Kind, str]) -> Iterator[_LimitBound]:
     return (bounds[key] for bounds in above if key in bounds)
 
 

@@ -22,7 +22,7 @@ from muster_core.config.queue_config import (
     is_expression,
 )
 
-from muster_queue_config.yaml_reader import Reader, cut, is_nothing, place_of
+from muster_queue_config.yaml_reader import YamlReader, cut, is_nothing, place_of
 from muster_queue_config.yaml_tree import Mapping, Place
 
 RULE_KEYS = frozenset({"create", "filter", "name", "parent", "value"})
@@ -37,7 +37,7 @@ EXPRESSIONS_MAX = 100
 class RulesReader:
     """Reads a partition's placement rules through a reader."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: YamlReader) -> None:
         self._reader = reader
         self._rules = 0
         self._expressions = 0

@@ -20,10 +20,10 @@ import structlog
 from muster_runtime.child_process import BEGIN_AVAILABLE_S, ChildProcess
 
 from muster_queue_config import config_codec, parser_messages
-from muster_queue_config.errors import JudgeBusy, JudgeClosed
-from muster_queue_config.parser_messages import OUT_OF_MEMORY, Limits, Ready, Text, Verdict
+from muster_queue_config.errors import ParserBusy, ParserClosed
+from muster_queue_config.parser_messages import OUT_OF_MEMORY, ParseReply, ParseRequest, ParserLimits, ParserReady
 from muster_queue_config.settings import QueueConfigSettings
-from muster_queue_config.yaml_reader import Problem
+from muster_queue_config.yaml_reader import ConfigProblem
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ _WAITING_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ParseResult:
     """The verdict on a text.
 
     :param compiled: of an accepted text, as of ``config_codec.encode``; b"" if it is too large.
@@ -48,19 +48,19 @@ class Judged:
 
     accepted: bool
     compiled: bytes
-    problems: tuple[Problem, ...]
+    problems: tuple[ConfigProblem, ...]
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _QueuedText:
     text: str
-    done: asyncio.Future[Judged]
+    done: asyncio.Future[ParseResult]
 
 
 class Pipe(Protocol):
     """The used part of the channel to the reading process."""
 
-    def send(self, message: Limits | Text) -> None: ...
+    def send(self, message: ParserLimits | ParseRequest) -> None: ...
 
 
 class Reading(Protocol):
@@ -91,7 +91,7 @@ def spawned() -> Reading:
     return ChildProcess[Any].spawn(_CHILD, parser_messages.ToParent)
 
 
-class Judge:
+class SandboxedParser:
     """See the module's docstring.
 
     :param start: starts the reading process.
@@ -99,9 +99,9 @@ class Judge:
 
     def __init__(self, settings: QueueConfigSettings, start: Callable[[], Reading] = spawned) -> None:
         self._settings, self._start = settings, start
-        self._lines: OrderedDict[str, deque[_Waiting]] = OrderedDict()  # of RMs, in the order of their turns
+        self._lines: OrderedDict[str, deque[_QueuedText]] = OrderedDict()  # of RMs, in the order of their turns
         self._count = 0
-        self._kept: OrderedDict[bytes, Judged] = OrderedDict()
+        self._kept: OrderedDict[bytes, ParseResult] = OrderedDict()
         self._kept_bytes = 0
         self._reading: asyncio.Task[None] | None = None
         self._child: Reading | None = None
@@ -110,7 +110,7 @@ class Judge:
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def judge(self, text: str, whose: str = "") -> Judged:
+    async def judge(self, text: str, whose: str = "") -> ParseResult:
         """Returns the verdict on a text.
 
         :param whose: the RM. RMs take turns.
@@ -118,7 +118,7 @@ class Judge:
         Raises JudgeBusy, JudgeClosed.
         """
         if self._closed:
-            raise JudgeClosed("the service stops")
+            raise ParserClosed("the service stops")
         # 1. without reading
         size, most = len(text.encode(errors="surrogatepass")), self._settings.max_bytes
         if size > most:
@@ -129,8 +129,8 @@ class Judge:
             return known
         # 2. in its turn
         if self._count >= _WAITING_MAX:
-            raise JudgeBusy(f"{self._count} configurations wait to be read already: try again")
-        waiting = _Waiting(text, asyncio.get_running_loop().create_future())
+            raise ParserBusy(f"{self._count} configurations wait to be read already: try again")
+        waiting = _QueuedText(text, asyncio.get_running_loop().create_future())
         self._lines.setdefault(whose, deque()).append(waiting)
         self._count += 1
         if self._reading is None or self._reading.done():
@@ -159,12 +159,12 @@ class Judge:
         for line in self._lines.values():
             for waiting in line:
                 if not waiting.done.done():
-                    waiting.done.set_exception(JudgeClosed("the service stops"))
+                    waiting.done.set_exception(ParserClosed("the service stops"))
         self._lines.clear()
         await self._end_child()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    def _keep(self, name: bytes, judged: Judged) -> None:
+    def _keep(self, name: bytes, judged: ParseResult) -> None:
         if name in self._kept:
             return
         self._kept[name] = judged
@@ -191,7 +191,7 @@ class Judge:
                 judged = await self._read(waiting.text)
             except asyncio.CancelledError:
                 if not waiting.done.done():
-                    waiting.done.set_exception(JudgeClosed("the service stops"))
+                    waiting.done.set_exception(ParserClosed("the service stops"))
                 raise
             except Exception as error:  # one text must not stop the others
                 log.exception("configuration not read", error=error)
@@ -200,19 +200,19 @@ class Judge:
                 waiting.done.set_result(judged)
         self._idle = asyncio.get_running_loop().call_later(self._settings.idle_s, self._rest)
 
-    async def _read(self, text: str) -> Judged:
+    async def _read(self, text: str) -> ParseResult:
         for _ in range(_TRIES):
             try:
                 channel = await self._ready_channel()
-                channel.send(Text(text, self._settings.max_bytes, self._settings.max_queues))
+                channel.send(ParseRequest(text, self._settings.max_bytes, self._settings.max_queues))
                 assert self._child is not None
                 answer = await self._child.answer(self._settings.cpu_s + _BEYOND_S)
             except (OSError, TimeoutError, ValueError) as error:
                 log.warning("configuration reader does not answer", error=error)
                 await self._end_child()
                 continue
-            if isinstance(answer, Verdict):
-                return Judged(answer.accepted, answer.compiled, tuple(answer.problems))
+            if isinstance(answer, ParseReply):
+                return ParseResult(answer.accepted, answer.compiled, tuple(answer.problems))
             code = await self._end_child()
             if code == OUT_OF_MEMORY:
                 mib = self._settings.memory_bytes >> 20
@@ -231,8 +231,8 @@ class Judge:
         settings = self._settings
         self._child = self._start()
         channel = await self._child.connect()
-        channel.send(Limits(settings.cpu_s, settings.memory_bytes, _NICE))
-        if not isinstance(await self._child.answer(BEGIN_AVAILABLE_S), Ready):
+        channel.send(ParserLimits(settings.cpu_s, settings.memory_bytes, _NICE))
+        if not isinstance(await self._child.answer(BEGIN_AVAILABLE_S), ParserReady):
             raise OSError("the process that reads configurations did not start")
         self._channel = channel
         return channel
@@ -259,9 +259,9 @@ class Judge:
         return code
 
 
-def _refused(why: str) -> Judged:
-    return Judged(False, b"", (Problem("error", "", 0, 0, why),))
+def _refused(why: str) -> ParseResult:
+    return ParseResult(False, b"", (ConfigProblem("error", "", 0, 0, why),))
 
 
-def _size(judged: Judged) -> int:
+def _size(judged: ParseResult) -> int:
     return len(judged.compiled) + 200 * (1 + len(judged.problems))

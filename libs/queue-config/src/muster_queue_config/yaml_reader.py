@@ -28,7 +28,7 @@ Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """A problem and its place.
 
     :param path: ``partitions[0].queues[1].resources.max.memory``.
@@ -47,11 +47,11 @@ class Problem:
         return f"{place}{self.path + ': ' if self.path else ''}{self.message}"
 
 
-class Reader:
+class YamlReader:
     """Reads values by their shape. A value of another shape is a problem, and the reader uses a default."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
         self._told: dict[Severity, int] = {"error": 0, "warning": 0}
 
     # ---- problems --------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Reader:
         line, column = (place[0] + 1, place[1] + 1) if place is not None else (0, 0)
         if count == PROBLEMS_MAX:
             path, message = "", f"there are more {severity}s from here on, which are not listed"
-        self.problems.append(Problem(severity, cut(path), line, column, cut(message)))
+        self.problems.append(ConfigProblem(severity, cut(path), line, column, cut(message)))
 
     # ---- shapes ----------------------------------------------------------------------------------------------------
 

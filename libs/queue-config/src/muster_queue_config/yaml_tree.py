@@ -103,7 +103,7 @@ class _Stop(Exception):
     """Ends the reading; the problem is already reported."""
 
 
-class _Open:
+class _OpenNode:
     """A mapping or sequence that is not complete yet."""
 
     __slots__ = ("anchor", "key", "merged", "node", "weight")
@@ -159,7 +159,7 @@ def _hint(text: str, mark: Any) -> str:
 class _Builder:
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._stack: list[_Open] = []
+        self._stack: list[_OpenNode] = []
         self._anchors: dict[str, tuple[Node, int]] = {}  # anchor → node, number of nodes that it stands for
         self._root: Node | None = None
 
@@ -208,7 +208,7 @@ class _Builder:
             self._report(place, f"nested deeper than {DEPTH_MAX}")
             raise _Stop
         self._anchors.pop(event.anchor, None)
-        self._stack.append(_Open(node, event.anchor))
+        self._stack.append(_OpenNode(node, event.anchor))
 
     def _close(self) -> None:
         closed = self._stack.pop()
@@ -259,7 +259,7 @@ class _Builder:
             return None, node.place
         return node.text, node.place
 
-    def _merge(self, node: Node, top: _Open) -> None:
+    def _merge(self, node: Node, top: _OpenNode) -> None:
         sources = node if isinstance(node, Sequence) else [node]
         for source in sources:
             if isinstance(source, Mapping):

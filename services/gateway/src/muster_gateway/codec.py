@@ -13,7 +13,7 @@ from muster_bus.log import OutRecord, Record
 from muster_bus.topics import Topics, parse_state_key
 from muster_proto.muster.bus.v1 import envelope_pb2, state_pb2
 from muster_proto.muster.v1 import admin_pb2
-from muster_queue_config.sandboxed_parser import Judged
+from muster_queue_config.sandboxed_parser import ParseResult
 from muster_rest.system_health import OwnerState
 from muster_runtime.caller import current
 from muster_si.positions import NO_STAMP, Positions, Stamp
@@ -401,7 +401,7 @@ def position_field(position: str) -> bytes:
     return _POSITION_TAG + bytes((len(text),)) + text
 
 
-def encode_judged(found: Judged, bytes_max: int) -> JudgedConfiguration:
+def encode_judged(found: ParseResult, bytes_max: int) -> JudgedConfiguration:
     """Encodes the verdict on a configuration for its request. The read configuration is in it if it has at most
     ``bytes_max``; without it the scheduler reads the text.
     """

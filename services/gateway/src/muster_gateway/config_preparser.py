@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from muster_queue_config.errors import JudgeBusy, JudgeClosed
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.errors import ParserBusy, ParserClosed
+from muster_queue_config.sandboxed_parser import SandboxedParser
 
 from muster_gateway.codec import JudgedConfiguration, encode_judged
 from muster_gateway.errors import GatewayStopping, OverLimit
@@ -28,7 +28,7 @@ class QueueConfigs:
     :param record_bytes_max: of a request with its verdict.
     """
 
-    def __init__(self, judge: Judge, record_bytes_max: int) -> None:
+    def __init__(self, judge: SandboxedParser, record_bytes_max: int) -> None:
         self._judge, self._record_bytes_max = judge, record_bytes_max
         self._large, self._small = asyncio.Semaphore(_UNDECIDED_LARGE), asyncio.Semaphore(_UNDECIDED_SMALL)
 
@@ -55,9 +55,9 @@ class QueueConfigs:
             return None
         try:
             found = await self._judge.judge(text, rm_id)
-        except JudgeBusy as error:
+        except ParserBusy as error:
             raise OverLimit(str(error)) from error
-        except JudgeClosed as error:
+        except ParserClosed as error:
             raise GatewayStopping from error
         return encode_judged(found, self._record_bytes_max - request_bytes)
 

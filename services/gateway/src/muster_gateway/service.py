@@ -22,7 +22,7 @@ from muster_bus.damage import DamagedParts, PassingReaders
 from muster_bus.errors import BusError, LogBehind
 from muster_bus.log import Log, LogHealth, LogWriter, OutRecord
 from muster_bus.topics import Topics
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_rest.system_health import Part, SchedulerFacts, ServiceCheck
 from muster_runtime.addresses import on_loopback
 from muster_runtime.backoff import growing_s, in_step_s
@@ -143,7 +143,7 @@ class Gateway:
         listener: socket.socket | None = None,
         other_front: OtherFront | None = None,
         doors: Doors | None = None,
-        judge: Judge | None = None,
+        judge: SandboxedParser | None = None,
         chance: Random = SYSTEM,
     ) -> None:
         self._other_front = other_front
@@ -181,7 +181,7 @@ class Gateway:
             if doors is not None
             else SocketDoors(settings, self._doorman, self._accounts, self._audit.connection_ended, listener)
         )
-        self._judge = judge if judge is not None else Judge(settings.queue_config)
+        self._judge = judge if judge is not None else SandboxedParser(settings.queue_config)
         self._turns = StepTurns(clock.monotonic)
         self._door = GrpcDoor(
             self._doorman,

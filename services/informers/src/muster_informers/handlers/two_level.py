@@ -36,7 +36,7 @@ from muster_core.external.model import (
     ExternalQueue,
     kind_of,
 )
-from muster_queue_config.yaml_reader import Reader
+from muster_queue_config.yaml_reader import YamlReader
 from muster_queue_config.yaml_tree import Mapping as YamlMapping
 from muster_queue_config.yaml_tree import Scalar, read_tree
 
@@ -106,7 +106,7 @@ def make_handler(cache: ExternalCache, config: bytes | None, context: HandlerCon
 
 def _read(config: bytes) -> dict[str, object]:
     """Returns the file's keys with plain values. Raises HandlerSettingsWrong."""
-    reader = Reader()
+    reader = YamlReader()
     try:
         document = read_tree(config.decode(), reader.unreadable)
     except UnicodeDecodeError:

@@ -16,7 +16,7 @@ from typing import Any
 from muster_core.config.queue_config import ROOT, partition_name
 from muster_queue_config.errors import QueueConfigError
 from muster_queue_config.queue_yaml import checksum
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_queue_config.yaml_reader import truth
 from muster_queue_config.yaml_tree import Mapping, Place, Scalar, Sequence, read_tree
 from muster_rest.shapes.configuration import ValidatedDao
@@ -222,7 +222,7 @@ def _as_yaml(text: str, pairs: _Pairs) -> bytes:
     return out.getvalue()
 
 
-async def validated(body: bytes, judge: Judge) -> ValidatedDao:
+async def validated(body: bytes, judge: SandboxedParser) -> ValidatedDao:
     """The verdict on a configuration, as the gateway gives it for a registration."""
     try:
         text = body.decode()

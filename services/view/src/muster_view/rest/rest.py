@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from muster_bus.clock import Clock
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_rest.route import Route
 from muster_rest.view_routes import VIEW
 from muster_runtime.positions import PositionWaits
@@ -58,7 +58,7 @@ class ViewRest(Engine):
         waits: PositionWaits | None = None,
     ) -> None:
         lookup, yaml = Lookup(source), YamlReading()
-        self._judge = Judge(settings.queue_config)
+        self._judge = SandboxedParser(settings.queue_config)
         self._explanations = Explanations(lookup, source, settings, clock, gate)
         subjects = {
             "applications": Applications(lookup),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster_bus.clock import Clock, recorded_ns
-from muster_queue_config.sandboxed_parser import Judge
+from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_runtime.go_json import go_json
 from muster_state.state_folder import RmState
 
@@ -19,7 +19,9 @@ from muster_view.rest.yaml_executor import YamlReading
 class Managers:
     """Answers about resource managers, and judges configurations."""
 
-    def __init__(self, lookup: Lookup, source: Snapshot, yaml: YamlReading, judge: Judge, clock: Clock) -> None:
+    def __init__(
+        self, lookup: Lookup, source: Snapshot, yaml: YamlReading, judge: SandboxedParser, clock: Clock
+    ) -> None:
         self._lookup, self._source, self._yaml, self._clock = lookup, source, yaml, clock
         self._judge = judge
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from muster_replay.live import RM_ID, Live
+from muster_replay.live import RM_ID, LiveDemo
 from muster_replay.local_process import is_serving, muster_command
 from up import up
 from waiting import eventually
@@ -167,7 +167,7 @@ class Quick:
 async def test_the_live_cluster_shows_gangs_preemption_and_a_drained_node(tmp_path: Path) -> None:
     lines: list[str] = []
     async with up(tmp_path) as muster:
-        stop, live = asyncio.Event(), Live(muster.grpc, lines.append, clock=Quick())
+        stop, live = asyncio.Event(), LiveDemo(muster.grpc, lines.append, clock=Quick())
         running = asyncio.create_task(live.run(stop))
 
         def seen() -> bool:

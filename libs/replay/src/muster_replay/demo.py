@@ -20,7 +20,7 @@ from muster_runtime.private_files import make_private_directory
 from muster_runtime.terminal import Screen, marked
 
 from muster_replay.errors import ReplayFailed
-from muster_replay.live import Live
+from muster_replay.live import LiveDemo
 from muster_replay.local_process import LocalProcess, are_free, muster_command
 from muster_replay.replay import is_standard_output, main_replay
 from muster_replay.trace import OPENB
@@ -161,7 +161,7 @@ def main_live(*, data_dir: Path | None = None, seed: int = 1) -> int:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        await Live(demo.grpc, lambda line: console.print(line, soft_wrap=True), seed=seed).run(stop)
+        await LiveDemo(demo.grpc, lambda line: console.print(line, soft_wrap=True), seed=seed).run(stop)
         console.print("Stopping …")
         return 0
 

@@ -30,7 +30,7 @@ from muster_replay.live_plan import (
     TRAINING,
     Drain,
     Job,
-    Step,
+    PlanStep,
     Undrain,
     plan,
 )
@@ -50,7 +50,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningJob:
     """A job that was sent.
 
     :ivar left: tasks that have not ended.
@@ -67,7 +67,7 @@ class _Running:
     again: int = 0
 
 
-class Live:
+class LiveDemo:
     """One run.
 
     :param gateway: gRPC address of a gateway.
@@ -80,7 +80,7 @@ class Live:
         self._gateway, self._say, self._clock = gateway, say, clock or SystemClock()
         self._chance = random.Random(seed)  # noqa: S311 - a demo
         self._steps = plan(seed)
-        self._jobs: dict[str, _Running] = {}
+        self._jobs: dict[str, _RunningJob] = {}
         self._placed: dict[tuple[str, str], si.Allocation] = {}
         self._ends: list[tuple[float, str, str]] = []
         self._asked: set[tuple[str, str]] = set()
@@ -127,7 +127,7 @@ class Live:
 
     # ---- what users and operators do -----------------------------------------------------------------------------
 
-    async def _do(self, step: Step, admin: AdminClient) -> None:
+    async def _do(self, step: PlanStep, admin: AdminClient) -> None:
         match step.what:
             case Job() as job if self._pending(job.queue) > _BACKLOG[job.queue]:
                 pass  # its user waits
@@ -140,7 +140,7 @@ class Live:
 
     async def _submit(self, job: Job) -> None:
         keys = [f"{job.name}-{number}" for number in range(1, job.tasks + 1)]
-        self._jobs[job.name] = _Running(job, set(keys), self._clock.monotonic())
+        self._jobs[job.name] = _RunningJob(job, set(keys), self._clock.monotonic())
         room = total([job.resources] * job.tasks) if job.gang else None
         await self._rm.send_applications(
             [

@@ -82,14 +82,14 @@ class Undrain(NamedTuple):
     node: str
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """What happens at a time, in seconds after the start."""
 
     at_s: float
     what: Job | Drain | Undrain
 
 
-def plan(seed: int = 1) -> Iterator[Step]:
+def plan(seed: int = 1) -> Iterator[PlanStep]:
     """Returns steps without end, in the order of their times."""
     chance = random.Random(seed)  # noqa: S311 - a demo
     numbers: dict[str, int] = {}
@@ -97,11 +97,11 @@ def plan(seed: int = 1) -> Iterator[Step]:
     while True:
         steps = _round(chance, numbers, later=begins_s > 0)
         for at_s, what in sorted(steps, key=lambda step: step[0]):
-            yield Step(begins_s + at_s, what)
+            yield PlanStep(begins_s + at_s, what)
         begins_s += ROUND_S
 
 
-def _round(chance: random.Random, numbers: dict[str, int], *, later: bool) -> list[Step]:
+def _round(chance: random.Random, numbers: dict[str, int], *, later: bool) -> list[PlanStep]:
     """Returns the steps of a round, with times from its begin on, not in order."""
 
     def about(at_s: float) -> float:
@@ -123,13 +123,13 @@ def _round(chance: random.Random, numbers: dict[str, int], *, later: bool) -> li
         )
 
     node = chance.choice(list(NODES)) if later else "cpu-07"
-    steps = [Step(0.0, job("web", PRODUCTION, 10, 6, (25.0, 40.0)))]
-    steps += [Step(at_s, job("dora", BATCH, 45, 4, (12.0, 30.0))) for at_s in (0.0, 4.0, 15.0, 24.0)]
-    steps += [Step(at_s, job("emil", BATCH, 60, 2, (8.0, 20.0))) for at_s in (1.0, 9.0, 19.0)]
-    steps += [Step(at_s, job("anna", RESEARCH, 12, 8, (8.0, 15.0))) for at_s in (2.0, 17.0)]
-    steps += [Step(at_s, job("ben", RESEARCH, 6, 16, (6.0, 18.0), gpus=1)) for at_s in (7.0, 22.0)]
-    steps += [Step(about(at_s), job("carla", TRAINING, 6, 8, (12.0, 18.0), gpus=4)) for at_s in (5.0, 13.0, 21.0)]
+    steps = [PlanStep(0.0, job("web", PRODUCTION, 10, 6, (25.0, 40.0)))]
+    steps += [PlanStep(at_s, job("dora", BATCH, 45, 4, (12.0, 30.0))) for at_s in (0.0, 4.0, 15.0, 24.0)]
+    steps += [PlanStep(at_s, job("emil", BATCH, 60, 2, (8.0, 20.0))) for at_s in (1.0, 9.0, 19.0)]
+    steps += [PlanStep(at_s, job("anna", RESEARCH, 12, 8, (8.0, 15.0))) for at_s in (2.0, 17.0)]
+    steps += [PlanStep(at_s, job("ben", RESEARCH, 6, 16, (6.0, 18.0), gpus=1)) for at_s in (7.0, 22.0)]
+    steps += [PlanStep(about(at_s), job("carla", TRAINING, 6, 8, (12.0, 18.0), gpus=4)) for at_s in (5.0, 13.0, 21.0)]
     # More than is free: batch has to go.
-    steps += [Step(about(10.0), job("web", PRODUCTION, 36, 8, (10.0, 16.0)))]
-    steps += [Step(about(14.0), Drain(node)), Step(about(26.0), Undrain(node))]
+    steps += [PlanStep(about(10.0), job("web", PRODUCTION, 36, 8, (10.0, 16.0)))]
+    steps += [PlanStep(about(14.0), Drain(node)), PlanStep(about(26.0), Undrain(node))]
     return steps

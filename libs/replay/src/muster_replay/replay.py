@@ -34,7 +34,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from muster_replay.accounts import Accounts, percentile
 from muster_replay.errors import ReplayFailed, TraceError
 from muster_replay.report import ReplayReport, Utilisation, print_report, some
-from muster_replay.rest import Events, Pending, RestFront, rest_url
+from muster_replay.rest import EventIdRange, PendingAsk, RestFront, rest_url
 from muster_replay.trace import GPU, Trace, read_trace
 
 log = structlog.get_logger(__name__)
@@ -210,7 +210,7 @@ class _Replay:
         if self._complaints:
             raise ReplayFailed(f"{what}: {some(self._complaints)}")
 
-    async def _settle(self) -> dict[str, Pending]:
+    async def _settle(self) -> dict[str, PendingAsk]:
         """Waits until every task is placed, rejected or pending with a lasting reason. Returns the reasons.
 
         The wait ends when REST lists exactly the asks for which this client has no answer, and nothing changed
@@ -241,7 +241,7 @@ class _Replay:
                 return
             await asyncio.sleep(min(_POLL_S, self._options.quiet_s))
 
-    async def _ask_why(self) -> dict[str, Pending] | None:
+    async def _ask_why(self) -> dict[str, PendingAsk] | None:
         try:
             reasons = await self._rest.pending()
         except (httpx.HTTPError, KeyError, ValueError) as error:
@@ -269,7 +269,7 @@ class _Replay:
     # ---- the report ----------------------------------------------------------------------------------------------
 
     async def _report(
-        self, reasons: dict[str, Pending], before: Events | None, times: tuple[float, float, float, float]
+        self, reasons: dict[str, PendingAsk], before: EventIdRange | None, times: tuple[float, float, float, float]
     ) -> ReplayReport:
         books, (nodes_s, applications_s, asks_s, total_s) = self._books, times
         counts, examples = Counter[str](), dict[str, str]()
@@ -341,7 +341,7 @@ class _Replay:
         capacity = self._trace.capacity()
         return {name: Utilisation(counted.get(name, 0), capacity.get(name, 0)) for name in (CPU, MEMORY, GPU)}, "client"
 
-    async def _events_before(self) -> Events | None:
+    async def _events_before(self) -> EventIdRange | None:
         """Returns the RM's event ids before the replay; None if REST's answer has none. Raises ReplayFailed if REST is
         silent.
         """
@@ -364,13 +364,13 @@ class _Replay:
                 "nothing was sent"
             ) from error
 
-    async def _events_written(self, before: Events | None) -> int | None:
+    async def _events_written(self, before: EventIdRange | None) -> int | None:
         """Returns the number of ids given since the start. Asks until two answers agree, because the publisher follows
         the log.
         """
-        last: list[Events] = []
+        last: list[EventIdRange] = []
 
-        async def still() -> Events | None:
+        async def still() -> EventIdRange | None:
             last.append(await self._rest.events())
             return last[-1] if len(last) > 1 and last[-1] == last[-2] and last[-1].highest is not None else None
 

@@ -24,7 +24,7 @@ def rest_url(text: str) -> str:
     return url.rstrip("/")
 
 
-class Pending(NamedTuple):
+class PendingAsk(NamedTuple):
     """The reason why an ask is pending.
 
     :param reason: its type (muster_core.model.reasons.ReasonCode).
@@ -35,7 +35,7 @@ class Pending(NamedTuple):
     queue: str
 
 
-class Events(NamedTuple):
+class EventIdRange(NamedTuple):
     """The RM's lowest and highest event ids; None without events."""
 
     lowest: int | None
@@ -56,11 +56,11 @@ class RestFront:
         self._stamp = access.stamp()
         self._http = self._client()
 
-    async def pending(self) -> dict[str, Pending]:
+    async def pending(self) -> dict[str, PendingAsk]:
         """Returns AllocationKey → why the ask is pending."""
         answer = await self._get("/ws/v1/explain/pending", rm=self._rm_id)
         return {
-            item["allocationKey"]: Pending(item["reason"], item.get("message", ""), item.get("queue", ""))
+            item["allocationKey"]: PendingAsk(item["reason"], item.get("message", ""), item.get("queue", ""))
             for item in answer["pending"]
         }
 
@@ -72,13 +72,13 @@ class RestFront:
                 return found
         return None
 
-    async def events(self) -> Events:
+    async def events(self) -> EventIdRange:
         """Returns the RM's present event ids."""
         answer = await self._get("/ws/v1/events/batch", rm=self._rm_id, count="1")
         lowest, highest = int(answer.get("LowestID", 0)), int(answer.get("HighestID", 0))
         if not answer.get("EventRecords"):  # no events, or the ring has dropped the first ones
             answer = await self._get("/ws/v1/events/batch", rm=self._rm_id, count="1", start=str(highest))
-        return Events(lowest, highest) if answer.get("EventRecords") else Events(None, None)
+        return EventIdRange(lowest, highest) if answer.get("EventRecords") else EventIdRange(None, None)
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -13,8 +13,8 @@ from muster_gateway.route_rights import Rights
 from muster_rest import openapi
 from muster_rest.parameters import RM
 from muster_rest.route import Route
-from muster_rest.route_table import GATEWAY, PUBLISHER, VIEW, Places, through_the_gateway
-from muster_rest.shapes.base import Whole
+from muster_rest.route_table import GATEWAY, PUBLISHER, VIEW, RouteTable, through_the_gateway
+from muster_rest.shapes.base import MusterShape
 from muster_runtime.identity import Right
 from muster_view.fold_gate import FoldGate
 from muster_view.rest import json_render
@@ -24,7 +24,7 @@ from muster_view.settings import ViewSettings
 from unit.view.recorded import Bench
 
 
-class DrainDao(Whole, kw_only=True):
+class DrainDao(MusterShape, kw_only=True):
     """The nodes that are drained."""
 
     partition: str
@@ -72,7 +72,7 @@ def test_the_gateway_knows_its_right_and_its_service() -> None:
     rights = Rights(through_the_gateway(SERVICES))
     assert rights.needed("GET", "/ws/v1/partition/default/drains") is Right.ADMIN
     assert rights.needed("GET", "/ws/v1/partition/default/nodes") is Right.READ
-    assert Places(SERVICES).of("/ws/v1/partition/default/drains") is SERVICES[0]
+    assert RouteTable(SERVICES).of("/ws/v1/partition/default/drains") is SERVICES[0]
 
 
 def test_it_is_in_the_openapi_document() -> None:

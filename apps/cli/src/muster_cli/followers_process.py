@@ -102,7 +102,7 @@ class FollowersSilent(OSError):
 
 
 class FollowersProcess:
-    """See the module's docstring; :class:`~muster_cli.service_runner.Service` describes the methods.
+    """See the module's docstring; :class:`~muster_cli.service_runner.RoutedService` describes the methods.
 
     :param parts: of the followers, for the state of the whole.
     :param first: the first child, if it was started before; None: it is started here.

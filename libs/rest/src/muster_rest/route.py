@@ -116,7 +116,7 @@ PATH_PARAMETERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class RoutedService:
     """A service and its routes.
 
     :ivar folders: the gateway passes on to the service all requests below these paths, with or without a route.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from muster_runtime.identity import Right
 
 from muster_rest import gateway_routes, publisher_routes, view_routes
-from muster_rest.route import READS, Route, Service
+from muster_rest.route import READS, Route, RoutedService
 
-VIEW = Service("view", view_routes.VIEW, ("/ws/v1/", "/debug/"))
-PUBLISHER = Service("publisher", publisher_routes.PUBLISHER, ("/ws/v1/events/",))
-GATEWAY = Service("gateway", gateway_routes.GATEWAY)
+VIEW = RoutedService("view", view_routes.VIEW, ("/ws/v1/", "/debug/"))
+PUBLISHER = RoutedService("publisher", publisher_routes.PUBLISHER, ("/ws/v1/events/",))
+GATEWAY = RoutedService("gateway", gateway_routes.GATEWAY)
 
 # The gateway comes last, so its own answers count for paths that several services have (/health, /metrics).
 SERVICES = (VIEW, PUBLISHER, GATEWAY)
@@ -18,7 +18,7 @@ SERVICES = (VIEW, PUBLISHER, GATEWAY)
 BELOW = {"/page/": Right.NONE, "/debug/": Right.ADMIN}
 
 
-def through_the_gateway(services: tuple[Service, ...] = SERVICES) -> list[Route]:
+def through_the_gateway(services: tuple[RoutedService, ...] = SERVICES) -> list[Route]:
     """Every route that the gateway serves, once."""
     found: dict[tuple[str, str], Route] = {}
     for route in (route for service in services for route in service.routes):
@@ -27,18 +27,18 @@ def through_the_gateway(services: tuple[Service, ...] = SERVICES) -> list[Route]
     return list(found.values())
 
 
-class Places:
+class RouteTable:
     """Finds the service for a request.
 
     :param services: if several services have the same path without parameters, the last one answers it.
     """
 
-    def __init__(self, services: tuple[Service, ...] = SERVICES) -> None:
+    def __init__(self, services: tuple[RoutedService, ...] = SERVICES) -> None:
         self._by_path = {route.path: service for service in services for route in service.routes}
         folders = [(folder, service) for service in services for folder in service.folders]
         self._folders = sorted(folders, key=lambda each: len(each[0]), reverse=True)
 
-    def of(self, path: str) -> Service:
+    def of(self, path: str) -> RoutedService:
         """The service that answers a path: the one with exactly this path, else the one with the deepest folder.
 
         :param path: in lower case, with single slashes.

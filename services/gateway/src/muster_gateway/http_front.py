@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 import structlog
 from muster_bus.errors import BusError
 from muster_rest import openapi, system_health
-from muster_rest.route_table import GATEWAY, PUBLISHER, VIEW, Places
+from muster_rest.route_table import GATEWAY, PUBLISHER, VIEW, RouteTable
 from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_runtime.caller import Caller, current
 from muster_runtime.default_rm import DEFAULT_RM_HEADER, default_rm_header
@@ -73,7 +73,7 @@ _SLASHES = re.compile("/+")
 _JSON = "application/json; charset=UTF-8"
 
 
-_PLACES = Places()
+_PLACES = RouteTable()
 # The front's own handlers by path, without the page's files.
 _OWN = {route.path: route.handler for route in GATEWAY.routes if route.handler != "front.page"}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from muster_rest.shapes.base import Count, Time, Whole
+from muster_rest.shapes.base import Count, MusterShape, Time
 
 
-class AuditEntryDao(Whole, kw_only=True):
+class AuditEntryDao(MusterShape, kw_only=True):
     """An entry; ``proto/muster/v1/audit.proto`` describes the fields.
 
     ``result``: accepted, refused or failed. ``requestOffset``: -1: the call never came to the log of requests.
@@ -32,7 +32,7 @@ class AuditEntryDao(Whole, kw_only=True):
     first_time: Time
 
 
-class AuditPageDao(Whole, kw_only=True):
+class AuditPageDao(MusterShape, kw_only=True):
     """A page of entries, the oldest first. ``next``: the parameter ``after`` of the next page. ``more``: there was more
     to read behind this page. A page with ``more`` may have few entries or none, because few of those read fit.
     """

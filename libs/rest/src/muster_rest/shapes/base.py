@@ -22,11 +22,11 @@ CodeOrEmpty = Annotated[str, Meta(pattern="^([A-Z][A-Z_]+)?$")]
 Sentence = Annotated[str, Meta(pattern="^[A-Za-z0-9][^\\n]*[.]$")]
 
 
-class Shape(Struct, omit_defaults=True, kw_only=True, rename="camel"):
+class YuniKornShape(Struct, omit_defaults=True, kw_only=True, rename="camel"):
     """A shape of YuniKorn's: zero and empty fields are left out, unless YuniKorn's core always has them."""
 
 
-class Whole(Struct, kw_only=True, rename="camel"):
+class MusterShape(Struct, kw_only=True, rename="camel"):
     """A shape of Muster's own: it always has all fields, so that readers need no defaults."""
 
 
@@ -50,7 +50,7 @@ def joined(
 
     :param lists: the lists by their names in JSON; an empty list of YuniKorn's is left out.
     """
-    left_out = issubclass(head, Shape)
+    left_out = issubclass(head, YuniKornShape)
     fields: list[Any] = [_field(each) for each in structs.fields(head)]
     fields += [(each, kind, field(default_factory=list)) if left_out else (each, kind) for each, kind in lists.items()]
     fields += [_field(each) for each in structs.fields(tail)] if tail is not None else []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType, field
 
-from muster_rest.shapes.base import Shape
+from muster_rest.shapes.base import YuniKornShape
 
 
-class FilterDao(Shape, kw_only=True):
+class FilterDao(YuniKornShape, kw_only=True):
     """The users and groups of a rule: names, or one expression."""
 
     type: str
@@ -17,7 +17,7 @@ class FilterDao(Shape, kw_only=True):
     group_exp: str = ""
 
 
-class RuleDao(Shape, kw_only=True):
+class RuleDao(YuniKornShape, kw_only=True):
     """One rule."""
 
     name: str
@@ -26,21 +26,21 @@ class RuleDao(Shape, kw_only=True):
     parent_rule: RuleDao | None = None
 
 
-class ValidatedDao(Shape, kw_only=True):
+class ValidatedDao(YuniKornShape, kw_only=True):
     """Whether a configuration would be accepted; the reason has one line for each error."""
 
     allowed: bool
     reason: str = ""
 
 
-class ResourcesDao(Shape, kw_only=True, rename="pascal"):
+class ResourcesDao(YuniKornShape, kw_only=True, rename="pascal"):
     """A queue's guaranteed and greatest amounts."""
 
     guaranteed: dict[str, str] = {}
     max: dict[str, str] = {}
 
 
-class LimitDao(Shape, kw_only=True, rename="pascal"):
+class LimitDao(YuniKornShape, kw_only=True, rename="pascal"):
     """A limit of users and groups."""
 
     limit: str
@@ -50,7 +50,7 @@ class LimitDao(Shape, kw_only=True, rename="pascal"):
     max_applications: int = 0
 
 
-class ChildTemplateDao(Shape, kw_only=True, rename="pascal"):
+class ChildTemplateDao(YuniKornShape, kw_only=True, rename="pascal"):
     """The settings of dynamic leaves below a queue."""
 
     max_applications: int = 0
@@ -58,7 +58,7 @@ class ChildTemplateDao(Shape, kw_only=True, rename="pascal"):
     resources: ResourcesDao
 
 
-class ConfiguredQueueDao(Shape, kw_only=True, rename="pascal"):
+class ConfiguredQueueDao(YuniKornShape, kw_only=True, rename="pascal"):
     """A queue."""
 
     name: str
@@ -73,7 +73,7 @@ class ConfiguredQueueDao(Shape, kw_only=True, rename="pascal"):
     limits: list[LimitDao] = []
 
 
-class ConfiguredFilterDao(Shape, kw_only=True, rename="pascal"):
+class ConfiguredFilterDao(YuniKornShape, kw_only=True, rename="pascal"):
     """The users and groups of a placement rule."""
 
     type: str
@@ -81,7 +81,7 @@ class ConfiguredFilterDao(Shape, kw_only=True, rename="pascal"):
     groups: list[str] = []
 
 
-class ConfiguredRuleDao(Shape, kw_only=True, rename="pascal"):
+class ConfiguredRuleDao(YuniKornShape, kw_only=True, rename="pascal"):
     """A placement rule."""
 
     name: str
@@ -91,7 +91,7 @@ class ConfiguredRuleDao(Shape, kw_only=True, rename="pascal"):
     value: str = ""
 
 
-class ConfiguredPreemptionDao(Shape, kw_only=True, rename="pascal"):
+class ConfiguredPreemptionDao(YuniKornShape, kw_only=True, rename="pascal"):
     """Preemption in a partition. A flag that is left out is not the same as one that is false."""
 
     enabled: bool | UnsetType = UNSET
@@ -99,20 +99,20 @@ class ConfiguredPreemptionDao(Shape, kw_only=True, rename="pascal"):
     opt_out: str = ""
 
 
-class ConfiguredNodeSortDao(Shape, kw_only=True, rename="pascal"):
+class ConfiguredNodeSortDao(YuniKornShape, kw_only=True, rename="pascal"):
     """The node sort policy."""
 
     type: str
     resource_weights: dict[str, float | int] = {}
 
 
-class ConfiguredResolverDao(Shape, kw_only=True):
+class ConfiguredResolverDao(YuniKornShape, kw_only=True):
     """The resolver of users' groups."""
 
     type: str = ""
 
 
-class ConfiguredReservationDao(Shape, kw_only=True, rename="pascal"):
+class ConfiguredReservationDao(YuniKornShape, kw_only=True, rename="pascal"):
     """Reservations of nodes."""
 
     enabled: bool = False
@@ -120,7 +120,7 @@ class ConfiguredReservationDao(Shape, kw_only=True, rename="pascal"):
     timeout: str = ""
 
 
-class ConfiguredPartitionDao(Shape, kw_only=True, rename="pascal"):
+class ConfiguredPartitionDao(YuniKornShape, kw_only=True, rename="pascal"):
     """A partition."""
 
     name: str
@@ -133,7 +133,7 @@ class ConfiguredPartitionDao(Shape, kw_only=True, rename="pascal"):
     reservation: ConfiguredReservationDao | None = None
 
 
-class ConfigDao(Shape, kw_only=True, rename="pascal"):
+class ConfigDao(YuniKornShape, kw_only=True, rename="pascal"):
     """The queue configuration in force, as JSON."""
 
     partitions: list[ConfiguredPartitionDao]

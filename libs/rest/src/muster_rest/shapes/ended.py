@@ -6,18 +6,18 @@ from typing import Literal
 
 from msgspec import field
 
-from muster_rest.shapes.base import Count, Name, Quantities, Sentence, Shape, Time, Whole
+from muster_rest.shapes.base import Count, MusterShape, Name, Quantities, Sentence, Time, YuniKornShape
 from muster_rest.shapes.events import EventDao
 
 
-class EndedStateDao(Whole):
+class EndedStateDao(MusterShape):
     """A state of an application, and when it began."""
 
     time: Time
     state: Name
 
 
-class EndedAllocationDao(Shape, kw_only=True):
+class EndedAllocationDao(YuniKornShape, kw_only=True):
     """An allocation of an application, or on a node. ``ended``: how; "": that is not in the events."""
 
     allocation_key: str
@@ -30,7 +30,7 @@ class EndedAllocationDao(Shape, kw_only=True):
     resource: Quantities = {}
 
 
-class EndedObjectDao(Shape, kw_only=True):
+class EndedObjectDao(YuniKornShape, kw_only=True):
     """One life of an object.
 
     ``end`` 0: the events have no end of it. ``begin`` 0: they were not searched so far back. ``isWhole``: they have its
@@ -59,7 +59,7 @@ class EndedObjectDao(Shape, kw_only=True):
     events: list[EventDao] = []
 
 
-class EndedDao(Whole):
+class EndedDao(MusterShape):
     """Lives that ended, the one that ended last first.
 
     ``source`` is always ``history``. ``stores``: the history stores that are searched behind the events in memory.

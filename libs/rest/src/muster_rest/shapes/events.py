@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from muster_rest.shapes.base import Quantities, Shape
+from muster_rest.shapes.base import Quantities, YuniKornShape
 
 
 class EventStreamDao(Struct, kw_only=True, rename="pascal"):
@@ -14,19 +14,19 @@ class EventStreamDao(Struct, kw_only=True, rename="pascal"):
     created_at: str
 
 
-class EventQuantityDao(Shape, kw_only=True):
+class EventQuantityDao(YuniKornShape, kw_only=True):
     """A quantity."""
 
     value: int = 0
 
 
-class EventResourceDao(Shape, kw_only=True):
+class EventResourceDao(YuniKornShape, kw_only=True):
     """Quantities by resource type."""
 
     resources: dict[str, EventQuantityDao] = {}
 
 
-class EventDao(Shape, kw_only=True):
+class EventDao(YuniKornShape, kw_only=True):
     """An event. ``state``: its object's present state, when the request asks for it (docs/history-servers.md)."""
 
     type: int = 0

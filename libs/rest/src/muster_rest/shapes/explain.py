@@ -9,11 +9,22 @@ from __future__ import annotations
 from msgspec import field
 from muster_si.constants import FOREIGN
 
-from muster_rest.shapes.base import Amount, Code, CodeOrEmpty, Count, Name, Quantities, Sentence, Time, Whole, joined
+from muster_rest.shapes.base import (
+    Amount,
+    Code,
+    CodeOrEmpty,
+    Count,
+    MusterShape,
+    Name,
+    Quantities,
+    Sentence,
+    Time,
+    joined,
+)
 from muster_rest.shapes.state import LackingDao, ReportedDao
 
 
-class ToldToGoDao(Whole, kw_only=True):
+class ToldToGoDao(MusterShape, kw_only=True):
     """An allocation that was released and has not ended yet."""
 
     application_id: Name = field(name="applicationID")
@@ -22,7 +33,7 @@ class ToldToGoDao(Whole, kw_only=True):
     since: Time
 
 
-class AskPreemptionDao(Whole, kw_only=True):
+class AskPreemptionDao(MusterShape, kw_only=True):
     """The state of preemption for an ask.
 
     ``state``: CHOSEN (victims were chosen for it), NO (``no`` gives the reason), PENDING (its turn will come), or NONE
@@ -37,14 +48,14 @@ class AskPreemptionDao(Whole, kw_only=True):
     victims: list[ToldToGoDao] = []
 
 
-class KeptNodeDao(Whole, kw_only=True):
+class KeptNodeDao(MusterShape, kw_only=True):
     """A node that is reserved for an ask."""
 
     node: Name
     since: Time
 
 
-class ClosedDao(Whole, kw_only=True):
+class ClosedDao(MusterShape, kw_only=True):
     """How many nodes are closed or gone, by closer. ``source``: the source's name; "": not a source."""
 
     by: Code
@@ -52,7 +63,7 @@ class ClosedDao(Whole, kw_only=True):
     nodes: Count
 
 
-class FiguresDao(Whole, kw_only=True):
+class FiguresDao(MusterShape, kw_only=True):
     """A reason's figures and names."""
 
     reason: Code
@@ -82,7 +93,7 @@ class WhyDao(FiguresDao, kw_only=True):
     message: Sentence
 
 
-class AwaitedDao(Whole, kw_only=True):
+class AwaitedDao(MusterShape, kw_only=True):
     """The part of its gang that an ask waits for.
 
     ``taskGroup``: the incomplete part of the gang: ``placed`` of its ``members`` placeholders are placed. ``because``:
@@ -96,7 +107,7 @@ class AwaitedDao(Whole, kw_only=True):
     because: WhyDao | None
 
 
-class NowDao(Whole, kw_only=True):
+class NowDao(MusterShape, kw_only=True):
     """A reason's current figures, as far as the view knows them: it follows the scheduler."""
 
     used: Amount
@@ -114,7 +125,7 @@ class PastDao(FiguresDao, kw_only=True):
     message: Sentence
 
 
-class EpisodeDao(Whole, kw_only=True):
+class EpisodeDao(MusterShape, kw_only=True):
     """A time in which some asks of an application or a queue waited for one thing.
 
     ``until``: 0: it still lasts, and ``asks`` wait for it.
@@ -129,7 +140,7 @@ class EpisodeDao(Whole, kw_only=True):
     asks: Count
 
 
-class RefusedNodeDao(Whole, kw_only=True):
+class RefusedNodeDao(MusterShape, kw_only=True):
     """A node that the RM refused for an ask. ``unanswered``: the RM did not answer in time."""
 
     node: Name
@@ -138,7 +149,7 @@ class RefusedNodeDao(Whole, kw_only=True):
     unanswered: bool
 
 
-class PendingDao(Whole, kw_only=True):
+class PendingDao(MusterShape, kw_only=True):
     """A pending ask with its reason, flat: the fields of :class:`WhyDao` are those of its reason.
 
     ``count``: how many allocations are pending. ``placeholder``, ``taskGroup``: those of the ask. ``gang``: the part of
@@ -188,7 +199,7 @@ class PendingDao(Whole, kw_only=True):
     message: Sentence
 
 
-class WhenDao(Whole, kw_only=True):
+class WhenDao(MusterShape, kw_only=True):
     """When a pending ask will start, from simulations of the present state.
 
     ``state``: ESTIMATED (in 8 of 10 cases from ``earliest`` to ``latest``), PARTLY (too many simulations do not start
@@ -215,7 +226,7 @@ class WhenDao(Whole, kw_only=True):
     message: Sentence
 
 
-class RowWhenDao(Whole, kw_only=True):
+class RowWhenDao(MusterShape, kw_only=True):
     """When the pending asks of an application that wait for one reason will start: a row of the page.
 
     ``state``: FORECAST (``first`` and ``last`` say more; they are the same of a single ask), STARTED (none of them is
@@ -240,7 +251,7 @@ class RowWhenDao(Whole, kw_only=True):
     message: Sentence
 
 
-class OutlookDao(Whole, kw_only=True):
+class OutlookDao(MusterShape, kw_only=True):
     """When a queue's asks that wait now start. ``started``: the share that does within 30 days, from 0 to 1. ``half``,
     ``most``: seconds from now until half of them, and 95 %, have started; null: not within 30 days.
     """
@@ -250,7 +261,7 @@ class OutlookDao(Whole, kw_only=True):
     most: float | None
 
 
-class FutureQueueDao(Whole, kw_only=True):
+class FutureQueueDao(MusterShape, kw_only=True):
     """A queue with waiting asks, in both futures."""
 
     queue: Name
@@ -259,7 +270,7 @@ class FutureQueueDao(Whole, kw_only=True):
     other: OutlookDao
 
 
-class RiseDao(Whole, kw_only=True):
+class RiseDao(MusterShape, kw_only=True):
     """The share of the waiting asks that have started so many seconds (``moments``) from now, in both futures."""
 
     moments: list[float]
@@ -267,7 +278,7 @@ class RiseDao(Whole, kw_only=True):
     other: list[float]
 
 
-class FuturesDao(Whole, kw_only=True):
+class FuturesDao(MusterShape, kw_only=True):
     """When the asks that wait now start, under the configuration in force (``present``) and another one (``other``).
 
     ``state``: COMPARED; REFUSED (``problems`` says why the configuration would be refused); UNKNOWN (``message`` says
@@ -284,7 +295,7 @@ class FuturesDao(Whole, kw_only=True):
     message: Sentence
 
 
-class PreemptedDao(Whole, kw_only=True):
+class PreemptedDao(MusterShape, kw_only=True):
     """A preempted allocation and the ask that gets its room. Shares: the fair share of the victim's and the asker's
     queue, without and with the allocations that are preempted together. ``withGang``: its whole gang is preempted with
     it. ``at``: the time of the answer; ``sentence``: the explanation in one sentence.
@@ -314,7 +325,7 @@ class PreemptedDao(Whole, kw_only=True):
     message: Sentence
 
 
-class TaskGroupDao(Whole, kw_only=True):
+class TaskGroupDao(MusterShape, kw_only=True):
     """The placeholders of one name: ``asked = pending + held + replaced + timedOut + lost``.
 
     ``resource``: of each one. ``leaving``: how many of those held are being released. ``because``: why some are
@@ -333,7 +344,7 @@ class TaskGroupDao(Whole, kw_only=True):
     because: WhyDao | None
 
 
-class GangDao(Whole, kw_only=True):
+class GangDao(MusterShape, kw_only=True):
     """The state of an application's gang.
 
     ``start``: ``whole`` or ``incremental``. ``asked``: the announced amounts of all its placeholders; ``placed`` of
@@ -353,7 +364,7 @@ class GangDao(Whole, kw_only=True):
     message: Sentence
 
 
-class ReplacementDao(Whole, kw_only=True):
+class ReplacementDao(MusterShape, kw_only=True):
     """A real allocation that took a placeholder's place, or an ask that is about to.
 
     ``state``: DONE, or LEAVING while the RM has not confirmed that the placeholder is gone. ``node``: of the
@@ -370,7 +381,7 @@ class ReplacementDao(Whole, kw_only=True):
     message: Sentence
 
 
-class WaitingDao(Whole, kw_only=True):
+class WaitingDao(MusterShape, kw_only=True):
     """Why an application as a whole may not run."""
 
     reason: Code
@@ -384,7 +395,7 @@ class WaitingDao(Whole, kw_only=True):
     since: Time
 
 
-class ApplicationHeadDao(Whole, kw_only=True):
+class ApplicationHeadDao(MusterShape, kw_only=True):
     """An application, without its asks. ``waiting``: why it may not run; null: it may run. ``gang``: null: it has none.
 
     ``history``: the current and earlier reasons of it and its asks. ``at``: the time of the answer; ``sentence``: the
@@ -410,7 +421,7 @@ class ApplicationHeadDao(Whole, kw_only=True):
     message: Sentence
 
 
-class GuaranteeDao(Whole, kw_only=True):
+class GuaranteeDao(MusterShape, kw_only=True):
     """A queue's guarantee and usage of one type. ``used`` is without the preempted amount (``preempting``)."""
 
     queue: Name
@@ -421,7 +432,7 @@ class GuaranteeDao(Whole, kw_only=True):
     missing: Count
 
 
-class FairShareDao(Whole, kw_only=True):
+class FairShareDao(MusterShape, kw_only=True):
     """The decayed use of one user of a leaf in the order of use (``application.sort.policy: fairshare``).
 
     ``share``: the largest part of a type that the user had lately, of the guaranteed amount or the fair max: 1 is all
@@ -437,7 +448,7 @@ class FairShareDao(Whole, kw_only=True):
     pending: Count
 
 
-class QueueDao(Whole, kw_only=True):
+class QueueDao(MusterShape, kw_only=True):
     """The state of a queue.
 
     ``share``: its fair share. ``guarantees``: its own, and those above it up to the fence. ``preemptionFence``: its
@@ -485,7 +496,7 @@ class QueueDao(Whole, kw_only=True):
     message: Sentence
 
 
-class KeptForDao(Whole, kw_only=True):
+class KeptForDao(MusterShape, kw_only=True):
     """An ask for which a node is reserved."""
 
     application_id: str = field(name="applicationID")
@@ -494,14 +505,14 @@ class KeptForDao(Whole, kw_only=True):
     since: int
 
 
-class LacksDao(Whole, kw_only=True):
+class LacksDao(MusterShape, kw_only=True):
     """How many asks a node has too little of a type for."""
 
     resource_type: str
     asks: int
 
 
-class WouldFitDao(Whole, kw_only=True):
+class WouldFitDao(MusterShape, kw_only=True):
     """The pending asks of a node's partition, by whether they fit on the node.
 
     ``fit``: how many asks fit on the node now, each alone; ``reasons``: why they still wait. ``lacking``: the others,
@@ -515,7 +526,7 @@ class WouldFitDao(Whole, kw_only=True):
     elsewhere: int
 
 
-class OnNodeDao(Whole, kw_only=True):
+class OnNodeDao(MusterShape, kw_only=True):
     """An allocation on a node. ``told``: PREEMPTED, REPLACED or TIMED_OUT once it was released, at ``toldAt``."""
 
     application_id: str = field(name="applicationID")
@@ -528,7 +539,7 @@ class OnNodeDao(Whole, kw_only=True):
     told_at: int
 
 
-class RefusedForDao(Whole, kw_only=True):
+class RefusedForDao(MusterShape, kw_only=True):
     """An ask for which the RM refused a node. ``unanswered``: the RM did not answer in time."""
 
     application_id: str = field(name="applicationID")
@@ -538,7 +549,7 @@ class RefusedForDao(Whole, kw_only=True):
     unanswered: bool
 
 
-class NodeSourceDao(Whole, kw_only=True):
+class NodeSourceDao(MusterShape, kw_only=True):
     """The report of an external source about a node.
 
     ``capacity``: null: the source reports none. ``whole``: the node has nothing of types that the source does not name.
@@ -554,7 +565,7 @@ class NodeSourceDao(Whole, kw_only=True):
     brings: bool
 
 
-class WantedBackDao(Whole, kw_only=True):
+class WantedBackDao(MusterShape, kw_only=True):
     """An offer of the node that its source has revoked or no longer reports.
 
     ``deadline``: when allocations that do not fit on the node without the offer are preempted.
@@ -567,7 +578,7 @@ class WantedBackDao(Whole, kw_only=True):
     deadline: int
 
 
-class NodeHeadDao(Whole, kw_only=True):
+class NodeHeadDao(MusterShape, kw_only=True):
     """The state of a node, without its allocations.
 
     ``ready``: as the RM reports it. ``keptFor``: the asks that reserve it. ``toldToGo``: how many of its allocations
@@ -602,7 +613,7 @@ class NodeHeadDao(Whole, kw_only=True):
     message: str
 
 
-class SummaryDao(Whole, kw_only=True):
+class SummaryDao(MusterShape, kw_only=True):
     """The progress of an RM's work, in counts."""
 
     rm: str
@@ -615,7 +626,7 @@ class SummaryDao(Whole, kw_only=True):
     counts: dict[str, int]
 
 
-class AllPendingDao(Whole, kw_only=True):
+class AllPendingDao(MusterShape, kw_only=True):
     """All pending asks, and their number by reason."""
 
     rm: Name
@@ -623,7 +634,7 @@ class AllPendingDao(Whole, kw_only=True):
     counts: dict[Code, Count]
 
 
-class AllPreemptedDao(Whole, kw_only=True):
+class AllPreemptedDao(MusterShape, kw_only=True):
     """All allocations that are being preempted. ``ended``: those that have ended since the view started, the latest
     last, at most 100, as they were at their preemption.
     """

@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec import field
 
-from muster_rest.shapes.base import Whole
+from muster_rest.shapes.base import MusterShape
 
 
-class SourceDao(Whole, kw_only=True):
+class SourceDao(MusterShape, kw_only=True):
     """A source. ``lost``: it became STALE and has not been LIVE since; ``drains``: its nodes take nothing new
     meanwhile.
 
@@ -31,7 +31,7 @@ class SourceDao(Whole, kw_only=True):
     problems: int
 
 
-class ObjectDao(Whole, kw_only=True):
+class ObjectDao(MusterShape, kw_only=True):
     """The last state of one object. ``problem``: why it does not count, or counts only in part; "": it counts.
 
     ``offerState``: of an offer; else "". ``withdrawn``: its source no longer reports it, and it stays until it is
@@ -50,7 +50,7 @@ class ObjectDao(Whole, kw_only=True):
     deadline: int
 
 
-class ObjectsDao(Whole, kw_only=True):
+class ObjectsDao(MusterShape, kw_only=True):
     """A page of objects. ``next``: the parameter ``after`` of the next page; "": there is none."""
 
     objects: list[ObjectDao]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from muster_rest.shapes.base import Quantities, Whole
+from muster_rest.shapes.base import MusterShape, Quantities
 
 
-class TallyDao(Whole, kw_only=True):
+class TallyDao(MusterShape, kw_only=True):
     """The RM's counts, and the number of its events."""
 
     allocated: int
@@ -31,7 +31,7 @@ class TallyDao(Whole, kw_only=True):
     deciding_us: int
 
 
-class RecentDao(Whole, kw_only=True):
+class RecentDao(MusterShape, kw_only=True):
     """The RM's allocations of the last minute; ``seconds``: of that time. A wait is null if there was no allocation."""
 
     seconds: float
@@ -41,7 +41,7 @@ class RecentDao(Whole, kw_only=True):
     wait_p99_ms: float | None
 
 
-class SchedulerDao(Whole, kw_only=True):
+class SchedulerDao(MusterShape, kw_only=True):
     """One partition's figures; ``tally`` and ``recent`` are the RM's. Older views have no ``recent``."""
 
     applications: dict[str, int]
@@ -58,7 +58,7 @@ class SchedulerDao(Whole, kw_only=True):
     recent: RecentDao | None = None
 
 
-class QueueDao(Whole, kw_only=True):
+class QueueDao(MusterShape, kw_only=True):
     """A queue."""
 
     path: str
@@ -74,7 +74,7 @@ class QueueDao(Whole, kw_only=True):
     applications_max: int
 
 
-class NodeDao(Whole, kw_only=True):
+class NodeDao(MusterShape, kw_only=True):
     """A node."""
 
     node_id: str
@@ -87,7 +87,7 @@ class NodeDao(Whole, kw_only=True):
     used_percent: int
 
 
-class ProcessDao(Whole, kw_only=True):
+class ProcessDao(MusterShape, kw_only=True):
     """A process. ``host`` and ``pid`` identify it: a gateway in the same process has the same ones."""
 
     name: str
@@ -99,7 +99,7 @@ class ProcessDao(Whole, kw_only=True):
     uptime_seconds: float
 
 
-class RuntimeDao(Whole, kw_only=True):
+class RuntimeDao(MusterShape, kw_only=True):
     """The view itself."""
 
     processes: list[ProcessDao]

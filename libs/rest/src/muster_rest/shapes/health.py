@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from muster_rest.shapes.base import Name, Time, Whole
+from muster_rest.shapes.base import MusterShape, Name, Time
 
 
 class Grade(StrEnum):
@@ -31,7 +31,7 @@ _RANK = {grade: rank for rank, grade in enumerate(Grade)}
 Clause = Annotated[str, Meta(pattern="^[^\\n]*[^\\n.]$", description="One clause, without a full stop.")]
 
 
-class PartHealthDao(Whole):
+class PartHealthDao(MusterShape):
     """One part of Muster.
 
     The sentence says what is the matter, or that nothing is; the others are what else is, the worst first. The remedy
@@ -46,7 +46,7 @@ class PartHealthDao(Whole):
     others: list[Clause]
 
 
-class SystemHealthDao(Whole):
+class SystemHealthDao(MusterShape):
     """The state of the whole. Its grade, since, sentence and remedy are those of its worst part.
 
     A caller that may read nothing gets the grade, and no parts. ``checked`` is when the state was computed.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import field
 
-from muster_rest.shapes.base import Whole
+from muster_rest.shapes.base import MusterShape
 
 
-class CountsDao(Whole, kw_only=True):
+class CountsDao(MusterShape, kw_only=True):
     """What an RM has now, in all its partitions. ``applications``: live ones. ``asks``: pending allocations.
     ``allocations``: those of applications, as ``totalContainers`` counts them.
     """
@@ -20,7 +20,7 @@ class CountsDao(Whole, kw_only=True):
     users: int
 
 
-class QuotaDao(Whole, kw_only=True):
+class QuotaDao(MusterShape, kw_only=True):
     """The use of a quota, and its limit (0: none). ``reached``: something was refused for it a short while ago.
 
     The use is no count: ``allocations`` has pending and foreign ones, too, and ``applications`` those that have ended
@@ -33,7 +33,7 @@ class QuotaDao(Whole, kw_only=True):
     reached: bool
 
 
-class ResourceManagerDao(Whole, kw_only=True):
+class ResourceManagerDao(MusterShape, kw_only=True):
     """An RM. Times are nanoseconds since the epoch, 0: none.
 
     ``life``: INIT, RUNNING, DISCONNECTED or STOPPED, as the scheduler knows it, since ``lifeSince``. ``held``: an
@@ -66,7 +66,7 @@ class ResourceManagerDao(Whole, kw_only=True):
     quotas: list[QuotaDao]
 
 
-class ConfigurationDao(Whole, kw_only=True):
+class ConfigurationDao(MusterShape, kw_only=True):
     """The queue configuration in force, as text."""
 
     rm_id: str = field(name="rmID")

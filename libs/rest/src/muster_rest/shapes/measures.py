@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from muster_rest.shapes.base import Shape
+from muster_rest.shapes.base import YuniKornShape
 
 
 class HealthCheckDao(Struct, omit_defaults=True, kw_only=True, rename="pascal"):
@@ -23,21 +23,21 @@ class HealthDao(Struct, omit_defaults=True, kw_only=True, rename="pascal"):
     health_checks: list[HealthCheckDao] = []
 
 
-class ApplicationsSampleDao(Shape, kw_only=True):
+class ApplicationsSampleDao(YuniKornShape, kw_only=True):
     """The number of running applications. It is text, as in YuniKorn, and readers expect that."""
 
     timestamp: int = 0
     total_applications: str = ""
 
 
-class ContainersSampleDao(Shape, kw_only=True):
+class ContainersSampleDao(YuniKornShape, kw_only=True):
     """The number of allocations at one time."""
 
     timestamp: int = 0
     total_containers: str = ""
 
 
-class BucketDao(Shape, kw_only=True):
+class BucketDao(YuniKornShape, kw_only=True):
     """The nodes in one tenth, by id."""
 
     bucket_name: str = ""
@@ -45,14 +45,14 @@ class BucketDao(Shape, kw_only=True):
     node_names: list[str] = []
 
 
-class TypeDao(Shape, kw_only=True):
+class TypeDao(YuniKornShape, kw_only=True):
     """One resource type: always ten buckets, emptiest nodes first."""
 
     type: str = ""
     utilization: list[BucketDao] = []
 
 
-class UtilizationDao(Shape, kw_only=True):
+class UtilizationDao(YuniKornShape, kw_only=True):
     """One partition; types by name. Without nodes the list is empty, because the web UI reads it without a check."""
 
     cluster_id: str

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from muster_rest.shapes.base import Whole
+from muster_rest.shapes.base import MusterShape
 
 
 class WantedObject(Struct, forbid_unknown_fields=True):
@@ -21,7 +21,7 @@ class WantedObject(Struct, forbid_unknown_fields=True):
     keys: list[str] = []
 
 
-class ObjectStateDao(Whole, kw_only=True):
+class ObjectStateDao(MusterShape, kw_only=True):
     """The state of an object.
 
     :ivar created_nano: when the object was created: older events concern another object with the same name.
@@ -32,7 +32,7 @@ class ObjectStateDao(Whole, kw_only=True):
     state: str
 
 
-class ObjectStatesDao(Whole, kw_only=True):
+class ObjectStatesDao(MusterShape, kw_only=True):
     """For each requested object the states of all objects with its name, the latest first.
 
     Every event before ``nextEventID`` is in them.

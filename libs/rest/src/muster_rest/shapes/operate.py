@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from muster_rest.shapes.base import Count, Whole
+from muster_rest.shapes.base import Count, MusterShape
 
 
-class WhoamiDao(Whole, kw_only=True):
+class WhoamiDao(MusterShape, kw_only=True):
     """The caller of the request. ``identity``: "nobody" without credentials. ``proof``: none, open, loopback, token,
     certificate or jwt. ``actAs`` and ``operates``: globs of RMs. ``mayOperate``: the caller may
     operate the RM that the request names; ``mayConfigure``: it may replace its queue configuration. ``tokens``: the
@@ -22,7 +22,7 @@ class WhoamiDao(Whole, kw_only=True):
     tokens: bool
 
 
-class ProblemDao(Whole, kw_only=True):
+class ProblemDao(MusterShape, kw_only=True):
     """A problem in a queue configuration. ``severity``: error or warning. ``path``: of the key; "": of the whole text.
     ``line``, ``column``: from 1; 0: it has no place in the text.
     """
@@ -34,7 +34,7 @@ class ProblemDao(Whole, kw_only=True):
     message: str
 
 
-class ConfiguredDao(Whole, kw_only=True):
+class ConfiguredDao(MusterShape, kw_only=True):
     """The scheduler's verdict on a queue configuration, as ``muster.v1.UpdateConfigurationResponse``. ``accepted``: it
     is in force, or would be. ``changes``: what it changes, a line each, at most 1,000. ``position``: of the change, for
     ``Muster-After`` (docs/consistency.md); "": nothing was to change.
@@ -46,7 +46,7 @@ class ConfiguredDao(Whole, kw_only=True):
     position: str
 
 
-class OperatedDao(Whole, kw_only=True):
+class OperatedDao(MusterShape, kw_only=True):
     """The result of an action. ``changed`` is false if it was so already. ``allocations``: those on the node, those
     that the forgotten RM had, or those that the RM has to end. ``description``: the RM's or the application's state in
     words; "" for actions that do not answer with it. ``position``: as in ConfiguredDao.

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from msgspec import field
 
-from muster_rest.shapes.base import Quantities, Shape, joined
+from muster_rest.shapes.base import Quantities, YuniKornShape, joined
 
 
-class ClusterDao(Shape, kw_only=True):
+class ClusterDao(YuniKornShape, kw_only=True):
     """One partition's cluster."""
 
     start_time: int = 0
@@ -26,7 +26,7 @@ class ClusterDao(Shape, kw_only=True):
     cluster_name: str
 
 
-class CapacityDao(Shape, kw_only=True):
+class CapacityDao(YuniKornShape, kw_only=True):
     """The capacity of a partition, and its use."""
 
     capacity: Quantities = {}
@@ -34,14 +34,14 @@ class CapacityDao(Shape, kw_only=True):
     utilization: Quantities = {}
 
 
-class NodeSortingDao(Shape, kw_only=True):
+class NodeSortingDao(YuniKornShape, kw_only=True):
     """A partition's order of nodes."""
 
     type: str = ""
     resource_weights: dict[str, float | int] = {}
 
 
-class PartitionDao(Shape, kw_only=True):
+class PartitionDao(YuniKornShape, kw_only=True):
     """A partition."""
 
     cluster_id: str
@@ -58,7 +58,7 @@ class PartitionDao(Shape, kw_only=True):
     id: str
 
 
-class TemplateDao(Shape, kw_only=True):
+class TemplateDao(YuniKornShape, kw_only=True):
     """The settings of dynamic leaves below a queue."""
 
     max_applications: int = 0
@@ -67,7 +67,7 @@ class TemplateDao(Shape, kw_only=True):
     properties: dict[str, str] = {}
 
 
-class QueueHeadDao(Shape, kw_only=True):
+class QueueHeadDao(YuniKornShape, kw_only=True):
     """A queue: the fields before its children."""
 
     id: str
@@ -89,7 +89,7 @@ class QueueHeadDao(Shape, kw_only=True):
     template: TemplateDao | None = None
 
 
-class QueueTailDao(Shape, kw_only=True):
+class QueueTailDao(YuniKornShape, kw_only=True):
     """A queue: the fields after its children."""
 
     child_names: list[str] = []
@@ -108,14 +108,14 @@ class QueueTailDao(Shape, kw_only=True):
     priority_offset: int = 0
 
 
-class StateDao(Shape, kw_only=True):
+class StateDao(YuniKornShape, kw_only=True):
     """An entry of an application's state log."""
 
     time: int = 0
     application_state: str = ""
 
 
-class ApplicationHeadDao(Shape, kw_only=True):
+class ApplicationHeadDao(YuniKornShape, kw_only=True):
     """An application: the fields before its asks and allocations."""
 
     id: str
@@ -131,7 +131,7 @@ class ApplicationHeadDao(Shape, kw_only=True):
     finished_time: int = 0
 
 
-class PlaceholderDao(Shape, kw_only=True):
+class PlaceholderDao(YuniKornShape, kw_only=True):
     """The placeholders of one task group of an application.
 
     ``count``: how many were asked for in all; ``minResource``: the size of each.
@@ -144,7 +144,7 @@ class PlaceholderDao(Shape, kw_only=True):
     timed_out: int = field(default=0, name="timedout")
 
 
-class ApplicationTailDao(Shape, kw_only=True):
+class ApplicationTailDao(YuniKornShape, kw_only=True):
     """An application: the fields after its asks and allocations. ``source`` (Muster's own): the source that brought
     it.
     """
@@ -163,14 +163,14 @@ class ApplicationTailDao(Shape, kw_only=True):
     source: str = ""
 
 
-class LackingDao(Shape, kw_only=True):
+class LackingDao(YuniKornShape, kw_only=True):
     """How many nodes have too little of a type (Muster's own)."""
 
     resource_type: str
     nodes: int
 
 
-class ReasonDao(Shape, kw_only=True):
+class ReasonDao(YuniKornShape, kw_only=True):
     """Why an ask is pending (Muster's own): the fields of :class:`muster_core.model.reasons.Reason`."""
 
     code: str
@@ -196,7 +196,7 @@ class ReasonDao(Shape, kw_only=True):
     since: int = 0
 
 
-class AskLogDao(Shape, kw_only=True):
+class AskLogDao(YuniKornShape, kw_only=True):
     """An entry of an ask's log."""
 
     message: str = ""
@@ -204,7 +204,7 @@ class AskLogDao(Shape, kw_only=True):
     count: int = 0
 
 
-class AskDao(Shape, kw_only=True):
+class AskDao(YuniKornShape, kw_only=True):
     """A pending ask. ``pendingCount`` (for repeats) and ``pendingReason`` are Muster's own."""
 
     allocation_key: str
@@ -225,7 +225,7 @@ class AskDao(Shape, kw_only=True):
     pending_reason: ReasonDao | None = None
 
 
-class AllocationDao(Shape, kw_only=True):
+class AllocationDao(YuniKornShape, kw_only=True):
     """An allocation. ``bindTime``, ``uuid`` (previous generation only) and ``source`` (external) are Muster's own."""
 
     allocation_key: str
@@ -247,7 +247,7 @@ class AllocationDao(Shape, kw_only=True):
     source: str = ""
 
 
-class ForeignDao(Shape, kw_only=True):
+class ForeignDao(YuniKornShape, kw_only=True):
     """A foreign allocation. ``source`` (Muster's own): the external source that runs it."""
 
     allocation_key: str
@@ -260,7 +260,7 @@ class ForeignDao(Shape, kw_only=True):
     source: str = ""
 
 
-class NodeHeadDao(Shape, kw_only=True):
+class NodeHeadDao(YuniKornShape, kw_only=True):
     """A node, before its allocations. ``attributes`` is never empty, because the web UI reads it without a check."""
 
     id: str
@@ -276,7 +276,7 @@ class NodeHeadDao(Shape, kw_only=True):
     utilized: Quantities = {}
 
 
-class ReportedDao(Shape, kw_only=True):
+class ReportedDao(YuniKornShape, kw_only=True):
     """The RM's own report of a node that sources report, too. ``created`` false: the RM only drains it."""
 
     created: bool
@@ -286,7 +286,7 @@ class ReportedDao(Shape, kw_only=True):
     schedulable: bool
 
 
-class NodeTailDao(Shape, kw_only=True):
+class NodeTailDao(YuniKornShape, kw_only=True):
     """A node, after its allocations. The fields from ``sources`` on are Muster's own: the external sources that report
     it.
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from muster_rest.shapes.base import Shape, joined, many
+from muster_rest.shapes.base import YuniKornShape, joined, many
 from muster_rest.shapes.configuration import ConfigDao, RuleDao
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import ApplicationsSampleDao, ContainersSampleDao
 from muster_rest.shapes.state import ApplicationDao, ClusterDao, NodeDao, PartitionDao, QueueDao
 
 
-class PartitionNodesHeadDao(Shape, kw_only=True):
+class PartitionNodesHeadDao(YuniKornShape, kw_only=True):
     """A partition: the fields before its nodes."""
 
     partition_name: str
 
 
-class PartitionRulesDao(Shape, kw_only=True):
+class PartitionRulesDao(YuniKornShape, kw_only=True):
     """The placement rules of a partition."""
 
     partition: str
     rules: list[RuleDao]
 
 
-class StateDumpHeadDao(Shape, kw_only=True):
+class StateDumpHeadDao(YuniKornShape, kw_only=True):
     """The dump without applications, nodes and queues."""
 
     timestamp: int

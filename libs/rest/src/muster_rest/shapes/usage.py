@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from muster_rest.shapes.base import Quantities, Shape
+from muster_rest.shapes.base import Quantities, YuniKornShape
 
 
-class UsageDao(Shape, kw_only=True):
+class UsageDao(YuniKornShape, kw_only=True):
     """The usage of one user or group, in one queue and its descendants."""
 
     queue_path: str
@@ -16,7 +16,7 @@ class UsageDao(Shape, kw_only=True):
     children: list[UsageDao] = []
 
 
-class UserUsageDao(Shape, kw_only=True):
+class UserUsageDao(YuniKornShape, kw_only=True):
     """The usage of one user. ``groups``: application → the group that it counts for."""
 
     user_name: str
@@ -24,7 +24,7 @@ class UserUsageDao(Shape, kw_only=True):
     queues: UsageDao | None = None
 
 
-class GroupUsageDao(Shape, kw_only=True):
+class GroupUsageDao(YuniKornShape, kw_only=True):
     """The usage of one group."""
 
     group_name: str

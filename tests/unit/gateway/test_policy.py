@@ -10,7 +10,7 @@ from muster_gateway.authentication import Doorman
 from muster_gateway.errors import PolicyUnusable
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.identity import LOOPBACK, Identity, Proof, Right, Rights, Role, rights_of
-from muster_runtime.read_scope import EVERYTHING, NOTHING, Reach, fits, reach_of
+from muster_runtime.read_scope import EVERYTHING, NOTHING, ReadScope, fits, reach_of
 
 POLICY = """
 [[rule]]
@@ -87,7 +87,7 @@ def test_partitions(policy: Policy) -> None:
     assert reach_of(reads.header()) == reads
     assert reach_of([]) == EVERYTHING
     assert reach_of(NOTHING.header()) == NOTHING
-    odd = Reach((("a/b,c %", "d?[*"),))
+    odd = ReadScope((("a/b,c %", "d?[*"),))
     assert reach_of(odd.header()) == odd
     assert reads.within(EVERYTHING)
     assert not EVERYTHING.within(reads)

@@ -11,7 +11,7 @@ import pytest
 import structlog
 from muster_runtime.child_process import ChildProcess
 from muster_runtime.ending import Ending, error_of
-from muster_runtime.service_lifecycle import Life, together, until
+from muster_runtime.service_lifecycle import ServiceLifecycle, together, until
 from unit.service.watched_child import Beat, Do
 
 WITHIN_S = 60.0
@@ -93,7 +93,7 @@ async def test_a_service_ends_by_the_task_that_failed_first(order: tuple[int, in
         await gates[number].wait()
         raise ValueError(number)
 
-    life = Life("x")
+    life = ServiceLifecycle("x")
     life.begin()
     for number in range(2):
         life.watch(fails(number), f"work {number}")

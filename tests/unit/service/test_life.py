@@ -6,7 +6,7 @@ import asyncio
 import re
 
 import pytest
-from muster_runtime.service_lifecycle import Life, together, until
+from muster_runtime.service_lifecycle import ServiceLifecycle, together, until
 
 
 async def _for_ever() -> None:
@@ -21,12 +21,12 @@ async def _returns() -> None:
     return
 
 
-async def waited(life: Life) -> None:
+async def waited(life: ServiceLifecycle) -> None:
     await asyncio.wait_for(life.wait(), 5)
 
 
 async def test_a_stop_ends_it_in_order() -> None:
-    life = Life("x")
+    life = ServiceLifecycle("x")
     life.begin()
     task = life.watch(_for_ever(), "work")
     waiting = asyncio.create_task(waited(life))
@@ -46,7 +46,7 @@ async def test_a_stop_ends_it_in_order() -> None:
     ("work", "kind", "said"), [(_fails, ValueError, "broken"), (_returns, RuntimeError, "x: work ended")]
 )
 async def test_a_task_that_ends_is_the_end(work: type, kind: type[Exception], said: str) -> None:
-    life = Life("x")
+    life = ServiceLifecycle("x")
     life.begin()
     life.watch(_for_ever(), "other")
     life.watch(work(), "work")
@@ -61,7 +61,7 @@ async def test_a_task_that_ends_is_the_end(work: type, kind: type[Exception], sa
 
 
 async def test_a_task_that_ends_while_it_is_stopped_is_none() -> None:
-    life = Life("x")
+    life = ServiceLifecycle("x")
     life.begin()
     life.begin_stop()
     await asyncio.wait({life.watch(_fails(), "work")})
@@ -70,7 +70,7 @@ async def test_a_task_that_ends_while_it_is_stopped_is_none() -> None:
 
 
 async def test_one_that_waits_no_longer_does_not_disturb_the_others() -> None:
-    life = Life("x")
+    life = ServiceLifecycle("x")
     life.begin()
     impatient = asyncio.create_task(life.wait())
     await asyncio.sleep(0)
@@ -82,14 +82,14 @@ async def test_one_that_waits_no_longer_does_not_disturb_the_others() -> None:
 
 
 def test_a_life_before_its_beginning_is_neither_alive_nor_stopped() -> None:
-    life = Life("x")
+    life = ServiceLifecycle("x")
     assert not life.alive
     assert not life.begin_stop()
     assert not life.stopping
 
 
 async def test_a_cancellation_that_is_swallowed_is_said_again() -> None:
-    life = Life("tested")
+    life = ServiceLifecycle("tested")
     life.begin()
     swallowed = 0
 

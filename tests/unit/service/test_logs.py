@@ -107,7 +107,7 @@ def test_repeated_messages_of_a_library_are_counted_not_repeated() -> None:
     out, now_s = io.StringIO(), 100.0
     logs.configure("info", "json", out)
     kafka = logging.getLogger("aiokafka")
-    kafka.filters[:] = [logs.SeldomRepeated(10.0, lambda: now_s)]
+    kafka.filters[:] = [logs.RepeatFilter(10.0, lambda: now_s)]
 
     def fail(node: int) -> None:
         kafka.error("Unable connect to node with id %s", node)

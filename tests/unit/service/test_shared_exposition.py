@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from muster_runtime import exposition
-from muster_runtime.exposition import READERS_MAX, SharedExposition, TooManyReaders, own_beside
+from muster_runtime.exposition import READERS_MAX, ExpositionBusy, SharedExposition, own_beside
 
 
 class Rendering:
@@ -49,7 +49,7 @@ async def test_no_more_readers_than_the_limit() -> None:
     readers = [asyncio.create_task(read(shared)) for _ in range(READERS_MAX)]
     for _ in range(5):
         await asyncio.sleep(0)
-    with pytest.raises(TooManyReaders):
+    with pytest.raises(ExpositionBusy):
         await read(shared)
     rendering.may_end.set()
     await asyncio.gather(*readers)

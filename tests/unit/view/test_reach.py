@@ -9,12 +9,12 @@ import pytest
 from muster_rest.route import Route
 from muster_rest.view_routes import VIEW
 from muster_runtime.identity import Right
-from muster_runtime.read_scope import Reach
+from muster_runtime.read_scope import ReadScope
 from unit.view.recorded import Bench, client_of
 
-MINE = dict(Reach((("mi*", "*"),)).header())
-PART = dict(Reach((("mine", "gpu"),)).header())
-NONE = dict(Reach((("absent", "*"),)).header())
+MINE = dict(ReadScope((("mi*", "*"),)).header())
+PART = dict(ReadScope((("mine", "gpu"),)).header())
+NONE = dict(ReadScope((("absent", "*"),)).header())
 SAMPLES = {"partition": "default", "queue": "root", "state": "active", "profile": "cmdline", "user": "u", "group": "g"}
 # Parameters of endpoints about an RM: they take its id, or need the right to read one.
 ROUTES = [
@@ -90,7 +90,7 @@ async def test_a_part_of_an_rm_shows_that_part_only(bench: Bench) -> None:
         assert await status("/ws/v1/explain/queue/root?partition=default") == 404
         for whole in ("/ws/v1/config", "/ws/v1/explain/pending", "/ws/v1/history/apps", "/debug/fullstatedump"):
             assert await status(whole) == 403, "it has no partition"
-        default = dict(Reach((("mine", "default"),)).header())
+        default = dict(ReadScope((("mine", "default"),)).header())
         for path in ("/ws/v1/partition/default/queues", "/ws/v1/explain/queue/root", "/ws/v1/metrics/snapshot"):
             assert await status(path, default) == 200
         assert await status("/ws/v1/config", default) == 403

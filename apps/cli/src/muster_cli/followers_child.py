@@ -33,7 +33,7 @@ from muster_runtime.child_main import become_child, run_child
 from muster_runtime.ending import first_of
 from muster_runtime.http_server import HttpServer
 from muster_runtime.message_channel import Channel
-from muster_runtime.service_lifecycle import Life
+from muster_runtime.service_lifecycle import ServiceLifecycle
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_cli import gc_tuning
@@ -74,7 +74,7 @@ class GatewaySockets:
         self._followers, self._sockets = followers, sockets
         self._servers: list[HttpServer] = []
         self._events: EventsDoor | None = None
-        self._life = Life("followers' doors")
+        self._life = ServiceLifecycle("followers' doors")
 
     async def start(self) -> None:
         """Raises OSError."""

@@ -27,7 +27,7 @@ from muster_runtime.backoff import in_step_s
 from muster_runtime.caller import INTERNAL, Caller, current
 from muster_runtime.ending import first_of
 from muster_runtime.message_channel import Channel
-from muster_runtime.service_lifecycle import Life
+from muster_runtime.service_lifecycle import ServiceLifecycle
 from starlette.types import Receive, Scope, Send
 
 from muster_cli.followers import Followers
@@ -177,7 +177,7 @@ class FollowersFront:
         self._gateway_id = ""
         self._front: FrontEnd | None = None
         self._opening, self._closing, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._life = Life("front end")
+        self._life = ServiceLifecycle("front end")
         self.state = FrontState.CLOSED
         self.problem = ""
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
-from muster_runtime.exposition import SharedExposition, TooManyReaders
+from muster_runtime.exposition import ExpositionBusy, SharedExposition
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -68,7 +68,7 @@ def operations_app(
         try:
             async with exposition as text:
                 return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
-        except TooManyReaders as error:
+        except ExpositionBusy as error:
             return Response(f"{error}\n", 503, {"retry-after": "1"}, media_type="text/plain")
 
     routes: list[Route | Mount] = [

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from muster_runtime.identity import GATEWAY, Identity, Right, Rights
-from muster_runtime.read_scope import Reach
+from muster_runtime.read_scope import ReadScope
 
 Door = Literal["grpc", "http", "internal"]
 Claim = tuple[Right, str]
@@ -55,7 +55,7 @@ class Caller:
         """Tells whether the caller has a right now."""
         return self.identity.rights.may(right, rm_id)
 
-    def reach(self, right: Right = Right.READ) -> Reach:
+    def reach(self, right: Right = Right.READ) -> ReadScope:
         """Returns what an answer that needs a right may show to the caller."""
         return self.identity.rights.reach(right)
 

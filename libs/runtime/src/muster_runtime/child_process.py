@@ -45,7 +45,7 @@ _ITSELF = "ended by itself"
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Copy:
+class ForkedProcess:
     """A forked process: what of subprocess.Popen a child process needs. Any thread may wait."""
 
     def __init__(self, pid: int) -> None:
@@ -85,7 +85,7 @@ class ChildProcess(Generic[T]):
 
     OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGPROF)
 
-    def __init__(self, process: subprocess.Popen[bytes] | Copy, end: socket.socket, messages: Any) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, end: socket.socket, messages: Any) -> None:
         self._process, self._end, self._messages = process, end, messages
         self._channel: Channel[T] | None = None
         self._ending: Ending[str] = Ending()
@@ -152,7 +152,7 @@ class ChildProcess(Generic[T]):
             finally:
                 os._exit(1)
         theirs.close()
-        return cls(Copy(pid), ours, messages)
+        return cls(ForkedProcess(pid), ours, messages)
 
     async def connect(self) -> Channel[T]:
         """Returns the parent's end of the channel. Call this before :meth:`listen`."""

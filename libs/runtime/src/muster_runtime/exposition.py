@@ -25,7 +25,7 @@ _TRIES = 3
 READERS_MAX = 64
 
 
-class TooManyReaders(Exception):
+class ExpositionBusy(Exception):
     """More readers than the limit wait for an answer, or read theirs."""
 
 
@@ -48,7 +48,7 @@ class SharedExposition:
     async def __aenter__(self) -> bytes:
         """Returns the text for one reader, who reads it within the ``async with`` block. Raises TooManyReaders."""
         if self._readers >= READERS_MAX:
-            raise TooManyReaders(f"{self._readers} readers of metrics wait already: try again")
+            raise ExpositionBusy(f"{self._readers} readers of metrics wait already: try again")
         self._readers += 1
         try:
             return await self._text()

@@ -227,7 +227,7 @@ def _connections_max() -> int:
     return max(1, min(_CONNECTIONS_MAX, open_files_max() // 4))
 
 
-class _State(ServerState):
+class _ServerState(ServerState):
     """State that a server's connections share.
 
     :ivar refused: connections above the limit since the last report.
@@ -244,7 +244,7 @@ class _State(ServerState):
 class _Connection(H11Protocol):
     """uvicorn's connection, with the state of waiting for the client."""
 
-    server_state: _State
+    server_state: _ServerState
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -290,11 +290,11 @@ class _Connection(H11Protocol):
 class _Server(uvicorn.Server):
     """A uvicorn server that ignores signals, reports when it is up, and cuts clients that send nothing."""
 
-    server_state: _State
+    server_state: _ServerState
 
     def __init__(self, config: uvicorn.Config, request_s: float, connections_max: int) -> None:
         super().__init__(config)
-        self.server_state = _State(connections_max)
+        self.server_state = _ServerState(connections_max)
         self.up = asyncio.Event()
         self.acceptors: list[Acceptor] = []
         self._request_s = request_s
@@ -366,7 +366,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Seldom(logging.Filter):
+class _WarningThrottle(logging.Filter):
     """Passes one warning a second, and every more severe message."""
 
     def __init__(self) -> None:
@@ -382,4 +382,4 @@ class _Seldom(logging.Filter):
         return due
 
 
-logging.getLogger("uvicorn.error").addFilter(_Seldom())
+logging.getLogger("uvicorn.error").addFilter(_WarningThrottle())

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from muster_runtime.read_scope import ANY, EVERYTHING, NOTHING, REACH_HEADER, Reach, fits
+from muster_runtime.read_scope import ANY, EVERYTHING, NOTHING, REACH_HEADER, ReadScope, fits
 
 IDENTITY_HEADER = b"x-muster-identity"
 ROLE_HEADER = b"x-muster-role"
@@ -99,7 +99,7 @@ class Rights:
     role: Role = Role.NONE
     act: tuple[str, ...] = ()
     operate: tuple[str, ...] = ()
-    reads: Reach = NOTHING
+    reads: ReadScope = NOTHING
 
     def may(self, right: Right, rm_id: str = "") -> bool:
         """Tells whether the caller has a right.
@@ -130,11 +130,11 @@ class Rights:
             case _:
                 return self.may(right)
 
-    def reach(self, right: Right) -> Reach:
+    def reach(self, right: Right) -> ReadScope:
         """Returns what an answer that needs a right may show."""
         match right:
             case Right.OPERATE:
-                return EVERYTHING if ANY in self.operate else Reach(tuple((rm, ANY) for rm in self.operate))
+                return EVERYTHING if ANY in self.operate else ReadScope(tuple((rm, ANY) for rm in self.operate))
             case Right.ADMIN:
                 return EVERYTHING  # the process's own affairs
             case _:

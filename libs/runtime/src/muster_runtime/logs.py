@@ -38,7 +38,7 @@ _OF_CLIENTS_AFTER_S = 60.0
 _configured: tuple[Level, Format] | None = None
 
 
-class _Brief(logging.Filter):
+class _StartupFilter(logging.Filter):
     """Passes warnings and worse until the process is ready."""
 
     ready = False
@@ -47,7 +47,7 @@ class _Brief(logging.Filter):
         return self.ready or record.levelno >= logging.WARNING
 
 
-_brief = _Brief()
+_brief = _StartupFilter()
 
 
 def in_plain_text(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -106,7 +106,7 @@ def _traceback(out: TextIO, error: structlog.typing.ExcInfo) -> None:
     out.write(visible(masked_text(text.getvalue())))
 
 
-class SeldomRepeated(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Passes a message if no similar one (logger, place in the code) was passed for a while.
 
     The next message that passes gives the number of dropped ones.
@@ -138,7 +138,7 @@ class SeldomRepeated(logging.Filter):
         return (record.name, record.pathname, record.lineno)
 
 
-class SeldomOfClients(SeldomRepeated):
+class SeldomOfClients(RepeatFilter):
     """Does this for what clients can cause: all messages of some libraries, one of a kind in a minute.
 
     The libraries log from one place in their code, so a kind is the first line and the exception.
@@ -206,7 +206,7 @@ def configure(level: Level, form: Format, stream: TextIO | None = None, *, brief
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in _REPETITIVE:
         logger = logging.getLogger(name)
-        logger.filters[:] = [SeldomRepeated()]
+        logger.filters[:] = [RepeatFilter()]
 
 
 def ready() -> None:

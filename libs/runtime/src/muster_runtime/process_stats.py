@@ -20,7 +20,7 @@ _RESIDENT_FIELD = 1  # of /proc/self/statm, in pages
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessFigures:
+class ProcessStats:
     """One process at one moment.
 
     :param host: the machine's name, which distinguishes processes with the same ``pid``.
@@ -36,9 +36,9 @@ class ProcessFigures:
     uptime_seconds: float
 
 
-def process_figures() -> ProcessFigures:
+def process_figures() -> ProcessStats:
     """Returns the figures of this process. Takes some 50 µs."""
-    return ProcessFigures(
+    return ProcessStats(
         host=socket.gethostname(),
         pid=os.getpid(),
         cpu_seconds=time.process_time(),

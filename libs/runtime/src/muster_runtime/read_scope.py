@@ -31,7 +31,7 @@ def fits(glob: str, name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReadScope:
     """What a caller may read. True: it may read something.
 
     :param rules: (glob of rmIDs, glob of partitions); one match suffices.
@@ -59,7 +59,7 @@ class Reach:
         """Tells whether a partition of the RM may be read."""
         return any(fits(rm, rm_id) and fits(name, partition) for rm, name in self.rules)
 
-    def within(self, other: Reach) -> bool:
+    def within(self, other: ReadScope) -> bool:
         """Tells whether each rule is also one of the other reach. (False may be wrong where globs overlap.)"""
         return other.is_all or set(self.rules) <= set(other.rules)
 
@@ -75,22 +75,22 @@ class Reach:
         return [(name.decode("ascii"), value.decode("ascii")) for name, value in self.header()]
 
 
-EVERYTHING = Reach(((ANY, ANY),))
-NOTHING = Reach()
+EVERYTHING = ReadScope(((ANY, ANY),))
+NOTHING = ReadScope()
 
 
-def reach_of(headers: Iterable[tuple[bytes, bytes]]) -> Reach:
+def reach_of(headers: Iterable[tuple[bytes, bytes]]) -> ReadScope:
     """Returns the reach in the gateway's header; everything if the gateway sent none."""
     given = [value for name, value in headers if name == REACH_HEADER]
     return _parsed(b",".join(given)) if given else EVERYTHING
 
 
-def reach_in(metadata: Iterable[tuple[str, str | bytes]]) -> Reach:
+def reach_in(metadata: Iterable[tuple[str, str | bytes]]) -> ReadScope:
     """Returns :func:`reach_of` of gRPC metadata."""
     return reach_of((name.encode(), value.encode()) for name, value in metadata if isinstance(value, str))
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: bytes) -> Reach:
+def _parsed(text: bytes) -> ReadScope:
     pairs = (each.partition("/") for each in text.decode("latin-1").split(",") if each)
-    return Reach(tuple((unquote(rm), unquote(partition)) for rm, _, partition in pairs))
+    return ReadScope(tuple((unquote(rm), unquote(partition)) for rm, _, partition in pairs))

@@ -6,7 +6,7 @@ import httpx
 from starlette.types import ASGIApp
 
 
-class Sibling:
+class ServiceClient:
     """A client of one service. It connects with the first request.
 
     :param service: the service's address, or its ASGI application.

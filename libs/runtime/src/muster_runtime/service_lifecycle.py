@@ -61,7 +61,7 @@ async def wait_disconnected(receive: Callable[[], Awaitable[MutableMapping[str, 
         pass
 
 
-class Life:
+class ServiceLifecycle:
     """A service's life. Its owner begins it. Its owner or a failure ends it.
 
     The watched tasks run until the service stops. If one ends earlier, with or without an error, the service ends.

@@ -10,7 +10,7 @@ from muster_bus.errors import LogError
 from muster_bus.topics import Topics
 from muster_runtime.default_rm import resolve_rm
 from muster_runtime.event_settings import DEFAULT, EventSettings
-from muster_runtime.read_scope import EVERYTHING, Reach
+from muster_runtime.read_scope import EVERYTHING, ReadScope
 
 from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError, known_rms, shown
 from muster_event_publisher.event_json import EventLines
@@ -76,7 +76,7 @@ class EventSource:
         self._searches, self._topics, self._history = searches, topics, history
         self._lines: dict[str, tuple[str, EventLines]] = {}
 
-    def choose(self, rm_id: str | None, default_rm: str = "", reach: Reach = EVERYTHING) -> EventRing | None:
+    def choose(self, rm_id: str | None, default_rm: str = "", reach: ReadScope = EVERYTHING) -> EventRing | None:
         """The ring that a request means; None when no RM has events yet.
 
         :param default_rm: the RM that is meant when there are several and the request names none.

@@ -28,7 +28,7 @@ from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.default_rm import default_from_metadata
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.positions import PositionWaits, ReadRefused
-from muster_runtime.read_scope import Reach, reach_in
+from muster_runtime.read_scope import ReadScope, reach_in
 from muster_runtime.service_lifecycle import until
 from prometheus_client import Counter
 
@@ -133,7 +133,7 @@ class EventsService:
             return self._default_rm
         return default_from_metadata(context.invocation_metadata() or ())
 
-    def _reach(self, context: Any) -> Reach:
+    def _reach(self, context: Any) -> ReadScope:
         """What the caller may read. In the gateway's process the gateway has set the caller. In another process only
         the gateway can call, and it sends this in metadata.
         """

@@ -19,7 +19,7 @@ from muster_bus.clock import Clock
 from muster_runtime.backoff import in_step_s
 from muster_runtime.default_rm import resolve_rm
 from muster_runtime.ending import Ending
-from muster_runtime.read_scope import EVERYTHING, Reach
+from muster_runtime.read_scope import EVERYTHING, ReadScope
 from muster_runtime.request_store import RequestReader
 
 from muster_event_publisher import metrics
@@ -266,7 +266,7 @@ class EventHub:
 
     # ---- once ------------------------------------------------------------------------------------------------------
 
-    async def batch(self, query: Query, default_rm: str = "", reach: Reach = EVERYTHING) -> bytes:
+    async def batch(self, query: Query, default_rm: str = "", reach: ReadScope = EVERYTHING) -> bytes:
         """An EventBatch. Raises CallRefused.
 
         :param default_rm: the RM that is meant when there are several and the call names none.
@@ -302,7 +302,7 @@ class EventHub:
 
     # ---- again and again -------------------------------------------------------------------------------------------
 
-    def watch(self, query: Query, host: str, default_rm: str = "", reach: Reach = EVERYTHING) -> EventWatch:
+    def watch(self, query: Query, host: str, default_rm: str = "", reach: ReadScope = EVERYTHING) -> EventWatch:
         """A call of Watch, which counts until it is closed. Raises CallRefused.
 
         :param host: the caller's address, for the limits; ``default_rm``: as for :meth:`batch`.
@@ -349,7 +349,7 @@ class EventHub:
             known = self._known[ring.rm_id] = Known(ring, partial(self._app_queues.queue_of, ring.rm_id))
         return known
 
-    def _whose(self, query: Query, default_rm: str, reach: Reach) -> tuple[str, EventRing | None]:
+    def _whose(self, query: Query, default_rm: str, reach: ReadScope) -> tuple[str, EventRing | None]:
         """The RM that is meant, and its ring, if it has one. Raises CallRefused."""
         settings, rings = self.source.settings, self.source.rings
         known = sorted(each for each in {*rings.rm_ids(), *settings.registered()} if reach.sees_whole(each))

@@ -23,7 +23,7 @@ from muster_bus.clock import Clock
 from muster_rest.shapes.objects import ObjectStateDao, ObjectStatesDao
 from muster_rest.view_routes import OBJECT_STATES
 from muster_runtime.go_json import go_text
-from muster_runtime.service_client import Sibling
+from muster_runtime.service_client import ServiceClient
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
@@ -81,7 +81,7 @@ class ObjectStates:
 
     def __init__(self, view: str | ASGIApp, clock: Clock, stopping: Callable[[], bool] = lambda: False) -> None:
         self._clock, self._stopping = clock, stopping
-        self._sibling = Sibling(view, _TIMEOUT_S)
+        self._sibling = ServiceClient(view, _TIMEOUT_S)
         self._seen: OrderedDict[ObjectKey, ObjectStateDao] = OrderedDict()
         self._seen_bytes = 0
         self._chunks: OrderedDict[tuple[str, str, int, int], bytes] = OrderedDict()

@@ -18,7 +18,7 @@ from muster_rest.system_health import ServiceFacts
 from muster_runtime.backoff import in_step_s
 from muster_runtime.http_server import HttpServer
 from muster_runtime.positions import PositionWaits
-from muster_runtime.service_lifecycle import Life, together
+from muster_runtime.service_lifecycle import ServiceLifecycle, together
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
@@ -173,7 +173,7 @@ class PublisherService:
         self._exports = Exports(self._membership(), self._sinks, exporters_of)
         self._follow_tasks: list[asyncio.Task[None]] = []
         self._server: HttpServer | None = None
-        self._life = Life("event publisher")
+        self._life = ServiceLifecycle("event publisher")
 
     @property
     def http_port(self) -> int | None:

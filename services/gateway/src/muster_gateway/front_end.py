@@ -29,7 +29,7 @@ from muster_runtime.caller import Caller
 from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
-from muster_runtime.service_lifecycle import Life
+from muster_runtime.service_lifecycle import ServiceLifecycle
 from starlette.types import Receive, Scope, Send
 
 from muster_gateway.access.active_calls import Calls
@@ -152,7 +152,7 @@ class FrontEnd:
             front, listener, settings.stop_grace_s, tls=door.context() if door is not None else None
         )
         self._writer: LogWriter | None = None
-        self._life = Life("front end")
+        self._life = ServiceLifecycle("front end")
 
     async def start(self) -> None:
         """Returns when connections are accepted. Raises OSError, BusError."""

@@ -27,7 +27,7 @@ from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_runtime.caller import Caller, current
 from muster_runtime.default_rm import DEFAULT_RM_HEADER, default_rm_header
 from muster_runtime.elapsed import elapsed_s
-from muster_runtime.exposition import SharedExposition, TooManyReaders
+from muster_runtime.exposition import ExpositionBusy, SharedExposition
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.go_json import error_body, go_json
@@ -272,7 +272,7 @@ class HttpFront:
             try:
                 async with self._exposition as text:
                     await respond(send, 200, CONTENT_TYPE_PLAIN_0_0_4, text, body_wanted=method == "GET")
-            except (TooManyReaders, OSError) as error:
+            except (ExpositionBusy, OSError) as error:
                 await respond(send, 503, _TEXT, f"{error}\n".encode(), [(b"retry-after", b"1")])
         elif handler == "front.audit":
             await self._audit_page(scope, send, body_wanted=method == "GET")

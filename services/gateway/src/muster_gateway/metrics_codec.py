@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 from msgspec.structs import asdict
 from muster_proto.muster.v1 import metrics_pb2 as pb
 from muster_rest.shapes.figures import RuntimeDao, SnapshotDao
-from muster_runtime.process_stats import ProcessFigures
-from muster_runtime.read_scope import EVERYTHING, Reach
+from muster_runtime.process_stats import ProcessStats
+from muster_runtime.read_scope import EVERYTHING, ReadScope
 
 from muster_gateway.errors import InvalidRequest, ViewSilent, shown
 from muster_gateway.settings import AdmissionLimits
@@ -48,7 +48,7 @@ class MetricsQuery:
     partition: str = ""
     queue: str = ""
     nodes_max: int = 0
-    reach: Reach = EVERYTHING
+    reach: ReadScope = EVERYTHING
 
     def parameters(self) -> dict[str, str]:
         """Returns the parameters of the view's query, without the RM."""
@@ -122,7 +122,7 @@ class Encoder:
     :param own: figures of this process, added to the runtime's.
     """
 
-    def __init__(self, body: bytes, own: ProcessFigures, streams_open: int) -> None:
+    def __init__(self, body: bytes, own: ProcessStats, streams_open: int) -> None:
         try:
             self._found = _SNAPSHOTS.decode(body)
         except msgspec.MsgspecError as error:

@@ -29,7 +29,7 @@ from muster_runtime.backoff import growing_s, in_step_s
 from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
-from muster_runtime.service_lifecycle import Life
+from muster_runtime.service_lifecycle import ServiceLifecycle
 
 from muster_gateway import admin, audit_reader, callbacks, events_proxy, health_service, metrics, metrics_service
 from muster_gateway.access.active_calls import Calls
@@ -198,7 +198,7 @@ class Gateway:
         self._metrics: MetricsServicer | None = None
         self._health = grpc_health_aio.HealthServicer()
         self._stack = AsyncExitStack()
-        self._life = Life("gateway")
+        self._life = ServiceLifecycle("gateway")
         self._sessions_full = False
         self._looked: tuple[float, GatewayFacts] | None = None
         self._scheduler = scheduler if scheduler is not None else self._owners.facts

@@ -22,7 +22,7 @@ from muster_runtime.elapsed import elapsed_s
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.identity import GATEWAY
 from muster_runtime.positions import ReadRefused, wait_of
-from muster_runtime.read_scope import Reach
+from muster_runtime.read_scope import ReadScope
 from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
 from muster_gateway.errors import InvalidRequest, OverLimit, ViewSilent
@@ -95,7 +95,7 @@ class ViewClient:
         path: str,
         rm_id: str = "",
         query: Mapping[str, str] | None = None,
-        reach: Reach | None = None,
+        reach: ReadScope | None = None,
         *,
         any_status: bool = False,
     ) -> ViewAnswer:
@@ -136,7 +136,7 @@ class ViewClient:
         path: str,
         rm_id: str = "",
         query: Mapping[str, str] | None = None,
-        reach: Reach | None = None,
+        reach: ReadScope | None = None,
         any_status: bool = False,
     ) -> AsyncIterator[ViewBody]:
         """Returns an answer with a body in pieces. Holds one message of the view, and one that waits.
@@ -211,7 +211,7 @@ def _escaped(part: str) -> str:
     return part.replace(".", "%2E") if part.strip(".") == "" else quote(part, safe="")
 
 
-def _scope(path: str, query: Mapping[str, str], own: list[tuple[bytes, bytes]], reach: Reach) -> dict[str, Any]:
+def _scope(path: str, query: Mapping[str, str], own: list[tuple[bytes, bytes]], reach: ReadScope) -> dict[str, Any]:
     """Returns the scope that a server makes for a GET without a body."""
     return {
         "type": "http",

@@ -16,7 +16,7 @@ from muster_rest.shapes.measures import HealthDao
 from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.positions import PositionWaits
-from muster_runtime.service_lifecycle import Life
+from muster_runtime.service_lifecycle import ServiceLifecycle
 from muster_state.state_folder import RmState
 from muster_whatif.forecast.run_time_model import Learnt
 from starlette.types import ASGIApp
@@ -83,7 +83,7 @@ class ViewService:
         self._rm_states = metrics.RmStates(
             lambda: {rm_id: (state.info.life, state.info.paused) for rm_id, state in self.states().items()}
         )
-        self._life = Life("view")
+        self._life = ServiceLifecycle("view")
 
     def is_late(self) -> bool:
         """Whether reads have waited for long for what is not folded yet."""

@@ -42,7 +42,7 @@ from muster_bus.log import Log, LogReader, Record
 from muster_bus.settings import LogSettings
 from muster_bus.topics import parse_state_key
 from muster_runtime.processor_time import own_usage
-from muster_runtime.service_lifecycle import Life
+from muster_runtime.service_lifecycle import ServiceLifecycle
 from muster_runtime.watchdog import Reading, Usage, Watchdog, look_every_s
 
 from muster_event_publisher import metrics
@@ -90,7 +90,7 @@ class FaustDerive:
         self.positions: dict[int, int] = {}
         self._log_settings, self._bus, self._usage = log_settings, bus, usage
         self._topics = log_settings.topics()
-        self._life = Life("derive")
+        self._life = ServiceLifecycle("derive")
         self._app: faust.App | None = None
         self._states: Any = None
         self._derivers: dict[int, PartitionDeriver] = {}

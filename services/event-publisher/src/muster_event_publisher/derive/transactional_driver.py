@@ -16,7 +16,7 @@ from muster_bus.errors import LogUnavailable, OffsetOutOfRange, TransactionFaile
 from muster_bus.log import Log, LogReader, PartitionOwner, Record
 from muster_bus.topics import Topics
 from muster_runtime.backoff import in_step_s
-from muster_runtime.service_lifecycle import Life
+from muster_runtime.service_lifecycle import ServiceLifecycle
 
 from muster_event_publisher import metrics
 from muster_event_publisher.derive.partition_deriver import PartitionDeriver
@@ -53,7 +53,7 @@ class PlainDerive:
         self._bus, self._topics, self._clock = bus, topics, clock
         self._damage = DamagedParts("nothing is derived from the records in them: usage lacks it")
         self._readers = PassingReaders(bus, self._damage)
-        self._life = Life("derive")
+        self._life = ServiceLifecycle("derive")
         self._troubles: dict[int, str] = {}
 
     async def start(self) -> None:

@@ -19,8 +19,8 @@ from muster_bus.topics import Topics
 from muster_rest.publisher_routes import USAGE
 from muster_runtime.backoff import in_step_s
 from muster_runtime.default_rm import default_from_headers, resolve_rm
-from muster_runtime.read_scope import Reach, reach_of
-from muster_runtime.service_lifecycle import Life
+from muster_runtime.read_scope import ReadScope, reach_of
+from muster_runtime.service_lifecycle import ServiceLifecycle
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -65,7 +65,7 @@ class UsageRest:
         )
         self._damage, self._topics = DamagedParts("the usage in them is not shown"), topics
         self._readers = PassingReaders(bus, self._damage)
-        self._life = Life("usage")
+        self._life = ServiceLifecycle("usage")
         self._open: list[LogReader] = []
         self._silent: set[int] = set()
 
@@ -181,7 +181,7 @@ class UsageRest:
         body = json.dumps(head, separators=(",", ":"))[:-1] + f',"usage":[{",".join(usage)}]}}\n'
         return await answer_json(request, body.encode())
 
-    def _rm(self, query: dict[str, str], default_rm: str, reach: Reach) -> tuple[str, RmKnown | None]:
+    def _rm(self, query: dict[str, str], default_rm: str, reach: ReadScope) -> tuple[str, RmKnown | None]:
         asked = query.get("rm", "")
         visible = [rm_id for rm_id in self.table.rm_ids() if reach.sees_whole(rm_id)]
         listed = known_rms(visible, "usage")

@@ -15,7 +15,7 @@ from muster_rest.publisher_routes import ENDED
 from muster_rest.shapes.ended import EndedAllocationDao, EndedDao, EndedObjectDao, EndedStateDao
 from muster_rest.shapes.events import EventDao
 from muster_runtime.default_rm import default_from_headers
-from muster_runtime.read_scope import Reach, reach_of
+from muster_runtime.read_scope import ReadScope, reach_of
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -101,7 +101,7 @@ class EndedRest:
             _flag(query, "events"),
         )
 
-    def _rm(self, rm_id: str, default_rm: str, reach: Reach) -> str:
+    def _rm(self, rm_id: str, default_rm: str, reach: ReadScope) -> str:
         """The RM: a forgotten one, too, if the request names it. Raises RequestRefused."""
         if rm_id:
             if not reach.sees_whole(rm_id):

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Literal
 
 from muster_runtime.identity import RESERVED_NAMES, Identity, Rights, Role
-from muster_runtime.read_scope import ANY, Reach, fits
+from muster_runtime.read_scope import ANY, ReadScope, fits
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from muster_gateway.errors import PolicyUnusable, shown
@@ -112,7 +112,7 @@ class Policy:
         reads = [(glob, ANY) for glob in (*act, *operate)]
         reads += [(each.rm, partition) for rule in rules for each in rule.read for partition in each.partitions]
         role = max((Role(rule.role) for rule in rules), key=lambda role: role.rank, default=Role.NONE)
-        rights = Rights(role, act, operate, Reach(tuple(dict.fromkeys(reads))))
+        rights = Rights(role, act, operate, ReadScope(tuple(dict.fromkeys(reads))))
         return Identity(identity.name, rights, identity.proof)
 
 

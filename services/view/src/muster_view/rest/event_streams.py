@@ -7,7 +7,7 @@ import msgspec
 import structlog
 from muster_rest.publisher_routes import OPEN_STREAMS
 from muster_rest.shapes.events import EventStreamDao
-from muster_runtime.service_client import Sibling
+from muster_runtime.service_client import ServiceClient
 from starlette.types import ASGIApp
 
 log = structlog.get_logger(__name__)
@@ -26,7 +26,7 @@ class OpenStreams:
     """
 
     def __init__(self, publisher: str | ASGIApp) -> None:
-        self._sibling = Sibling(publisher, _TIMEOUT_S)
+        self._sibling = ServiceClient(publisher, _TIMEOUT_S)
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from urllib.parse import quote
 
 from muster_runtime.gateway_note import NO_NOTE, GatewayNote
-from muster_runtime.read_scope import EVERYTHING, Reach
+from muster_runtime.read_scope import EVERYTHING, ReadScope
 
 from muster_view.rest.json_render import Pieces
 
@@ -50,7 +50,7 @@ class Call:
     raw_query: str = ""
     accept: str = ""
     body: bytes = b""
-    reach: Reach = EVERYTHING
+    reach: ReadScope = EVERYTHING
     note: GatewayNote = NO_NOTE
 
 

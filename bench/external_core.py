@@ -217,7 +217,7 @@ class Machine:
     @staticmethod
     def _value(command: ApplyExternalChanges | SetSourceState) -> bytes:
         if isinstance(command, SetSourceState):
-            note = codec.SourceNote(command.state)
+            note = codec.SourceStateNote(command.state)
             return codec.encode(RM, command.partition, command.source, command.life, (), note)
         return codec.encode(RM, command.partition, command.source, command.life, command.changes)
 

@@ -20,7 +20,7 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_si.constants import FOREIGN
 from muster_state import state_codec
-from muster_state.external_codec import SourceNote, encode
+from muster_state.external_codec import SourceStateNote, encode
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import Rig
 
@@ -138,7 +138,7 @@ def written() -> Written:
     send(make.asks(make.allocation("", "daemon", "n2", tags={FOREIGN: "static"}, vcore=1)))
     send(make.release("app/1", "k0"))
     host = ExternalChange(ExternalKind.NODE, "host/1", ExternalNode("host/1", {"vcore": 8}, brings=False))
-    send(encode(make.RM, "default", "vmm", "life-1", (host,), SourceNote(SourceState.LIVE)))
+    send(encode(make.RM, "default", "vmm", "life-1", (host,), SourceStateNote(SourceState.LIVE)))
     send(make.release("app/1", "k1"), make.asks(make.allocation("app/1", "k3", vcore=1)), make.removal("gang"))
     send(make.node("n2", si.NodeInfo.DECOMISSION))
     send(make.registration())

@@ -50,7 +50,7 @@ from muster_scheduler import service as scheduler_app
 from muster_scheduler.deregistration import published
 from muster_scheduler.machine import SchedulerMachine
 from muster_state import state_codec
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 from waiting import eventually
 
 RMS = (VICTIM, WITNESS, BREAKER)
@@ -132,7 +132,7 @@ class Arena:
 
     def state(self, rm_id: str) -> dict[bytes, bytes]:
         """The scheduler's records of an RM, without its counters and its rejected applications."""
-        known: RmState = self.machine.rms[rm_id]
+        known: RmEntry = self.machine.rms[rm_id]
         invariants.check(known.core)
         found = {
             state_codec.key_of(rm_id, partition, what): state_codec.encode(partition, what)

@@ -36,7 +36,7 @@ def value_of(command: Command, epoch: int = 0) -> bytes:
         case ApplyExternalChanges():
             return codec.encode(RM, command.partition, command.source, command.life, command.changes)
         case SetSourceState():
-            note = codec.SourceNote(command.state, command.drains, command.reason)
+            note = codec.SourceStateNote(command.state, command.drains, command.reason)
             return codec.encode(RM, command.partition, command.source, command.life, (), note)
     envelope = pb.RequestEnvelope(rm_id=RM, request_id="r")
     match command:

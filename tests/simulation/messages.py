@@ -44,7 +44,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler.machine import SchedulerMachine
 from muster_si.constants import APP_TAG_CREATE_FORCE, FOREIGN, NODE_PARTITION, REQUIRED_NODE_TAG
 from muster_state import external_codec
-from muster_state.external_codec import SourceNote
+from muster_state.external_codec import SourceStateNote
 from unstamped import STAMP, unstamped
 
 RM = "rm"
@@ -118,7 +118,9 @@ class Talk:
         said = ExternalOffer(offer_id, node_id, {"vcore": self.dice.randint(1, 9)}, idle_ns=self._one(0, SECOND_NS))
         gone = self.dice.random() < 0.2
         change = ExternalChange(ExternalKind.OFFER, offer_id, None if gone else said)
-        return external_codec.encode(RM, "default", "lender", "life", [change], SourceNote(SourceState.LIVE, True, ""))
+        return external_codec.encode(
+            RM, "default", "lender", "life", [change], SourceStateNote(SourceState.LIVE, True, "")
+        )
 
     def allocations(self) -> si.AllocationRequest:
         message = si.AllocationRequest()

@@ -14,7 +14,7 @@ from muster_core.model.outcome import ConfigurationResult, Event, Fact, Outcome
 from muster_core.model.scopes import CallbackPolicy
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
-from muster_state.state_folder import RmInfo, RmState, StateFolder, encode_registration, encode_rm, new_core
+from muster_state.state_folder import RmEntry, RmInfo, StateFolder, encode_registration, encode_rm, new_core
 from simulation import worlds
 from simulation.books import SECOND_NS, Document, must
 from simulation.hearing_asks import plain
@@ -174,7 +174,7 @@ class Run:
         """Another core with what stands on the topic, in some order, not yet active."""
         return self.fold(order).core
 
-    def fold(self, order: random.Random | None = None) -> RmState:
+    def fold(self, order: random.Random | None = None) -> RmEntry:
         """The same, with what is recorded of the RM."""
         folder = StateFolder()
         if self._follows:
@@ -183,7 +183,7 @@ class Run:
         else:  # (A configuration is not read again: it takes longer than a step.)
             info = self._info()
             info.next_submission = self.core.next_submission
-            folder.rms[RM] = RmState(info, new_core(info, searching=False, config=worlds.read(info.config)))
+            folder.rms[RM] = RmEntry(info, new_core(info, searching=False, config=worlds.read(info.config)))
         records = list(self.topic.items())  # a compacted topic has them in no useful order
         (order or random.Random(len(self.steps))).shuffle(records)
         for number, (key, value) in enumerate(records):

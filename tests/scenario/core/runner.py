@@ -31,7 +31,7 @@ from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import Problem, load_queue_config
 from muster_si.constants import REQUIRED_NODE_TAG
 from muster_state import state_codec
-from muster_state.state_folder import RmInfo, RmState, StateFolder, encode_registration, encode_rm
+from muster_state.state_folder import RmEntry, RmInfo, StateFolder, encode_registration, encode_rm
 from muster_view.explain import asks as explain
 from ruamel.yaml import YAML
 
@@ -803,7 +803,7 @@ def _pending(seen: _Seen, wanted: Any) -> None:
 
 def _explained(seen: _Seen, wanted: Any) -> None:
     """What the view says of it: words of its sentence, and what it waited for before, with seconds of the scenario."""
-    state = RmState(RmInfo(_RM, life="RUNNING"), seen.world.core)
+    state = RmEntry(RmInfo(_RM, life="RUNNING"), seen.world.core)
     for app_id, want in _mapping("explained", wanted):
         asks = seen.application(app_id).asks
         for key, facts in want.items():

@@ -27,7 +27,7 @@ from muster_core.model.scopes import SCOPE_TAG, CallbackPolicy, Scope
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_state.snapshot import entries
-from muster_state.state_folder import RmInfo, RmState, StateFolder
+from muster_state.state_folder import RmEntry, RmInfo, StateFolder
 
 OPEN = "submitacl: '*'"
 QUEUES = f"{{name: root, {OPEN}, queues: [{{name: a}}, {{name: b}}]}}"
@@ -298,7 +298,7 @@ def test_after_a_restart_they_take_turns_anew() -> None:
     info = RmInfo("rm", config=f"partitions: [{{name: default, queues: [{QUEUES}]}}]", life="RUNNING", registrations=1)
     info.registered_ns = info.last_decided_ns = rm.now_ns
     folder = StateFolder()
-    for offset, (key, value) in enumerate(entries(RmState(info, rm.core))):
+    for offset, (key, value) in enumerate(entries(RmEntry(info, rm.core))):
         folder.take(Record("state", 0, offset, 0, key, value))
     folder.settle()
     core = folder.rms["rm"].core

@@ -83,7 +83,7 @@ class Rig:
         done.set_exception(error)
         return done
 
-    async def records(self) -> list[tuple[list[ExternalChange], codec.SourceNote | None, int]]:
+    async def records(self) -> list[tuple[list[ExternalChange], codec.SourceStateNote | None, int]]:
         """Changes, note and bytes of each record."""
         reader = await self.log.reader(TOPICS.requests, 2)
         found = []
@@ -95,7 +95,7 @@ class Rig:
             update, note = codec.decode(envelope.external)
             for command in (update, note):
                 assert command is None or (command.partition, command.source, command.life) == ("default", "vms", "7")
-            said = None if note is None else codec.SourceNote(note.state, note.drains, note.reason)
+            said = None if note is None else codec.SourceStateNote(note.state, note.drains, note.reason)
             found.append((list(update.changes) if update else [], said, len(record.value)))
         return found
 
@@ -136,7 +136,7 @@ async def test_a_waiting_caller_gets_its_write_at_once() -> None:
         assert waiting.done()
         rig.cache.note(LIVE)
         await settled()
-        assert [note for _, note, _ in await rig.records()] == [None, codec.SourceNote(LIVE)]
+        assert [note for _, note, _ in await rig.records()] == [None, codec.SourceStateNote(LIVE)]
         for number in range(CHANGES_MAX):
             rig.cache.put(vm(f"n{number}"))
         await settled()
@@ -176,11 +176,11 @@ async def test_a_note_is_behind_what_was_put_before_and_before_what_comes_after(
         rig.cache.note(STALE, False, "lost\nfor good")
         await rig.cache.flushed()
         assert [(told(changes), note) for changes, note, _ in await rig.records()] == [
-            ([], codec.SourceNote(LISTING)),
+            ([], codec.SourceStateNote(LISTING)),
             (["+a"], None),
-            ([], codec.SourceNote(LIVE)),
+            ([], codec.SourceStateNote(LIVE)),
             (["+a"], None),
-            ([], codec.SourceNote(STALE, False, "lost for good")),
+            ([], codec.SourceStateNote(STALE, False, "lost for good")),
         ]
 
 
@@ -295,8 +295,8 @@ async def test_nothing_is_lost_while_the_log_is_away_and_the_order_stays() -> No
         assert {change.object_id for changes, _, _ in records for change in changes} == {
             f"vm-{number:04}" for number in range(3 * CHANGES_MAX)
         }
-        assert [note for _, note, _ in records if note] == [codec.SourceNote(LISTING), codec.SourceNote(LIVE)]
-        assert records[-1][1] == codec.SourceNote(LIVE), "the note comes after all records, also repeated ones"
+        assert [note for _, note, _ in records if note] == [codec.SourceStateNote(LISTING), codec.SourceStateNote(LIVE)]
+        assert records[-1][1] == codec.SourceStateNote(LIVE), "the note comes after all records, also repeated ones"
 
 
 async def test_a_log_that_is_away_for_long_costs_an_entry_for_each_object() -> None:
@@ -316,7 +316,7 @@ async def test_a_log_that_is_away_for_long_costs_an_entry_for_each_object() -> N
         await rig.time.advance(10)
         changes = {change.object_id: change.what for change in await rig.changes()}
         assert changes == {f"stays-{number}": vm(f"stays-{number}", vcore=299) for number in range(10)}
-        assert (await rig.records())[-1][1] == codec.SourceNote(STALE, True, "299")
+        assert (await rig.records())[-1][1] == codec.SourceStateNote(STALE, True, "299")
 
 
 async def test_the_beginning_of_a_life_stays_in_front() -> None:
@@ -335,7 +335,7 @@ async def test_the_beginning_of_a_life_stays_in_front() -> None:
         assert states[0] is LISTING
         assert set(states[1:]) == {LIVE}
         assert len(states) <= PARTS_MAX
-        assert records[1][1] == codec.SourceNote(LISTING)
+        assert records[1][1] == codec.SourceStateNote(LISTING)
         assert len(await rig.changes()) == 1 + 2 * PARTS_MAX
 
 
@@ -374,7 +374,7 @@ async def test_a_record_that_the_log_never_takes_is_cut_until_it_does() -> None:
         assert written | lost == set("abcd")
         assert not written & lost
         assert lost
-        assert (await rig.records())[-1][1] == codec.SourceNote(LIVE)
+        assert (await rig.records())[-1][1] == codec.SourceStateNote(LIVE)
 
 
 async def test_a_handler_that_puts_much_waits_for_room() -> None:

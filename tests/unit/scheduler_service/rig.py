@@ -22,7 +22,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
 from muster_scheduler.machine import SchedulerMachine
 from muster_state import external_codec as codec
-from muster_state.external_codec import SourceNote
+from muster_state.external_codec import SourceStateNote
 
 RM = "rm-1"
 SECOND_NS = 1_000_000_000
@@ -360,7 +360,7 @@ def said(
     changes = [
         each if isinstance(each, ExternalChange) else ExternalChange(kind_of(each), id_of(each), each) for each in what
     ]
-    note = SourceNote(state, drains, reason) if state is not None else None
+    note = SourceStateNote(state, drains, reason) if state is not None else None
     return codec.encode(rm_id, partition, source, life, changes, note)
 
 

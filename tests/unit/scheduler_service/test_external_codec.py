@@ -27,7 +27,7 @@ from muster_core.external.validation import QUANTITY_MAX, REASON_CHARACTERS_MAX,
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_scheduler import ingest
 from muster_state import external_codec as codec
-from muster_state.external_codec import SourceNote
+from muster_state.external_codec import SourceStateNote
 
 
 def changed(what: ExternalObject) -> ExternalChange:
@@ -52,7 +52,7 @@ EVERY = (
 
 
 def there_and_back(
-    changes: tuple[ExternalChange, ...], note: SourceNote | None = None
+    changes: tuple[ExternalChange, ...], note: SourceStateNote | None = None
 ) -> list[ApplyExternalChanges | SetSourceState]:
     envelope = pb.RequestEnvelope.FromString(codec.encode("rm", "Default", "vms", "life-1", changes, note))
     assert envelope.rm_id == "rm"
@@ -60,7 +60,7 @@ def there_and_back(
 
 
 def test_every_kind_comes_back_as_it_went() -> None:
-    note = SourceNote(SourceState.STALE, drains=False, reason="away")
+    note = SourceStateNote(SourceState.STALE, drains=False, reason="away")
     assert there_and_back(EVERY, note) == [
         ApplyExternalChanges("default", "vms", "life-1", EVERY),
         SetSourceState("default", "vms", "life-1", SourceState.STALE, False, "away"),
@@ -70,11 +70,11 @@ def test_every_kind_comes_back_as_it_went() -> None:
 def test_a_note_comes_alone_and_changes_do() -> None:
     assert there_and_back(EVERY[:1]) == [ApplyExternalChanges("default", "vms", "life-1", EVERY[:1])]
     for state in SourceState:
-        assert there_and_back((), SourceNote(state)) == [SetSourceState("default", "vms", "life-1", state)]
+        assert there_and_back((), SourceStateNote(state)) == [SetSourceState("default", "vms", "life-1", state)]
 
 
 def test_a_reason_is_one_line_of_bounded_length() -> None:
-    (command,) = there_and_back((), SourceNote(SourceState.STALE, reason="first\n\tsecond\x1b[0m" + "x" * 10_000))
+    (command,) = there_and_back((), SourceStateNote(SourceState.STALE, reason="first\n\tsecond\x1b[0m" + "x" * 10_000))
     assert isinstance(command, SetSourceState)
     assert command.reason.startswith("first second [0mxxx")
     assert len(command.reason) == REASON_CHARACTERS_MAX

@@ -16,7 +16,7 @@ from muster_proto.muster.bus.v1 import state_pb2 as pb_state
 from muster_proto.si.v1 import si_pb2 as si
 from muster_rest.shapes.explain import PastDao, PendingDao
 from muster_state import state_folder
-from muster_state.state_folder import PauseKind, RmState, StateFolder
+from muster_state.state_folder import PauseKind, RmEntry, StateFolder
 from muster_view.explain import asks
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import RM, Rig
@@ -50,7 +50,7 @@ class World:
     def stream(self, epoch: int, *, connected: bool = True) -> None:
         self.rig.send(pb.CallbackStream(connected=connected, epoch=epoch, predicates=True))
 
-    def followers(self) -> list[RmState]:
+    def followers(self) -> list[RmEntry]:
         """Return a follower of all records, and one that starts now on the compacted topic."""
         followed, anew = StateFolder(), StateFolder()
         followed.settle()
@@ -69,7 +69,7 @@ class World:
             assert other == first
         return first
 
-    def _asked(self, state: RmState) -> PendingDao:
+    def _asked(self, state: RmEntry) -> PendingDao:
         partition = state.core.partitions["default"]
         return asks.ask(state, partition, partition.apps["x"].asks["k"], self.rig.now_ns)
 

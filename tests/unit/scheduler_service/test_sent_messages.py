@@ -6,7 +6,7 @@ import random
 
 import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_state.message_dedup import SentMessages, TakenOf
+from muster_state.message_dedup import AcceptedNumbers, MessageDedup
 from unit.scheduler_service import rig as make
 
 
@@ -76,7 +76,7 @@ def test_streams_and_clients_have_numbers_of_their_own(rig: make.Rig) -> None:
 
 def test_what_a_connection_leaves_out_does_not_come_later() -> None:
     """A new connection begins behind what its client knows to be taken: what a paused gateway still has is old."""
-    taken = SentMessages()
+    taken = MessageDedup()
     assert taken.take("node", message(1))
     assert taken.take("node", message(5, first=5))
     assert not taken.take("node", message(2)), "sent before, and left out by the second connection"
@@ -84,7 +84,7 @@ def test_what_a_connection_leaves_out_does_not_come_later() -> None:
 
 
 def test_what_the_log_refused_is_taken_when_it_comes_again() -> None:
-    taken = SentMessages()
+    taken = MessageDedup()
     assert taken.take("node", message(1))
     assert taken.take("node", message(3, before=2)), "the log refused 2"
     assert taken.take("node", message(2))
@@ -93,14 +93,14 @@ def test_what_the_log_refused_is_taken_when_it_comes_again() -> None:
 
 
 def test_a_message_without_a_record_leaves_no_hole() -> None:
-    taken = SentMessages()
+    taken = MessageDedup()
     assert taken.take("node", message(1))
     assert taken.take("node", message(4, before=1)), "2 and 3 were answered by the gateway"
-    assert taken.all() == [TakenOf("node", "c", 4, [])]
+    assert taken.all() == [AcceptedNumbers("node", "c", 4, [])]
 
 
 def test_a_message_of_several_records_counts_with_the_last_one() -> None:
-    taken = SentMessages()
+    taken = MessageDedup()
     assert taken.take("node", message(1, more=True))
     assert taken.take("node", message(1, more=True)), "the first connection broke in the middle"
     assert taken.take("node", message(1))
@@ -108,7 +108,7 @@ def test_a_message_of_several_records_counts_with_the_last_one() -> None:
 
 
 def test_few_clients_are_remembered() -> None:
-    taken = SentMessages()
+    taken = MessageDedup()
     for number in range(20):
         assert taken.take("node", message(1, client=f"client {number}"))
     assert [each.client for each in taken.all()] == [f"client {number}" for number in range(16, 20)]
@@ -117,7 +117,7 @@ def test_few_clients_are_remembered() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_is_repeated_each_message_is_taken_once(seed: int) -> None:
     """Connections break at any place, records are refused, and those of old connections come late."""
-    dice, taken, counts = random.Random(seed), SentMessages(), dict.fromkeys(range(1, 40), 0)
+    dice, taken, counts = random.Random(seed), MessageDedup(), dict.fromkeys(range(1, 40), 0)
     proven, late = 0, list[pb.SentMessage]()
     while proven < 39:
         first, before, refused = proven + 1, proven, False
@@ -137,5 +137,5 @@ def test_whatever_is_repeated_each_message_is_taken_once(seed: int) -> None:
             record = late.pop(dice.randrange(len(late)))
             if record.number <= proven or record.before <= proven:
                 counts[record.number] += taken.take("node", record)
-        taken = SentMessages.of(taken.all())
+        taken = MessageDedup.of(taken.all())
     assert set(counts.values()) == {1}, counts

@@ -42,7 +42,7 @@ from muster_core.model.states import QueueEvent
 from muster_core.preemption import victim_search
 from muster_runtime.go_json import go_json
 from muster_si.constants import NODE_READY_ATTRIBUTE
-from muster_state.state_folder import CALLBACKS_ABSENT_KEY, Pause, RmInfo, RmState
+from muster_state.state_folder import CALLBACKS_ABSENT_KEY, Pause, RmEntry, RmInfo
 from muster_view.explain import asks
 from muster_view.explain import node as explain_node
 from muster_view.explain import queue as explain_queue
@@ -62,7 +62,7 @@ class Explained:
 
     def json(self) -> dict[str, Any]:
         partition = self.cluster.partition
-        state = RmState(self.info, self.cluster.core)
+        state = RmEntry(self.info, self.cluster.core)
         wanted = self.cluster.application(self.app).asks[self.key]
         return decoded(asks.ask(state, partition, wanted, self.cluster.now_ns))
 
@@ -623,7 +623,7 @@ def a_gang() -> dict[str, Any]:
 
 
 def application(arena: Arena, app: str) -> dict[str, Any]:
-    state = RmState(RmInfo("rm", life="RUNNING"), arena.core)
+    state = RmEntry(RmInfo("rm", life="RUNNING"), arena.core)
     pieces = asks.application(state, arena.partition, arena.application(app), arena.now_ns)
     found: dict[str, Any] = json.loads(b"".join(pieces))
     return found

@@ -25,7 +25,7 @@ from muster_core.model.commands import (
 from muster_core.model.states import QueueEvent
 from muster_runtime.go_json import go_json
 from muster_si.constants import FOREIGN, REQUIRED_NODE_TAG
-from muster_state.state_folder import Pause, RmInfo, RmState
+from muster_state.state_folder import Pause, RmEntry, RmInfo
 from muster_view.explain import asks
 from unit.view.recorded import Bench, Recorded, client_of
 from waiting import eventually
@@ -543,7 +543,7 @@ async def test_without_any_rm(bench: Bench) -> None:
 
 
 def explained(cluster: Cluster, key: str, now_ns: int | None = None) -> Any:
-    state = RmState(RmInfo("rm1", life="RUNNING"), cluster.core)
+    state = RmEntry(RmInfo("rm1", life="RUNNING"), cluster.core)
     wanted = cluster.application("x").asks[key]
     return json.loads(go_json(asks.ask(state, cluster.partition, wanted, cluster.now_ns if now_ns is None else now_ns)))
 

@@ -23,7 +23,7 @@ from muster_core.model.commands import (
 )
 from muster_gateway.view_client import ViewClient, path_of
 from muster_si.constants import REQUIRED_NODE_TAG
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 from muster_view.explain import node
 from muster_view.explain.asks import pause_of
 from unit.view.recorded import Bench, client_of
@@ -202,6 +202,6 @@ async def test_a_missing_node_is_not_found(bench: Bench) -> None:
 
 def _of(rm: Any, node_id: str) -> dict[str, Any]:
     partition = rm.cluster.partition
-    pieces = node.explained(partition, partition.nodes[node_id], 0, pause=pause_of(RmState(rm.info, rm.cluster.core)))
+    pieces = node.explained(partition, partition.nodes[node_id], 0, pause=pause_of(RmEntry(rm.info, rm.cluster.core)))
     found: dict[str, Any] = json.loads(b"".join(pieces))
     return found

@@ -26,7 +26,7 @@ from muster_core.model.pending_reason import ask_reason
 from muster_core.model.states import AppState
 from muster_runtime.go_json import go_json
 from muster_si.constants import REQUIRED_NODE_TAG
-from muster_state.state_folder import RmInfo, RmState
+from muster_state.state_folder import RmEntry, RmInfo
 from muster_view.explain import asks as explain
 from muster_view.explain import queue as explain_queue
 from muster_view.rest import dao, json_render, usage
@@ -241,7 +241,7 @@ def test_of_a_stopped_rm_that_is_why_placeholders_are_pending() -> None:
     found = explained.gang_forming()
 
     def because(life: str) -> str:
-        state = RmState(RmInfo("rm1", life=life), found.cluster.core)
+        state = RmEntry(RmInfo("rm1", life=life), found.cluster.core)
         app = found.cluster.application("spark")
         said = json.loads(text(explain.application(state, found.cluster.partition, app, 0)))
         (workers,) = said["gang"]["taskGroups"]
@@ -343,7 +343,7 @@ def test_a_member_preempted_with_its_whole_gang_says_so() -> None:
     arena.do(UpdateAllocations(placeholders))
     explained.add(arena, "app", "root.poor")
     explained.asked(arena)
-    state = RmState(RmInfo("rm1", life="RUNNING"), arena.core)
+    state = RmEntry(RmInfo("rm1", life="RUNNING"), arena.core)
     told = json.loads(text(explain.preempted(state, arena.now_ns)))["preempted"]
     assert [(each["allocationKey"], each["placeholder"], each["taskGroup"], each["withGang"]) for each in told] == [
         (f"p{number}", True, "workers", True) for number in range(4)
@@ -362,8 +362,8 @@ def test_the_event_of_a_replacement_names_the_real_ask() -> None:
     assert (event.object_id, event.reference_id, event.message) == ("x", "workers-p0", "replaced by w")
 
 
-def _state(cluster: Cluster) -> RmState:
-    return RmState(RmInfo("rm1", life="RUNNING"), cluster.core)
+def _state(cluster: Cluster) -> RmEntry:
+    return RmEntry(RmInfo("rm1", life="RUNNING"), cluster.core)
 
 
 # ---- the folded state is the core's ----------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ def test_the_life_below_meets_every_reason_that_gangs_have() -> None:
 
 
 def expected(rm: Recorded, now_ns: int) -> dict[str, Callable[[], bytes]]:
-    partition, state = rm.cluster.partition, RmState(rm.info, rm.cluster.core)
+    partition, state = rm.cluster.partition, RmEntry(rm.info, rm.cluster.core)
 
     def of_queue(path: str) -> bytes:
         return go_json(explain_queue.explained(partition, partition.queues[path], now_ns, pause=None))

@@ -16,7 +16,7 @@ from muster_core.model.outcome import Event, Fact, Outcome
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_runtime.go_json import go_json
-from muster_state.state_folder import RmInfo, RmState, StateFolder
+from muster_state.state_folder import RmEntry, RmInfo, StateFolder
 from muster_view.explain import asks, gang
 from muster_view.explain import queue as explain_queue
 from muster_view.rest import json_render
@@ -53,7 +53,7 @@ class Followed(Law):
         if self._follower is None:
             self._follower = StateFolder()
             self._follower.settle()
-            self._follower.rms[RM] = RmState(RmInfo(RM), run.folded())
+            self._follower.rms[RM] = RmEntry(RmInfo(RM), run.folded())
         if run.core.exhausted:
             where = f"step {len(run.steps)}"
             decided, followed = all_that_is_said(run.core, run), all_that_is_said(self._follower.rms[RM].core, run)
@@ -62,7 +62,7 @@ class Followed(Law):
 
 
 def all_that_is_said(core: SchedulerCore, run: Run) -> Iterator[tuple[str, Any]]:
-    state = RmState(RmInfo("rm", life="RUNNING"), core)
+    state = RmEntry(RmInfo("rm", life="RUNNING"), core)
     for partition in core.partitions.values():
         for path, queue in sorted(partition.queues.items()):
             yield path, json.loads(go_json(explain_queue.explained(partition, queue, run.now_ns, pause=None)))
@@ -100,5 +100,5 @@ def test_these_lives_meet_what_gangs_wait_for() -> None:
         life = Life(seed, {GANGS}, check_core=False)
         for _ in range(STEPS):
             life.step()
-            seen |= asks.summary(RmState(RmInfo("rm", life="RUNNING"), life.run.core), "").counts.keys()
+            seen |= asks.summary(RmEntry(RmInfo("rm", life="RUNNING"), life.run.core), "").counts.keys()
     assert seen >= {"GANG_ROOM", "GANG_FORMING", "PLACEHOLDER_LEAVING", "QUEUE_MAX"}

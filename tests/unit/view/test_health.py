@@ -9,7 +9,7 @@ from builders import Cluster
 from muster_core.model.commands import NodeAction, NodeItem, UpdateNodes
 from muster_core.partition import Partition
 from muster_rest.shapes.measures import HealthDao
-from muster_state.state_folder import RmInfo, RmState
+from muster_state.state_folder import RmEntry, RmInfo
 from muster_view.health import HealthCheck
 
 NAMES = [
@@ -41,7 +41,7 @@ def cluster_in_use() -> Cluster:
 def checked(
     cluster: Cluster, problems: tuple[str, ...] = (), lagging: str = "", lost: tuple[str, ...] = ()
 ) -> HealthDao:
-    check = HealthCheck([RmState(RmInfo("rm1"), cluster.core)], problems, lagging, lost)
+    check = HealthCheck([RmEntry(RmInfo("rm1"), cluster.core)], problems, lagging, lost)
     for _ in check.steps():
         pass
     return check.result()

@@ -10,7 +10,7 @@ import pytest
 from muster_core.model.commands import UpdateAllocations
 from muster_core.model.outcome import Outcome
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_state.state_folder import RmInfo, RmState
+from muster_state.state_folder import RmEntry, RmInfo
 from muster_view.explain import asks as explain
 from muster_view.explain import node as explain_node
 from muster_view.explain import queue as explain_queue
@@ -31,9 +31,9 @@ def arena() -> Arena:
     return arena
 
 
-def state_of(arena: Arena, open_proposals: int) -> RmState:
+def state_of(arena: Arena, open_proposals: int) -> RmEntry:
     stream = pb.CallbackStream(connected=True, predicates=True, open_proposals=open_proposals)
-    return RmState(RmInfo("rm", life="RUNNING", callbacks=stream), arena.core)
+    return RmEntry(RmInfo("rm", life="RUNNING", callbacks=stream), arena.core)
 
 
 @pytest.mark.parametrize(("open_proposals", "code"), [(0, "WAITING_FOR_TURN"), (1, "RM_TURN"), (4, "RM_TURN")])

@@ -21,7 +21,7 @@ from muster_core.model.commands import UpdateNodes as Nodes
 from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_state import snapshot, state_codec
-from muster_state.state_folder import RmInfo, RmState
+from muster_state.state_folder import RmEntry, RmInfo
 from muster_whatif.errors import NotForecast
 from muster_whatif.forecast.calibration import calibrate, coverage
 from muster_whatif.forecast.forecast import Forecast, folded, forecast
@@ -80,7 +80,7 @@ class World:
     def entries(self) -> list[snapshot.Entry]:
         info = RmInfo("rm", config=CONFIG, life="RUNNING", registered_ns=BEGIN_NS, registrations=1)
         info.last_decided_ns = self.now_ns
-        return list(snapshot.entries(RmState(info, self.core)))
+        return list(snapshot.entries(RmEntry(info, self.core)))
 
     def forecast(self, learnt: Sequence[float] = (), runs: int = 9, **more: object) -> Forecast:
         known = {A: apart(learnt)} if learnt else {}

@@ -54,7 +54,7 @@ _KINDS = {kind.value: kind for kind in ExternalKind}
 _STATES = {state.value: state for state in SourceState}
 
 
-class SourceNote(NamedTuple):
+class SourceStateNote(NamedTuple):
     """The state of a source, which applies after the changes of its record; as in the core's SetSource."""
 
     state: SourceState
@@ -68,7 +68,7 @@ def encode(
     source: str,
     life: str,
     changes: Sequence[ExternalChange] = (),
-    note: SourceNote | None = None,
+    note: SourceStateNote | None = None,
 ) -> bytes:
     """Encodes one record's value. The caller decides how many changes fit (:func:`size_of`).
 

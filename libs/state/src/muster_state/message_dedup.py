@@ -18,7 +18,7 @@ _CLIENTS_MAX = 4
 _BEYOND_MAX = 1_000
 
 
-class Sent(Protocol):
+class MessageNumber(Protocol):
     """A message's place in its client's order (proto SentMessage)."""
 
     @property
@@ -33,7 +33,7 @@ class Sent(Protocol):
     def more(self) -> bool: ...
 
 
-class TakenOf(NamedTuple):
+class AcceptedNumbers(NamedTuple):
     """What is taken of one client on one kind of stream (proto SentObject)."""
 
     stream: str
@@ -43,7 +43,7 @@ class TakenOf(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Taken:
+class _AcceptedSet:
     """Of one client: all numbers up to ``up_to``, and those of ``beyond``."""
 
     up_to: int
@@ -72,13 +72,13 @@ class _Taken:
             self.up_to = self.beyond.pop(0)
 
 
-class SentMessages:
+class MessageDedup:
     """The messages taken of one RM, by kind of stream and client."""
 
     def __init__(self) -> None:
-        self._taken: dict[tuple[str, str], _Taken] = {}
+        self._taken: dict[tuple[str, str], _AcceptedSet] = {}
 
-    def take(self, stream: str, sent: Sent) -> bool:
+    def take(self, stream: str, sent: MessageNumber) -> bool:
         """Tells whether a message is taken now for the first time, and remembers it."""
         taken = self._of(stream, sent.client, sent.first - 1)
         taken.settle(sent.first - 1)
@@ -88,22 +88,25 @@ class SentMessages:
             taken.add(sent.number, sent.before)
         return True
 
-    def _of(self, stream: str, client: str, up_to: int) -> _Taken:
-        found = self._taken.pop((stream, client), None) or _Taken(up_to)
+    def _of(self, stream: str, client: str, up_to: int) -> _AcceptedSet:
+        found = self._taken.pop((stream, client), None) or _AcceptedSet(up_to)
         self._taken[stream, client] = found  # the last one of its stream
         clients = [key for key in self._taken if key[0] == stream]
         for key in clients[:-_CLIENTS_MAX]:
             del self._taken[key]
         return found
 
-    def all(self) -> list[TakenOf]:
+    def all(self) -> list[AcceptedNumbers]:
         """Returns what is taken, the client that sent last at the end."""
-        return [TakenOf(stream, client, taken.up_to, taken.beyond) for (stream, client), taken in self._taken.items()]
+        return [
+            AcceptedNumbers(stream, client, taken.up_to, taken.beyond)
+            for (stream, client), taken in self._taken.items()
+        ]
 
     @classmethod
-    def of(cls, recorded: Iterable[TakenOf]) -> SentMessages:
+    def of(cls, recorded: Iterable[AcceptedNumbers]) -> MessageDedup:
         """Inverse of :meth:`all`."""
         made = cls()
         for each in recorded:
-            made._taken[each.stream, each.client] = _Taken(each.up_to, list(each.beyond))
+            made._taken[each.stream, each.client] = _AcceptedSet(each.up_to, list(each.beyond))
         return made

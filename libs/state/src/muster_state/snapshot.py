@@ -13,12 +13,12 @@ from muster_core.model.outcome import Primary
 from muster_core.scheduler import SchedulerCore
 
 from muster_state import state_codec
-from muster_state.state_folder import RmState, encode_registration, encode_rm
+from muster_state.state_folder import RmEntry, encode_registration, encode_rm
 
 Entry = tuple[bytes, bytes]
 
 
-def entries(state: RmState) -> Iterator[Entry]:
+def entries(state: RmEntry) -> Iterator[Entry]:
     """Returns key and value of each record, in small steps: the caller may pause between two, and may drop the rest.
 
     Rejected applications are left out: nothing follows from them. While the caller pauses, the state may change; an

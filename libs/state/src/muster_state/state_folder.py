@@ -34,7 +34,7 @@ from muster_runtime import event_settings
 from muster_si.positions import NO_STAMP, Stamp
 
 from muster_state import fold, state_codec, tally
-from muster_state.message_dedup import SentMessages, TakenOf
+from muster_state.message_dedup import AcceptedNumbers, MessageDedup
 from muster_state.stamps import Stamps
 from muster_state.tally import Tally
 
@@ -149,7 +149,7 @@ class RmInfo:
     identity: str = ""
     quotas: QuotaLimits = _UNLIMITED
     quotas_reached: dict[str, int] = field(default_factory=dict)
-    sent: SentMessages = field(default_factory=SentMessages)
+    sent: MessageDedup = field(default_factory=MessageDedup)
     stamp: Stamp = NO_STAMP
     closed: tuple[str, ...] = ()
 
@@ -171,7 +171,7 @@ class RmInfo:
         return self.life != "STOPPED" and not self.paused and not self.awaited
 
 
-class Forgotten(NamedTuple):
+class ForgottenRm(NamedTuple):
     """The data kept of an RM that an operator forgot (proto ForgottenObject): its numbers continue if it registers
     again.
     """
@@ -188,7 +188,7 @@ class Forgotten(NamedTuple):
     stamp_step: int = 0
 
     @classmethod
-    def of(cls, info: RmInfo, next_submission: int, now_ns: int) -> Forgotten:
+    def of(cls, info: RmInfo, next_submission: int, now_ns: int) -> ForgottenRm:
         """The data to keep of an RM that is forgotten now."""
         return cls(
             now_ns,
@@ -213,18 +213,18 @@ class Forgotten(NamedTuple):
             info.callbacks_since_ns = now_ns
 
 
-def encode_forgotten(rm_id: str, kept: Forgotten) -> bytes:
+def encode_forgotten(rm_id: str, kept: ForgottenRm) -> bytes:
     """Encodes the value of a forgotten RM's record."""
     return state_pb2.ForgottenObject(rm_id=rm_id, **kept._asdict()).SerializeToString(deterministic=True)
 
 
-def _decode_forgotten(value: bytes) -> Forgotten:
+def _decode_forgotten(value: bytes) -> ForgottenRm:
     recorded = state_pb2.ForgottenObject.FromString(value)
-    return Forgotten(*(getattr(recorded, name) for name in Forgotten._fields))
+    return ForgottenRm(*(getattr(recorded, name) for name in ForgottenRm._fields))
 
 
 @dataclass(slots=True)
-class RmState:
+class RmEntry:
     """One RM: its recorded data, and its core."""
 
     info: RmInfo
@@ -332,7 +332,9 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.callbacks, info.callbacks_since_ns = recorded.callbacks, recorded.callbacks_since_ns
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
     info.quotas_reached = dict(recorded.quotas_reached)
-    info.sent = SentMessages.of(TakenOf(each.stream, each.client, each.up_to, each.beyond) for each in recorded.sent)
+    info.sent = MessageDedup.of(
+        AcceptedNumbers(each.stream, each.client, each.up_to, each.beyond) for each in recorded.sent
+    )
     info.clock = Anchor(recorded.clock.offset_ns, recorded.clock.boot_id, recorded.clock.booted_ns)
     info.stamp = Stamp(recorded.stamp_before, recorded.stamp_step)
 
@@ -372,10 +374,10 @@ def events_of(info: RmInfo) -> SetEvents:
     return SetEvents(settings.tracks, settings.tells_requests)
 
 
-class Witness(Protocol):
+class FoldObserver(Protocol):
     """Watches the changes of records that are folded after ``settle``, for code that counts."""
 
-    def settled(self, rms: Mapping[str, RmState]) -> None:
+    def settled(self, rms: Mapping[str, RmEntry]) -> None:
         """Is called when all collected records are folded."""
 
     def before(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
@@ -384,7 +386,7 @@ class Witness(Protocol):
     def after(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
         """Is called after the record was folded."""
 
-    def dropped(self, state: RmState, *, for_ever: bool) -> None:
+    def dropped(self, state: RmEntry, *, for_ever: bool) -> None:
         """Takes apart a core that was dropped: the RM registers again, or (``for_ever``) was forgotten."""
 
 
@@ -396,8 +398,8 @@ class StateFolder:
     """Folds state records of one or more partitions of the topic.
 
     :param witness: watches each change.
-    :param leaving: called before a tombstone is folded, after ``settle``, as ``Witness.before`` is; and for the queues
-        of an RM that registers again.
+    :param leaving: called before a tombstone is folded, after ``settle``, as ``FoldObserver.before`` is; and for the
+        queues of an RM that registers again.
     :ivar rms: by id, after ``settle``.
     :ivar forgotten: RMs that an operator forgot, by id.
     :ivar compiled_anew: ids of RMs whose record had no usable ``compiled``; their ``RmInfo`` has it now.
@@ -406,10 +408,10 @@ class StateFolder:
     :ivar dispose: without a witness, gets the steps that take a dropped core apart.
     """
 
-    def __init__(self, witness: Witness | None = None, leaving: Leaving | None = None) -> None:
+    def __init__(self, witness: FoldObserver | None = None, leaving: Leaving | None = None) -> None:
         self._witness, self._leaving = witness, leaving
-        self.rms: dict[str, RmState] = {}
-        self.forgotten: dict[str, Forgotten] = {}
+        self.rms: dict[str, RmEntry] = {}
+        self.forgotten: dict[str, ForgottenRm] = {}
         self.external: dict[str, ExternalReports] = {}
         self.stamps = Stamps()
         self.dispose: Callable[[Steps], None] = finish
@@ -670,11 +672,11 @@ class StateFolder:
         read = self._read_ahead.pop(info.config, None) or load_recorded(info.config, info.compiled)
         config = info.configured(read)
         core = yield from core_in_steps(info, searching=False, config=config, external=self.books_of(rm_id))
-        self.rms[rm_id] = RmState(info, core)
+        self.rms[rm_id] = RmEntry(info, core)
         if info.compiled != recorded.compiled:
             self.compiled_anew[rm_id] = None
 
-    def _reconfigure(self, known: RmState, recorded: state_pb2.RegistrationObject) -> None:
+    def _reconfigure(self, known: RmEntry, recorded: state_pb2.RegistrationObject) -> None:
         """Applies a registration's record of a known RM: another configuration (the queues' own records follow), or an
         ended pause.
         """

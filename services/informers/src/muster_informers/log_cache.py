@@ -44,7 +44,7 @@ from muster_core.external.model import (
     kind_of,
 )
 from muster_runtime.backoff import growing_s
-from muster_state.external_codec import SourceNote, check, encode
+from muster_state.external_codec import SourceStateNote, check, encode
 
 from muster_informers import metrics
 from muster_informers.indexer import Key
@@ -82,7 +82,7 @@ class _Part:
     def __init__(self) -> None:
         self.changes: dict[Key, ExternalChange] = {}
         self.doubted: dict[Key, None] = {}
-        self.note: SourceNote | None = None
+        self.note: SourceStateNote | None = None
         self.since = 0.0
         self.waiters: list[asyncio.Future[None]] = []
 
@@ -231,7 +231,7 @@ class LogCache:
         """Notes the source's state, after all earlier changes."""
         self._is_live = state is SourceState.LIVE
         part, self._open = self._open, _Part()
-        part.note = SourceNote(state, drains, reason)
+        part.note = SourceStateNote(state, drains, reason)
         if not part.changes:
             part.since = self._clock.monotonic()
         self._parts.append(part)
@@ -349,11 +349,11 @@ class LogCache:
             # A record of its own, behind all others, even if one of those must be written again.
             await self._append([[]], part.note)
 
-    def _record(self, changes: Sequence[ExternalChange], note: SourceNote | None = None) -> OutRecord:
+    def _record(self, changes: Sequence[ExternalChange], note: SourceStateNote | None = None) -> OutRecord:
         value = encode(self._rm_id, self._partition, self._source, self._life, changes, note)
         return OutRecord(self._topic, self._log_partition, self._key, value)
 
-    async def _append(self, batches: Sequence[list[ExternalChange]], note: SourceNote | None = None) -> None:
+    async def _append(self, batches: Sequence[list[ExternalChange]], note: SourceStateNote | None = None) -> None:
         """Writes the batches, in order unless one must be tried again. Returns when all are durable."""
         failures = 0
         waiting = deque(batches)

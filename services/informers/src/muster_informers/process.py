@@ -40,7 +40,7 @@ from muster_runtime.backoff import growing_s
 from muster_runtime.child_process import BEGIN_AVAILABLE_S, WAIT_MIN_S, ChildProcess, keep_running
 from muster_runtime.message_channel import Channel
 from muster_runtime.watchdog import Usage, until_stuck
-from muster_state.external_codec import SourceNote, encode
+from muster_state.external_codec import SourceStateNote, encode
 
 from muster_informers import metrics
 from muster_informers.child_metrics import ChildSamples
@@ -333,7 +333,7 @@ class ExternalProcess:
         for name, table in self._tables.items():
             if table.required and name not in self._known:
                 continue  # the scheduler decides nothing before it has synced
-            note = SourceNote(SourceState.STALE, table.when_lost == "drain", plain(self._gone))
+            note = SourceStateNote(SourceState.STALE, table.when_lost == "drain", plain(self._gone))
             value = encode(table.rm, table.partition_name, name, life, (), note)
             record = OutRecord(self._topics.requests, self._topics.partition_of(table.rm), table.rm.encode(), value)
             failures = 0

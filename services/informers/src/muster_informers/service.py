@@ -34,7 +34,7 @@ from muster_core.external.validation import plain
 from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
 from muster_runtime.watchdog import Usage
-from muster_state.external_codec import SourceNote, encode
+from muster_state.external_codec import SourceStateNote, encode
 
 from muster_informers import registry
 from muster_informers.contract import EventHandler, HandlerContext, InformerContext
@@ -381,7 +381,7 @@ class ExternalService:
                 return
             self._let_go(each.table.rm)
             # Written directly: the cache writes nothing any more.
-            note = SourceNote(SourceState.STALE, each.drains, each.died)
+            note = SourceStateNote(SourceState.STALE, each.drains, each.died)
             value = encode(each.table.rm, each.table.partition_name, each.name, self._life, (), note)
             partition = self._topics.partition_of(each.table.rm)
             with contextlib.suppress(LogError):

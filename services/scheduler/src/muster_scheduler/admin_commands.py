@@ -22,7 +22,7 @@ from muster_proto.si.v1 import si_pb2 as si
 from muster_queue_config.queue_yaml import checksum
 from muster_runtime import event_settings, rm_status_text
 from muster_runtime.secrets import masked_text
-from muster_state.state_folder import PauseKind, RmInfo, RmState
+from muster_state.state_folder import PauseKind, RmEntry, RmInfo
 
 from muster_scheduler import callback_ingest, end_application, generation, pauses
 from muster_scheduler.config_validation import ConfigJudge, changes, event_warnings, too_large_with
@@ -61,7 +61,7 @@ class AdminCommands:
 
     def take(
         self,
-        state: RmState,
+        state: RmEntry,
         envelope: pb.RequestEnvelope,
         emitter: Emitter,
         now_ns: int,
@@ -138,7 +138,7 @@ class AdminCommands:
 
     def _validate(
         self,
-        state: RmState,
+        state: RmEntry,
         update: si.UpdateConfigurationRequest,
         judged: pb.JudgedConfiguration | None,
         result: pb.AdminResult,
@@ -167,7 +167,7 @@ class AdminCommands:
 
     def _ask_for_dump(
         self,
-        state: RmState,
+        state: RmEntry,
         request_id: str,
         result: pb.AdminResult,
         emitter: Emitter,
@@ -195,7 +195,7 @@ class AdminCommands:
 
 
 def _hold(
-    state: RmState, held: bool, reason: str, emitter: Emitter, now_ns: int, out: Outcome, outputs: list[OutRecord]
+    state: RmEntry, held: bool, reason: str, emitter: Emitter, now_ns: int, out: Outcome, outputs: list[OutRecord]
 ) -> bool:
     """Pauses or resumes an RM. Returns whether that changed anything. A second pause keeps the first one's reason."""
     info = state.info
@@ -212,7 +212,7 @@ def _hold(
 
 
 def _drain(
-    state: RmState, wanted: pb.AdminCommand.DrainNode, result: pb.AdminResult, now_ns: int, out: Outcome
+    state: RmEntry, wanted: pb.AdminCommand.DrainNode, result: pb.AdminResult, now_ns: int, out: Outcome
 ) -> None:
     name = partition_name(wanted.partition, state.info.rm_id)
     partition = state.core.partitions.get(name)

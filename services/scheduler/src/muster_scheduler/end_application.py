@@ -12,7 +12,7 @@ from muster_core.model.steps import Steps
 from muster_core.requests.application_requests import may_end
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_runtime.secrets import masked_text
-from muster_state.state_folder import RmInfo, RmState
+from muster_state.state_folder import RmEntry, RmInfo
 
 # A key of a registration's extraConfig.
 KEY = "muster.applications.end"
@@ -35,7 +35,7 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
 
 
 def end(
-    state: RmState, wanted: pb.AdminCommand.EndApplication, result: pb.AdminResult, now_ns: int, out: Outcome
+    state: RmEntry, wanted: pb.AdminCommand.EndApplication, result: pb.AdminResult, now_ns: int, out: Outcome
 ) -> Steps:
     """Ends the application, in steps, or says in the result why not."""
     name, app_id = partition_name(wanted.partition, state.info.rm_id), wanted.application_id

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_queue_config.queue_yaml import checksum
-from muster_state.state_folder import RmInfo, RmState
+from muster_state.state_folder import RmEntry, RmInfo
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _FILE_BYTES_MAX = 1 << 20  # as for a registration
@@ -34,7 +34,7 @@ class PolicyGroups:
         self._shared = shared
 
     def text_for(
-        self, config: str, group: str, rm_id: str, rms: Mapping[str, RmState]
+        self, config: str, group: str, rm_id: str, rms: Mapping[str, RmEntry]
     ) -> tuple[str, list[pb.ConfigProblem]]:
         """Returns the configuration of an RM that sends ``config``, and the problems of the group's file."""
         if config:
@@ -54,7 +54,7 @@ class PolicyGroups:
             return None
         return pb.PolicyGroupMember(group=group, config_checksum=checksum(text), named=self._shared)
 
-    def _others(self, group: str, rm_id: str, rms: Mapping[str, RmState]) -> list[RmInfo]:
+    def _others(self, group: str, rm_id: str, rms: Mapping[str, RmEntry]) -> list[RmInfo]:
         """Returns the group's other registered RMs of this partition, in the order of their registrations."""
         found = [
             state.info

@@ -34,8 +34,8 @@ from muster_queue_config.queue_yaml import checksum
 from muster_runtime import event_settings
 from muster_runtime.secrets import masked_text
 from muster_state.state_folder import (
+    RmEntry,
     RmInfo,
-    RmState,
     events_of,
 )
 
@@ -156,7 +156,7 @@ class SchedulerMachine:
         )
 
     @property
-    def rms(self) -> dict[str, RmState]:
+    def rms(self) -> dict[str, RmEntry]:
         """Returns the RMs of the partition, by id (for tests and health)."""
         return self._folder.rms
 
@@ -349,7 +349,7 @@ class SchedulerMachine:
         """Returns about how many records :meth:`flush` gives."""
         return sum(out.size for rm_id, out in self._outcomes.items() if rm_id in self._held)
 
-    def _emit_steps(self, state: RmState, out: Outcome, outputs: list[OutRecord]) -> Iterator[None]:
+    def _emit_steps(self, state: RmEntry, out: Outcome, outputs: list[OutRecord]) -> Iterator[None]:
         rm_id = state.info.rm_id
         state.info.clock = self._times.anchor
         took_us = partial(self._watch.take_us, rm_id)
@@ -432,7 +432,7 @@ class SchedulerMachine:
             raise Unreadable(f"external changes: {error}") from error
         return rm_id
 
-    def _taking(self, rm_id: str, envelope: pb.RequestEnvelope, body: str) -> RmState | None:
+    def _taking(self, rm_id: str, envelope: pb.RequestEnvelope, body: str) -> RmEntry | None:
         """Returns the RM that takes a request; None if the request is passed over. Raises Unreadable."""
         state = self._folder.rms.get(rm_id)
         if state is None:
@@ -447,7 +447,7 @@ class SchedulerMachine:
 
     def _take_items(
         self,
-        state: RmState,
+        state: RmEntry,
         read: Callable[[], ingest.Items],
         verdict: Verdict | None,
         now_ns: int,
@@ -474,7 +474,7 @@ class SchedulerMachine:
 
     def _take_request(
         self,
-        state: RmState,
+        state: RmEntry,
         items: ingest.Items,
         read: Callable[[], ingest.Items],
         now_ns: int,
@@ -499,7 +499,7 @@ class SchedulerMachine:
         yield from self._paused(rm_id, core.apply_in_steps(items, now_ns, out))
 
     def _recognise(
-        self, state: RmState, seen: generation.Seen, now_ns: int, outputs: list[OutRecord]
+        self, state: RmEntry, seen: generation.Seen, now_ns: int, outputs: list[OutRecord]
     ) -> Generator[Sequence[OutRecord], None, Outcome]:
         """Takes the generation that an item shows. Returns the outcome to continue with."""
         info = state.info
@@ -512,7 +512,7 @@ class SchedulerMachine:
         log.info("generation recognised", rm=info.rm_id, generation=info.generation, by=info.generation_by)
         return out
 
-    def _emit_pending(self, state: RmState, now_ns: int, outputs: list[OutRecord]) -> Iterator[Sequence[OutRecord]]:
+    def _emit_pending(self, state: RmEntry, now_ns: int, outputs: list[OutRecord]) -> Iterator[Sequence[OutRecord]]:
         """Writes the pending outcome before a change that affects its encoding."""
         pending = self._outcomes.pop(state.info.rm_id, None)
         if pending:
@@ -523,7 +523,7 @@ class SchedulerMachine:
         """Returns the configuration of an RM that sends this one, and the problems of its source."""
         return self._policy_groups.text_for(config, info.policy_group, info.rm_id, self._folder.rms)
 
-    def _live(self, state: RmState, note: pb.RmLifecycle, now_ns: int, out: Outcome, outputs: list[OutRecord]) -> None:
+    def _live(self, state: RmEntry, note: pb.RmLifecycle, now_ns: int, out: Outcome, outputs: list[OutRecord]) -> None:
         if note.state not in _LIVES:
             raise Unreadable(f"a lifecycle note with the unknown state {note.state}")
         life = pb.RmLifecycle.State.Name(note.state)
@@ -534,7 +534,7 @@ class SchedulerMachine:
         outputs.append(self._emitters[state.info.rm_id].rm_record(state.core.next_submission))
 
     def _note(
-        self, state: RmState, notice: pb.Notice, now_ns: int, outputs: list[OutRecord]
+        self, state: RmEntry, notice: pb.Notice, now_ns: int, outputs: list[OutRecord]
     ) -> Iterator[Sequence[OutRecord]]:
         if notice.records_lost:
             yield from self._emit_pending(state, now_ns, outputs)
@@ -545,7 +545,7 @@ class SchedulerMachine:
         history_notices.take(notice.message, state.core, now_ns, out, records_lost=notice.records_lost)
 
     def _connect(
-        self, state: RmState, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]
+        self, state: RmEntry, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]
     ) -> None:
         """Takes a note that the RM's callback stream was opened or has ended."""
         info, emitter = state.info, self._emitters[state.info.rm_id]
@@ -560,7 +560,7 @@ class SchedulerMachine:
 
     def _configure(
         self,
-        state: RmState,
+        state: RmEntry,
         request_id: str,
         update: si.UpdateConfigurationRequest,
         judged: pb.JudgedConfiguration | None,

@@ -19,7 +19,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import event_settings
 from muster_state import state_codec
-from muster_state.state_folder import Forgotten, RmInfo, RmState, core_in_steps, encode_forgotten, quotas_of
+from muster_state.state_folder import ForgottenRm, RmEntry, RmInfo, core_in_steps, encode_forgotten, quotas_of
 
 from muster_scheduler import callback_ingest, config_validation, end_application, generation, pauses
 from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered
@@ -117,7 +117,7 @@ class Registrar:
         dropped = self._roster.outcomes.pop(rm_id, None)
         forgotten = self._roster.folder.forgotten.pop(rm_id, None)
         # The numbers continue, also those of a forgotten RM: an event's id, once given, means that event for ever.
-        before = Forgotten.of(known.info, known.core.next_submission, now_ns) if known is not None else forgotten
+        before = ForgottenRm.of(known.info, known.core.next_submission, now_ns) if known is not None else forgotten
         if before is not None:
             before.go_on(info, now_ns)
         else:
@@ -156,7 +156,7 @@ class Registrar:
         ended = chain(emptied(removed), published(known.core) if known is not None else ())
         yield from _tombstones(emitter, ended, kept, outputs)
         outputs.append(self._accepted(emitter, envelope.request_id, all_problems))
-        self._enter(RmState(info, core), emitter, out)
+        self._enter(RmEntry(info, core), emitter, out)
         if known is not None:
             self._dispose(known.core.take_apart())
         log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
@@ -167,7 +167,7 @@ class Registrar:
         emitter.expect_outcome()  # the queues follow
         return emitter.registration(request_id, problems, accepted=True, policy_group=member)
 
-    def _enter(self, state: RmState, emitter: Emitter, out: Outcome) -> None:
+    def _enter(self, state: RmEntry, emitter: Emitter, out: Outcome) -> None:
         rm_id = state.info.rm_id
         self._roster.folder.rms[rm_id] = state
         self._quotas.registered(state)
@@ -205,7 +205,7 @@ class Registrar:
         yield from write_states(self._topics, rm_id, out, outputs)  # states of external sources
         yield from emitter.farewell(out, outputs)
         # 3. the numbers, which the events have advanced
-        kept = Forgotten.of(known.info, known.core.next_submission, now_ns)
+        kept = ForgottenRm.of(known.info, known.core.next_submission, now_ns)
         outputs.append(self._forgotten_record(rm_id, kept))
         result.changed = True
         outputs.append(admin_result(self._topics, rm_id, result, self._roster.stamps.now))
@@ -215,7 +215,7 @@ class Registrar:
         self._dispose(known.core.take_apart())
         log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)
 
-    def _forgotten_record(self, rm_id: str, kept: Forgotten) -> OutRecord:
+    def _forgotten_record(self, rm_id: str, kept: ForgottenRm) -> OutRecord:
         before, step = self._roster.stamps.record()
         value = encode_forgotten(rm_id, kept._replace(stamp_before=before, stamp_step=step))
         key = state_key(rm_id, state_codec.FORGOTTEN, "-")

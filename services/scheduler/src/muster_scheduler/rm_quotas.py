@@ -19,7 +19,7 @@ from muster_core.model.commands import SetQuotas
 from muster_core.model.outcome import Outcome
 from muster_core.model.quotas import QuotaKind, RmQuotaState
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
-from muster_state.state_folder import RmState, quotas_of
+from muster_state.state_folder import RmEntry, quotas_of
 
 from muster_scheduler import history_notices, metrics
 from muster_scheduler.rm_table import Roster
@@ -43,13 +43,13 @@ class ReachedQuotas:
 
     def __init__(self, monotonic_s: Callable[[], float] = lambda: 0.0) -> None:
         self._monotonic_s = monotonic_s
-        self._of_rm: dict[str, RmState] = {}
+        self._of_rm: dict[str, RmEntry] = {}
         self._kinds: dict[str, frozenset[str]] = {}
         self._rms: dict[str, float] = {}
         for kind in QuotaKind:
             metrics.quotas_reached.labels(kind)  # 0 is shown, too
 
-    def set(self, rm_id: str, state: RmState | None, kinds: Iterable[str] = ()) -> None:
+    def set(self, rm_id: str, state: RmEntry | None, kinds: Iterable[str] = ()) -> None:
         """Takes the quotas that an RM has reached. ``state`` None: the RM is no more."""
         before, now = self._kinds.pop(rm_id, frozenset()), frozenset(kinds)
         self._of_rm.pop(rm_id, None)
@@ -99,7 +99,7 @@ class RmQuotas:
             self._reached.set(rm_id, state, state.info.quotas_reached)
 
     def problems(
-        self, envelope: pb.RequestEnvelope, known: RmState | None, config: ClusterConfig
+        self, envelope: pb.RequestEnvelope, known: RmEntry | None, config: ClusterConfig
     ) -> list[pb.ConfigProblem]:
         """Returns why an RM is one too many, or its configuration has too many queues; empty: neither. O(RMs) for a
         new one.
@@ -128,11 +128,11 @@ class RmQuotas:
         advice = "an operator can forget those that are gone (muster admin forget), or raise the limit"
         return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="rmID", message=f"{why}: {advice}")
 
-    def registered(self, state: RmState) -> None:
+    def registered(self, state: RmEntry) -> None:
         """Takes the place of the RM's former registration."""
         self._reached.set(state.info.rm_id, state, state.info.quotas_reached)
 
-    def change(self, state: RmState, limits: pb.Quotas, now_ns: int) -> None:
+    def change(self, state: RmEntry, limits: pb.Quotas, now_ns: int) -> None:
         """Takes other limits for an RM. What the RM has already stays."""
         new = quotas_of(limits)
         if new == state.info.quotas:
@@ -142,7 +142,7 @@ class RmQuotas:
         self._roster.unwritten[state.info.rm_id] = None  # the registration's record has them
         log.info("quotas changed", rm=state.info.rm_id)
 
-    def review(self, state: RmState, now_ns: int, out: Outcome) -> None:
+    def review(self, state: RmEntry, now_ns: int, out: Outcome) -> None:
         """Tells once, by an event, a metric, a log entry and health, that a quota is reached. Notes when it is not any
         more. (It runs for each batch of each RM.)
         """

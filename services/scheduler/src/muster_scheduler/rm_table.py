@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from muster_core.model.outcome import Outcome
 from muster_state.stamps import Stamps
-from muster_state.state_folder import Forgotten, StateFolder
+from muster_state.state_folder import ForgottenRm, StateFolder
 
 from muster_scheduler.deadlines import Deadlines
 from muster_scheduler.emit import Emitter
@@ -43,7 +43,7 @@ class Roster:
             out = self.outcomes[rm_id] = Outcome()
         return out
 
-    def drop(self, rm_id: str, kept: Forgotten) -> None:
+    def drop(self, rm_id: str, kept: ForgottenRm) -> None:
         """Removes an RM that is forgotten, except its numbers. The caller has taken its emitter and its outcome."""
         self.folder.rms.pop(rm_id)
         self.folder.forgotten[rm_id] = kept

@@ -17,7 +17,7 @@ from muster_core.model.resources import Vector
 from muster_core.partition import Partition
 from muster_rest.shapes.measures import HealthCheckDao, HealthDao
 from muster_runtime.secrets import masked_text
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _PER_STEP = 50
 class HealthCheck:
     """One run over all RMs. The caller exhausts :meth:`steps` before it calls :meth:`result`."""
 
-    states: Sequence[RmState]
+    states: Sequence[RmEntry]
     problems: Sequence[str]
     lagging: str = ""
     lost_sources: Sequence[str] = ()

@@ -25,7 +25,7 @@ from muster_runtime.backoff import in_step_s
 from muster_runtime.disposal import Disposal
 from muster_si.positions import NO_STAMP, Stamp
 from muster_state import state_codec
-from muster_state.state_folder import RmState, StateFolder
+from muster_state.state_folder import RmEntry, StateFolder
 from muster_whatif.forecast.run_time_model import Learnt, came_of
 
 from muster_view.fold_gate import FoldGate, Slice
@@ -100,7 +100,7 @@ class PartitionFollower:
     # ---- the state -------------------------------------------------------------------------------------------------
 
     @property
-    def rms(self) -> dict[str, RmState]:
+    def rms(self) -> dict[str, RmEntry]:
         """The partition's RMs, by id."""
         return self._folder.rms if self._folder is not None else {}
 

@@ -17,7 +17,7 @@ from muster_rest.system_health import ServiceFacts
 from muster_runtime.http_server import HttpServer
 from muster_runtime.positions import PositionWaits
 from muster_runtime.service_lifecycle import ServiceLifecycle
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 from muster_whatif.forecast.run_time_model import Learnt
 from starlette.types import ASGIApp
 
@@ -183,7 +183,7 @@ class ViewService:
 
     # ---- for REST --------------------------------------------------------------------------------------------------
 
-    def states(self) -> Mapping[str, RmState]:
+    def states(self) -> Mapping[str, RmEntry]:
         """The registered RMs, by id, sorted."""
         found = [each for follower in self._followers for each in follower.rms.items()]
         return dict(sorted(found)) if len(found) > 1 else dict(found)

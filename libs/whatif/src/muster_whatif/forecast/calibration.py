@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from muster_core.scheduler import SchedulerCore
 from muster_state import snapshot
-from muster_state.state_folder import RmInfo, RmState
+from muster_state.state_folder import RmEntry, RmInfo
 
 from muster_whatif.forecast.forecast import RUNS, Forecast, forecast
 from muster_whatif.forecast.run_time_model import Came, Key, Learnt
@@ -84,7 +84,7 @@ def calibrate(
     def look(core: SchedulerCore, now_ns: int) -> None:
         info = RmInfo("play", config=scenario.config, life="RUNNING", registered_ns=BEGIN_NS, registrations=1)
         info.last_decided_ns = now_ns
-        looked.append((now_ns, list(snapshot.entries(RmState(info, core)))))
+        looked.append((now_ns, list(snapshot.entries(RmEntry(info, core)))))
 
     played = play(workload, scenario, tick_s=tick_s, look_at_s=moments_s, look=look)
     cases: list[Case] = []

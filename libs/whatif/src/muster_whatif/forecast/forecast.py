@@ -17,7 +17,7 @@ from muster_core.model.commands import SetSchedulingEnabled
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_state.snapshot import Entry
-from muster_state.state_folder import RmState, StateFolder
+from muster_state.state_folder import RmEntry, StateFolder
 
 from muster_whatif.errors import NotForecast
 from muster_whatif.forecast.forward_simulation import AskName, Draw, Forward, key_of, pending
@@ -60,7 +60,7 @@ class Forecast:
     learnt: Mapping[str, int]
 
 
-def folded(entries: Iterable[Entry], now_ns: int) -> RmState:
+def folded(entries: Iterable[Entry], now_ns: int) -> RmEntry:
     """Returns the one RM of a snapshot, ready to decide. Raises CodecError."""
     folder = StateFolder()
     for offset, (key, value) in enumerate(entries):

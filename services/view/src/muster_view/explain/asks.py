@@ -39,7 +39,7 @@ from muster_rest.shapes.explain import (
 )
 from muster_runtime.go_json import go_json
 from muster_state.encoding import REFUSALS_KEPT
-from muster_state.state_folder import PauseKind, RmInfo, RmState
+from muster_state.state_folder import PauseKind, RmEntry, RmInfo
 
 from muster_view.explain import current_state, fair, wait_history
 from muster_view.explain import gang as explain_gang
@@ -64,7 +64,7 @@ _REPORTED_MAX = 3
 _came = attrgetter("demand.submission")
 
 
-def pause_of(state: RmState) -> Reason | None:
+def pause_of(state: RmEntry) -> Reason | None:
     """Why the scheduler makes no decisions for an RM; None: it does."""
     return next(_pauses(state.info), None)
 
@@ -81,7 +81,7 @@ def _pauses(info: RmInfo) -> Iterator[Reason]:
         yield Reason(ReasonCode.SOURCE_LISTING, said=info.awaited[0], since_ns=info.awaited_ns)
 
 
-def past_pauses(state: RmState) -> Past:
+def past_pauses(state: RmEntry) -> Past:
     """The past times without decisions for an RM, without overlaps, oldest first.
 
     If several causes overlap, the cause counts that people saw at the time.
@@ -133,7 +133,7 @@ class Turns:
         )
 
 
-def turns_of(state: RmState) -> Turns:
+def turns_of(state: RmEntry) -> Turns:
     """The turns for one answer about an RM."""
     stream = state.info.callbacks
     return Turns(somewhere=bool(stream.predicates and stream.open_proposals))
@@ -325,7 +325,7 @@ def _refusals(wanted: Ask) -> list[RefusedNodeDao]:
 # ---- everything that waits -------------------------------------------------------------------------------------------
 
 
-def pending(state: RmState, now_ns: int) -> Pieces:
+def pending(state: RmEntry, now_ns: int) -> Pieces:
     """Every pending ask with its reason, and the number of pending allocations by reason.
 
     ``{"rm": …, "pending": [PendingDao …], "counts": {code: pending allocations}}``
@@ -347,7 +347,7 @@ def pending(state: RmState, now_ns: int) -> Pieces:
     yield b'],"counts":%b}\n' % go_json(dict(counts))
 
 
-def summary(state: RmState, description: str) -> SummaryDao:
+def summary(state: RmEntry, description: str) -> SummaryDao:
     """The RM's state, its allocations, and pending ones by reason: O(pending asks), for polling.
 
     :param description: the meaning of the RM's state.
@@ -397,7 +397,7 @@ def _asks(partition: Partition) -> Iterator[Ask]:
             yield from app.asks.values()
 
 
-def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
+def _explainer(state: RmEntry, partition: Partition, now_ns: int) -> Explainer:
     victims = explain_preemption.victims_of(partition)
     return Explainer(
         partition, victims, now_ns, pause=pause_of(state), pauses=past_pauses(state), turns=turns_of(state)
@@ -407,7 +407,7 @@ def _explainer(state: RmState, partition: Partition, now_ns: int) -> Explainer:
 # ---- one of them -----------------------------------------------------------------------------------------------------
 
 
-def ask(state: RmState, partition: Partition, wanted: Ask, now_ns: int) -> PendingDao:
+def ask(state: RmEntry, partition: Partition, wanted: Ask, now_ns: int) -> PendingDao:
     """One pending ask."""
     victims = explain_preemption.victims_of(partition) if wanted.preempts else {}
     return Explainer(
@@ -415,7 +415,7 @@ def ask(state: RmState, partition: Partition, wanted: Ask, now_ns: int) -> Pendi
     ).ask(wanted)
 
 
-def application(state: RmState, partition: Partition, app: Application, now_ns: int) -> Pieces:
+def application(state: RmEntry, partition: Partition, app: Application, now_ns: int) -> Pieces:
     """An application: why it may not run, its pending asks, its preempted allocations, and its gang.
 
     An ``ApplicationDao``: its head, then its lists.
@@ -574,7 +574,7 @@ def _application_sentence(
 # ---- who must go -----------------------------------------------------------------------------------------------------
 
 
-def preempted(state: RmState, now_ns: int, ended: Sequence[PreemptedDao] = ()) -> Pieces:
+def preempted(state: RmEntry, now_ns: int, ended: Sequence[PreemptedDao] = ()) -> Pieces:
     """Every preempted allocation. ``{"rm": …, "preempted": [PreemptedDao …], "ended": [PreemptedDao …]}``
 
     :param ended: those that have ended.

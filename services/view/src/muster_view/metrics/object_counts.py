@@ -22,7 +22,7 @@ from muster_core.model.steps import finish
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 
 USAGE_BUCKETS = 10
 ROOT = "root"
@@ -115,7 +115,7 @@ _NOWHERE = PartitionCensus()
 
 
 class Census:
-    """All RMs of one folded state. Implements :class:`muster_state.state_folder.Witness`.
+    """All RMs of one folded state. Implements :class:`muster_state.state_folder.FoldObserver`.
 
     :param counts: by RM; they outlive this census.
     :param ended: gets each core that was dropped, after its end is counted.
@@ -152,7 +152,7 @@ class Census:
 
     # ---- Witness -----------------------------------------------------------------------------------------------------
 
-    def settled(self, rms: Mapping[str, RmState]) -> None:
+    def settled(self, rms: Mapping[str, RmEntry]) -> None:
         """Counts all objects: O(applications)."""
         for rm_id, state in rms.items():
             self.counts.setdefault(rm_id, Counts())
@@ -218,7 +218,7 @@ class Census:
         for node in self._nodes:
             census.node_changed(node)
 
-    def dropped(self, state: RmState, *, for_ever: bool) -> None:
+    def dropped(self, state: RmEntry, *, for_ever: bool) -> None:
         """Counts the end of everything of an RM that registers again or was forgotten."""
         counts = self.counts.get(state.info.rm_id)
         for partition in state.core.partitions.values():

@@ -20,7 +20,7 @@ from muster_core.model.queue import Queue
 from muster_core.model.states import AppState
 from muster_core.partition import Partition
 from muster_runtime.process_stats import process_figures
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 from muster_state.tally import DECIDING_LIMITS_US
 
 from muster_view.metrics.object_counts import ALLOCATED, RELEASED, USAGE_BUCKETS, Counts, PartitionCensus, add_up
@@ -174,7 +174,7 @@ class Counted:
     :ivar partitions: its partitions, each with its census.
     """
 
-    state: RmState
+    state: RmEntry
     counts: Counts
     partitions: tuple[tuple[Partition, PartitionCensus], ...]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from muster_core.model.states import AppState
 from muster_rest.shapes.measures import ApplicationsSampleDao, ContainersSampleDao
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 
 from muster_view.rest.dao import total_containers
 
@@ -35,7 +35,7 @@ class History:
     def __init__(self) -> None:
         self._samples: dict[str, deque[Sample]] = {}
 
-    def take(self, states: Mapping[str, RmState], now_ns: int) -> None:
+    def take(self, states: Mapping[str, RmEntry], now_ns: int) -> None:
         """Takes a sample of each RM: O(applications). Drops the samples of RMs that are not registered any more."""
         for rm_id in [each for each in self._samples if each not in states]:
             del self._samples[rm_id]

@@ -13,7 +13,7 @@ from muster_core.model.queue import Queue
 from muster_core.partition import Partition
 from muster_runtime import rm_status_text
 from muster_runtime.default_rm import resolve_rm
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 
 from muster_view.errors import RequestRefused
 from muster_view.rest import resource_managers
@@ -28,14 +28,14 @@ class Lookup:
     def __init__(self, source: Snapshot) -> None:
         self._source = source
 
-    def states(self, call: Call) -> Mapping[str, RmState]:
+    def states(self, call: Call) -> Mapping[str, RmEntry]:
         """The RMs that the caller may read, by id; sorted."""
         states = self._source.states()
         if call.reach.is_all:
             return states
         return {rm_id: state for rm_id, state in states.items() if call.reach.sees(rm_id)}
 
-    def rm(self, call: Call, *, in_parts: bool = False) -> RmState | None:
+    def rm(self, call: Call, *, in_parts: bool = False) -> RmEntry | None:
         """The RM that the request names, or the only one; None: there is no RM. Raises RequestRefused.
 
         :param in_parts: the answer shows partitions that the caller may read, and nothing else of the RM.
@@ -60,7 +60,7 @@ class Lookup:
         call.rm_id = state.info.rm_id
         return state
 
-    def described(self, call: Call, state: RmState, now_ns: int) -> str:
+    def described(self, call: Call, state: RmEntry, now_ns: int) -> str:
         """The meaning of an RM's state, and advice."""
         facts = call.note.facts(self._source.log_partition(state.info.rm_id))
         return resource_managers.described(state.info, now_ns, facts)
@@ -70,12 +70,12 @@ class Lookup:
         stopped = {rm_id: state.info.life == rm_status_text.STOPPED for rm_id, state in self.states(call).items()}
         return resolve_rm(stopped, call.default_rm)
 
-    def partitions(self, call: Call) -> tuple[RmState | None, list[Partition]]:
+    def partitions(self, call: Call) -> tuple[RmEntry | None, list[Partition]]:
         """The RM, and those of its partitions that the caller may read."""
         state = self.rm(call, in_parts=True)
         return state, self._seen(call, state) if state is not None else []
 
-    def _seen(self, call: Call, state: RmState) -> list[Partition]:
+    def _seen(self, call: Call, state: RmEntry) -> list[Partition]:
         rm_id = state.info.rm_id
         return [each for name, each in state.core.partitions.items() if call.reach.sees_partition(rm_id, name)]
 
@@ -98,13 +98,13 @@ class Lookup:
             raise RequestRefused(404, "Queue not found")
         return partition, queue
 
-    def known(self, call: Call, *, in_parts: bool = False) -> RmState:
+    def known(self, call: Call, *, in_parts: bool = False) -> RmEntry:
         state = self.rm(call, in_parts=in_parts)
         if state is None:
             raise RequestRefused(404, "No resource manager is registered")
         return state
 
-    def partitions_of(self, call: Call, state: RmState) -> list[Partition]:
+    def partitions_of(self, call: Call, state: RmEntry) -> list[Partition]:
         """The partition that the query names, or all that the caller may read."""
         named, seen = call.query.get("partition", ""), self._seen(call, state)
         if not named:

@@ -19,7 +19,7 @@ from muster_rest.shapes.explain import PreemptedDao
 from muster_rest.shapes.objects import ObjectStateDao, WantedObject
 from muster_runtime.go_json import go_json, go_text
 from muster_state import state_codec
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 
 from muster_view.errors import RequestRefused
 from muster_view.explain import preemption
@@ -100,7 +100,7 @@ class Departed:
         return self._known.get(key, [])
 
 
-def pieces(state: RmState, departed: Departed, wanted: Iterable[WantedObject]) -> Pieces:
+def pieces(state: RmEntry, departed: Departed, wanted: Iterable[WantedObject]) -> Pieces:
     """``{"instanceUUID", "nextEventID", "states"}``: a list for each requested object, the latest of its name first.
 
     The states include all events before ``nextEventID`` and no others, as long as no fold runs meanwhile.

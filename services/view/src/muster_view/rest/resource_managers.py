@@ -6,7 +6,7 @@ from muster_core.model.quotas import QuotaKind
 from muster_rest.shapes.managers import ConfigurationDao, CountsDao, QuotaDao, ResourceManagerDao
 from muster_runtime import rm_status_text
 from muster_runtime.secrets import masked, masked_text, masked_yaml
-from muster_state.state_folder import RmInfo, RmState
+from muster_state.state_folder import RmEntry, RmInfo
 
 from muster_view.rest import dao
 
@@ -28,7 +28,7 @@ def described(info: RmInfo, now_ns: int, facts: rm_status_text.RmFacts = rm_stat
     )
 
 
-def shown(state: RmState, description: str, *, default: bool) -> ResourceManagerDao:
+def shown(state: RmEntry, description: str, *, default: bool) -> ResourceManagerDao:
     """An RM without its configuration, which may be large."""
     info, quotas = state.info, state.core.quotas
     return ResourceManagerDao(
@@ -62,7 +62,7 @@ def shown(state: RmState, description: str, *, default: bool) -> ResourceManager
     )
 
 
-def counts(state: RmState) -> CountsDao:
+def counts(state: RmEntry) -> CountsDao:
     """What the RM has: O(users and partitions)."""
     partitions = list(state.core.partitions.values())
     used = state.core.quotas.used

@@ -25,7 +25,7 @@ from muster_core.partition import Partition
 from muster_rest.shapes.figures import NodeDao, ProcessDao, QueueDao, RecentDao, RuntimeDao, SchedulerDao, TallyDao
 from muster_runtime.go_json import go_json
 from muster_runtime.process_stats import process_figures
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 from muster_state.tally import TALLIED, Tally
 
 from muster_view.explain import asks
@@ -72,7 +72,7 @@ class Lag:
 
 
 def snapshot(
-    state: RmState, wanted: Wanted, lag: Lag, recent: RecentAllocations, now_ns: int, description: str
+    state: RmEntry, wanted: Wanted, lag: Lag, recent: RecentAllocations, now_ns: int, description: str
 ) -> Pieces:
     """One snapshot: ``{"takenNs": …, "rmId": …, "state": …, "scheduler": {…}, "queues": […], "nodes": […], …}``."""
     partition, info = wanted.partition, state.info
@@ -102,7 +102,7 @@ def snapshot(
 # ---- scheduler -------------------------------------------------------------------------------------------------------
 
 
-def _scheduler(state: RmState, partition: Partition, recent: RecentDao) -> Pieces:
+def _scheduler(state: RmEntry, partition: Partition, recent: RecentDao) -> Pieces:
     """The scheduler's section as one value, after everything is counted."""
     pause, turns = asks.pause_of(state), asks.turns_of(state)
     states: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from typing import Any
 from muster_core.partition import Partition
 from muster_rest.shapes.events import EventStreamDao
 from muster_runtime.go_json import go_json
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 
 from muster_view.rest import dao, json_render, placement_rules, process_debug
 from muster_view.rest.history import History
@@ -24,7 +24,7 @@ _ASK_ELSEWHERE = {"empty": "Resource Manager is not asked here: muster admin dum
 
 
 def pieces(
-    state: RmState | None,
+    state: RmEntry | None,
     history: History,
     config: dict[str, Any],
     now_ns: int,

@@ -9,7 +9,7 @@ from muster_core.external.reports import ExternalReports
 from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
 from muster_rest.system_health import ServiceFacts
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 from muster_whatif.forecast.run_time_model import Learnt
 
 from muster_view.metrics import yunikorn_metrics
@@ -21,7 +21,7 @@ from muster_view.rest.history import History
 class Snapshot(Protocol):
     """The data that REST needs from the service."""
 
-    def states(self) -> Mapping[str, RmState]:
+    def states(self) -> Mapping[str, RmEntry]:
         """The RMs, by id; sorted."""
         ...
 

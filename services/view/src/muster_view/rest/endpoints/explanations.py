@@ -7,7 +7,7 @@ from muster_core.model.application import Application
 from muster_core.partition import Partition
 from muster_state import snapshot
 from muster_state.snapshot import Entry
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 from muster_whatif.errors import ForecastBusy
 from muster_whatif.forecast.forecaster import AskName, Forecaster, Present, Told
 
@@ -48,7 +48,7 @@ class Explanations:
         """Ends the process that makes a forecast."""
         await self._forecaster.close()
 
-    def _now_ns(self, state: RmState) -> int:
+    def _now_ns(self, state: RmEntry) -> int:
         """Returns the recorded time of the RM's scheduler: objects have its times."""
         return recorded_ns(self._clock, state.info.clock)
 
@@ -103,7 +103,7 @@ class Explanations:
             return Answer(json_render.body(forecast.row_making(row, now_ns)))
         return Answer(json_render.body(forecast.row_explained(row, told, now_ns)))
 
-    def _row(self, call: Call, since_ns: int, told: Told | None = None) -> tuple[RmState, forecast.Row]:
+    def _row(self, call: Call, since_ns: int, told: Told | None = None) -> tuple[RmEntry, forecast.Row]:
         """The asks that a request is about. If their application is not there any more: those that a forecast has.
 
         :param since_ns: 0: the newest of the asks.
@@ -146,7 +146,7 @@ class Explanations:
             return Answer(json_render.body(explain_futures.making(partition, self._now_ns(state))))
         return Answer(json_render.body(explain_futures.told(partition, found)))
 
-    async def _present(self, state: RmState) -> Present:
+    async def _present(self, state: RmEntry) -> Present:
         """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit."""
         now_ns = max(self._now_ns(state), state.info.last_decided_ns)
         taken: list[Entry] = []
@@ -163,7 +163,7 @@ class Explanations:
             reasons = await self._reasons(state, slice_)
         return Present(now_ns, taken, self._source.learnt(state.info.rm_id), reasons)
 
-    async def _reasons(self, state: RmState, slice_: Slice) -> dict[AskName, str]:
+    async def _reasons(self, state: RmEntry, slice_: Slice) -> dict[AskName, str]:
         """Why each ask of an RM is pending."""
         pause, turns = asks.pause_of(state), asks.turns_of(state)
         found: dict[AskName, str] = {}
@@ -231,7 +231,7 @@ class Explanations:
         ((partition, held),) = found
         return Answer(json_render.body(asks.preemption(partition, held, self._now_ns(state))))
 
-    def _explained(self, call: Call, *, ended: bool = False) -> tuple[RmState, Partition, Application]:
+    def _explained(self, call: Call, *, ended: bool = False) -> tuple[RmEntry, Partition, Application]:
         """The application that the path names, in the partition that ``?partition=`` names, else in any.
 
         :param ended: if there is no other, an application that has ended or was rejected, as long as it is remembered.

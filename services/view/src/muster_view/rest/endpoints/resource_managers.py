@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from muster_bus.clock import Clock, recorded_ns
 from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_runtime.go_json import go_json
-from muster_state.state_folder import RmState
+from muster_state.state_folder import RmEntry
 
 from muster_view.rest import json_render, queue_config_dao, resource_managers
 from muster_view.rest.http_messages import HEADERS, Answer, Call
@@ -30,7 +30,7 @@ class Managers:
         states = [self._lookup.known(call, in_parts=True)] if named else list(self._lookup.states(call).values())
         meant = self._lookup.meant(call)
 
-        def shown(state: RmState) -> Iterator[bytes]:
+        def shown(state: RmEntry) -> Iterator[bytes]:
             now_ns = recorded_ns(self._clock, state.info.clock)
             description = self._lookup.described(call, state, now_ns)
             yield go_json(resource_managers.shown(state, description, default=state.info.rm_id == meant))

@@ -23,12 +23,12 @@ from itertools import groupby
 from pathlib import Path
 from statistics import mean, median
 
-from muster_whatif.forecast.calibration import LEVELS, Case, calibrate, coverage
+from muster_whatif.forecast.calibration import LEVELS, CalibrationCase, calibrate, coverage
 from muster_whatif.forecast.forecast import RUNS
 from muster_whatif.scenario import Scenario
 from muster_whatif.stats import percentile
 from muster_whatif.workload import Workload
-from muster_whatif.workload_source import Source
+from muster_whatif.workload_source import WorkloadSource
 
 SPEED, PART, SAMPLES, TICK_S = 300.0, 0.005, 16, 10.0
 # Parts of the time in which 98 % of the tasks arrive.
@@ -40,7 +40,7 @@ FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="#333"'
 
 def sample_of(number: int) -> Workload:
     """Returns one of the samples."""
-    workload = Source("examples/openb", speed=SPEED, part=PART).read()
+    workload = WorkloadSource("examples/openb", speed=SPEED, part=PART).read()
     began_s: dict[str, float] = {}
     for task in workload.tasks:
         began_s.setdefault(task.application_id, task.arrives_s)
@@ -55,12 +55,12 @@ def sample_of(number: int) -> Workload:
     return replace(workload, tasks=sorted(tasks, key=lambda task: task.arrives_s))
 
 
-def cases_of(sample: int, moments: Sequence[float], runs: int) -> list[Case]:
+def cases_of(sample: int, moments: Sequence[float], runs: int) -> list[CalibrationCase]:
     """Returns the forecasts of all moments, and says each moment's on standard error."""
     workload = sample_of(sample)
     last_s = percentile([task.arrives_s for task in workload.tasks], 98) or 0.0
 
-    def told(cases: Sequence[Case]) -> None:
+    def told(cases: Sequence[CalibrationCase]) -> None:
         held = sum(each.is_within for each in cases)
         print(f"sample {sample}: {held:,} of {len(cases):,} held, {time.process_time():,.0f} s of cpu", file=sys.stderr)
 
@@ -68,12 +68,12 @@ def cases_of(sample: int, moments: Sequence[float], runs: int) -> list[Case]:
     return calibrate(workload, scenario, [last_s * part for part in moments], tick_s=TICK_S, runs=runs, told=told)
 
 
-def by_moment(cases: Sequence[Case]) -> list[list[Case]]:
+def by_moment(cases: Sequence[CalibrationCase]) -> list[list[CalibrationCase]]:
     """Returns the cases of a sample apart by moment."""
     return [list(found) for _, found in groupby(cases, key=lambda each: each.at_s)]
 
 
-def plot(cases: Sequence[Case]) -> str:
+def plot(cases: Sequence[CalibrationCase]) -> str:
     """Returns both plots as SVG: how much each range holds, and ranges of single asks with their true start."""
     found = coverage(cases)
 
@@ -103,7 +103,7 @@ def plot(cases: Sequence[Case]) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _bars(cases: Sequence[Case]) -> list[str]:
+def _bars(cases: Sequence[CalibrationCase]) -> list[str]:
     shown = sorted((each for each in cases if each.is_known), key=lambda each: each.true_s or 0.0)
     shown = shown[:: max(len(shown) // BARS_SHOWN, 1)][:BARS_SHOWN]
     longest_s = max((max(each.latest_s or 0.0, each.true_s or 0.0) for each in shown), default=1.0) or 1.0

@@ -9,7 +9,7 @@ import time
 
 from muster_whatif.scenario import Scenario
 from muster_whatif.simulation import play
-from muster_whatif.workload_source import Source
+from muster_whatif.workload_source import WorkloadSource
 
 CASES = (
     ("openb, each moment for itself", "examples/openb", 1.0, 0.0),
@@ -40,7 +40,7 @@ def main() -> int:
     for name, text, speed, tick_s in CASES:
         if arguments.only not in name:
             continue
-        workload = Source(text, speed=speed).read()
+        workload = WorkloadSource(text, speed=speed).read()
         scenario = Scenario("as it is", workload.config)
         begin_s, cpu_s = time.perf_counter(), time.process_time()
         played = play(workload, scenario, tick_s=tick_s)

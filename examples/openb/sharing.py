@@ -23,11 +23,11 @@ import drawing
 from muster_replay.trace import GPU
 from muster_si.constants import CPU
 from muster_whatif.comparison import duration
-from muster_whatif.matrix import Point, run
+from muster_whatif.matrix import ExperimentPoint, run
 from muster_whatif.scenario import Scenario
-from muster_whatif.stats import Figures, percentile
-from muster_whatif.workload import Task
-from muster_whatif.workload_source import Source
+from muster_whatif.stats import SimulationStats, percentile
+from muster_whatif.workload import WorkloadTask
+from muster_whatif.workload_source import WorkloadSource
 
 HERE = Path(__file__).parent
 SPEED, PART, USERS, TICK_S = 1_500.0, 0.08, 20, 60.0
@@ -68,18 +68,18 @@ def questions(text: str) -> dict[str, Question]:
     }
 
 
-def source() -> Source:
+def source() -> WorkloadSource:
     """The workload."""
-    return Source(str(HERE), speed=SPEED, declare=1.0, users=USERS, part=PART)
+    return WorkloadSource(str(HERE), speed=SPEED, declare=1.0, users=USERS, part=PART)
 
 
-def wait_s(found: Figures, tasks: Sequence[Task], percent: float) -> float:
+def wait_s(found: SimulationStats, tasks: Sequence[WorkloadTask], percent: float) -> float:
     """The wait that so many percent of these tasks did not exceed; all of them start."""
     waits = sorted(max(found.starts[task.name] - task.arrives_s, 0.0) for task in tasks if task.name in found.starts)
     return percentile(waits, percent) or 0.0
 
 
-def users_by_work(tasks: Sequence[Task]) -> list[str]:
+def users_by_work(tasks: Sequence[WorkloadTask]) -> list[str]:
     """The users, the one with most tasks first."""
     counts: dict[str, int] = {}
     for task in tasks:
@@ -87,13 +87,13 @@ def users_by_work(tasks: Sequence[Task]) -> list[str]:
     return sorted(counts, key=lambda user: (-counts[user], user))
 
 
-def rows(name: str, tasks: Sequence[Task]) -> list[tuple[str, Callable[[Figures], str]]]:
+def rows(name: str, tasks: Sequence[WorkloadTask]) -> list[tuple[str, Callable[[SimulationStats], str]]]:
     """The rows of a table: a name, and a figure's text."""
 
-    def waits(chosen: Sequence[Task], percent: float) -> Callable[[Figures], str]:
+    def waits(chosen: Sequence[WorkloadTask], percent: float) -> Callable[[SimulationStats], str]:
         return lambda found: duration(wait_s(found, chosen, percent))
 
-    common: list[tuple[str, Callable[[Figures], str]]] = [
+    common: list[tuple[str, Callable[[SimulationStats], str]]] = [
         ("GPUs in use, in the busy hours", lambda found: f"{_busy(found, tasks, GPU):.1f} %"),
         ("cores in use, in the busy hours", lambda found: f"{_busy(found, tasks, CPU):.1f} %"),
         ("wait, half of the tasks", waits(tasks, 50)),
@@ -121,7 +121,7 @@ def rows(name: str, tasks: Sequence[Task]) -> list[tuple[str, Callable[[Figures]
     ]
 
 
-def table(name: str, tasks: Sequence[Task], found: dict[str, Figures]) -> list[list[str]]:
+def table(name: str, tasks: Sequence[WorkloadTask], found: dict[str, SimulationStats]) -> list[list[str]]:
     """Headings, then the rows."""
     return [
         ["", *found],
@@ -136,7 +136,7 @@ HEIGHT = 360  # pixels
 STYLES = (("#b3541e", "7 4"), ("#2a6f97", "2 3"), ("#1b7837", ""))
 
 
-def plot(name: str, tasks: Sequence[Task], found: dict[str, Figures]) -> str:
+def plot(name: str, tasks: Sequence[WorkloadTask], found: dict[str, SimulationStats]) -> str:
     """The plot of a question, as SVG."""
     if name == "backfill":
         begin_s = min(task.arrives_s for task in tasks)
@@ -170,7 +170,7 @@ POINTS = 120
 BUSY_FROM, BUSY_UNTIL = 0.75, 2.0
 
 
-def _busy(figures: Figures, tasks: Sequence[Task], resource: str) -> float:
+def _busy(figures: SimulationStats, tasks: Sequence[WorkloadTask], resource: str) -> float:
     """Percent of a resource in use in the busy hours."""
     last_s = max(task.arrives_s for task in tasks)
     ((_, percent),) = _use(figures, tasks, BUSY_FROM * last_s, BUSY_UNTIL * last_s, resource, points=1)
@@ -178,7 +178,12 @@ def _busy(figures: Figures, tasks: Sequence[Task], resource: str) -> float:
 
 
 def _use(
-    figures: Figures, tasks: Sequence[Task], begin_s: float, until_s: float, resource: str = GPU, points: int = POINTS
+    figures: SimulationStats,
+    tasks: Sequence[WorkloadTask],
+    begin_s: float,
+    until_s: float,
+    resource: str = GPU,
+    points: int = POINTS,
 ) -> list[tuple[float, float]]:
     """(hours, percent in use). A task counts from its first start, for its run time: none is preempted here."""
     assert not figures.all.preemptions, "a preempted task runs again"
@@ -228,7 +233,9 @@ def markdown(lines: list[list[str]]) -> str:
     return "\n".join(f"| {text} |" for text in texts)
 
 
-def write(directory: Path, name: str, page: str, tasks: Sequence[Task], found: dict[str, Figures]) -> None:
+def write(
+    directory: Path, name: str, page: str, tasks: Sequence[WorkloadTask], found: dict[str, SimulationStats]
+) -> None:
     """Puts the table into its document, and the plot beside it."""
     drawing.put(directory / f"{page}.md", BEGIN, f"{markdown(table(name, tasks, found))}\n")
     (directory / f"{page}.svg").write_text(plot(name, tasks, found), encoding="utf-8")
@@ -245,7 +252,7 @@ def main() -> int:
     options = parser.parse_args()
     chosen = {name: question for name, question in asked.items() if options.only in (None, name)}
     points = [
-        Point(source(), Scenario(name, config), TICK_S)
+        ExperimentPoint(source(), Scenario(name, config), TICK_S)
         for question in chosen.values()
         for name, config in question.configs.items()
     ]

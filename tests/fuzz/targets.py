@@ -62,11 +62,11 @@ from muster_runtime.secrets import masked_json, masked_text, masked_yaml
 from muster_scheduler import ingest
 from muster_scheduler.dead_letters import without_secrets
 from muster_state.state_folder import StateFolder
-from muster_whatif.errors import WorkloadWrong
+from muster_whatif.errors import InvalidWorkload
 from muster_whatif.scenario import Scenario
 from muster_whatif.simulation import play
 from muster_whatif.stats import figures
-from muster_whatif.workload_source import Source
+from muster_whatif.workload_source import WorkloadSource
 from unit.scheduler_service.rig import CONFIG, Rig, envelope, registration
 
 from fuzz import wire_messages
@@ -553,7 +553,7 @@ def _workload_log(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "log.swf"
         file.write_bytes(data)
-        workload = Source(str(file)).read()
+        workload = WorkloadSource(str(file)).read()
     if len(workload.tasks) > 200 or len(workload.machines) > 200:
         return
     found = figures(play(workload, Scenario("fuzz", workload.config)))
@@ -607,6 +607,6 @@ TARGETS = [
     Target("settings", _settings_text, _settings_seeds),
     Target("texts", _shown, _shown_seeds),
     Target("http", _http, _http_seeds),
-    Target("workload-logs", _workload_log, _workload_log_seeds, (WorkloadWrong,)),
+    Target("workload-logs", _workload_log, _workload_log_seeds, (InvalidWorkload,)),
     *further(),
 ]

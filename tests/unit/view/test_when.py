@@ -9,7 +9,7 @@ import httpx
 import pytest
 from muster_core.model.commands import AskItem, Termination, UpdateAllocations, UpdateApplications
 from muster_view import ViewService
-from muster_whatif.forecast.forecaster import Forecaster, Present
+from muster_whatif.forecast.forecaster import Forecaster, ForecastInput
 from muster_whatif.forecast.settings import ForecastSettings
 from unit.view.recorded import Bench, Recorded, client_of
 from waiting import eventually
@@ -125,9 +125,9 @@ async def test_a_view_that_stops_ends_the_process(bench: Bench) -> None:
 async def test_too_many_at_a_time_are_refused() -> None:
     held = asyncio.Event()
 
-    async def look() -> Present:
+    async def look() -> ForecastInput:
         await held.wait()
-        return Present(0, None)
+        return ForecastInput(0, None)
 
     forecaster = Forecaster(ForecastSettings(wait_s=0, waiting_max=2))
     assert await forecaster.of("a", look) is None
@@ -300,8 +300,8 @@ async def test_a_paused_rm_answers_no_row(bench: Bench) -> None:
 async def test_a_forecast_of_an_older_state_is_not_enough() -> None:
     times = iter((100, 200))
 
-    async def look() -> Present:
-        return Present(next(times), None)
+    async def look() -> ForecastInput:
+        return ForecastInput(next(times), None)
 
     forecaster = Forecaster(ForecastSettings(wait_s=60))
     assert await forecaster.of("a", look, since_ns=150) is None, "it had begun before"

@@ -33,7 +33,7 @@ from muster_queue_config.queue_yaml import load_queue_config
 from muster_state import snapshot
 from muster_state.state_folder import RmEntry, RmInfo
 from muster_whatif.forecast.forecast import folded
-from muster_whatif.workloads.request_log import Record, Registered
+from muster_whatif.workloads.request_log import Record, RegistrationEntry
 
 SECOND_NS = 1_000_000_000
 BEGIN_NS = 1_000_000_000 * SECOND_NS
@@ -235,7 +235,7 @@ class Life:
         self._core.apply(SetEvents(tracking=False, requests=False), self._now_ns)
 
     def _register(self) -> None:
-        self.records.append((self._now_ns, Registered()))
+        self.records.append((self._now_ns, RegistrationEntry()))
         self._hear(self._core.start(self._now_ns))
         self._hear(self._core.apply(SetEvents(tracking=False, requests=False), self._now_ns))
         self._send(UpdateNodes(self._nodes))

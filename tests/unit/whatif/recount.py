@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster_whatif.simulation import Life, Played
+from muster_whatif.simulation import SimulationResult, TaskOutcome
 
 
-def wait_reached_by(lives: Iterable[Life], percent: float) -> float | None:
+def wait_reached_by(lives: Iterable[TaskOutcome], percent: float) -> float | None:
     """Return the shortest wait that at least so many percent of the started tasks did not exceed."""
     times = [life.first_started_s - life.task.arrives_s for life in lives if life.first_started_s is not None]
     for limit in sorted(times):
@@ -16,7 +16,7 @@ def wait_reached_by(lives: Iterable[Life], percent: float) -> float | None:
     return None
 
 
-def used_at(played: Played, resource: str, moment_s: float) -> int:
+def used_at(played: SimulationResult, resource: str, moment_s: float) -> int:
     """Return what runs at a moment, if no task was preempted."""
     return sum(
         life.task.quantities.get(resource, 0)
@@ -27,7 +27,7 @@ def used_at(played: Played, resource: str, moment_s: float) -> int:
     )
 
 
-def over_nodes(played: Played, capacity: dict[str, dict[str, int]]) -> list[str]:
+def over_nodes(played: SimulationResult, capacity: dict[str, dict[str, int]]) -> list[str]:
     """Return the nodes on which more ran at some moment than they have."""
     found = []
     lives = [life for life in played.lives.values() if life.started_s is not None]

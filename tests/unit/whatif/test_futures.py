@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from muster_whatif.errors import NotForecast, ScenarioWrong
-from muster_whatif.forecast.config_comparison import MOMENTS, Futures, compare
+from muster_whatif.errors import ForecastUnavailable, InvalidScenario
+from muster_whatif.forecast.config_comparison import MOMENTS, ConfigComparison, compare
 from unit.whatif.test_when import CONFIG, World
 
 SMALLER = CONFIG.replace("{name: b}", "{name: b, resources: {max: {vcore: 2}}}")
@@ -22,7 +22,7 @@ def crowded() -> World:
     return world
 
 
-def futures(world: World, config: str, **more: object) -> Futures:
+def futures(world: World, config: str, **more: object) -> ConfigComparison:
     return compare(world.entries(), config, {}, world.now_ns, runs=2, **more)  # type: ignore[arg-type]
 
 
@@ -69,11 +69,11 @@ def test_without_waiting_asks_there_is_nothing_to_compare() -> None:
     ],
 )
 def test_a_configuration_that_would_be_refused_is(text: str, problem: str) -> None:
-    with pytest.raises(ScenarioWrong, match=problem):
+    with pytest.raises(InvalidScenario, match=problem):
         futures(crowded(), text)
 
 
 def test_too_little_time_is_said() -> None:
     clock = iter(range(10_000))
-    with pytest.raises(NotForecast, match="pair of runs"):
+    with pytest.raises(ForecastUnavailable, match="pair of runs"):
         futures(crowded(), LARGER, cpu_s=1.0, spent_s=lambda: float(next(clock)))

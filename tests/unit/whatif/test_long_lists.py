@@ -10,7 +10,7 @@ from muster_core.allocation.preemptors import Preemptors
 from muster_whatif.scenario import Scenario
 from muster_whatif.simulation import play
 from muster_whatif.workload import Workload
-from muster_whatif.workload_source import Source
+from muster_whatif.workload_source import WorkloadSource
 
 GUARANTEED = """
 partitions:
@@ -27,7 +27,7 @@ partitions:
 
 def workload(seed: int) -> Workload:
     """More than fits, with tasks that are larger than any node, and with rare tasks of higher priorities."""
-    made = Source(f"generate:tasks=500,nodes=20,cores=4,load=1.4,median_run_s=200,seed={seed}").read()
+    made = WorkloadSource(f"generate:tasks=500,nodes=20,cores=4,load=1.4,median_run_s=200,seed={seed}").read()
     dice = random.Random(f"long-lists-{seed}")
     tasks = [replace(task, priority=dice.choice([0] * 12 + [1, 1, 2])) for task in made.tasks]
     return replace(made, tasks=tasks, config=GUARANTEED if seed % 2 else made.config)

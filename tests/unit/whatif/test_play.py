@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from muster_whatif.errors import ScenarioWrong
+from muster_whatif.errors import InvalidScenario
 from muster_whatif.scenario import Scenario
 from muster_whatif.simulation import play
 from muster_whatif.stats import figures
-from muster_whatif.workload import Machine, Task, Workload
+from muster_whatif.workload import Workload, WorkloadNode, WorkloadTask
 from muster_whatif.workloads.generator import Generator, generate
 from unit.whatif.recount import over_nodes, used_at, wait_reached_by
 
@@ -26,13 +26,15 @@ partitions:
 """
 
 
-def task(name: str, arrives_s: float, runs_s: float, cores: int = 1, queue: str = "root.a", priority: int = 0) -> Task:
+def task(
+    name: str, arrives_s: float, runs_s: float, cores: int = 1, queue: str = "root.a", priority: int = 0
+) -> WorkloadTask:
     vcore = {"vcore": 1_000 * cores}
-    return Task(name, f"app-{queue}", queue, "ann", vcore, arrives_s, runs_s, priority)
+    return WorkloadTask(name, f"app-{queue}", queue, "ann", vcore, arrives_s, runs_s, priority)
 
 
-def workload(*tasks: Task, cores: int = 4, nodes: int = 1) -> Workload:
-    machines = [Machine(f"n{number}", {"vcore": 1_000 * cores}, "small") for number in range(nodes)]
+def workload(*tasks: WorkloadTask, cores: int = 4, nodes: int = 1) -> Workload:
+    machines = [WorkloadNode(f"n{number}", {"vcore": 1_000 * cores}, "small") for number in range(nodes)]
     return Workload("test", machines, tasks, TWO_QUEUES)
 
 
@@ -97,9 +99,9 @@ def test_changes_of_the_machines_are_checked() -> None:
         "more": "must be [+]COUNT:KIND or -COUNT:KIND with a whole number from 1 to .*, got 'more'",
         "-2:small": "no machine is left",
     }.items():
-        with pytest.raises(ScenarioWrong, match=message):
+        with pytest.raises(InvalidScenario, match=message):
             Scenario("s", "", (change,)).machines(two)
-    with pytest.raises(ScenarioWrong, match="s: "):
+    with pytest.raises(InvalidScenario, match="s: "):
         play(two, Scenario("s", "partitions: 3"))
 
 

@@ -13,11 +13,11 @@ from muster_cli import simulate as simulating
 from muster_cli.errors import UsageError
 from muster_whatif import matrix
 from muster_whatif.comparison import Cell, duration, shown
-from muster_whatif.matrix import Point, run
+from muster_whatif.matrix import ExperimentPoint, run
 from muster_whatif.scenario import Scenario
-from muster_whatif.simulation import Life, play
+from muster_whatif.simulation import TaskOutcome, play
 from muster_whatif.stats import jain, percentile
-from muster_whatif.workload_source import Source
+from muster_whatif.workload_source import WorkloadSource
 from unit.whatif.recount import wait_reached_by
 
 SMALL = "generate:tasks=60,nodes=2,cores=8,load=1.5"
@@ -35,16 +35,18 @@ def simulate(source: str = SMALL, **wanted: object) -> int:
         "html_file": None,
     }
     return simulating.simulate(
-        Source(source), wanted.pop("configs", []), wanted.pop("changes", []), **{**chosen, **wanted}
+        WorkloadSource(source), wanted.pop("configs", []), wanted.pop("changes", []), **{**chosen, **wanted}
     )  # type: ignore[arg-type]
 
 
-def points(*configs: str) -> list[Point]:
-    return [Point(Source(SMALL), Scenario(f"s{number}", config)) for number, config in enumerate(configs)]
+def points(*configs: str) -> list[ExperimentPoint]:
+    return [
+        ExperimentPoint(WorkloadSource(SMALL), Scenario(f"s{number}", config)) for number, config in enumerate(configs)
+    ]
 
 
 def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
-    config = Source(SMALL).read().config
+    config = WorkloadSource(SMALL).read().config
     told: list[int] = []
     assert run(points(config, ONE_QUEUE), processes=2, progress=told.append) == run(
         points(config, ONE_QUEUE), processes=1
@@ -53,9 +55,9 @@ def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
 
 
 def test_finished_plays_are_kept_until_something_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Source(SMALL).read().config
+    config = WorkloadSource(SMALL).read().config
     first = run(points(config), keep=tmp_path)
-    played: list[Point] = []
+    played: list[ExperimentPoint] = []
     real: Callable[..., object] = matrix._played
     monkeypatch.setattr(matrix, "_played", lambda point, progress: (played.append(point), real(point, progress))[1])
     assert run(points(config), keep=tmp_path) == first
@@ -65,7 +67,7 @@ def test_finished_plays_are_kept_until_something_differs(tmp_path: Path, monkeyp
 
 
 def test_a_run_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
-    three = points(Source(SMALL).read().config, ONE_QUEUE, ONE_QUEUE.replace("queue-1", "queue-2"))
+    three = points(WorkloadSource(SMALL).read().config, ONE_QUEUE, ONE_QUEUE.replace("queue-1", "queue-2"))
     ended: list[int] = []
 
     def interrupt_the_second(over: int) -> None:
@@ -148,7 +150,7 @@ class Cells(HTMLParser):
             self.figures[self._group, self._row[0]] = self._row[1:]
 
 
-def counted(lives: Sequence[Life]) -> dict[str, str]:
+def counted(lives: Sequence[TaskOutcome]) -> dict[str, str]:
     """The waits of these tasks, counted naively."""
     found = [wait_reached_by(lives, percent) for percent in (50, 95, 100)]
     half, most, longest = ("-" if each is None else duration(max(each, 0.0)) for each in found)  # (rounding: -1e-14 s)
@@ -169,7 +171,7 @@ def test_every_number_of_the_report_is_what_a_naive_recount_finds(
 ) -> None:
     """The second configuration lacks all queues but one, so most tasks are refused."""
     other = tmp_path / "other.yaml"
-    loaded = Source(SMALL).read()
+    loaded = WorkloadSource(SMALL).read()
     other.write_text(config or loaded.config)
     assert simulate(configs=[other], html_file=tmp_path / "f.html") == 0
     cells = Cells()
@@ -179,7 +181,7 @@ def test_every_number_of_the_report_is_what_a_naive_recount_finds(
     lives = list(played.lives.values())
     wanted = {("", name): text for name, text in counted(lives).items()}
     wanted["", "tasks"] = str(len(lives))
-    groups: dict[str, list[Life]] = {}
+    groups: dict[str, list[TaskOutcome]] = {}
     for life in lives:
         for kind, name in (("queue", life.task.queue), ("user", life.task.user), ("priority", str(life.task.priority))):
             groups.setdefault(f"{kind} {name}", []).append(life)

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from muster_cli.main import run
-from muster_whatif.errors import WorkloadWrong
+from muster_whatif.errors import InvalidWorkload
 from muster_whatif.scenario import Scenario
 from muster_whatif.simulation import play
 from muster_whatif.stats import figures
-from muster_whatif.workload_source import Source
+from muster_whatif.workload_source import WorkloadSource
 
 ONE_BY_ONE = "the tasks of a job start one by one"
 
@@ -418,8 +418,8 @@ def test_a_saved_workload_that_would_end_before_it_begins_is_refused(
     file = tmp_path / "kept.workload.json"
     workload = {"name": "kept", "machines": [{"name": "n", "quantities": {"vcore": 1}}]}
     file.write_text(json.dumps({**workload, "tasks": [one, {**one, "name": "b", **task}]}))
-    with pytest.raises(WorkloadWrong, match=message):
-        Source(str(file)).read()
+    with pytest.raises(InvalidWorkload, match=message):
+        WorkloadSource(str(file)).read()
 
 
 WORDS = st.sampled_from(["-1", "0", "1", "2", "3", "4", "5", "7", "60", "2.5", "nan", "x", "1e9", "-40"])
@@ -433,8 +433,8 @@ def test_any_file_that_is_read_runs_to_its_end(tmp_path_factory: pytest.TempPath
     file = tmp_path_factory.mktemp("any") / "log.swf"
     file.write_text("\n".join(lines))
     try:
-        workload = Source(str(file)).read()
-    except WorkloadWrong:  # no job
+        workload = WorkloadSource(str(file)).read()
+    except InvalidWorkload:  # no job
         return
     found = figures(play(workload, Scenario("s", workload.config)))
     assert len({task.name for task in workload.tasks}) == len(workload.tasks)

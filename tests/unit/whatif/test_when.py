@@ -22,10 +22,20 @@ from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_state import snapshot, state_codec
 from muster_state.state_folder import RmEntry, RmInfo
-from muster_whatif.errors import NotForecast
+from muster_whatif.errors import ForecastUnavailable
 from muster_whatif.forecast.calibration import calibrate, coverage
 from muster_whatif.forecast.forecast import Forecast, folded, forecast
-from muster_whatif.forecast.run_time_model import ENOUGH, KEPT_OF_KEY, Came, Curve, Key, Known, Learnt, Lengths, Ran
+from muster_whatif.forecast.run_time_model import (
+    ENOUGH,
+    KEPT_OF_KEY,
+    PastAsk,
+    RunTimeHistory,
+    RunTimeKey,
+    RunTimeSample,
+    RunTimeSampler,
+    RunTimeSamples,
+    SurvivalCurve,
+)
 from muster_whatif.scenario import Scenario
 from muster_whatif.workloads.generator import Generator, generate
 
@@ -43,12 +53,14 @@ partitions:
           - {name: c, properties: {application.sort.policy: fairshare}}
           - {name: d, resources: {max: {vcore: 4}}}
 """
-A = Key("root.a", "ann", "")
+A = RunTimeKey("root.a", "ann", "")
 
 
-def apart(lengths_s: Sequence[float]) -> Known:
+def apart(lengths_s: Sequence[float]) -> RunTimeSamples:
     """What is known of allocations of as many applications."""
-    return Known(len(lengths_s), [Ran(each, f"past {number}") for number, each in enumerate(lengths_s)])
+    return RunTimeSamples(
+        len(lengths_s), [RunTimeSample(each, f"past {number}") for number, each in enumerate(lengths_s)]
+    )
 
 
 class World:
@@ -99,7 +111,7 @@ class World:
 
 def test_without_running_ones_a_curve_repeats_what_ended() -> None:
     dice = random.Random(1)
-    curve = Curve([(each, 1.0) for each in (1.0, 2.0, 3.0, 4.0)], [])
+    curve = SurvivalCurve([(each, 1.0) for each in (1.0, 2.0, 3.0, 4.0)], [])
     drawn = [curve.length_s(0.0, dice) for _ in range(4_000)]
     for value in (1.0, 2.0, 3.0, 4.0):
         assert 900 < drawn.count(value) < 1_100
@@ -107,7 +119,7 @@ def test_without_running_ones_a_curve_repeats_what_ended() -> None:
 
 def test_what_runs_already_is_drawn_longer_than_it_has_run() -> None:
     dice = random.Random(2)
-    curve = Curve([(each, 1.0) for each in (1.0, 2.0, 30.0, 40.0)], [])
+    curve = SurvivalCurve([(each, 1.0) for each in (1.0, 2.0, 30.0, 40.0)], [])
     assert {curve.length_s(5.0, dice) for _ in range(200)} == {30.0, 40.0}
     assert all(curve.length_s(100.0, dice) >= 100.0 for _ in range(200)), "longer than anything known"
 
@@ -115,7 +127,7 @@ def test_what_runs_already_is_drawn_longer_than_it_has_run() -> None:
 def test_running_ones_lengthen_the_curve() -> None:
     """Ten have ended after a second, thirty still run after ten: three of four run longer than ten seconds."""
     dice = random.Random(3)
-    curve = Curve([(1.0, 1.0)] * 10, [(10.0, 1.0)] * 30)
+    curve = SurvivalCurve([(1.0, 1.0)] * 10, [(10.0, 1.0)] * 30)
     drawn = [curve.length_s(0.0, dice) for _ in range(4_000)]
     assert 900 < sum(1 for each in drawn if each == 1.0) < 1_100
     assert all(each == 1.0 or each >= 10.0 for each in drawn)
@@ -123,35 +135,37 @@ def test_running_ones_lengthen_the_curve() -> None:
 
 def test_the_narrowest_group_with_enough_is_taken() -> None:
     few, many = [1.0] * (ENOUGH - 1), [9.0] * ENOUGH
-    other = Key("root.a", "ann", "workers")
-    lengths = Lengths({A: apart(few), other: apart(many)}, {}, random.Random(1))
+    other = RunTimeKey("root.a", "ann", "workers")
+    lengths = RunTimeSampler({A: apart(few), other: apart(many)}, {}, random.Random(1))
     assert lengths.group_of(other) == tuple(other)
     assert lengths.group_of(A) == ("root.a", "ann")
-    assert lengths.group_of(Key("root.a", "bob", "")) == ("root.a",)
-    assert lengths.group_of(Key("root.b", "bob", "")) == ()
-    assert Lengths({A: apart([1.0] * 4)}, {}, random.Random(1)).draw_s(A) is None
+    assert lengths.group_of(RunTimeKey("root.a", "bob", "")) == ("root.a",)
+    assert lengths.group_of(RunTimeKey("root.b", "bob", "")) == ()
+    assert RunTimeSampler({A: apart([1.0] * 4)}, {}, random.Random(1)).draw_s(A) is None
 
 
-def spread(known: Known) -> float:
+def spread(known: RunTimeSamples) -> float:
     """By how much the share of lengths of 10 s differs between simulations."""
     shares = []
     for seed in range(100):
-        lengths = Lengths({A: known}, {}, random.Random(seed))
+        lengths = RunTimeSampler({A: known}, {}, random.Random(seed))
         shares.append(sum(lengths.draw_s(A) == 10.0 for _ in range(200)) / 200)
     return pstdev(shares)
 
 
 def test_few_applications_make_wider_ranges_than_many_with_as_many_tasks() -> None:
     lengths_s = [10.0] * 20 + [1_000.0] * 20
-    eight, one = ([Ran(each, f"{number // of}") for number, each in enumerate(lengths_s)] for of in (5, 40))
-    assert spread(Known(40, eight)) > 1.5 * spread(apart(lengths_s))
-    assert spread(Known(40, one)) < 1.5 * spread(apart(lengths_s)), "one says nothing of how they differ"
-    lengths = Lengths({A: Known(40, one)}, {}, random.Random(1))
+    eight, one = ([RunTimeSample(each, f"{number // of}") for number, each in enumerate(lengths_s)] for of in (5, 40))
+    assert spread(RunTimeSamples(40, eight)) > 1.5 * spread(apart(lengths_s))
+    assert spread(RunTimeSamples(40, one)) < 1.5 * spread(apart(lengths_s)), "one says nothing of how they differ"
+    lengths = RunTimeSampler({A: RunTimeSamples(40, one)}, {}, random.Random(1))
     assert {lengths.draw_s(A) for _ in range(500)} == {10.0, 1_000.0}
 
 
-def of_each_three(applications: int) -> Known:
-    return Known(3 * applications, [Ran(10.0, f"past {number % applications}") for number in range(3 * applications)])
+def of_each_three(applications: int) -> RunTimeSamples:
+    return RunTimeSamples(
+        3 * applications, [RunTimeSample(10.0, f"past {number % applications}") for number in range(3 * applications)]
+    )
 
 
 def test_one_more_application_may_run_longer_than_any_has() -> None:
@@ -159,18 +173,18 @@ def test_one_more_application_may_run_longer_than_any_has() -> None:
     for number, low, high in ((9, 0.07, 0.14), (90, 0.005, 0.02)):
         longer = 0
         for seed in range(400):
-            lengths = Lengths({A: of_each_three(number)}, {}, random.Random(seed))
+            lengths = RunTimeSampler({A: of_each_three(number)}, {}, random.Random(seed))
             longer += sum((lengths.draw_s(A) or 0.0) > 10.0 for _ in range(20))
         assert low < longer / 8_000 < high
 
 
 def test_what_is_learnt_is_bounded_and_counts_all() -> None:
-    learnt = Learnt(BEGIN_NS)
+    learnt = RunTimeHistory(BEGIN_NS)
     for number in range(KEPT_OF_KEY + 50):
-        learnt.note(Came(BEGIN_NS, A, "x", {}, 0, False, False), float(number + 1))
+        learnt.note(PastAsk(BEGIN_NS, A, "x", {}, 0, False, False), float(number + 1))
     (known,) = learnt.known().values()
     assert known.ended == KEPT_OF_KEY + 50
-    assert (known.lengths[0], len(known.lengths)) == (Ran(51.0, "x"), KEPT_OF_KEY)
+    assert (known.lengths[0], len(known.lengths)) == (RunTimeSample(51.0, "x"), KEPT_OF_KEY)
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -290,7 +304,7 @@ def test_a_list_that_moves_after_a_restart_gets_its_turn_as_without_one(restarts
 def test_too_little_time_is_said() -> None:
     world = World()
     clock = iter(range(1_000))
-    with pytest.raises(NotForecast, match="9 are needed"):
+    with pytest.raises(ForecastUnavailable, match="9 are needed"):
         world.forecast(cpu_s=3.0, spent_s=lambda: float(next(clock)))
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from muster_whatif.errors import WorkloadWrong
+from muster_whatif.errors import InvalidWorkload
 from muster_whatif.workload import total
-from muster_whatif.workload_source import ROUND_S, Source, user_of
+from muster_whatif.workload_source import ROUND_S, WorkloadSource, user_of
 from muster_whatif.workloads.generator import Generator, generate
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ SWF = """; Version: 2.2
 def test_the_standard_workload_format(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     file.write_bytes(gzip.compress(SWF.encode()) if name.endswith("gz") else SWF.encode())
-    found = Source(str(file)).read()
+    found = WorkloadSource(str(file)).read()
     assert [machine.quantities["vcore"] for machine in found.machines] == 4 * [4_000]
     assert [(each.name, each.arrives_s, each.runs_s, each.quantities["vcore"]) for each in found.tasks] == [
         ("job-1.0", 0, 100, 4_000),
@@ -49,13 +49,15 @@ def test_the_standard_workload_format(tmp_path: Path, name: str) -> None:
 def test_a_job_declares_its_requested_time_and_at_least_its_run_time(tmp_path: Path) -> None:
     file = tmp_path / "jobs.swf"
     file.write_text("; MaxProcs: 4\n1 0 -1 100 1 -1 -1 1 60 -1 1 1 1 1 1 1 -1 -1\n")
-    assert [each.declares_s for each in Source(str(file)).read().tasks] == [100.0]
-    assert [each.declares_s for each in Source(str(file), declare=1.5).read().tasks] == [300.0], "--declare comes first"
+    assert [each.declares_s for each in WorkloadSource(str(file)).read().tasks] == [100.0]
+    assert [each.declares_s for each in WorkloadSource(str(file), declare=1.5).read().tasks] == [300.0], (
+        "--declare comes first"
+    )
 
 
 def test_tasks_declare_users_share_them_and_machines_are_thinned_as_wanted() -> None:
-    plain = Source("generate:tasks=200,nodes=20,users=2").read()
-    found = Source("generate:tasks=200,nodes=20,users=2", declare=0.5, users=5, part=0.25).read()
+    plain = WorkloadSource("generate:tasks=200,nodes=20,users=2").read()
+    found = WorkloadSource("generate:tasks=200,nodes=20,users=2", declare=0.5, users=5, part=0.25).read()
     rounded = [min(time for time in ROUND_S if time >= each.runs_s) for each in plain.tasks]
     assert [each.declares_s for each in found.tasks] == rounded, "at least once, rounded up"
     assert [each.name for each in found.machines] == [plain.machines[place].name for place in (3, 7, 11, 15, 19)]
@@ -74,14 +76,14 @@ def test_tasks_declare_users_share_them_and_machines_are_thinned_as_wanted() -> 
 
 
 def test_the_openb_trace() -> None:
-    found = Source(str(ROOT / "examples/openb")).read()
+    found = WorkloadSource(str(ROOT / "examples/openb")).read()
     assert (len(found.machines), len(found.tasks)) == (1_523, 8_152)
     assert total(found.machines)["nvidia.com/gpu-milli"] == 6_212_000
     assert found.kinds()["G3"] > 0
     first = found.tasks[0]
     assert (first.name, first.arrives_s, first.runs_s) == ("openb-pod-0000", 0, 12_537_496)
     assert min(task.runs_s for task in found.tasks) >= 0
-    twice = Source(str(ROOT / "examples/openb"), speed=2.0).read()
+    twice = WorkloadSource(str(ROOT / "examples/openb"), speed=2.0).read()
     assert twice.tasks[-1].arrives_s == found.tasks[-1].arrives_s / 2
     assert twice.tasks[-1].runs_s == found.tasks[-1].runs_s
 
@@ -104,5 +106,5 @@ def test_a_generated_workload_is_that_of_its_seed() -> None:
     ],
 )
 def test_a_source_that_is_none_is_refused(text: str, message: str) -> None:
-    with pytest.raises(WorkloadWrong, match=message):
-        Source(text).read()
+    with pytest.raises(InvalidWorkload, match=message):
+        WorkloadSource(text).read()

@@ -9,16 +9,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 from muster_runtime.terminal import Screen, say, standard_error, write_json
-from muster_whatif.capacity_search import MACHINES_MAX, Goal
+from muster_whatif.capacity_search import MACHINES_MAX, CapacityGoal
 from muster_whatif.capacity_search import search as find
 from muster_whatif.comparison import Row, brief, duration, rows, shown
 from muster_whatif.errors import WhatIfError
 from muster_whatif.html_report import page
-from muster_whatif.matrix import Point, run
+from muster_whatif.matrix import ExperimentPoint, run
 from muster_whatif.scenario import Scenario
-from muster_whatif.stats import Figures
+from muster_whatif.stats import SimulationStats
 from muster_whatif.workload import Workload
-from muster_whatif.workload_source import Source
+from muster_whatif.workload_source import WorkloadSource
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -30,7 +30,7 @@ _NEAR_S = 1.0
 
 
 def simulate(
-    source: Source,
+    source: WorkloadSource,
     configs: Sequence[Path],
     changes: Sequence[str],
     *,
@@ -60,7 +60,7 @@ def simulate(
         sources = (
             [replace(source, seed=source.first_seed() + number) for number in range(seeds)] if seeds > 1 else [source]
         )
-        points = [Point(each, scenario, tick_s, until_s) for scenario in scenarios for each in sources]
+        points = [ExperimentPoint(each, scenario, tick_s, until_s) for scenario in scenarios for each in sources]
         found = _played(points, len(workload.tasks), processes, keep)
     except WhatIfError as error:
         raise UsageError(str(error)) from error
@@ -84,7 +84,7 @@ def simulate(
 
 
 def search(
-    source: Source,
+    source: WorkloadSource,
     config: Path | None,
     kind: str,
     goal_text: str,
@@ -102,11 +102,11 @@ def search(
     try:
         workload = source.read()
         (scenario, *_) = _scenarios(workload, [config] if config is not None else [], [])[-1:]
-        goal = Goal.parse(goal_text)
+        goal = CapacityGoal.parse(goal_text)
         replace(scenario, changes=(f"+1:{kind}",)).machines(workload)
         with screen.status("searching"):
             found, steps = find(
-                Point(source, scenario, tick_s, until_s),
+                ExperimentPoint(source, scenario, tick_s, until_s),
                 kind,
                 goal,
                 lambda point: run([point], processes=1, keep=keep)[0],
@@ -152,7 +152,7 @@ def _scenarios(workload: Workload, configs: Sequence[Path], changes: Sequence[st
     return named
 
 
-def _held_against(started_s: Mapping[str, float], found: Figures | None) -> list[str]:
+def _held_against(started_s: Mapping[str, float], found: SimulationStats | None) -> list[str]:
     """How well the play of what was in force repeats what happened."""
     if found is None:
         return []
@@ -165,7 +165,7 @@ def _held_against(started_s: Mapping[str, float], found: Figures | None) -> list
     return [said + (f", {never:,} do not start" if never else "")]
 
 
-def _played(points: Sequence[Point], tasks: int, processes: int, keep: Path | None) -> list[Figures]:
+def _played(points: Sequence[ExperimentPoint], tasks: int, processes: int, keep: Path | None) -> list[SimulationStats]:
     console = Screen(file=standard_error())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -194,7 +194,7 @@ def _show(workload: Workload, facts: Sequence[str], names: Sequence[str], compar
     screen.print(table)
 
 
-def _as_json(names: Sequence[str], plays: Sequence[Sequence[Figures]]) -> list[dict[str, object]]:
+def _as_json(names: Sequence[str], plays: Sequence[Sequence[SimulationStats]]) -> list[dict[str, object]]:
     return [
         {"scenario": name, "seeds": [asdict(each) for each in seeds]} for name, seeds in zip(names, plays, strict=True)
     ]

@@ -62,13 +62,13 @@ def simulate(
     :param json: also write the figures there, as JSON; "-": to standard output, instead of the table.
     :param html: also write a report there, one HTML file.
     """
-    from muster_whatif.workload_source import Source
+    from muster_whatif.workload_source import WorkloadSource
 
     from muster_cli import simulate as simulating
 
     if bool(search) != bool(goal):
         raise UsageError("--search and --goal belong together")
-    source = Source(trace, speed=speed, declare=declare, users=users, part=part)
+    source = WorkloadSource(trace, speed=speed, declare=declare, users=users, part=part)
     if search:
         chosen = config[-1] if config else None
         return simulating.search(

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from muster_whatif.errors import ScenarioWrong
-from muster_whatif.matrix import Point
-from muster_whatif.stats import Figures, Waits
+from muster_whatif.errors import InvalidScenario
+from muster_whatif.matrix import ExperimentPoint
+from muster_whatif.stats import SimulationStats, WaitStats
 
 _GOAL = re.compile(
     r"(p50|p95|max) wait(?: of (queue |user |priority )?(\S+))? < ([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|d)"
@@ -22,7 +22,7 @@ MACHINES_MAX = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class CapacityGoal:
     """A wait that must be shorter than a limit.
 
     :param group: "queues", "users" or "priorities"; "": all tasks.
@@ -35,11 +35,11 @@ class Goal:
     below_s: float
 
     @classmethod
-    def parse(cls, text: str) -> Goal:
+    def parse(cls, text: str) -> CapacityGoal:
         """Reads ``p95 wait of root.ml < 10m``, ``max wait of user ann < 2 h``. Raises ScenarioWrong."""
         parts = _GOAL.fullmatch(text.strip())
         if parts is None:
-            raise ScenarioWrong(
+            raise InvalidScenario(
                 f"goal: {text!r}, expected (p50|p95|max) wait [of [queue|user|priority] NAME] < TIME, "
                 "such as: p95 wait of root.ml < 10m"
             )
@@ -47,24 +47,24 @@ class Goal:
         group = {"": "", "queue": "queues", "user": "users", "priority": "priorities"}[kind]
         return cls(text, parts[1], group, parts[3] or "", float(parts[4]) * _SECONDS[parts[5]])
 
-    def value_s(self, found: Figures) -> float | None:
+    def value_s(self, found: SimulationStats) -> float | None:
         """Returns the wait; None: not all tasks started, so it has no end. Raises ScenarioWrong."""
-        waits: Waits = found.all
+        waits: WaitStats = found.all
         if self.group:
             groups = getattr(found, self.group)
             if self.name not in groups:
-                raise ScenarioWrong(f"goal: no task of {self.name!r}, expected one of {', '.join(groups)}")
+                raise InvalidScenario(f"goal: no task of {self.name!r}, expected one of {', '.join(groups)}")
             waits = groups[self.name]
         value: float | None = getattr(waits, f"{self.percentile}_s")
         return None if waits.never or value is None else value
 
-    def is_reached(self, found: Figures) -> bool:
+    def is_reached(self, found: SimulationStats) -> bool:
         value_s = self.value_s(found)
         return value_s is not None and value_s < self.below_s
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SearchStep:
     """One simulation of the search."""
 
     more: int
@@ -72,14 +72,16 @@ class Step:
     is_reached: bool
 
 
-def search(point: Point, kind: str, goal: Goal, run: Callable[[Point], Figures]) -> tuple[int | None, list[Step]]:
+def search(
+    point: ExperimentPoint, kind: str, goal: CapacityGoal, run: Callable[[ExperimentPoint], SimulationStats]
+) -> tuple[int | None, list[SearchStep]]:
     """Returns the number of further machines, and all steps. None: not even ``MACHINES_MAX`` are enough."""
-    steps: dict[int, Step] = {}
+    steps: dict[int, SearchStep] = {}
 
     def reaches(more: int) -> bool:
         changes = (*point.scenario.changes, *((f"+{more}:{kind}",) if more else ()))
         found = run(replace(point, scenario=replace(point.scenario, changes=changes)))
-        steps[more] = Step(more, goal.value_s(found), goal.is_reached(found))
+        steps[more] = SearchStep(more, goal.value_s(found), goal.is_reached(found))
         return steps[more].is_reached
 
     # 1. a number that is enough

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from muster_whatif.stats import Figures, Waits
+from muster_whatif.stats import SimulationStats, WaitStats
 
 _WAIT_95 = "wait, 95 %"
 _WAITS = (
@@ -46,14 +46,14 @@ class Row:
     cells: Sequence[Cell]
 
 
-def rows(plays: Sequence[Sequence[Figures]]) -> list[Row]:
+def rows(plays: Sequence[Sequence[SimulationStats]]) -> list[Row]:
     """Returns the figures of all scenarios. ``plays``: for each scenario, its play with each seed."""
     made: list[Row] = []
 
-    def add(group: str, name: str, unit: str, value: Callable[[Figures], float | None]) -> None:
+    def add(group: str, name: str, unit: str, value: Callable[[SimulationStats], float | None]) -> None:
         made.append(Row(group, name, unit, [_cell([value(each) for each in seeds]) for seeds in plays]))
 
-    def add_waits(group: str, of: Callable[[Figures], Waits | None]) -> None:
+    def add_waits(group: str, of: Callable[[SimulationStats], WaitStats | None]) -> None:
         for name, unit, field in _WAITS:
             add(group, name, unit, partial(_of_waits, of, field))
 
@@ -71,18 +71,18 @@ def rows(plays: Sequence[Sequence[Figures]]) -> list[Row]:
     return [row for row in made if any(cell.mean not in (None, 0) for cell in row.cells) or not row.group]
 
 
-def _of_waits(of: Callable[[Figures], Waits | None], field: str, figures: Figures) -> float | None:
+def _of_waits(of: Callable[[SimulationStats], WaitStats | None], field: str, figures: SimulationStats) -> float | None:
     found = of(figures)
     value: float | None = getattr(found, field) if found is not None else None
     return value
 
 
-def _share(resource: str, figures: Figures) -> float | None:
+def _share(resource: str, figures: SimulationStats) -> float | None:
     return figures.use[resource].share if resource in figures.use else None
 
 
-def _in_group(field: str, name: str, figures: Figures) -> Waits | None:
-    groups: Mapping[str, Waits] = getattr(figures, field)
+def _in_group(field: str, name: str, figures: SimulationStats) -> WaitStats | None:
+    groups: Mapping[str, WaitStats] = getattr(figures, field)
     return groups.get(name)
 
 

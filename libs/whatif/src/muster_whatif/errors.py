@@ -14,15 +14,15 @@ class WhatIfError(Exception):
     """Root of the tree above."""
 
 
-class WorkloadWrong(WhatIfError):
+class InvalidWorkload(WhatIfError):
     """A trace, or the generator's description, cannot be read."""
 
 
-class ScenarioWrong(WhatIfError):
+class InvalidScenario(WhatIfError):
     """A configuration, or a change of the nodes, cannot be used."""
 
 
-class NotForecast(WhatIfError):
+class ForecastUnavailable(WhatIfError):
     """A forecast cannot be made now."""
 
 

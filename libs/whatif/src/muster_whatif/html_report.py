@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from muster_whatif.comparison import Row, duration, shown
-from muster_whatif.stats import PIECES, Figures
+from muster_whatif.stats import PIECES, SimulationStats
 
 # Told apart also without colour: each line has its own dashes.
 _LINES = (("#1f6feb", ""), ("#d1572c", "6 3"), ("#2b8a3e", "2 2"), ("#8a2be2", "8 3 2 3"), ("#b8860b", "1 3"))
@@ -21,7 +21,11 @@ svg{max-width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:curr
 
 
 def page(
-    title: str, facts: Sequence[str], names: Sequence[str], plays: Sequence[Sequence[Figures]], rows: Sequence[Row]
+    title: str,
+    facts: Sequence[str],
+    names: Sequence[str],
+    plays: Sequence[Sequence[SimulationStats]],
+    rows: Sequence[Row],
 ) -> str:
     """Returns the page. ``names``: of the scenarios; ``plays``: for each, its play with each seed."""
     drawings = "".join(
@@ -48,7 +52,7 @@ def _table(names: Sequence[str], rows: Sequence[Row]) -> str:
     return f'<table><thead><tr><th scope="col"></th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
 
 
-def _drawing(resource: str, names: Sequence[str], plays: Sequence[Sequence[Figures]]) -> str:
+def _drawing(resource: str, names: Sequence[str], plays: Sequence[Sequence[SimulationStats]]) -> str:
     """Draws each scenario's first seed. All have one time axis."""
     longest_s = max((seeds[0].makespan_s for seeds in plays), default=0.0) or 1.0
     parts, legend = [], []

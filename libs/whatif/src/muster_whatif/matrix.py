@@ -15,18 +15,18 @@ import msgspec
 
 from muster_whatif.scenario import Scenario
 from muster_whatif.simulation import play
-from muster_whatif.stats import Figures, figures
-from muster_whatif.workload_source import Source
+from muster_whatif.stats import SimulationStats, figures
+from muster_whatif.workload_source import WorkloadSource
 
 _PROGRESS_S = 0.2
 _FORMAT = "3"  # of what is kept, and of what a trace is read as
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ExperimentPoint:
     """One play of the matrix."""
 
-    source: Source
+    source: WorkloadSource
     scenario: Scenario
     tick_s: float = 0.0
     until_s: float | None = None
@@ -42,12 +42,12 @@ class Point:
 
 
 def run(
-    points: Sequence[Point],
+    points: Sequence[ExperimentPoint],
     *,
     processes: int = 0,
     keep: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
-) -> list[Figures]:
+) -> list[SimulationStats]:
     """Plays all points. Returns their figures in order.
 
     :param processes: 0: one for each core.
@@ -56,13 +56,13 @@ def run(
 
     Raises WhatIfError.
     """
-    found: dict[int, Figures] = {}
+    found: dict[int, SimulationStats] = {}
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         for index, point in enumerate(points):
             file = keep / f"{point.key()}.json"
             if file.exists():
-                found[index] = msgspec.json.decode(file.read_bytes(), type=Figures)
+                found[index] = msgspec.json.decode(file.read_bytes(), type=SimulationStats)
     left = [index for index in range(len(points)) if index not in found]
     count = min(processes or os.cpu_count() or 1, len(left))
     if count <= 1:
@@ -86,12 +86,12 @@ def run(
     return [found[index] for index in range(len(points))]
 
 
-def _played(point: Point, progress: Callable[[int], None]) -> Figures:
+def _played(point: ExperimentPoint, progress: Callable[[int], None]) -> SimulationStats:
     workload = point.source.read()
     return figures(play(workload, point.scenario, until_s=point.until_s, tick_s=point.tick_s, progress=progress))
 
 
-def _kept(point: Point, keep: Path | None, result: Figures) -> Figures:
+def _kept(point: ExperimentPoint, keep: Path | None, result: SimulationStats) -> SimulationStats:
     if keep is not None:
         file = keep / f"{point.key()}.json"
         part = file.with_suffix(".part")
@@ -109,7 +109,7 @@ def _begin(shared: SynchronizedArray[int]) -> None:
     _shared[:] = [shared]
 
 
-def _in_a_process(index: int, point: Point) -> Figures:
+def _in_a_process(index: int, point: ExperimentPoint) -> SimulationStats:
     def progress(over: int) -> None:
         _shared[0][index] = over
 

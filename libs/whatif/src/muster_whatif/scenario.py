@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from muster_core.config.queue_config import ClusterConfig
 from muster_queue_config.queue_yaml import load_queue_config
 
-from muster_whatif.errors import ScenarioWrong
-from muster_whatif.workload import Machine, Workload
+from muster_whatif.errors import InvalidScenario
+from muster_whatif.workload import Workload, WorkloadNode
 
 _CHANGE = re.compile(r"([+-])([0-9]{1,18}):(.*)")
 _MACHINES_MAX = 1_000_000
@@ -33,24 +33,24 @@ class Scenario:
         """Returns the configuration. Raises ScenarioWrong with the first problem and its place."""
         config, problems = load_queue_config(self.config)
         if config is None:
-            raise ScenarioWrong(f"{self.name}: {problems[0]}")
+            raise InvalidScenario(f"{self.name}: {problems[0]}")
         return config
 
-    def machines(self, workload: Workload) -> list[Machine]:
+    def machines(self, workload: Workload) -> list[WorkloadNode]:
         """Returns the workload's machines with the changes. Raises ScenarioWrong."""
         found = list(workload.machines)
         for change in self.changes:
             found = changed(found, change)
         if not found:
-            raise ScenarioWrong(f"{self.name}: no machine is left")
+            raise InvalidScenario(f"{self.name}: no machine is left")
         return found
 
 
-def changed(machines: Sequence[Machine], change: str) -> list[Machine]:
+def changed(machines: Sequence[WorkloadNode], change: str) -> list[WorkloadNode]:
     """Adds machines to, or takes them from, the end of a kind. Raises ScenarioWrong."""
     parts = _CHANGE.fullmatch(change)
     if parts is None or not 1 <= int(parts[2]) <= _MACHINES_MAX:
-        raise ScenarioWrong(
+        raise InvalidScenario(
             f"--nodes: must be +COUNT:KIND or -COUNT:KIND with a whole number from 1 to {_MACHINES_MAX:,}, got "
             f"{change[:40]!r}"
         )
@@ -58,10 +58,10 @@ def changed(machines: Sequence[Machine], change: str) -> list[Machine]:
     alike = [machine for machine in machines if machine.kind == kind]
     if not alike:
         known = ", ".join(sorted({machine.kind or "(no name)" for machine in machines}))
-        raise ScenarioWrong(f"nodes: there is no machine of kind {kind!r}, expected one of {known}")
+        raise InvalidScenario(f"nodes: there is no machine of kind {kind!r}, expected one of {known}")
     if sign == "+":
         return [*machines, *(replace(alike[0], name=f"{kind or 'node'}-more-{number + 1}") for number in range(count))]
     if count > len(alike):
-        raise ScenarioWrong(f"nodes: {change}: there are only {len(alike)} machines of that kind")
+        raise InvalidScenario(f"nodes: {change}: there are only {len(alike)} machines of that kind")
     gone = {machine.name for machine in alike[len(alike) - count :]}
     return [machine for machine in machines if machine.name not in gone]

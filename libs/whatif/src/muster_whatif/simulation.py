@@ -49,7 +49,7 @@ from muster_core.model.outcome import (
 from muster_core.scheduler import SchedulerCore
 
 from muster_whatif.scenario import Scenario
-from muster_whatif.workload import NS_PER_S, BareApplication, Task, Workload, total
+from muster_whatif.workload import NS_PER_S, BareApplication, Workload, WorkloadTask, total
 
 # Far from 0, which the core takes for "never".
 BEGIN_NS = 1_000_000_000 * NS_PER_S
@@ -65,14 +65,14 @@ _RELEASED_BY_SCHEDULER = frozenset(
 
 
 @dataclass(slots=True)
-class Life:
+class TaskOutcome:
     """What became of a task. Times are seconds from the beginning; None: it did not happen.
 
     :ivar started_s: of the run that ended, or runs at the end.
     :ivar first_started_s: of the first run; a preempted task has several.
     """
 
-    task: Task
+    task: WorkloadTask
     first_started_s: float | None = None
     started_s: float | None = None
     ended_s: float | None = None
@@ -82,7 +82,7 @@ class Life:
 
 
 @dataclass(slots=True)
-class Played:
+class SimulationResult:
     """A workload that was played.
 
     :ivar until_s: the last moment.
@@ -91,7 +91,7 @@ class Played:
     """
 
     scenario: Scenario
-    lives: dict[str, Life]
+    lives: dict[str, TaskOutcome]
     capacity: dict[str, int]
     until_s: float = 0.0
     decisions: int = 0
@@ -107,7 +107,7 @@ def play(
     progress: Callable[[int], None] = lambda _: None,
     look_at_s: Sequence[float] = (),
     look: Callable[[SchedulerCore, int], None] = lambda *_: None,
-) -> Played:
+) -> SimulationResult:
     """Plays the workload to its end.
 
     :param until_s: the last moment; None: when all tasks have ended, or nothing can start any more.
@@ -118,7 +118,7 @@ def play(
     Raises ScenarioWrong.
     """
     with _collecting_rarely():
-        return _Play(workload, scenario, tick_s, progress, sorted(look_at_s), look).run(until_s)
+        return _Simulation(workload, scenario, tick_s, progress, sorted(look_at_s), look).run(until_s)
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def _collecting_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class _Play:
+class _Simulation:
     """One play. Used once."""
 
     def __init__(
@@ -151,23 +151,25 @@ class _Play:
         self._partition = next(iter(self._core.partitions))
         self._machines = scenario.machines(workload)
         self._progress = progress
-        self._played = Played(scenario, {task.name: Life(task) for task in workload.tasks}, total(self._machines))
+        self._played = SimulationResult(
+            scenario, {task.name: TaskOutcome(task) for task in workload.tasks}, total(self._machines)
+        )
         self._gangs = {gang.application_id: gang for gang in workload.gangs}
         self._bare = deque(workload.bare)
         self._restarts_ns = deque(BEGIN_NS + round(each * NS_PER_S) for each in sorted(workload.restarts_s))
         self._arrivals = iter(workload.tasks)
-        self._next: Task | None = next(self._arrivals, None)
+        self._next: WorkloadTask | None = next(self._arrivals, None)
         self._ends: list[tuple[int, int, str, int]] = []  # (moment, order, task, which run)
         self._order = 0
         self._runs: dict[str, int] = {}  # task → number of its runs
-        self._apps: dict[str, Task] = {}  # those that take asks, with their first task
+        self._apps: dict[str, WorkloadTask] = {}  # those that take asks, with their first task
         self._waiting: dict[str, None] = {}  # asked for, and neither started nor refused
         self._running: dict[str, None] = {}  # in the order of their starts
         self._again: list[str] = []  # preempted tasks, and those whose application has completed meanwhile
         self._using: dict[str, int] = {}
         self._over = 0
 
-    def run(self, until_s: float | None) -> Played:
+    def run(self, until_s: float | None) -> SimulationResult:
         now_ns = BEGIN_NS
         last_ns = None if until_s is None else BEGIN_NS + round(until_s * NS_PER_S)
         self._begin(now_ns)
@@ -236,7 +238,7 @@ class _Play:
             self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
         if not tasks:
             return False
-        new: dict[str, Task] = {}
+        new: dict[str, WorkloadTask] = {}
         for task in tasks:
             if task.application_id not in self._apps:
                 new.setdefault(task.application_id, task)
@@ -263,7 +265,7 @@ class _Play:
         asks = [self._ask(lives[name].task) for name in self._waiting]
         self._hear(self._core.apply(UpdateAllocations(asks), now_ns), now_ns)
 
-    def _application(self, task: Task | BareApplication) -> AppItem:
+    def _application(self, task: WorkloadTask | BareApplication) -> AppItem:
         gang = self._gangs.get(task.application_id)
         named = (task.application_id, task.queue, self._partition, task.user, (task.user,))
         if gang is None:
@@ -275,7 +277,7 @@ class _Play:
             execution_timeout_ms=round(gang.timeout_s * 1_000),
         )
 
-    def _ask(self, task: Task, node: str = "") -> AskItem:
+    def _ask(self, task: WorkloadTask, node: str = "") -> AskItem:
         """Returns an ask; with a node, the task's running allocation."""
         return AskItem(
             self._key_of_run(task.name) if node else self._key(task),
@@ -292,12 +294,12 @@ class _Play:
             execution_timeout_ms=ceil(task.declares_s * 1000),
         )
 
-    def _key(self, task: Task) -> str:
+    def _key(self, task: WorkloadTask) -> str:
         """A task that runs again is another pod, with a name of its own."""
         runs = self._runs.get(task.name, 0)
         return f"{task.name}#{runs}" if runs else task.name
 
-    def _release(self, task: Task, termination: Termination) -> ReleaseItem:
+    def _release(self, task: WorkloadTask, termination: Termination) -> ReleaseItem:
         return ReleaseItem(self._partition, task.application_id, self._key_of_run(task.name), termination)
 
     def _key_of_run(self, name: str) -> str:
@@ -406,7 +408,7 @@ class _Play:
         """Whether a task could still start: a deadline of the core (a preemption) may help it."""
         return len(self._played.lives) > self._over
 
-    def _use(self, task: Task, sign: int) -> None:
+    def _use(self, task: WorkloadTask, sign: int) -> None:
         for name, quantity in task.quantities.items():
             self._using[name] = self._using.get(name, 0) + sign * quantity
 
@@ -430,7 +432,7 @@ def _seconds(now_ns: int) -> float:
     return (now_ns - BEGIN_NS) / NS_PER_S
 
 
-def steps(played: Played, resource: str) -> Iterator[tuple[float, float, int]]:
+def steps(played: SimulationResult, resource: str) -> Iterator[tuple[float, float, int]]:
     """Returns (from, to, quantity in use) over the play."""
     points = [*played.used, (played.until_s, {})]
     for (begin, used), (end, _) in itertools.pairwise(points):

@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from muster_whatif.simulation import Life, Played, steps
+from muster_whatif.simulation import SimulationResult, TaskOutcome, steps
 
 _PERCENTILES = (50, 95)
 PIECES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitStats:
     """How long tasks waited for their first start. Tasks that never started are counted, not averaged.
 
     :ivar never: neither started nor refused.
@@ -31,7 +31,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class UsageStats:
     """Use of one resource type.
 
     :ivar used_seconds: by runs that ended, or run at the end.
@@ -46,7 +46,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SimulationStats:
     """All figures of a play.
 
     :ivar fairness: Jain's index over the users' dominant shares: 1 all alike, 1/n one has everything. None: one user.
@@ -55,11 +55,11 @@ class Figures:
     """
 
     name: str
-    all: Waits
-    queues: Mapping[str, Waits]
-    users: Mapping[str, Waits]
-    priorities: Mapping[str, Waits]
-    use: Mapping[str, Use]
+    all: WaitStats
+    queues: Mapping[str, WaitStats]
+    users: Mapping[str, WaitStats]
+    priorities: Mapping[str, WaitStats]
+    use: Mapping[str, UsageStats]
     queue_seconds: Mapping[str, Mapping[str, float]]
     fairness: float | None
     makespan_s: float
@@ -67,7 +67,7 @@ class Figures:
     starts: Mapping[str, float]
 
 
-def figures(played: Played) -> Figures:
+def figures(played: SimulationResult) -> SimulationStats:
     """Returns the figures of a play."""
     lives = list(played.lives.values())
     first_s = min((life.task.arrives_s for life in lives), default=0.0)
@@ -78,7 +78,7 @@ def figures(played: Played) -> Figures:
     user_seconds = _by(lives, lambda life: life.task.user, played.until_s)
     arrived_s = max((life.task.arrives_s for life in lives), default=first_s)
     use = {
-        name: Use(
+        name: UsageStats(
             capacity,
             seconds.get(name, 0.0),
             _pieces(played, name, capacity, first_s, arrived_s, 1)[0],
@@ -90,7 +90,7 @@ def figures(played: Played) -> Figures:
         max((used / played.capacity[name] for name, used in each.items() if played.capacity.get(name)), default=0.0)
         for each in user_seconds.values()
     ]
-    return Figures(
+    return SimulationStats(
         played.scenario.name,
         waits(lives),
         _grouped(lives, lambda life: life.task.queue),
@@ -105,7 +105,9 @@ def figures(played: Played) -> Figures:
     )
 
 
-def _pieces(played: Played, name: str, capacity: int, begin_s: float, end_s: float, count: int) -> list[float]:
+def _pieces(
+    played: SimulationResult, name: str, capacity: int, begin_s: float, end_s: float, count: int
+) -> list[float]:
     """Returns the mean share in use in each of so many equal pieces of a time."""
     width_s = (end_s - begin_s) / count
     sums = [0.0] * count
@@ -124,7 +126,7 @@ def _pieces(played: Played, name: str, capacity: int, begin_s: float, end_s: flo
     return [each / (capacity * width_s) for each in sums]
 
 
-def waits(lives: Iterable[Life]) -> Waits:
+def waits(lives: Iterable[TaskOutcome]) -> WaitStats:
     """Returns how long these tasks waited."""
     lives = list(lives)
     times = sorted(
@@ -132,7 +134,7 @@ def waits(lives: Iterable[Life]) -> Waits:
     )
     refused = sum(1 for life in lives if life.rejected)
     p50_s, p95_s = (percentile(times, percent) for percent in _PERCENTILES)
-    return Waits(
+    return WaitStats(
         len(lives),
         len(times),
         len(lives) - len(times) - refused,
@@ -157,23 +159,23 @@ def jain(shares: Sequence[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
-def _groups(lives: Iterable[Life], key: Callable[[Life], str]) -> dict[str, list[Life]]:
+def _groups(lives: Iterable[TaskOutcome], key: Callable[[TaskOutcome], str]) -> dict[str, list[TaskOutcome]]:
     """Returns the lives by key, in the keys' order."""
-    groups: dict[str, list[Life]] = defaultdict(list)
+    groups: dict[str, list[TaskOutcome]] = defaultdict(list)
     for life in lives:
         groups[key(life)].append(life)
     return dict(sorted(groups.items()))
 
 
-def _grouped(lives: Iterable[Life], key: Callable[[Life], str]) -> dict[str, Waits]:
+def _grouped(lives: Iterable[TaskOutcome], key: Callable[[TaskOutcome], str]) -> dict[str, WaitStats]:
     return {name: waits(group) for name, group in _groups(lives, key).items()}
 
 
-def _by(lives: Iterable[Life], key: Callable[[Life], str], until_s: float) -> dict[str, dict[str, float]]:
+def _by(lives: Iterable[TaskOutcome], key: Callable[[TaskOutcome], str], until_s: float) -> dict[str, dict[str, float]]:
     return {name: _resource_seconds(group, until_s) for name, group in _groups(lives, key).items()}
 
 
-def _resource_seconds(lives: Iterable[Life], until_s: float) -> dict[str, float]:
+def _resource_seconds(lives: Iterable[TaskOutcome], until_s: float) -> dict[str, float]:
     """Returns what the runs used that ended, or still run; a run that was preempted counts as lost work."""
     sums: dict[str, float] = defaultdict(float)
     for life in lives:

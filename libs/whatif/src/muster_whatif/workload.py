@@ -12,7 +12,7 @@ Quantities = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class WorkloadNode:
     """A node.
 
     :param quantities: capacity by resource type, in the scheduler interface's units (vcore in thousandths).
@@ -26,7 +26,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class WorkloadTask:
     """A task: one ask, and one allocation that ends after its run time.
 
     :param arrives_s: seconds from the beginning of the workload; likewise ``runs_s``, from its start.
@@ -49,7 +49,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class WorkloadGang:
     """What an application announces of its gang.
 
     :param quantities: of all its placeholders together.
@@ -87,11 +87,11 @@ class Workload:
     """
 
     name: str
-    machines: Sequence[Machine]
-    tasks: Sequence[Task]
+    machines: Sequence[WorkloadNode]
+    tasks: Sequence[WorkloadTask]
     config: str = ""
     facts: Sequence[str] = ()
-    gangs: Sequence[Gang] = ()
+    gangs: Sequence[WorkloadGang] = ()
     bare: Sequence[BareApplication] = ()
     restarts_s: Sequence[float] = ()
 
@@ -100,7 +100,7 @@ class Workload:
         return Counter(machine.kind for machine in self.machines)
 
 
-def total(machines: Sequence[Machine]) -> Quantities:
+def total(machines: Sequence[WorkloadNode]) -> Quantities:
     """Returns the capacity of all machines by type."""
     sums: Quantities = {}
     for machine in machines:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 
-from muster_whatif.errors import WorkloadWrong
+from muster_whatif.errors import InvalidWorkload
 from muster_whatif.workload import Workload
 from muster_whatif.workloads import generator, openb, swf, workload_file
 
@@ -37,7 +37,7 @@ def rounded_up_s(seconds: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class WorkloadSource:
     """A workload's source.
 
     :param text: a folder with nodes.csv.gz and pods.csv.gz, a file ``*.swf``, ``*.swf.gz`` or
@@ -103,7 +103,7 @@ class Source:
             return swf.read(path)
         if path.name.endswith(SAVED):
             return workload_file.read(path)
-        raise WorkloadWrong(
+        raise InvalidWorkload(
             f"{self.text}: expected a folder with nodes.csv.gz and pods.csv.gz, a file .swf, .swf.gz or "
             f"{SAVED}, or {GENERATE}…"
         )
@@ -114,8 +114,10 @@ def _validate(workload: Workload) -> None:
     names: set[str] = set()
     for task in workload.tasks:
         if task.name in names:
-            raise WorkloadWrong(f"{workload.name}: task {task.name!r} must be there once, got it again")
+            raise InvalidWorkload(f"{workload.name}: task {task.name!r} must be there once, got it again")
         names.add(task.name)
         for field, value_s in (("arrives_s", task.arrives_s), ("runs_s", task.runs_s)):
             if not 0 <= value_s < math.inf:
-                raise WorkloadWrong(f"{workload.name}: {field} of task {task.name!r} must be at least 0, got {value_s}")
+                raise InvalidWorkload(
+                    f"{workload.name}: {field} of task {task.name!r} must be at least 0, got {value_s}"
+                )

@@ -26,7 +26,7 @@ from muster_runtime.disposal import Disposal
 from muster_si.positions import NO_STAMP, Stamp
 from muster_state import state_codec
 from muster_state.state_folder import RmEntry, StateFolder
-from muster_whatif.forecast.run_time_model import Learnt, came_of
+from muster_whatif.forecast.run_time_model import RunTimeHistory, came_of
 
 from muster_view.fold_gate import FoldGate, Slice
 from muster_view.metrics import metrics
@@ -77,7 +77,7 @@ class PartitionFollower:
         self._ended: deque[tuple[int, SchedulerCore]] = deque()
         self._disposal = Disposal(clock.processor_s)
         self.departed = Departed()
-        self.lengths: dict[str, Learnt] = {}
+        self.lengths: dict[str, RunTimeHistory] = {}
         self.recent: dict[str, RecentAllocations] = {}
         self._since_ns = clock.now_ns()
         self._reader: LogReader | None = None
@@ -389,7 +389,7 @@ class PartitionFollower:
             return
         learnt = self.lengths.get(rm_id)
         if learnt is None:
-            self.lengths[rm_id] = learnt = Learnt(self._since_ns)
+            self.lengths[rm_id] = learnt = RunTimeHistory(self._since_ns)
         ran_s = (state.info.last_decided_ns - held.allocated_ns) / _NS_PER_S
         learnt.note(came_of(app, held.demand), ran_s)
 

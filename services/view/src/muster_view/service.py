@@ -18,7 +18,7 @@ from muster_runtime.http_server import HttpServer
 from muster_runtime.positions import PositionWaits
 from muster_runtime.service_lifecycle import ServiceLifecycle
 from muster_state.state_folder import RmEntry
-from muster_whatif.forecast.run_time_model import Learnt
+from muster_whatif.forecast.run_time_model import RunTimeHistory
 from starlette.types import ASGIApp
 
 from muster_view.fold_gate import FoldGate, cooperate
@@ -212,7 +212,7 @@ class ViewService:
         """The last states of removed objects, in an RM's partition."""
         return self._of(rm_id)[0].departed
 
-    def learnt(self, rm_id: str) -> Learnt | None:
+    def learnt(self, rm_id: str) -> RunTimeHistory | None:
         """An RM's allocations that ended since this process began to follow; None: none did."""
         return self._of(rm_id)[0].lengths.get(rm_id)
 

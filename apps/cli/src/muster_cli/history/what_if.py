@@ -43,7 +43,7 @@ def what_if(
         file = save or Path(folder) / f"history{workload_source.SAVED}"
         workload_file.write(recorded.workload, file)
         return simulate.simulate(
-            workload_source.Source(str(file)),
+            workload_source.WorkloadSource(str(file)),
             files,
             changes,
             seeds=1,

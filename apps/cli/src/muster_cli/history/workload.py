@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from muster_whatif.workload import NS_PER_S, Machine, Task, Workload
+from muster_whatif.workload import NS_PER_S, Workload, WorkloadNode, WorkloadTask
 
 from muster_cli.errors import CommandError
 from muster_cli.history.duckdb_store import HistoryDatabase
@@ -99,11 +99,13 @@ def read(history: HistoryDatabase) -> RecordedWorkload:
             started_s[name] = (started_ns - begin_ns) / NS_PER_S
             counts["run on"] += runs_on
             runs_s = to_the_end_s if runs_on else float(seconds)
-        tasks.append(Task(name, app, queue, user, _quantities(resource), (asked_ns - begin_ns) / NS_PER_S, runs_s))
+        tasks.append(
+            WorkloadTask(name, app, queue, user, _quantities(resource), (asked_ns - begin_ns) / NS_PER_S, runs_s)
+        )
     tasks.sort(key=lambda task: task.arrives_s)
     (rm,) = rms
     facts = _facts(tasks, nodes, counts, len(withdrawn))
-    machines = [Machine(name, _quantities(resource), "node") for name, resource in nodes]
+    machines = [WorkloadNode(name, _quantities(resource), "node") for name, resource in nodes]
     workload = Workload(f"history of {rm}", _by_kind(machines), tasks, "", facts)
     return RecordedWorkload(workload, started_s, (newest_ns - begin_ns) / NS_PER_S)
 
@@ -127,20 +129,24 @@ class _MeanRunTimes:
         return self._of.get(queue, self._of_all)
 
 
-def _by_kind(machines: Sequence[Machine]) -> list[Machine]:
+def _by_kind(machines: Sequence[WorkloadNode]) -> list[WorkloadNode]:
     """Names machines of one size alike, the most frequent size first: size-1, size-2."""
     sizes: dict[tuple[tuple[str, int], ...], int] = defaultdict(int)
     for machine in machines:
         sizes[tuple(sorted(machine.quantities.items()))] += 1
     order = {size: f"size-{number}" for number, size in enumerate(sorted(sizes, key=lambda each: -sizes[each]), 1)}
-    return [Machine(each.name, each.quantities, order[tuple(sorted(each.quantities.items()))]) for each in machines]
+    return [
+        WorkloadNode(each.name, each.quantities, order[tuple(sorted(each.quantities.items()))]) for each in machines
+    ]
 
 
 def _quantities(resource: Any) -> dict[str, int]:
     return {name: int(quantity) for name, quantity in dict(resource or {}).items()}
 
 
-def _facts(tasks: Sequence[Task], nodes: Sequence[object], counts: Mapping[str, int], withdrawn: int) -> list[str]:
+def _facts(
+    tasks: Sequence[WorkloadTask], nodes: Sequence[object], counts: Mapping[str, int], withdrawn: int
+) -> list[str]:
     found = [f"{len(nodes):,} nodes, all from the beginning, and {len(tasks):,} asks"]
     if counts["run on"]:
         found.append(f"{counts['run on']:,} still run: to the history's end, where the play ends")

@@ -10,21 +10,21 @@ from muster_state import snapshot
 from muster_state.state_folder import RmEntry, RmInfo
 
 from muster_whatif.forecast.forecast import RUNS, Forecast, forecast
-from muster_whatif.forecast.run_time_model import Came, Key, Learnt
+from muster_whatif.forecast.run_time_model import PastAsk, RunTimeHistory, RunTimeKey
 from muster_whatif.scenario import Scenario
-from muster_whatif.simulation import BEGIN_NS, Life, play
-from muster_whatif.workload import NS_PER_S, Task, Workload
+from muster_whatif.simulation import BEGIN_NS, TaskOutcome, play
+from muster_whatif.workload import NS_PER_S, Workload, WorkloadTask
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CalibrationCase:
     """A forecast of an ask, and the truth. Seconds from the moment of the forecast; None: later than the horizon.
 
     :ivar true_s: None: it never started in the play.
     :ivar times_s: its start in each of the ``runs`` that started it, sorted.
     """
 
-    task: Task
+    task: WorkloadTask
     at_s: float
     earliest_s: float | None
     likely_s: float | None
@@ -57,7 +57,7 @@ class Case:
 LEVELS = (20, 40, 60, 80)
 
 
-def coverage(cases: Sequence[Case]) -> dict[int, float]:
+def coverage(cases: Sequence[CalibrationCase]) -> dict[int, float]:
     """Returns for each of LEVELS the share of cases whose truth lies in that range, in percent."""
     return {
         level: 100 * sum(each.lies_within((each.runs + 1) * (100 - level) // 200) for each in cases) / len(cases)
@@ -72,8 +72,8 @@ def calibrate(
     *,
     tick_s: float = 0.0,
     runs: int = RUNS[0],
-    told: Callable[[Sequence[Case]], None] = lambda _: None,
-) -> list[Case]:
+    told: Callable[[Sequence[CalibrationCase]], None] = lambda _: None,
+) -> list[CalibrationCase]:
     """Plays a workload, and makes a forecast for every pending ask at each moment. Durations are those of tasks that
     had ended by then.
 
@@ -87,7 +87,7 @@ def calibrate(
         looked.append((now_ns, list(snapshot.entries(RmEntry(info, core)))))
 
     played = play(workload, scenario, tick_s=tick_s, look_at_s=moments_s, look=look)
-    cases: list[Case] = []
+    cases: list[CalibrationCase] = []
     for number, (now_ns, entries) in enumerate(looked):
         at_s = (now_ns - BEGIN_NS) / NS_PER_S
         learnt = _ended_by(played.lives.values(), at_s)
@@ -100,20 +100,20 @@ def calibrate(
     return cases
 
 
-def _ended_by(lives: Iterable[Life], at_s: float) -> Learnt:
-    learnt = Learnt(BEGIN_NS)
+def _ended_by(lives: Iterable[TaskOutcome], at_s: float) -> RunTimeHistory:
+    learnt = RunTimeHistory(BEGIN_NS)
     for life in sorted(lives, key=lambda each: each.ended_s or 0.0):
         if life.started_s is None or life.ended_s is None or life.ended_s > at_s:
             continue
         task = life.task
         came_ns = BEGIN_NS + round(task.arrives_s * NS_PER_S)
-        key = Key(task.queue, task.user, "")
-        came = Came(came_ns, key, task.application_id, task.quantities, task.priority, True, True)
+        key = RunTimeKey(task.queue, task.user, "")
+        came = PastAsk(came_ns, key, task.application_id, task.quantities, task.priority, True, True)
         learnt.note(came, life.ended_s - life.started_s)
     return learnt
 
 
-def _cases(found: Forecast, lives: dict[str, Life], at_s: float) -> list[Case]:
+def _cases(found: Forecast, lives: dict[str, TaskOutcome], at_s: float) -> list[CalibrationCase]:
     cases = []
     for (_, _, key), estimate in found.estimates.items():
         name, separator, _ = key.partition("#")
@@ -131,7 +131,7 @@ def _cases(found: Forecast, lives: dict[str, Life], at_s: float) -> list[Case]:
         times = (estimate.earliest_ns, estimate.likely_ns, estimate.latest_ns)
         earliest_s, likely_s, latest_s = map(seconds, times)
         cases.append(
-            Case(
+            CalibrationCase(
                 life.task,
                 at_s,
                 earliest_s,

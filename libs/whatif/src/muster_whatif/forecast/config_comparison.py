@@ -18,10 +18,10 @@ from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_state.snapshot import Entry
 
-from muster_whatif.errors import NotForecast, ScenarioWrong
+from muster_whatif.errors import ForecastUnavailable, InvalidScenario
 from muster_whatif.forecast.forecast import HORIZON_S, drawing, folded, past_asks, running_of, to_come
-from muster_whatif.forecast.forward_simulation import AskName, Forward, pending
-from muster_whatif.forecast.run_time_model import Came, Key, Known, Lengths
+from muster_whatif.forecast.forward_simulation import AskName, ForwardSimulation, pending
+from muster_whatif.forecast.run_time_model import PastAsk, RunTimeKey, RunTimeSampler, RunTimeSamples
 from muster_whatif.stats import percentile
 from muster_whatif.workload import NS_PER_S
 
@@ -32,7 +32,7 @@ _SHOWN = 98  # percent of the starts that the curves show; a few late ones would
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class StartOutlook:
     """When the asks of a queue that wait now start, over all runs. Seconds from now; None: not within the horizon.
 
     :ivar started: the share that starts within the horizon.
@@ -45,7 +45,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Rise:
+class StartCurve:
     """The share of a partition's waiting asks that have started by each moment, under both configurations."""
 
     moments_s: Sequence[float]
@@ -54,7 +54,7 @@ class Rise:
 
 
 @dataclass(frozen=True, slots=True)
-class Futures:
+class ConfigComparison:
     """Both futures.
 
     :ivar queues: by partition and queue: how many asks wait there; when they start as it is; and under the other one.
@@ -62,24 +62,24 @@ class Futures:
     :ivar runs: pairs of runs.
     """
 
-    queues: Mapping[tuple[str, str], tuple[int, Outlook, Outlook]]
-    rises: Mapping[str, Rise]
+    queues: Mapping[tuple[str, str], tuple[int, StartOutlook, StartOutlook]]
+    rises: Mapping[str, StartCurve]
     runs: int
 
 
 def compare(
     entries: Sequence[Entry],
     config: str,
-    learnt: Mapping[Key, Known],
+    learnt: Mapping[RunTimeKey, RunTimeSamples],
     now_ns: int,
     *,
     seed: int = 1,
     runs: int = RUNS,
-    came: Sequence[Came] = (),
+    came: Sequence[PastAsk] = (),
     since_ns: int = 0,
     cpu_s: float = float("inf"),
     spent_s: Callable[[], float] = lambda: 0.0,
-) -> Futures:
+) -> ConfigComparison:
     """Returns both futures of the asks that wait now.
 
     :param config: the other queue configuration (YAML).
@@ -91,10 +91,10 @@ def compare(
     """
     other, problems = load_queue_config(config)
     if other is None:
-        raise ScenarioWrong("\n".join(str(each) for each in problems))
+        raise InvalidScenario("\n".join(str(each) for each in problems))
     began_s, longest_s, done = spent_s(), 0.0, 0
     queue_of: dict[AskName, str] = {}
-    past: list[Came] = []
+    past: list[PastAsk] = []
     starts: tuple[dict[AskName, list[float]], dict[AskName, list[float]]] = ({}, {})
     while done < runs and spent_s() - began_s + longest_s <= cpu_s:
         run_began_s = spent_s()
@@ -106,12 +106,12 @@ def compare(
                 queue_of = {name: core.partitions[name[0]].apps[name[1]].queue.path for name in wanted}
             # (The state decides about what is to come, not the configuration.)
             dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
-            draw = drawing(Lengths(learnt, running_of(core, now_ns), dice))
+            draw = drawing(RunTimeSampler(learnt, running_of(core, now_ns), dice))
             comers = to_come(past, since_ns, now_ns, dice) if since_ns else iter(())
             if changed is not None:
                 _reconfigure(core, changed, now_ns)
             until_s = run_began_s + cpu_s
-            forward = Forward(core, draw, now_ns, comers, lambda until_s=until_s: spent_s() <= until_s)  # type: ignore[misc]
+            forward = ForwardSimulation(core, draw, now_ns, comers, lambda until_s=until_s: spent_s() <= until_s)  # type: ignore[misc]
             for name, started_ns in forward.run(wanted, now_ns + round(HORIZON_S * NS_PER_S)).items():
                 starts[side].setdefault(name, []).append((started_ns - now_ns) / NS_PER_S)
         longest_s = max(longest_s, spent_s() - run_began_s)
@@ -119,7 +119,7 @@ def compare(
             break  # the pair was broken off
         done += 1
     if not done:
-        raise NotForecast(f"a pair of runs takes more than {cpu_s:.0f} s of processor time")
+        raise ForecastUnavailable(f"a pair of runs takes more than {cpu_s:.0f} s of processor time")
     return _futures(queue_of, starts, done)
 
 
@@ -127,14 +127,14 @@ def _reconfigure(core: SchedulerCore, config: ClusterConfig, now_ns: int) -> Non
     """Replaces the configuration. Raises ScenarioWrong with what is in the way."""
     for fact in core.apply(UpdateConfiguration(config), now_ns).facts:
         if isinstance(fact, ConfigurationResult) and fact.obstacles:
-            raise ScenarioWrong("\n".join(fact.obstacles))
+            raise InvalidScenario("\n".join(fact.obstacles))
 
 
 def _futures(
     queue_of: Mapping[AskName, str],
     starts: tuple[Mapping[AskName, list[float]], Mapping[AskName, list[float]]],
     runs: int,
-) -> Futures:
+) -> ConfigComparison:
     asks: dict[tuple[str, str], list[AskName]] = {}
     for name, queue in queue_of.items():
         asks.setdefault((name[0], queue), []).append(name)
@@ -147,20 +147,22 @@ def _futures(
         names = [name for name in queue_of if name[0] == partition]
         present_s, other_s = (_of(side, names) for side in starts)
         rises[partition] = _rise(present_s, other_s, len(names) * runs)
-    return Futures(queues, rises, runs)  # type: ignore[arg-type]
+    return ConfigComparison(queues, rises, runs)  # type: ignore[arg-type]
 
 
 def _of(starts: Mapping[AskName, list[float]], names: Sequence[AskName]) -> list[float]:
     return sorted(each for name in names for each in starts.get(name, ()))
 
 
-def _outlook(times_s: Sequence[float], count: int) -> Outlook:
+def _outlook(times_s: Sequence[float], count: int) -> StartOutlook:
     every = [*times_s, *[_NEVER] * (count - len(times_s))]
     half_s, most_s = (percentile(every, percent) for percent in (50, 95))
-    return Outlook(len(times_s) / count, None if half_s == _NEVER else half_s, None if most_s == _NEVER else most_s)
+    return StartOutlook(
+        len(times_s) / count, None if half_s == _NEVER else half_s, None if most_s == _NEVER else most_s
+    )
 
 
-def _rise(present_s: Sequence[float], other_s: Sequence[float], count: int) -> Rise:
+def _rise(present_s: Sequence[float], other_s: Sequence[float], count: int) -> StartCurve:
     last_s = max(percentile(each, _SHOWN) or 0.0 for each in (present_s, other_s)) or 1.0
     moments = [last_s * number / MOMENTS for number in range(MOMENTS + 1)]
-    return Rise(moments, *([bisect_right(each, at) / count for at in moments] for each in (present_s, other_s)))
+    return StartCurve(moments, *([bisect_right(each, at) / count for at in moments] for each in (present_s, other_s)))

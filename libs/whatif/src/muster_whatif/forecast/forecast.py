@@ -19,9 +19,17 @@ from muster_core.scheduler import SchedulerCore
 from muster_state.snapshot import Entry
 from muster_state.state_folder import RmEntry, StateFolder
 
-from muster_whatif.errors import NotForecast
-from muster_whatif.forecast.forward_simulation import AskName, Draw, Forward, key_of, pending
-from muster_whatif.forecast.run_time_model import CAME_MAX, Came, Key, Known, Lengths, Ran, came_of
+from muster_whatif.errors import ForecastUnavailable
+from muster_whatif.forecast.forward_simulation import AskName, Draw, ForwardSimulation, key_of, pending
+from muster_whatif.forecast.run_time_model import (
+    CAME_MAX,
+    PastAsk,
+    RunTimeKey,
+    RunTimeSample,
+    RunTimeSampler,
+    RunTimeSamples,
+    came_of,
+)
 from muster_whatif.workload import NS_PER_S
 
 # Numbers of runs of which the k-th earliest and latest hold 80 %; the most that the time allows are used.
@@ -74,12 +82,12 @@ def folded(entries: Iterable[Entry], now_ns: int) -> RmEntry:
 
 def forecast(
     entries: Sequence[Entry],
-    learnt: Mapping[Key, Known],
+    learnt: Mapping[RunTimeKey, RunTimeSamples],
     now_ns: int,
     *,
     seed: int = 1,
     runs: int = RUNS[0],
-    came: Sequence[Came] = (),
+    came: Sequence[PastAsk] = (),
     since_ns: int = 0,
     cpu_s: float = float("inf"),
     spent_s: Callable[[], float] = lambda: 0.0,
@@ -108,12 +116,12 @@ def forecast(
         if not done:
             past = past_asks(core, came, since_ns)
             found = {name: [] for name in wanted}
-            counts = sources_of(core, Lengths(learnt, running, random.Random(seed)))  # noqa: S311 - a simulation
+            counts = sources_of(core, RunTimeSampler(learnt, running, random.Random(seed)))  # noqa: S311 - a simulation
         dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
-        draw = drawing(Lengths(learnt, running, dice))
+        draw = drawing(RunTimeSampler(learnt, running, dice))
         comers = to_come(past, since_ns, now_ns, dice) if since_ns else iter(())
         run_until_s = run_began_s + cpu_s / RUNS[-1]
-        forward = Forward(core, draw, now_ns, comers, lambda until_s=run_until_s: spent_s() <= until_s)  # type: ignore[misc]
+        forward = ForwardSimulation(core, draw, now_ns, comers, lambda until_s=run_until_s: spent_s() <= until_s)  # type: ignore[misc]
         started = forward.run(wanted, now_ns + round(HORIZON_S * NS_PER_S))
         for name, started_ns in started.items():
             found[name].append((done, started_ns))
@@ -121,7 +129,7 @@ def forecast(
         longest_s = max(longest_s, spent_s() - run_began_s)
     used = next((each for each in RUNS if each <= done), 0)
     if not used:
-        raise NotForecast(f"one run takes {longest_s:.1f} s of processor time; {RUNS[-1]} are needed")
+        raise ForecastUnavailable(f"one run takes {longest_s:.1f} s of processor time; {RUNS[-1]} are needed")
     return Forecast({name: _estimate(times, used) for name, times in found.items()}, used, *counts)
 
 
@@ -136,16 +144,16 @@ def _estimate(starts: Sequence[tuple[int, int]], runs: int) -> Estimate:
     return Estimate(at(outside), at((runs + 1) // 2), at(runs + 1 - outside), len(times), times)
 
 
-def drawing(lengths: Lengths) -> Draw:
+def drawing(lengths: RunTimeSampler) -> Draw:
     """Returns what gives an allocation its length: what it declares, else one at random."""
 
-    def draw(key: Key, declared_ms: int, elapsed_s: float, application_id: str) -> float | None:
+    def draw(key: RunTimeKey, declared_ms: int, elapsed_s: float, application_id: str) -> float | None:
         return declared_ms / 1_000 if declared_ms else lengths.draw_s(key, elapsed_s, application_id)
 
     return draw
 
 
-def past_asks(core: SchedulerCore, came: Sequence[Came], since_ns: int) -> list[Came]:
+def past_asks(core: SchedulerCore, came: Sequence[PastAsk], since_ns: int) -> list[PastAsk]:
     """Returns all asks that came since then, the oldest first.
 
     :param came: those that have ended.
@@ -154,7 +162,7 @@ def past_asks(core: SchedulerCore, came: Sequence[Came], since_ns: int) -> list[
     return sorted(found, key=lambda each: each.came_ns)
 
 
-def _present(core: SchedulerCore, since_ns: int) -> Iterator[Came]:
+def _present(core: SchedulerCore, since_ns: int) -> Iterator[PastAsk]:
     """Returns the asks that came since then, and are pending or run."""
     for partition in core.partitions.values():
         for app in partition.apps.values():
@@ -164,7 +172,7 @@ def _present(core: SchedulerCore, since_ns: int) -> Iterator[Came]:
                     yield came_of(app, demand)
 
 
-def to_come(past: Sequence[Came], since_ns: int, now_ns: int, dice: random.Random) -> Iterator[Came]:
+def to_come(past: Sequence[PastAsk], since_ns: int, now_ns: int, dice: random.Random) -> Iterator[PastAsk]:
     """Repeats the past once, from a moment at random on. Applications keep together, under new names."""
     past = past[-CAME_MAX:]
     if not past:
@@ -178,18 +186,18 @@ def to_come(past: Sequence[Came], since_ns: int, now_ns: int, dice: random.Rando
         yield each._replace(came_ns=now_ns + max(offset_ns, 1), application_id=f"{each.application_id}~")
 
 
-def running_of(core: SchedulerCore, now_ns: int) -> dict[Key, list[Ran]]:
+def running_of(core: SchedulerCore, now_ns: int) -> dict[RunTimeKey, list[RunTimeSample]]:
     """Returns for how long the allocations run that the RM has made no promise about."""
-    found: dict[Key, list[Ran]] = {}
+    found: dict[RunTimeKey, list[RunTimeSample]] = {}
     for partition in core.partitions.values():
         for held in _held(partition):
             if not held.end_ns and not held.demand.placeholder:
-                ran = Ran((now_ns - held.allocated_ns) / NS_PER_S, held.app_id)
+                ran = RunTimeSample((now_ns - held.allocated_ns) / NS_PER_S, held.app_id)
                 found.setdefault(key_of(held, held.demand), []).append(ran)
     return found
 
 
-def sources_of(core: SchedulerCore, lengths: Lengths) -> tuple[Counter[str], Counter[str], Counter[str]]:
+def sources_of(core: SchedulerCore, lengths: RunTimeSampler) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """Returns by partition how many running allocations have an unknown, a declared, and a learnt length."""
     unknown, declared, learnt = Counter[str](), Counter[str](), Counter[str]()
     for partition in core.partitions.values():

@@ -11,11 +11,20 @@ from pathlib import Path
 from muster_runtime.child_main import become_child, run_child
 from muster_runtime.message_channel import Channel
 
-from muster_whatif.errors import ScenarioWrong, WhatIfError
+from muster_whatif.errors import InvalidScenario, WhatIfError
 from muster_whatif.forecast.config_comparison import compare
 from muster_whatif.forecast.forecast import forecast
-from muster_whatif.forecast.messages import Compared, Failed, Made, OfAsk, OfPartition, OfQueue, Situation, ToChild
-from muster_whatif.forecast.run_time_model import Came, Key, Known, Ran
+from muster_whatif.forecast.messages import (
+    AskEstimate,
+    ComparisonResult,
+    ForecastFailed,
+    ForecastRequest,
+    ForecastResult,
+    PartitionComparison,
+    QueueComparison,
+    ToChild,
+)
+from muster_whatif.forecast.run_time_model import PastAsk, RunTimeKey, RunTimeSample, RunTimeSamples
 
 _NICE = 19
 # The forecast keeps its time itself; the kernel's limit catches what does not return.
@@ -27,7 +36,7 @@ def main() -> None:
     run_child(become_child("muster"), ToChild, _serve)
 
 
-async def _serve(channel: Channel[Situation]) -> int:
+async def _serve(channel: Channel[ForecastRequest]) -> int:
     os.nice(_NICE)
     situation = await channel.receive()
     if situation is None:
@@ -38,29 +47,31 @@ async def _serve(channel: Channel[Situation]) -> int:
     return 0
 
 
-def _answer(situation: Situation) -> Made | Compared | Failed:
+def _answer(situation: ForecastRequest) -> ForecastResult | ComparisonResult | ForecastFailed:
     try:
         return _made(situation) if situation.config is None else _compared(situation, situation.config)
-    except ScenarioWrong as error:
-        return Failed("the configuration would be refused", tuple(str(error).splitlines()))
+    except InvalidScenario as error:
+        return ForecastFailed("the configuration would be refused", tuple(str(error).splitlines()))
     except WhatIfError as error:
-        return Failed(str(error))
+        return ForecastFailed(str(error))
     except MemoryError:
-        return Failed(f"it needs more than {situation.memory_bytes >> 20} MiB of memory")
+        return ForecastFailed(f"it needs more than {situation.memory_bytes >> 20} MiB of memory")
 
 
-def _known(situation: Situation) -> dict[Key, Known]:
+def _known(situation: ForecastRequest) -> dict[RunTimeKey, RunTimeSamples]:
     return {
-        Key(each.queue, each.user, each.task_group): Known(each.ended, [Ran(*ran) for ran in each.lengths])
+        RunTimeKey(each.queue, each.user, each.task_group): RunTimeSamples(
+            each.ended, [RunTimeSample(*ran) for ran in each.lengths]
+        )
         for each in situation.learnt
     }
 
 
-def _came(situation: Situation) -> list[Came]:
-    return [Came(each[0], Key(*each[1:4]), *each[4:]) for each in situation.came]
+def _came(situation: ForecastRequest) -> list[PastAsk]:
+    return [PastAsk(each[0], RunTimeKey(*each[1:4]), *each[4:]) for each in situation.came]
 
 
-def _made(situation: Situation) -> Made:
+def _made(situation: ForecastRequest) -> ForecastResult:
     found = forecast(
         situation.entries,
         _known(situation),
@@ -72,13 +83,13 @@ def _made(situation: Situation) -> Made:
         spent_s=time.process_time,
     )
     asks = [
-        OfAsk(*name, each.earliest_ns, each.likely_ns, each.latest_ns, each.started)
+        AskEstimate(*name, each.earliest_ns, each.likely_ns, each.latest_ns, each.started)
         for name, each in found.estimates.items()
     ]
-    return Made(asks, found.runs, dict(found.unknown), dict(found.declared), dict(found.learnt))
+    return ForecastResult(asks, found.runs, dict(found.unknown), dict(found.declared), dict(found.learnt))
 
 
-def _compared(situation: Situation, config: str) -> Compared:
+def _compared(situation: ForecastRequest, config: str) -> ComparisonResult:
     found = compare(
         situation.entries,
         config,
@@ -91,14 +102,14 @@ def _compared(situation: Situation, config: str) -> Compared:
         spent_s=time.process_time,
     )
     queues = [
-        OfQueue(*place, asks, *((each.started, each.half_s, each.most_s) for each in (present, other)))
+        QueueComparison(*place, asks, *((each.started, each.half_s, each.most_s) for each in (present, other)))
         for place, (asks, present, other) in found.queues.items()
     ]
     rises = [
-        OfPartition(partition, list(each.moments_s), list(each.present), list(each.other))
+        PartitionComparison(partition, list(each.moments_s), list(each.present), list(each.other))
         for partition, each in found.rises.items()
     ]
-    return Compared(queues, rises, found.runs)
+    return ComparisonResult(queues, rises, found.runs)
 
 
 def limit(cpu_s: float, more_bytes: int) -> None:

@@ -15,8 +15,15 @@ from muster_state.snapshot import Entry
 
 from muster_whatif.errors import ForecastBusy
 from muster_whatif.forecast import messages
-from muster_whatif.forecast.messages import Compared, Failed, LearntLengths, Made, OfAsk, Situation
-from muster_whatif.forecast.run_time_model import Learnt
+from muster_whatif.forecast.messages import (
+    AskEstimate,
+    ComparisonResult,
+    ForecastFailed,
+    ForecastRequest,
+    ForecastResult,
+    RunTimeMessage,
+)
+from muster_whatif.forecast.run_time_model import RunTimeHistory
 from muster_whatif.forecast.settings import ForecastSettings
 
 log = structlog.get_logger(__name__)
@@ -32,7 +39,7 @@ AskName = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class ForecastInput:
     """What a forecast starts from.
 
     :ivar entries: of :func:`muster_state.snapshot.entries`; None: the state is too large.
@@ -41,12 +48,12 @@ class Present:
 
     now_ns: int
     entries: list[Entry] | None
-    learnt: Learnt | None = None
+    learnt: RunTimeHistory | None = None
     reasons: Mapping[AskName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ForecastReply:
     """A forecast, or why there is none.
 
     :ivar at_ns: the time of the state.
@@ -56,7 +63,7 @@ class Told:
     """
 
     at_ns: int
-    asks: Mapping[AskName, OfAsk]
+    asks: Mapping[AskName, AskEstimate]
     reasons: Mapping[AskName, str] = field(default_factory=dict)
     runs: int = 0
     unknown: Mapping[str, int] = field(default_factory=dict)
@@ -64,7 +71,7 @@ class Told:
     learnt: Mapping[str, int] = field(default_factory=dict)
     why: str = ""
 
-    def of_application(self, partition: str, application_id: str) -> Iterator[tuple[OfAsk, str]]:
+    def of_application(self, partition: str, application_id: str) -> Iterator[tuple[AskEstimate, str]]:
         """Yields an application's asks, each with its reason: O(all asks)."""
         for name, found in self.asks.items():
             if name[1] == application_id and name[0] == partition:
@@ -72,7 +79,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldFutures:
+class ComparisonReply:
     """Two futures, or why there are none.
 
     :ivar at_ns: the time of the state.
@@ -81,12 +88,12 @@ class ToldFutures:
     """
 
     at_ns: int
-    compared: Compared | None
+    compared: ComparisonResult | None
     why: str = ""
     problems: tuple[str, ...] = ()
 
 
-Answer = Made | Compared | Failed
+Answer = ForecastResult | ComparisonResult | ForecastFailed
 
 
 class _Done(NamedTuple):
@@ -98,7 +105,7 @@ class _Done(NamedTuple):
     reasons: Mapping[AskName, str]
 
 
-Look = Callable[[], Awaitable[Present]]
+Look = Callable[[], Awaitable[ForecastInput]]
 
 
 class Forecaster:
@@ -112,7 +119,7 @@ class Forecaster:
         self._made: dict[tuple[str, str], _Done] = {}
         self._child: ChildProcess[Any] | None = None
 
-    async def of(self, rm_id: str, look: Look, since_ns: int = 0) -> Told | None:
+    async def of(self, rm_id: str, look: Look, since_ns: int = 0) -> ForecastReply | None:
         """Returns the forecast of an RM; None: it is still being made.
 
         :param look: takes the present state, when the forecast has its turn.
@@ -124,12 +131,14 @@ class Forecaster:
         if found is None:
             return None
         answer = found.answer
-        if isinstance(answer, Made):
+        if isinstance(answer, ForecastResult):
             asks = {(each.partition, each.application_id, each.key): each for each in answer.asks}
-            return Told(found.at_ns, asks, found.reasons, answer.runs, answer.unknown, answer.declared, answer.learnt)
-        return Told(found.at_ns, {}, why=_why(answer))
+            return ForecastReply(
+                found.at_ns, asks, found.reasons, answer.runs, answer.unknown, answer.declared, answer.learnt
+            )
+        return ForecastReply(found.at_ns, {}, why=_why(answer))
 
-    async def futures(self, rm_id: str, config: str, look: Look) -> ToldFutures | None:
+    async def futures(self, rm_id: str, config: str, look: Look) -> ComparisonReply | None:
         """Returns the futures of an RM under its own and another configuration; None: they are still being made.
 
         Raises ForecastBusy.
@@ -138,9 +147,11 @@ class Forecaster:
         if found is None:
             return None
         answer = found.answer
-        if isinstance(answer, Compared):
-            return ToldFutures(found.at_ns, answer)
-        return ToldFutures(found.at_ns, None, _why(answer), answer.problems if isinstance(answer, Failed) else ())
+        if isinstance(answer, ComparisonResult):
+            return ComparisonReply(found.at_ns, answer)
+        return ComparisonReply(
+            found.at_ns, None, _why(answer), answer.problems if isinstance(answer, ForecastFailed) else ()
+        )
 
     async def close(self) -> None:
         """Ends the child, and what waits for it."""
@@ -174,7 +185,7 @@ class Forecaster:
             present = await look()
             answer: Answer
             if present.entries is None:
-                answer = Failed(f"the state is larger than {self._settings.state_bytes_max >> 20} MiB")
+                answer = ForecastFailed(f"the state is larger than {self._settings.state_bytes_max >> 20} MiB")
             else:
                 answer = await self._by_child(present, config)
             now_s = elapsed_s()
@@ -183,17 +194,17 @@ class Forecaster:
             self._made[key] = done = _Done(now_s, answer, present.now_ns, present.reasons)
             return done
 
-    async def _by_child(self, present: Present, config: str | None) -> Answer:
+    async def _by_child(self, present: ForecastInput, config: str | None) -> Answer:
         settings = self._settings
         learnt = present.learnt
         known = learnt.known() if learnt is not None else {}
-        situation = Situation(
+        situation = ForecastRequest(
             present.now_ns,
             1,
             settings.cpu_s,
             settings.memory_bytes,
             present.entries or [],
-            [LearntLengths(*key, each.ended, list(each.lengths)) for key, each in known.items()],
+            [RunTimeMessage(*key, each.ended, list(each.lengths)) for key, each in known.items()],
             [
                 (each.came_ns, *each.key, each.application_id, dict(each.quantities), *each[4:])
                 for each in (learnt.came if learnt is not None else ())
@@ -213,8 +224,8 @@ class Forecaster:
                 await child.end()
         except (OSError, TimeoutError, ValueError) as error:
             log.warning("forecast failed", error=error)
-        return answer if answer is not None else Failed("its process ended before it was done")
+        return answer if answer is not None else ForecastFailed("its process ended before it was done")
 
 
 def _why(answer: Answer) -> str:
-    return answer.why if isinstance(answer, Failed) else "its process gave another answer"
+    return answer.why if isinstance(answer, ForecastFailed) else "its process gave another answer"

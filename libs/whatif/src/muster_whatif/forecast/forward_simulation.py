@@ -25,7 +25,7 @@ from muster_core.model.outcome import NewAllocation, Outcome, ReleasedAllocation
 from muster_core.scheduler import SchedulerCore
 from muster_si.constants import CREATION_TIME
 
-from muster_whatif.forecast.run_time_model import Came, Key
+from muster_whatif.forecast.run_time_model import PastAsk, RunTimeKey
 from muster_whatif.workload import NS_PER_S
 
 _BUDGET = 10_000  # allocations in one cycle
@@ -38,7 +38,7 @@ _CONFIRMED = frozenset({Termination.PREEMPTED_BY_SCHEDULER, Termination.TIMEOUT,
 # Partition, application, allocation key.
 AskName = tuple[str, str, str]
 # Key, declared milliseconds (0: none), seconds that it has run, application → the length; None: not known.
-Draw = Callable[[Key, int, float, str], float | None]
+Draw = Callable[[RunTimeKey, int, float, str], float | None]
 
 
 def pending(core: SchedulerCore) -> list[AskName]:
@@ -52,13 +52,13 @@ def pending(core: SchedulerCore) -> list[AskName]:
     ]
 
 
-def key_of(held: Allocation, demand: Demand) -> Key:
+def key_of(held: Allocation, demand: Demand) -> RunTimeKey:
     """Returns the key under which an allocation's length is known."""
     assert held.app is not None
-    return Key(held.app.queue.path, held.app.user, demand.task_group)
+    return RunTimeKey(held.app.queue.path, held.app.user, demand.task_group)
 
 
-class Forward:
+class ForwardSimulation:
     """One run. Used once.
 
     :param comers: asks that are still to come, in their order.
@@ -71,11 +71,11 @@ class Forward:
         core: SchedulerCore,
         draw: Draw,
         now_ns: int,
-        comers: Iterator[Came] | None = None,
+        comers: Iterator[PastAsk] | None = None,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self._comers, self._goes_on = comers if comers is not None else iter(()), goes_on
-        self._next: Came | None = next(self._comers, None)
+        self._next: PastAsk | None = next(self._comers, None)
         self._comer = 0
         self._core, self._draw, self._now_ns = core, draw, now_ns
         self._ends: list[tuple[int, int, str, str, str]] = []  # (moment, order, partition, application, unique key)

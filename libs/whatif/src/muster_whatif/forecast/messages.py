@@ -9,7 +9,7 @@ from __future__ import annotations
 from muster_runtime.message_channel import Message
 
 
-class LearntLengths(Message):
+class RunTimeMessage(Message):
     """The lengths known of one key; see ``durations.Known``."""
 
     queue: str
@@ -19,9 +19,9 @@ class LearntLengths(Message):
     lengths: list[tuple[float, str]]
 
 
-class Situation(Message):
+class ForecastRequest(Message):
     """:param entries: key and value of each record of the RM's state.
-    :param came: past asks as of ``durations.Came``, the key's fields in the place of the key.
+    :param came: past asks as of ``durations.PastAsk``, the key's fields in the place of the key.
     :param config: another queue configuration: the answer is Compared; None: it is Made.
     """
 
@@ -30,13 +30,13 @@ class Situation(Message):
     cpu_s: float
     memory_bytes: int
     entries: list[tuple[bytes, bytes]]
-    learnt: list[LearntLengths]
+    learnt: list[RunTimeMessage]
     came: list[tuple[int, str, str, str, str, dict[str, int], int, bool, bool]]
     since_ns: int
     config: str | None = None
 
 
-class OfAsk(Message):
+class AskEstimate(Message):
     """See ``forecast.Estimate``."""
 
     partition: str
@@ -48,18 +48,18 @@ class OfAsk(Message):
     started: int
 
 
-class Made(Message):
+class ForecastResult(Message):
     """See ``forecast.Forecast``."""
 
-    asks: list[OfAsk]
+    asks: list[AskEstimate]
     runs: int
     unknown: dict[str, int]
     declared: dict[str, int]
     learnt: dict[str, int]
 
 
-class OfQueue(Message):
-    """The asks of a queue: when they start as it is, and under the other configuration; see ``futures.Outlook``."""
+class QueueComparison(Message):
+    """The asks of a queue: when they start as it is, and under the other configuration; see ``futures.StartOutlook``."""
 
     partition: str
     queue: str
@@ -68,8 +68,8 @@ class OfQueue(Message):
     other: tuple[float, float | None, float | None]
 
 
-class OfPartition(Message):
-    """See ``futures.Rise``."""
+class PartitionComparison(Message):
+    """See ``futures.StartCurve``."""
 
     partition: str
     moments_s: list[float]
@@ -77,20 +77,20 @@ class OfPartition(Message):
     other: list[float]
 
 
-class Compared(Message):
-    """See ``futures.Futures``."""
+class ComparisonResult(Message):
+    """See ``futures.ConfigComparison``."""
 
-    queues: list[OfQueue]
-    rises: list[OfPartition]
+    queues: list[QueueComparison]
+    rises: list[PartitionComparison]
     runs: int
 
 
-class Failed(Message):
+class ForecastFailed(Message):
     """:param why: a sentence for people; ``problems``: of the other configuration."""
 
     why: str
     problems: tuple[str, ...] = ()
 
 
-ToParent = Made | Compared | Failed
-ToChild = Situation
+ToParent = ForecastResult | ComparisonResult | ForecastFailed
+ToChild = ForecastRequest

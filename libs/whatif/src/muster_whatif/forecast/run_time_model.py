@@ -35,7 +35,7 @@ _NORMAL = NormalDist()
 _SUPPORT = 0.05
 
 
-class Key(NamedTuple):
+class RunTimeKey(NamedTuple):
     """Allocations with equal keys are expected to run alike."""
 
     queue: str
@@ -46,14 +46,14 @@ class Key(NamedTuple):
 Wider = tuple[str, ...]
 
 
-class Ran(NamedTuple):
+class RunTimeSample(NamedTuple):
     """For how long an allocation ran, or runs already."""
 
     seconds: float
     application_id: str
 
 
-class Known(NamedTuple):
+class RunTimeSamples(NamedTuple):
     """The lengths known of a key.
 
     :ivar ended: so many have ended.
@@ -61,22 +61,22 @@ class Known(NamedTuple):
     """
 
     ended: int
-    lengths: Sequence[Ran]
+    lengths: Sequence[RunTimeSample]
 
 
-def widening(key: Key) -> tuple[Wider, ...]:
+def widening(key: RunTimeKey) -> tuple[Wider, ...]:
     """Returns the groups of a key, the narrowest first."""
     return (tuple(key), (key.queue, key.user), (key.queue,), ())
 
 
-class Came(NamedTuple):
+class PastAsk(NamedTuple):
     """An ask that came in the past.
 
     :ivar came_ns: when; nanoseconds since the epoch.
     """
 
     came_ns: int
-    key: Key
+    key: RunTimeKey
     application_id: str
     quantities: Mapping[str, int]
     priority: int
@@ -84,11 +84,11 @@ class Came(NamedTuple):
     may_be_preempted: bool
 
 
-def came_of(app: Application, demand: Demand) -> Came:
+def came_of(app: Application, demand: Demand) -> PastAsk:
     """Returns an ask as one that came."""
-    return Came(
+    return PastAsk(
         demand.created_ns,
-        Key(app.queue.path, app.user, demand.task_group),
+        RunTimeKey(app.queue.path, app.user, demand.task_group),
         app.app_id,
         demand.shape.quantities,
         demand.priority,
@@ -97,7 +97,7 @@ def came_of(app: Application, demand: Demand) -> Came:
     )
 
 
-class Learnt:
+class RunTimeHistory:
     """The lengths of ended allocations, in seconds, and when they were asked for. Bounded: the newest ones.
 
     :ivar since_ns: since when this learns.
@@ -106,11 +106,11 @@ class Learnt:
 
     def __init__(self, since_ns: int) -> None:
         self.since_ns = since_ns
-        self.came: deque[Came] = deque(maxlen=CAME_MAX)
-        self._of: OrderedDict[Key, deque[Ran]] = OrderedDict()
-        self._ended: dict[Key, int] = {}
+        self.came: deque[PastAsk] = deque(maxlen=CAME_MAX)
+        self._of: OrderedDict[RunTimeKey, deque[RunTimeSample]] = OrderedDict()
+        self._ended: dict[RunTimeKey, int] = {}
 
-    def note(self, came: Came, seconds: float) -> None:
+    def note(self, came: PastAsk, seconds: float) -> None:
         """Takes an allocation that ended by itself after so long."""
         key = came.key
         self.came.append(came)
@@ -122,14 +122,14 @@ class Learnt:
                 del self._ended[oldest]
         self._of.move_to_end(key)
         self._ended[key] = self._ended.get(key, 0) + 1
-        found.append(Ran(max(seconds, _SHORTEST_S), came.application_id))
+        found.append(RunTimeSample(max(seconds, _SHORTEST_S), came.application_id))
 
-    def known(self) -> dict[Key, Known]:
+    def known(self) -> dict[RunTimeKey, RunTimeSamples]:
         """Returns a copy."""
-        return {key: Known(self._ended[key], list(found)) for key, found in self._of.items()}
+        return {key: RunTimeSamples(self._ended[key], list(found)) for key, found in self._of.items()}
 
 
-class Curve:
+class SurvivalCurve:
     """The share of allocations that run longer than a time, from ended and running ones. Seconds.
 
     Beyond the last known time the share halves whenever the time doubles: what has run long goes on for long. That time
@@ -174,7 +174,7 @@ class Curve:
         return self._last_s * (self._shares[-1] if self._shares else 1.0) / wanted
 
 
-class Lengths:
+class RunTimeSampler:
     """Draws the lengths of one simulation.
 
     Each simulation gives each application another weight (the Bayesian bootstrap), so that few observations make wide
@@ -185,22 +185,27 @@ class Lengths:
     :param learnt: of ended allocations; ``running``: the others, so far.
     """
 
-    def __init__(self, learnt: Mapping[Key, Known], running: Mapping[Key, Sequence[Ran]], dice: random.Random) -> None:
+    def __init__(
+        self,
+        learnt: Mapping[RunTimeKey, RunTimeSamples],
+        running: Mapping[RunTimeKey, Sequence[RunTimeSample]],
+        dice: random.Random,
+    ) -> None:
         self._dice = dice
         # (length, so many ended allocations that it stands for)
-        self._ended: dict[Wider, list[tuple[Ran, float]]] = {}
+        self._ended: dict[Wider, list[tuple[RunTimeSample, float]]] = {}
         for key, (ended, lengths) in learnt.items():
             for group in widening(key):
                 self._ended.setdefault(group, []).extend((each, ended / len(lengths)) for each in lengths)
-        self._running: dict[Wider, list[Ran]] = {}
+        self._running: dict[Wider, list[RunTimeSample]] = {}
         for key, so_far in running.items():
             for group in widening(key):
                 self._running.setdefault(group, []).extend(so_far)
-        self._curves: dict[Wider, Curve] = {}
+        self._curves: dict[Wider, SurvivalCurve] = {}
         self._weights: dict[str, float] = {}
         self._of_application: dict[str, float] = {}
 
-    def draw_s(self, key: Key, elapsed_s: float = 0.0, application_id: str = "") -> float | None:
+    def draw_s(self, key: RunTimeKey, elapsed_s: float = 0.0, application_id: str = "") -> float | None:
         """Returns a length of an allocation that has run for so long; None: nothing is known."""
         group = self.group_of(key)
         if group is None:
@@ -210,12 +215,12 @@ class Lengths:
             self._curves[group] = curve = self._curve(group)
         return curve.longer_s(elapsed_s, self._share(application_id))
 
-    def _curve(self, group: Wider) -> Curve:
+    def _curve(self, group: Wider) -> SurvivalCurve:
         observed, still = self._ended[group], self._running.get(group, ())
         applications = {each.application_id for each, _ in observed} | {each.application_id for each in still}
         if len(applications) < _APPLICATIONS:
             draw = self._dice.expovariate
-            return Curve(
+            return SurvivalCurve(
                 [(each.seconds, stands_for * draw(1.0)) for each, stands_for in observed],
                 [(each.seconds, draw(1.0)) for each in still],
             )
@@ -223,7 +228,7 @@ class Lengths:
         running = [(each.seconds, self._weight(each.application_id)) for each in still]
         total = sum(weight for _, weight in ended) + sum(weight for _, weight in running)
         longest_s = max(seconds for seconds, _ in ended)
-        return Curve(ended, [*running, (longest_s, self._dice.expovariate(1.0) * total / len(applications))])
+        return SurvivalCurve(ended, [*running, (longest_s, self._dice.expovariate(1.0) * total / len(applications))])
 
     def _weight(self, application_id: str) -> float:
         found = self._weights.get(application_id)
@@ -241,7 +246,7 @@ class Lengths:
         own = self._dice.gauss()
         return max(_NORMAL.cdf(math.sqrt(_ALIKE) * common + math.sqrt(1.0 - _ALIKE) * own), 1e-12)
 
-    def group_of(self, key: Key) -> Wider | None:
+    def group_of(self, key: RunTimeKey) -> Wider | None:
         """Returns the narrowest group of which enough have ended; None: there is none."""
         for group in widening(key):
             if len(self._ended.get(group, ())) >= (ENOUGH if group else ENOUGH_OF_ALL):

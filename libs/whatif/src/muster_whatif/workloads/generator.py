@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 
 from muster_si.constants import CPU, MEMORY
 
-from muster_whatif.errors import WorkloadWrong
-from muster_whatif.workload import Machine, Task, Workload
+from muster_whatif.errors import InvalidWorkload
+from muster_whatif.workload import Workload, WorkloadNode, WorkloadTask
 
 _SIZES = ((1_000, 4), (2_000, 8), (4_000, 16), (8_000, 32))  # vcore in thousandths, memory in GiB
 _WEIGHTS = (8, 4, 2, 1)
@@ -55,7 +55,7 @@ class Generator:
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
             if name not in kinds:
-                raise WorkloadWrong(f"generated workload: {name!r}, expected one of {', '.join(kinds)}")
+                raise InvalidWorkload(f"generated workload: {name!r}, expected one of {', '.join(kinds)}")
             least, most = _RANGES[name]
             try:
                 values[name] = kinds[name](value)
@@ -63,7 +63,9 @@ class Generator:
                 values[name] = math.nan
             if not least <= values[name] <= most:
                 what = "a whole number" if kinds[name] is int else "a number"
-                raise WorkloadWrong(f"generate: {name}: must be {what} from {least:,} to {most:,}, got {value[:40]!r}")
+                raise InvalidWorkload(
+                    f"generate: {name}: must be {what} from {least:,} to {most:,}, got {value[:40]!r}"
+                )
         return cls(**values)  # type: ignore[arg-type]
 
 
@@ -71,21 +73,21 @@ def generate(what: Generator) -> Workload:
     """Returns the workload of a seed: the same for the same values."""
     dice = random.Random(what.seed)  # noqa: S311 - a simulation
     machines = [
-        Machine(f"node-{index + 1}", {CPU: 1_000 * what.cores, MEMORY: 4 * what.cores * _GIB}, "node")
+        WorkloadNode(f"node-{index + 1}", {CPU: 1_000 * what.cores, MEMORY: 4 * what.cores * _GIB}, "node")
         for index in range(what.nodes)
     ]
     mean_vcore = sum(size[0] * weight for size, weight in zip(_SIZES, _WEIGHTS, strict=True)) / sum(_WEIGHTS)
     mean_run_s = what.median_run_s * math.exp(what.spread**2 / 2)
     rate = what.load * what.nodes * what.cores * 1_000 / (mean_vcore * mean_run_s)
     sizes = [{CPU: vcore, MEMORY: memory * _GIB} for vcore, memory in _SIZES]  # shared by the tasks: a million is many
-    tasks: list[Task] = []
+    tasks: list[WorkloadTask] = []
     moment_s = 0.0
     for number in range(what.tasks):
         moment_s += dice.expovariate(rate)
         user, queue = dice.randrange(what.users), dice.randrange(what.queues)
         (quantities,) = dice.choices(sizes, _WEIGHTS)
         tasks.append(
-            Task(
+            WorkloadTask(
                 f"task-{number + 1}",
                 f"app-{queue}-{user}-{number // (_TASKS_OF_AN_APPLICATION * what.users * what.queues)}",
                 f"root.queue-{queue + 1}",

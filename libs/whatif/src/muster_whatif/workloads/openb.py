@@ -7,8 +7,8 @@ from pathlib import Path
 from muster_replay.errors import TraceError
 from muster_replay.trace import queue_of, read_trace
 
-from muster_whatif.errors import WorkloadWrong
-from muster_whatif.workload import Machine, Task, Workload
+from muster_whatif.errors import InvalidWorkload
+from muster_whatif.workload import Workload, WorkloadNode, WorkloadTask
 
 
 def read(directory: Path) -> Workload:
@@ -16,12 +16,13 @@ def read(directory: Path) -> Workload:
     try:
         trace = read_trace(directory)
     except TraceError as error:
-        raise WorkloadWrong(str(error)) from error
+        raise InvalidWorkload(str(error)) from error
     machines = [
-        Machine(item.name, item.resources, item.gpu_model or "cpu", item.as_node().attributes) for item in trace.nodes
+        WorkloadNode(item.name, item.resources, item.gpu_model or "cpu", item.as_node().attributes)
+        for item in trace.nodes
     ]
     tasks = [
-        Task(
+        WorkloadTask(
             task.name,
             task.application_id,
             queue_of(task),

@@ -1,8 +1,8 @@
 """What a resource manager sent and heard, as a workload: with gangs, priorities, preemptions and restarts.
 
-A record is a command that the resource manager sent, a fact that it heard, or :class:`Registered`. A task arrives with
-its first ask and runs from its last start to its release. An ask with the key of another one and ``#n`` is the same
-task again, after a preemption.
+A record is a command that the resource manager sent, a fact that it heard, or :class:`RegistrationEntry`. A task
+arrives with its first ask and runs from its last start to its release. An ask with the key of another one and ``#n`` is
+the same task again, after a preemption.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from muster_core.model.commands import AskItem, NodeAction, UpdateAllocations, UpdateApplications, UpdateNodes
 from muster_core.model.outcome import NewAllocation
 
-from muster_whatif.workload import NS_PER_S, BareApplication, Gang, Machine, Task, Workload
+from muster_whatif.workload import NS_PER_S, BareApplication, Workload, WorkloadGang, WorkloadNode, WorkloadTask
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationEntry:
     """The resource manager registered."""
 
 
@@ -25,7 +25,7 @@ Record = tuple[int, object]  # nanoseconds, and what
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class ReplayableWorkload:
     """A workload out of records.
 
     :ivar starts: task → (seconds, node) of each of its starts.
@@ -37,22 +37,22 @@ class Recorded:
     until_s: float
 
 
-def read(records: Iterable[Record]) -> Recorded:
+def read(records: Iterable[Record]) -> ReplayableWorkload:
     """Returns the workload of one resource manager."""
-    return _Reader().read(list(records))
+    return _RequestLogReader().read(list(records))
 
 
-class _Reader:
+class _RequestLogReader:
     def __init__(self) -> None:
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, WorkloadNode] = {}
         self._apps: dict[str, BareApplication] = {}  # with nanoseconds
-        self._gangs: dict[str, Gang] = {}
+        self._gangs: dict[str, WorkloadGang] = {}
         self._asks: dict[str, tuple[int, AskItem]] = {}
         self._starts: dict[str, list[tuple[int, str]]] = {}
         self._ends: dict[str, int] = {}
         self._registered: list[int] = []
 
-    def read(self, records: list[Record]) -> Recorded:
+    def read(self, records: list[Record]) -> ReplayableWorkload:
         for now_ns, what in records:
             self._take(now_ns, what)
         begin_ns = records[0][0] if records else 0
@@ -78,23 +78,23 @@ class _Reader:
             restarts_s=[seconds(each) for each in self._registered[1:]],
         )
         starts = {name: [(seconds(each), node) for each, node in found] for name, found in self._starts.items()}
-        return Recorded(workload, starts, seconds(until_ns))
+        return ReplayableWorkload(workload, starts, seconds(until_ns))
 
     def _take(self, now_ns: int, what: object) -> None:
         match what:
-            case Registered():
+            case RegistrationEntry():
                 self._registered.append(now_ns)
             case UpdateNodes():
                 for node in what.nodes:
                     if node.action is NodeAction.CREATE and node.node_id not in self._machines:
-                        self._machines[node.node_id] = Machine(node.node_id, dict(node.capacity or {}), "node")
+                        self._machines[node.node_id] = WorkloadNode(node.node_id, dict(node.capacity or {}), "node")
             case UpdateApplications():
                 for app in what.new:
                     bare = BareApplication(app.app_id, app.queue, app.user, now_ns)
                     self._apps.setdefault(app.app_id, bare)
                     if app.placeholder_ask:
                         timeout_s = app.execution_timeout_ms / 1_000
-                        gang = Gang(app.app_id, app.placeholder_ask, app.gang_style or "Soft", timeout_s)
+                        gang = WorkloadGang(app.app_id, app.placeholder_ask, app.gang_style or "Soft", timeout_s)
                         self._gangs.setdefault(app.app_id, gang)
             case UpdateAllocations():
                 for ask in what.asks:
@@ -106,12 +106,14 @@ class _Reader:
                 held = what.allocation
                 self._starts.setdefault(_name(held.key), []).append((now_ns, held.node_id))
 
-    def _task(self, name: str, came_ns: int, item: AskItem, seconds: Callable[[int], float], until_ns: int) -> Task:
+    def _task(
+        self, name: str, came_ns: int, item: AskItem, seconds: Callable[[int], float], until_ns: int
+    ) -> WorkloadTask:
         app = self._apps[item.app_id]
         started = self._starts.get(name)
         end_ns = self._ends.get(name, until_ns)
         ran_ns = max(end_ns - started[-1][0], 0) if started else until_ns
-        return Task(
+        return WorkloadTask(
             name,
             item.app_id,
             app.queue,

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from muster_si.constants import CPU, MEMORY
 
-from muster_whatif.errors import WorkloadWrong
-from muster_whatif.workload import Machine, Quantities, Task, Workload
+from muster_whatif.errors import InvalidWorkload
+from muster_whatif.workload import Quantities, Workload, WorkloadNode, WorkloadTask
 
 _FIELDS = 18
 _UNKNOWN = -1.0
@@ -78,7 +78,7 @@ def read(path: Path) -> Workload:
     kib = _memory_kib(headers, jobs, oddities)
     # What all machines' sizes are multiples of: larger tasks would leave cores of some machines unused.
     task_cores = math.gcd(*(pool.machine_cores for pool in pools))
-    tasks: list[Task] = []
+    tasks: list[WorkloadTask] = []
     for job, name in _named(jobs, oddities):
         tasks += _tasks(job, name, task_cores)
     tasks.sort(key=lambda task: task.arrives_s)
@@ -178,7 +178,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             text = io.TextIOWrapper(file, "utf-16" if is_utf16 else "utf-8-sig", errors="replace")
             yield from enumerate(text, 1)
     except (OSError, EOFError, zlib.error, UnicodeError) as error:
-        raise WorkloadWrong(f"{path}: {error}") from error
+        raise InvalidWorkload(f"{path}: {error}") from error
 
 
 def _parse_lines(path: Path, oddities: _Oddities) -> tuple[dict[str, _Header], list[_Job]]:
@@ -330,7 +330,7 @@ def _without_oversized(jobs: Sequence[_Job], processors: int, oddities: _Odditie
 
 def _refuse_if_empty(path: Path, jobs: Sequence[_Job], oddities: _Oddities) -> None:
     if not jobs:
-        raise WorkloadWrong("; ".join([f"{path}: no job that can be played", *oddities.facts()]))
+        raise InvalidWorkload("; ".join([f"{path}: no job that can be played", *oddities.facts()]))
 
 
 def _named(jobs: Sequence[_Job], oddities: _Oddities) -> Iterator[tuple[_Job, str]]:
@@ -348,7 +348,7 @@ def _named(jobs: Sequence[_Job], oddities: _Oddities) -> Iterator[tuple[_Job, st
             yield job, f"job-{int(job.number)}"
 
 
-def _tasks(job: _Job, name: str, task_cores: int) -> Iterator[Task]:
+def _tasks(job: _Job, name: str, task_cores: int) -> Iterator[WorkloadTask]:
     queue = f"root.swf.queue-{int(job.queue)}" if job.queue >= 0 else "root.swf.queue"
     user = f"user-{int(job.user)}" if job.user >= 0 else "nobody"
     declares_s = max(job.requested_s, job.run_s) if job.requested_s > 0 else 0.0
@@ -359,7 +359,9 @@ def _tasks(job: _Job, name: str, task_cores: int) -> Iterator[Task]:
         quantities = {CPU: _MILLI * cores}
         if job.kib > 0:
             quantities[MEMORY] = math.ceil(job.kib) * _KIB * cores
-        yield Task(f"{name}.{index}", name, queue, user, quantities, job.submit_s, job.run_s, declares_s=declares_s)
+        yield WorkloadTask(
+            f"{name}.{index}", name, queue, user, quantities, job.submit_s, job.run_s, declares_s=declares_s
+        )
         left -= cores
         index += 1
 
@@ -423,16 +425,16 @@ def _memory_kib(headers: dict[str, _Header], jobs: Sequence[_Job], oddities: _Od
     return needed
 
 
-def _machines(pools: Sequence[_Pool], kib: int) -> list[Machine]:
+def _machines(pools: Sequence[_Pool], kib: int) -> list[WorkloadNode]:
     is_uniform = len({pool.machine_cores for pool in pools}) == 1
-    machines: list[Machine] = []
+    machines: list[WorkloadNode] = []
     for pool in pools:
         whole = _capacity(pool.machine_cores, pool.machine_cores, kib)
         for index in range(pool.machines):
             cores = min(pool.machine_cores, pool.processors - index * pool.machine_cores)
             capacity = whole if cores == pool.machine_cores else _capacity(cores, pool.machine_cores, kib)
             kind = "node" if is_uniform else f"node-{pool.machine_cores}"
-            machines.append(Machine(f"node-{len(machines) + 1}", capacity, kind))
+            machines.append(WorkloadNode(f"node-{len(machines) + 1}", capacity, kind))
     return machines
 
 
@@ -443,7 +445,7 @@ def _capacity(cores: int, pods: int, kib: int) -> Quantities:
     return capacity
 
 
-def _config(tasks: Sequence[Task]) -> str:
+def _config(tasks: Sequence[WorkloadTask]) -> str:
     leaves = "".join(
         f"              - name: {name}\n" for name in sorted({task.queue.rpartition(".")[2] for task in tasks})
     )

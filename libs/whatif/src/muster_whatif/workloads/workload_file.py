@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from muster_whatif.errors import WorkloadWrong
+from muster_whatif.errors import InvalidWorkload
 from muster_whatif.workload import Workload
 
 
@@ -15,9 +15,9 @@ def read(path: Path) -> Workload:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Workload)
     except OSError as error:
-        raise WorkloadWrong(f"{path}: {error.strerror}") from error
+        raise InvalidWorkload(f"{path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise WorkloadWrong(f"{path}: {error}") from error
+        raise InvalidWorkload(f"{path}: {error}") from error
 
 
 def write(workload: Workload, path: Path) -> None:

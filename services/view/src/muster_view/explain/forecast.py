@@ -9,8 +9,8 @@ from muster_core.model.application import Application, Ask
 from muster_core.model.text_format import count, lasted
 from muster_rest.shapes.explain import RowWhenDao, WhenDao
 from muster_whatif.forecast.forecast import HORIZON_S
-from muster_whatif.forecast.forecaster import Told
-from muster_whatif.forecast.messages import OfAsk
+from muster_whatif.forecast.forecaster import ForecastReply
+from muster_whatif.forecast.messages import AskEstimate
 
 _NS_PER_S = 1_000_000_000
 _DAY_S = 86_400
@@ -26,7 +26,7 @@ def paused(partition: str, wanted: Ask, now_ns: int, clause: str) -> WhenDao:
     return _unknown(partition, wanted, now_ns, "UNKNOWN", "NOT_DECIDING", f"is not known, because {clause}")
 
 
-def explained(partition: str, wanted: Ask, told: Told, now_ns: int) -> WhenDao:
+def explained(partition: str, wanted: Ask, told: ForecastReply, now_ns: int) -> WhenDao:
     """An answer from a forecast."""
     if told.why:
         return _unknown(partition, wanted, told.at_ns, "UNKNOWN", "NOT_SIMULATED", f"is not known, because {told.why}")
@@ -36,7 +36,7 @@ def explained(partition: str, wanted: Ask, told: Told, now_ns: int) -> WhenDao:
     return _forecast(_who(wanted), found, told, now_ns)
 
 
-def _forecast(who: str, found: OfAsk, told: Told, now_ns: int, then: str = "now") -> WhenDao:
+def _forecast(who: str, found: AskEstimate, told: ForecastReply, now_ns: int, then: str = "now") -> WhenDao:
     """An ask's forecast as an answer, which begins with ``who``. ``then``: the word for the moment that counts."""
     unknown, declared, learnt = (each.get(found.partition, 0) for each in (told.unknown, told.declared, told.learnt))
     state, why, sentence = _state(who, found, told.runs, unknown, now_ns, then)
@@ -60,7 +60,7 @@ def _forecast(who: str, found: OfAsk, told: Told, now_ns: int, then: str = "now"
     )
 
 
-def _basis(partition: str, told: Told) -> str:
+def _basis(partition: str, told: ForecastReply) -> str:
     """What a forecast rests on, as a sentence."""
     unknown, declared, learnt = (each.get(partition, 0) for each in (told.unknown, told.declared, told.learnt))
     basis = [f"{count(told.runs, 'simulation')} of the present state"]
@@ -72,7 +72,7 @@ def _basis(partition: str, told: Told) -> str:
     return f"It rests on {', '.join(basis)}. Asks that come are taken to come as before."
 
 
-def _state(who: str, found: OfAsk, runs: int, unknown: int, now_ns: int, then: str) -> tuple[str, str, str]:
+def _state(who: str, found: AskEstimate, runs: int, unknown: int, now_ns: int, then: str) -> tuple[str, str, str]:
     """Returns the state, the code of the reason, and the sentence."""
     days = round(HORIZON_S / _DAY_S)
     if found.latest_ns:
@@ -129,7 +129,7 @@ def row_making(row: Row, at_ns: int) -> RowWhenDao:
     return _row(row, "MAKING", at_ns, [f"{what} is being computed: ask again in a few seconds."])
 
 
-def row_explained(row: Row, told: Told, now_ns: int) -> RowWhenDao:
+def row_explained(row: Row, told: ForecastReply, now_ns: int) -> RowWhenDao:
     """When the first and the last ask of a row start, and what has started since the forecast was begun."""
     name, app = f"application {row.application_id}", row.app
     if told.why:
@@ -164,7 +164,9 @@ def row_explained(row: Row, told: Told, now_ns: int) -> RowWhenDao:
     return found
 
 
-def _add(found: RowWhenDao, asks: Sequence[OfAsk], name: str, told: Told, now_ns: int, begin: str = "") -> None:
+def _add(
+    found: RowWhenDao, asks: Sequence[AskEstimate], name: str, told: ForecastReply, now_ns: int, begin: str = ""
+) -> None:
     """Adds the first and the last of some asks to an answer: objects, and sentences as of a moment."""
     then = "then" if begin else "now"
     found.first = _forecast(_of_row("first", asks, name), asks[0], told, now_ns, then)
@@ -175,12 +177,12 @@ def _add(found: RowWhenDao, asks: Sequence[OfAsk], name: str, told: Told, now_ns
     found.message = f"{found.sentence} {_basis(found.partition, told)}"
 
 
-def _when(found: OfAsk) -> tuple[bool, int, bool, int, int]:
+def _when(found: AskEstimate) -> tuple[bool, int, bool, int, int]:
     """Sorts forecasts by when their asks start; those that start in few simulations, or in none, come last."""
     return not found.likely_ns, found.likely_ns, not found.earliest_ns, found.earliest_ns, -found.started
 
 
-def _of_row(place: str, still: Sequence[OfAsk], name: str) -> str:
+def _of_row(place: str, still: Sequence[AskEstimate], name: str) -> str:
     """The subject of a sentence: one ask, each of them if all start alike, or the first or last of them."""
     first, last = still[0], still[-1]
     if len(still) == 1:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from muster_core.model.text_format import count
 from muster_rest.shapes.explain import FutureQueueDao, FuturesDao, OutlookDao, RiseDao
-from muster_whatif.forecast.forecaster import ToldFutures
-from muster_whatif.forecast.messages import Compared
+from muster_whatif.forecast.forecaster import ComparisonReply
+from muster_whatif.forecast.messages import ComparisonResult
 
 
 def making(partition: str, now_ns: int) -> FuturesDao:
@@ -18,7 +18,7 @@ def paused(partition: str, now_ns: int, clause: str) -> FuturesDao:
     return _without(partition, "UNKNOWN", now_ns, f"Neither future is known, because {clause}.")
 
 
-def told(partition: str, found: ToldFutures) -> FuturesDao:
+def told(partition: str, found: ComparisonReply) -> FuturesDao:
     """An answer from both futures, or why there are none."""
     if found.problems:
         said = f"It would be refused: {count(len(found.problems), 'problem')}."
@@ -28,7 +28,7 @@ def told(partition: str, found: ToldFutures) -> FuturesDao:
     return _compared(partition, found.at_ns, found.compared)
 
 
-def _compared(partition: str, at_ns: int, found: Compared) -> FuturesDao:
+def _compared(partition: str, at_ns: int, found: ComparisonResult) -> FuturesDao:
     queues = [
         FutureQueueDao(queue=each.queue, asks=each.asks, present=_outlook(each.present), other=_outlook(each.other))
         for each in found.queues

@@ -10,7 +10,7 @@ from muster_rest.shapes.events import EventStreamDao
 from muster_rest.shapes.measures import HealthDao
 from muster_rest.system_health import ServiceFacts
 from muster_state.state_folder import RmEntry
-from muster_whatif.forecast.run_time_model import Learnt
+from muster_whatif.forecast.run_time_model import RunTimeHistory
 
 from muster_view.metrics import yunikorn_metrics
 from muster_view.metrics.recent import RecentAllocations
@@ -33,7 +33,7 @@ class Snapshot(Protocol):
         """The last states of an RM's removed objects."""
         ...
 
-    def learnt(self, rm_id: str) -> Learnt | None:
+    def learnt(self, rm_id: str) -> RunTimeHistory | None:
         """An RM's allocations that ended, as far as the service has seen it; None: none did."""
         ...
 

@@ -9,7 +9,7 @@ from muster_state import snapshot
 from muster_state.snapshot import Entry
 from muster_state.state_folder import RmEntry
 from muster_whatif.errors import ForecastBusy
-from muster_whatif.forecast.forecaster import AskName, Forecaster, Present, Told
+from muster_whatif.forecast.forecaster import AskName, Forecaster, ForecastInput, ForecastReply
 
 from muster_view.errors import RequestRefused
 from muster_view.explain import (
@@ -103,7 +103,7 @@ class Explanations:
             return Answer(json_render.body(forecast.row_making(row, now_ns)))
         return Answer(json_render.body(forecast.row_explained(row, told, now_ns)))
 
-    def _row(self, call: Call, since_ns: int, told: Told | None = None) -> tuple[RmEntry, forecast.Row]:
+    def _row(self, call: Call, since_ns: int, told: ForecastReply | None = None) -> tuple[RmEntry, forecast.Row]:
         """The asks that a request is about. If their application is not there any more: those that a forecast has.
 
         :param since_ns: 0: the newest of the asks.
@@ -146,7 +146,7 @@ class Explanations:
             return Answer(json_render.body(explain_futures.making(partition, self._now_ns(state))))
         return Answer(json_render.body(explain_futures.told(partition, found)))
 
-    async def _present(self, state: RmEntry) -> Present:
+    async def _present(self, state: RmEntry) -> ForecastInput:
         """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit."""
         now_ns = max(self._now_ns(state), state.info.last_decided_ns)
         taken: list[Entry] = []
@@ -157,11 +157,11 @@ class Explanations:
                 taken.append(entry)
                 left -= len(entry[0]) + len(entry[1])
                 if left < 0:
-                    return Present(now_ns, None)
+                    return ForecastInput(now_ns, None)
                 if slice_.used_up():
                     await slice_.rest()
             reasons = await self._reasons(state, slice_)
-        return Present(now_ns, taken, self._source.learnt(state.info.rm_id), reasons)
+        return ForecastInput(now_ns, taken, self._source.learnt(state.info.rm_id), reasons)
 
     async def _reasons(self, state: RmEntry, slice_: Slice) -> dict[AskName, str]:
         """Why each ask of an RM is pending."""

@@ -16,7 +16,10 @@ from pathlib import Path
 import faust
 from aiokafka.admin import AIOKafkaAdminClient
 from mode import CrashingSupervisor
-from muster_event_publisher.derive.faust_patches import SteadyTable, SteadyTransport  # or a copy: it needs Faust alone
+from muster_event_publisher.derive.faust_patches import (  # or a copy: it needs Faust alone
+    PatchedTable,
+    PatchedTransport,
+)
 from muster_proto.si.v1.si_pb2 import EventRecord  # or stubs of your own, from proto/si/v1/si.proto
 
 BATCH_EVENTS = 500
@@ -29,9 +32,9 @@ def application(bootstrap: str, topic: str, group: str, partitions: int, file: P
         consumer_auto_offset_reset="earliest", producer_acks=-1, broker_commit_interval=1.0,
         consumer_group_instance_id=f"{group}-0", broker_session_timeout=10, broker_heartbeat_interval=3,  # back at once
         store="memory://", datadir=file.with_suffix(".faust"), web_enabled=False, autodiscover=False,
-        Table=SteadyTable,
+        Table=PatchedTable,
     )  # fmt: skip
-    app.transport = SteadyTransport(app.conf.broker_consumer, app)
+    app.transport = PatchedTransport(app.conf.broker_consumer, app)
     # A table's partitions are those of what it is made of: then the entries of an RM are where its events are.
     totals = app.Table("totals", default=dict, partitions=partitions)
     minutes = app.Table("minutes", default=dict, partitions=partitions).tumbling(60.0, expires=KEPT_S)

@@ -22,16 +22,16 @@ from history_files import rows_of
 from moto.server import ThreadedMotoServer
 from muster_bus.clock import SystemClock
 from muster_bus.log import Record
-from muster_event_publisher.errors import SinkError, SinkRefused, SinkUnavailable, SinkUnfit
+from muster_event_publisher.errors import SinkError, SinkRejected, SinkUnavailable, SinkUnusable
 from muster_event_publisher.event_runs import EventBatch, batch_of
-from muster_event_publisher.history.file_stores import LocalPlace, place_of
-from muster_event_publisher.history.files import FileSink, Form
-from muster_event_publisher.history.jsonl import JsonlForm
-from muster_event_publisher.history.parquet import ParquetForm
+from muster_event_publisher.history.file_stores import LocalFileStore, place_of
+from muster_event_publisher.history.files import FileFormat, FileSink
+from muster_event_publisher.history.jsonl import JsonlFormat
+from muster_event_publisher.history.parquet import ParquetFormat
 from muster_event_publisher.history.postgres import PostgresSink
 from muster_event_publisher.history.postgres_reader import PostgresReader
 from muster_event_publisher.history.registry import SinkContext
-from muster_event_publisher.history.sink import HoldingSink, LastEvent, Progress, Sink
+from muster_event_publisher.history.sink import LastEvent, LockingSink, Sink, SinkProgress
 from pyarrow.fs import S3FileSystem
 from pydantic import SecretStr
 from unit.publisher.feeding import INSTANCE, event, record
@@ -64,12 +64,12 @@ class MemoryBench:
 class FilesBench:
     """Files in a folder, read with duckdb."""
 
-    def __init__(self, folder: Path, form: Form, source: str) -> None:
+    def __init__(self, folder: Path, form: FileFormat, source: str) -> None:
         self.folder, self._form = folder, form
         self.source = source.format(f"{folder}/**/*{form.suffix}")
 
     def sink(self) -> FileSink:
-        return FileSink("files", LocalPlace(self.folder), self._form)
+        return FileSink("files", LocalFileStore(self.folder), self._form)
 
     def files(self) -> list[str]:
         return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob(f"*{self._form.suffix}"))
@@ -81,19 +81,19 @@ class FilesBench:
 
 
 def parquet_bench(folder: Path) -> FilesBench:
-    return FilesBench(folder, ParquetForm(), "read_parquet('{}')")
+    return FilesBench(folder, ParquetFormat(), "read_parquet('{}')")
 
 
 def jsonl_bench(folder: Path, *, compress: bool = True) -> FilesBench:
     # duckdb takes texts that look like UUIDs for such.
     source = "(select * replace (instance::varchar as instance) from read_json('{}'))"
-    return FilesBench(folder, JsonlForm(compress), source)
+    return FilesBench(folder, JsonlFormat(compress), source)
 
 
 class S3Bench:
     """Objects in a store that speaks S3 over HTTP."""
 
-    def __init__(self, location: str, form: Form) -> None:
+    def __init__(self, location: str, form: FileFormat) -> None:
         self.location, self._form = location, form
         self.place = place_of(location)
 
@@ -211,7 +211,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
         return DocumentedBench(request.getfixturevalue("redis_url"))
     if request.param.endswith("-s3"):
         location = request.getfixturevalue("s3_location")
-        return S3Bench(location, ParquetForm() if request.param == "parquet-s3" else JsonlForm())
+        return S3Bench(location, ParquetFormat() if request.param == "parquet-s3" else JsonlFormat())
     if request.param == "parquet":
         return parquet_bench(folder)
     if request.param.startswith("jsonl"):
@@ -258,13 +258,13 @@ async def test_written_events_and_the_progress_are_durable(bench: Bench, opened:
     sink = await opened()
     # Offsets have holes; the position after them is what counts.
     await sink.write(batch([record(10 + 2 * n, "rm", n) for n in range(20)], 8, 55))
-    expected = Progress(55, LastEvent(48, "rm", INSTANCE, 19))
+    expected = SinkProgress(55, LastEvent(48, "rm", INSTANCE, 19))
     assert await sink.progress(0) == expected
     assert await bench.ids() == pairs(range(20))
     sink = await opened()
     assert await sink.progress(0) == expected
     await sink.write(batch([record(60, "rm", 20)], 55, 61))
-    assert await sink.progress(0) == Progress(61, LastEvent(60, "rm", INSTANCE, 20))
+    assert await sink.progress(0) == SinkProgress(61, LastEvent(60, "rm", INSTANCE, 20))
     assert await bench.ids() == pairs(range(21))
 
 
@@ -272,8 +272,8 @@ async def test_partitions_are_apart(bench: Bench, opened: Opened) -> None:
     sink = await opened()
     await sink.write(batch([record(0, "a", 0)], 0, 1, partition=0))
     await sink.write(batch([record(7, "b", 0, instance="other")], 0, 8, partition=3))
-    assert await sink.progress(0) == Progress(1, LastEvent(0, "a", INSTANCE, 0))
-    assert await sink.progress(3) == Progress(8, LastEvent(7, "b", "other", 0))
+    assert await sink.progress(0) == SinkProgress(1, LastEvent(0, "a", INSTANCE, 0))
+    assert await sink.progress(3) == SinkProgress(8, LastEvent(7, "b", "other", 0))
     assert await sink.progress(1) is None
     assert await bench.ids() == sorted([(INSTANCE, 0), ("other", 0)])
 
@@ -288,7 +288,7 @@ async def test_writing_again_leaves_one_of_each(bench: Bench, opened: Opened, re
     await sink.write(batch(records, 0, 30))
     await sink.write(batch(records[10:] + [record(n, "rm", n) for n in range(30, 40)], 10, 40))
     assert await bench.ids() == pairs(range(40))
-    assert await sink.progress(0) == Progress(40, LastEvent(39, "rm", INSTANCE, 39))
+    assert await sink.progress(0) == SinkProgress(40, LastEvent(39, "rm", INSTANCE, 39))
 
 
 async def test_several_rms_and_instances_in_one_batch(bench: Bench, opened: Opened) -> None:
@@ -319,9 +319,9 @@ async def test_a_new_log_begins_anew_and_repeats_nothing(bench: Bench, opened: O
     sink = await opened()
     more = [record(n, "rm", n + 5) for n in range(3, 10)]
     await sink.write(batch(more, 3, 10))
-    assert await sink.progress(0) == Progress(10, LastEvent(9, "rm", INSTANCE, 14))
+    assert await sink.progress(0) == SinkProgress(10, LastEvent(9, "rm", INSTANCE, 14))
     sink = await opened()
-    assert await sink.progress(0) == Progress(10, LastEvent(9, "rm", INSTANCE, 14))
+    assert await sink.progress(0) == SinkProgress(10, LastEvent(9, "rm", INSTANCE, 14))
     await sink.write(batch([record(10, "other", 0, instance="i")], 10, 11))
     assert await bench.ids() == sorted([*pairs(range(15)), ("i", 0)])
 
@@ -421,11 +421,11 @@ async def test_overlaps_are_mended_at_the_next_start(
 ) -> None:
     bench: FilesBench | S3Bench
     if kind == "s3":
-        bench = S3Bench(request.getfixturevalue("s3_location"), ParquetForm())
+        bench = S3Bench(request.getfixturevalue("s3_location"), ParquetFormat())
     else:
         bench = {"parquet": parquet_bench, "jsonl": jsonl_bench}[kind](tmp_path)
     form = bench.sink()._form
-    place = place_of(bench.location) if isinstance(bench, S3Bench) else LocalPlace(tmp_path)
+    place = place_of(bench.location) if isinstance(bench, S3Bench) else LocalFileStore(tmp_path)
     for start, end in parts:
         runs = spread(start, end).runs
         last = LastEvent(end - 1, "rm", INSTANCE, end - 1)
@@ -435,7 +435,7 @@ async def test_overlaps_are_mended_at_the_next_start(
         sink = bench.sink()
         await sink.start()
         end = max(end for _, end in parts)
-        assert await sink.progress(0) == Progress(end, LastEvent(end - 1, "rm", INSTANCE, end - 1))
+        assert await sink.progress(0) == SinkProgress(end, LastEvent(end - 1, "rm", INSTANCE, end - 1))
         await sink.close()
         assert await bench.ids() == pairs(range(end))
         names = [path.rpartition("/")[2] for path in bench.files()]
@@ -450,7 +450,7 @@ async def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"PAR1 of another program")
     sink = bench.sink()
     await sink.start()
-    with pytest.raises(SinkUnfit, match=name):
+    with pytest.raises(SinkUnusable, match=name):
         await sink.progress(0)
     await sink.close()
 
@@ -522,7 +522,7 @@ async def test_a_sink_notices_that_another_one_goes_on(bench: Bench) -> None:
     await paused.start()
     await paused.progress(0)
     await paused.write(spread(0, 5))
-    if isinstance(paused, HoldingSink):  # as if the lock did not hold: an S3 prefix has none
+    if isinstance(paused, LockingSink):  # as if the lock did not hold: an S3 prefix has none
         await paused.release(0)
     await other.start()
     await other.progress(0)
@@ -556,7 +556,7 @@ async def test_s3_that_does_not_answer_and_no_secret_in_errors(s3_endpoint: str,
     place = place_of(
         f"s3://{bucket}/p?endpoint={endpoint}&region=us-east-1", SecretStr("some-id"), SecretStr("s3cret-key")
     )
-    sink = FileSink("files", place, ParquetForm())
+    sink = FileSink("files", place, ParquetFormat())
     if where == "wrong-key":  # the store does not look at keys
         await sink.start()
     else:
@@ -587,15 +587,15 @@ async def test_postgres_keeps_what_was_stored_of_a_batch_that_failed(postgres: P
     # Pieces of seven: the second one meets a table that refuses it.
     await postgres.query("alter table {schema}.events add constraint stop check (id <> 10)")
     records = [record(n, "rm", n) for n in range(20)]
-    with pytest.raises(SinkRefused, match="stop"):
+    with pytest.raises(SinkRejected, match="stop"):
         await sink.write(batch(records, 0, 20))
     progress = await sink.progress(0)
-    assert progress == Progress(7, LastEvent(6, "rm", INSTANCE, 6))
+    assert progress == SinkProgress(7, LastEvent(6, "rm", INSTANCE, 6))
     assert await postgres.ids() == pairs(range(7))
     await postgres.query("alter table {schema}.events drop constraint stop")
     await sink.write(batch(records, 0, 20).since(7))
     assert await postgres.ids() == pairs(range(20))
-    assert await sink.progress(0) == Progress(20, LastEvent(19, "rm", INSTANCE, 19))
+    assert await sink.progress(0) == SinkProgress(20, LastEvent(19, "rm", INSTANCE, 19))
     await sink.close()
 
 
@@ -619,7 +619,7 @@ async def test_postgres_newer_schema_is_refused(postgres: PostgresBench) -> None
     await sink.start()
     await sink.close()
     await postgres.query("insert into {schema}.schema_version (version) values (99)")
-    with pytest.raises(SinkUnfit, match="version 99"):
+    with pytest.raises(SinkUnusable, match="version 99"):
         await sink.start()
     await sink.close()
 

@@ -28,9 +28,9 @@ from muster_core.external.errors import BadDocument
 from muster_event_publisher import event_decoding as event_codec
 from muster_event_publisher import grpc_codec, ring_blocks
 from muster_event_publisher.errors import BadRequest
-from muster_event_publisher.history.file_stores import LocalPlace
-from muster_event_publisher.history.files import Unreadable
-from muster_event_publisher.history.jsonl import JsonlForm
+from muster_event_publisher.history.file_stores import LocalFileStore
+from muster_event_publisher.history.files import UnreadableFile
+from muster_event_publisher.history.jsonl import JsonlFormat
 from muster_event_publisher.history.parquet import read_footer
 from muster_gateway import admin_codec, metrics_codec
 from muster_gateway import codec as gateway_codec
@@ -311,13 +311,13 @@ def _block_seeds() -> list[bytes]:
 
 def _history(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place = LocalPlace(Path(folder))
+        place = LocalFileStore(Path(folder))
         (Path(folder) / "f").write_bytes(data)
-        with suppress(OSError, Unreadable):
+        with suppress(OSError, UnreadableFile):
             read_footer(place, "f")
         for compress in (False, True):
-            with suppress(OSError, Unreadable):
-                JsonlForm(compress=compress).summary(place, "f")
+            with suppress(OSError, UnreadableFile):
+                JsonlFormat(compress=compress).summary(place, "f")
 
 
 # ---- texts -----------------------------------------------------------------------------------------------------------

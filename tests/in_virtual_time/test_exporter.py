@@ -16,7 +16,7 @@ from muster_event_publisher import metrics
 from muster_event_publisher.event_runs import EventBatch
 from muster_event_publisher.history.exporter import Exporter, FlushPolicy
 from muster_event_publisher.history.pieces import pieces
-from muster_event_publisher.history.sink import Progress
+from muster_event_publisher.history.sink import SinkProgress
 from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from prometheus_client import Gauge
@@ -288,7 +288,7 @@ class DefectiveSink(CountingSink):
     async def start(self) -> None:
         self._trip("start")
 
-    async def progress(self, partition: int) -> Progress | None:
+    async def progress(self, partition: int) -> SinkProgress | None:
         self._trip("progress")
         return await super().progress(partition)
 

@@ -17,8 +17,8 @@ from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.usage_rest import UsageRest
 from muster_event_publisher.feed import PartitionFeed
 from muster_event_publisher.history.dead_letters import DeadLetters
-from muster_event_publisher.history.exporter import Exporter, FlushPolicy, Retry
-from muster_event_publisher.history.sink import LastEvent, Progress
+from muster_event_publisher.history.exporter import ExportBackoff, Exporter, FlushPolicy
+from muster_event_publisher.history.sink import LastEvent, SinkProgress
 from muster_event_publisher.ring import Rings
 from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
@@ -95,8 +95,8 @@ async def exporting(log: Troubled, target: MemoryTarget) -> tuple[Exporter, asyn
     await feed.start()
     log.made.clear()
     exporter = Exporter(
-        MemorySink(target), feed, log, TOPICS.events, FlushPolicy(1, 1, 0.01), Retry(0.001, 0.005), SystemClock(),
-        DeadLetters(log, TOPICS),
+        MemorySink(target), feed, log, TOPICS.events, FlushPolicy(1, 1, 0.01), ExportBackoff(0.001, 0.005),
+        SystemClock(), DeadLetters(log, TOPICS),
     )  # fmt: skip
     return exporter, asyncio.create_task(exporter.run())
 
@@ -145,7 +145,7 @@ async def _prepared(
 async def test_silence_or_retention_at_the_last_event_does_not_make_it_another_log(gone: bool) -> None:
     log = await troubled()
     await Feeder(log, TOPICS).events("rm", range(5))
-    was = Progress(3, LastEvent(2, "rm", INSTANCE, 2))
+    was = SinkProgress(3, LastEvent(2, "rm", INSTANCE, 2))
     target, asked = MemoryTarget(progress={0: was}), 0
     forgotten = False
 

@@ -19,7 +19,7 @@ from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import EVENT_KINDS, Topics
 from muster_event_publisher.derive.faust_app import FaustDerive
-from muster_event_publisher.derive.faust_patches import SteadyTable, SteadyTransport, _SteadyThread
+from muster_event_publisher.derive.faust_patches import PatchedTable, PatchedTransport, _SteadyThread
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.usage_fold import S_IN_NS
 from muster_event_publisher.derive.usage_rest import UsageRest
@@ -52,10 +52,10 @@ def one_start(bootstrap: str, prefix: str, file: Path, mended: bool, seek_s: flo
     app = faust.App(
         f"{prefix}app", broker=f"kafka://{bootstrap}", store="memory://", topic_partitions=2, web_enabled=False,
         topic_allow_declare=False, topic_disable_leader=True, autodiscover=False, datadir=str(file.parent / "data"),
-        **({"Table": SteadyTable} if mended else {}),
+        **({"Table": PatchedTable} if mended else {}),
     )  # fmt: skip
     if mended:
-        app.transport = SteadyTransport(app.conf.broker_consumer, app)
+        app.transport = PatchedTransport(app.conf.broker_consumer, app)
     consumer = app.transport.Consumer
     seek = consumer.perform_seek
 
@@ -91,9 +91,9 @@ def counting(bootstrap: str, prefix: str, file: Path, mended: bool) -> None:
         f"{prefix}app", broker=f"kafka://{bootstrap}", store="memory://", topic_partitions=1, web_enabled=False,
         topic_allow_declare=False, topic_disable_leader=True, autodiscover=False, datadir=str(file.parent / "data"),
         consumer_auto_offset_reset="earliest", consumer_group_instance_id=f"{prefix}0", broker_commit_interval=0.2,
-        Table=SteadyTable,
+        Table=PatchedTable,
     )  # fmt: skip
-    app.transport = SteadyTransport(app.conf.broker_consumer, app)
+    app.transport = PatchedTransport(app.conf.broker_consumer, app)
     if not mended:
         thread: Any = _SteadyThread
         thread.on_partitions_assigned = AIOKafkaConsumerThread.on_partitions_assigned

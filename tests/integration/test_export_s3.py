@@ -16,8 +16,8 @@ from moto.server import ThreadedMotoServer
 from msgspec.json import decode
 from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.clock import SystemClock
-from muster_event_publisher.history.jsonl import JsonlForm
-from muster_event_publisher.history.parquet import ParquetForm
+from muster_event_publisher.history.jsonl import JsonlFormat
+from muster_event_publisher.history.parquet import ParquetFormat
 from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
 from pyarrow.fs import S3FileSystem
@@ -69,7 +69,7 @@ async def test_json_lines_are_compressed_once(store: Store) -> None:
     service = PublisherService(settings, log, TOPICS, SystemClock())
     await service.start()
     await Feeder(log, TOPICS).events("rm", range(10))
-    bench = S3Bench(location, JsonlForm())
+    bench = S3Bench(location, JsonlFormat())
     await eventually(lambda: bench.files() != [])
     await service.stop()
     await log.close()
@@ -92,7 +92,7 @@ async def test_away_and_back(store: Store, tmp_path: Path) -> None:
     settings = PublisherSettings.model_validate({"http_address": "", "sinks": sinks, **FAST})
     service = PublisherService(settings, log, TOPICS, SystemClock())
     feeder = Feeder(log, TOPICS)
-    bench = S3Bench(location, ParquetForm())
+    bench = S3Bench(location, ParquetFormat())
 
     def local() -> int:
         return sum(int(path.name[21:41]) - int(path.name[:20]) for path in tmp_path.rglob("*.parquet"))

@@ -21,7 +21,7 @@ from muster_event_publisher import metrics
 from muster_event_publisher.event_runs import batch_of
 from muster_event_publisher.history.postgres import PostgresSink
 from muster_event_publisher.history.postgres_schema import MIGRATIONS
-from muster_event_publisher.history.sink import LastEvent, Progress
+from muster_event_publisher.history.sink import LastEvent, SinkProgress
 from muster_proto.si.v1.si_pb2 import EventRecord, Quantity, Resource
 from pydantic import SecretStr
 from unit.publisher.feeding import INSTANCE, event, record
@@ -304,7 +304,7 @@ async def test_a_schema_of_version_1_is_brought_forward(history: History) -> Non
     assert await history.ask("select version from {s}.schema_version order by 1") == [
         (n,) for n in range(1, len(MIGRATIONS) + 1)
     ]
-    assert await sink.progress(0) == Progress(20, LastEvent(19, "rm", INSTANCE, 19))
+    assert await sink.progress(0) == SinkProgress(20, LastEvent(19, "rm", INSTANCE, 19))
     await sink.write(batch_of(0, story.records[20:], 20, len(story.records)))
     await sink.close()
     upgraded = {view: await history.ask(f"select * from {{s}}.{view} order by 1, 2, 3, 4, 5") for view in VIEWS}
@@ -352,11 +352,11 @@ async def test_retention_drops_days_and_late_events_do_not_bring_them_back(histo
     await sink.write(batch_of(0, [*daily(6, 9, of_day=1), *daily(9, 10, of_day=3)], 6, 10))
     assert await days(history) == ["19700104", "19700105", "19700106"]
     assert metrics.EXPORT_EXPIRED.labels("postgres")._value.get() - before == 3
-    assert await sink.progress(0) == Progress(10, LastEvent(9, "rm", INSTANCE, 9))
+    assert await sink.progress(0) == SinkProgress(10, LastEvent(9, "rm", INSTANCE, 9))
     assert await history.ask("select id from {s}.events order by id") == [(3,), (4,), (5,), (9,)]
     # 3. a batch of too old events only
     await sink.write(batch_of(0, daily(10, 12, of_day=0), 10, 12))
-    assert await sink.progress(0) == Progress(12, LastEvent(11, "rm", INSTANCE, 11))
+    assert await sink.progress(0) == SinkProgress(12, LastEvent(11, "rm", INSTANCE, 11))
     # 4. the next day begins meanwhile
     clock.advance(86_400)
     await sink.write(batch_of(0, daily(12, 13, of_day=6), 12, 13))

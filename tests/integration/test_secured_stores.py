@@ -30,7 +30,7 @@ from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
 from muster_cli.main import main
 from muster_core.external.errors import InformerSettingsWrong, SourceUnavailable
-from muster_event_publisher.errors import SinkSettingsWrong, SinkUnavailable
+from muster_event_publisher.errors import InvalidSinkSettings, SinkUnavailable
 from muster_event_publisher.history.registry import readers_of, sinks_of
 from muster_event_publisher.settings import PublisherSettings
 from muster_gateway.errors import SessionsDown, StoreCredentialsUnusable
@@ -425,7 +425,7 @@ async def test_postgresql_refuses(
 @pytest.mark.parametrize("option", ["password_file", "ca_file", "client_cert_file"])
 def test_a_file_for_postgresql_is_not_there(secured: Secured, files: dict[str, Path], option: str) -> None:
     settings = _publisher(secured, True, **{option: files["absent"]})
-    with pytest.raises(SinkSettingsWrong, match=f"^publisher.postgres_{option} /"):
+    with pytest.raises(InvalidSinkSettings, match=f"^publisher.postgres_{option} /"):
         sinks_of(settings, LogSettings().topics(), SystemClock())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from muster_cli.settings import MusterSettings, embedded_defaults, load
 from muster_cli.settings_loader import ResolvedSettings
-from muster_event_publisher.errors import SinkSettingsWrong
+from muster_event_publisher.errors import InvalidSinkSettings
 from muster_event_publisher.history.registry import wanted_of
 
 
@@ -37,5 +37,5 @@ def test_stores_of_other_names_stand_beside_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_the_user_named_twice_is_an_error(tmp_path: Path) -> None:
     settings = _loaded(tmp_path, '[publisher]\nparquet_dir = "/a"\n[publisher.sinks.parquet]\nlocation = "/b"\n').values
-    with pytest.raises(SinkSettingsWrong, match="both name a store 'parquet'"):
+    with pytest.raises(InvalidSinkSettings, match="both name a store 'parquet'"):
         wanted_of(settings.publisher)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from muster_event_publisher.errors import SinkRefused, SinkUnavailable
+from muster_event_publisher.errors import SinkRejected, SinkUnavailable
 from muster_event_publisher.event_runs import EventBatch
-from muster_event_publisher.history.sink import Progress, last_event
+from muster_event_publisher.history.sink import SinkProgress, last_event
 
 
 @dataclass
@@ -15,7 +15,7 @@ class MemoryTarget:
     """The stored events and progress. They outlive a :class:`MemorySink`, and the next one gets them."""
 
     events: dict[tuple[str, str, int], bytes] = field(default_factory=dict)
-    progress: dict[int, Progress] = field(default_factory=dict)
+    progress: dict[int, SinkProgress] = field(default_factory=dict)
 
 
 class MemorySink:
@@ -36,7 +36,7 @@ class MemorySink:
     async def start(self) -> None:
         self._check()
 
-    async def progress(self, partition: int) -> Progress | None:
+    async def progress(self, partition: int) -> SinkProgress | None:
         self._check()
         return self.target.progress.get(partition)
 
@@ -47,11 +47,11 @@ class MemorySink:
     async def write(self, batch: EventBatch) -> None:
         self._check()
         if any(self.refuse(run.rm_id, n) for run in batch.runs for n in range(run.first_id, run.last_id + 1)):
-            raise SinkRefused(self.name, "there is an event that it does not like")
+            raise SinkRejected(self.name, "there is an event that it does not like")
         for run in batch.runs:
             for index, value in enumerate(run.values):
                 self.target.events.setdefault((run.instance, run.rm_id, run.first_id + index), value)
-        self.target.progress[batch.partition] = Progress(batch.end, last_event(batch))
+        self.target.progress[batch.partition] = SinkProgress(batch.end, last_event(batch))
 
     async def close(self) -> None:
         return

@@ -7,7 +7,7 @@ import json
 
 import httpx
 import pytest
-from muster_event_publisher.errors import RequestRefused, known_rms
+from muster_event_publisher.errors import HttpError, known_rms
 from muster_event_publisher.event_json import batch_json, event_json
 from muster_event_publisher.rest import answer_json, get_endpoint
 from muster_runtime.go_json import error_body
@@ -283,7 +283,7 @@ async def test_metrics_are_there() -> None:
 async def test_further_routes_have_the_same_manners() -> None:
     async def usage(request: Request) -> ASGIApp:
         if request.query_params.get("window"):
-            raise RequestRefused(400, 'parameter "window": not known')
+            raise HttpError(400, 'parameter "window": not known')
         return await answer_json(request, b"[]\n")
 
     async with running(extra_routes=[Route("/ws/v1/usage", get_endpoint(usage))]) as publisher:

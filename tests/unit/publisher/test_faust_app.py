@@ -25,11 +25,11 @@ from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
 from muster_event_publisher.derive.faust_app import FaustDerive, faust_app
 from muster_event_publisher.derive.faust_patches import (
-    SteadyConsumer,
-    SteadyProducer,
-    SteadyStream,
-    SteadyTable,
-    SteadyTransport,
+    PatchedConsumer,
+    PatchedProducer,
+    PatchedStream,
+    PatchedTable,
+    PatchedTransport,
 )
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_runtime.watchdog import Usage
@@ -62,9 +62,9 @@ def test_the_app_has_no_doors_and_no_topics_of_its_own() -> None:
     assert (conf.id, conf.consumer_group_instance_id) == ("x.muster-derive", "x.muster-derive-7")
     assert (conf.web_enabled, conf.topic_allow_declare, conf.topic_disable_leader) == (False, False, True)
     assert (conf.worker_redirect_stdouts, conf.autodiscover) == (False, False)
-    assert conf.Stream is SteadyStream
-    assert conf.Table is SteadyTable
-    assert isinstance(app.transport, SteadyTransport)
+    assert conf.Stream is PatchedStream
+    assert conf.Table is PatchedTable
+    assert isinstance(app.transport, PatchedTransport)
     assert conf.broker_heartbeat_interval * 3 <= conf.broker_session_timeout + 0.001
     assert conf.broker_credentials.username == "me"
     assert "s3cret" not in repr(conf.broker_credentials)
@@ -225,15 +225,15 @@ EVENTS, STATES = TP("events", 0), TP("states", 0)
 
 
 @pytest.fixture
-async def consumer(monkeypatch: pytest.MonkeyPatch) -> SteadyConsumer:
+async def consumer(monkeypatch: pytest.MonkeyPatch) -> PatchedConsumer:
     app = faust_app(DeriveSettings(), LOG_SETTINGS, {})
     monkeypatch.setattr(type(app.tables), "changelog_topics", {"states"})
     found = app.consumer
-    assert isinstance(found, SteadyConsumer)
+    assert isinstance(found, PatchedConsumer)
     return found
 
 
-def broker(consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch, committed: int | None, oldest: int) -> list[Any]:
+def broker(consumer: PatchedConsumer, monkeypatch: pytest.MonkeyPatch, committed: int | None, oldest: int) -> list[Any]:
     """Fake the consumer's calls to the broker: the group's position, the oldest offset, seeks. Return the seeks."""
     sought: list[Any] = []
 
@@ -252,7 +252,7 @@ def broker(consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch, committed:
 
 
 async def test_a_stream_is_not_fetched_before_it_is_sought_and_the_queues_are_empty(
-    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch
+    consumer: PatchedConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker(consumer, monkeypatch, 7, 0)
     consumer.pause_partitions({EVENTS, STATES})
@@ -275,7 +275,7 @@ async def test_a_stream_is_not_fetched_before_it_is_sought_and_the_queues_are_em
     ("committed", "oldest", "place"), [(7, 0, 7), (None, 0, 0), (None, 5, 5), (7, 9, 9), (0, 0, 0), (7, 7, 7)]
 )
 async def test_a_stream_begins_at_its_place_or_at_the_oldest_record(
-    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch, committed: int | None, oldest: int, place: int
+    consumer: PatchedConsumer, monkeypatch: pytest.MonkeyPatch, committed: int | None, oldest: int, place: int
 ) -> None:
     sought = broker(consumer, monkeypatch, committed, oldest)
     consumer.resume_partitions({EVENTS})
@@ -284,7 +284,7 @@ async def test_a_stream_begins_at_its_place_or_at_the_oldest_record(
     assert sought == ([] if place and place == committed else [{EVENTS: place}])
 
 
-async def test_the_place_passes_every_hole_at_once(consumer: SteadyConsumer) -> None:
+async def test_the_place_passes_every_hole_at_once(consumer: PatchedConsumer) -> None:
     consumer._committed_offset[EVENTS] = 10
     before = 10
     for offset in (12, 13, 20, 22):
@@ -295,7 +295,7 @@ async def test_the_place_passes_every_hole_at_once(consumer: SteadyConsumer) -> 
 
 
 async def test_a_topic_that_is_being_made_has_no_known_number_of_partitions(
-    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch
+    consumer: PatchedConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {"new": 0, "events": 2}
     monkeypatch.setattr(consumer._thread, "topic_partitions", known.get)
@@ -303,7 +303,7 @@ async def test_a_topic_that_is_being_made_has_no_known_number_of_partitions(
 
 
 async def test_a_fetch_keeps_the_partitions_that_it_began_with(
-    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch
+    consumer: PatchedConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[set[TP]] = []
 
@@ -319,7 +319,7 @@ async def test_a_fetch_keeps_the_partitions_that_it_began_with(
 
 
 async def test_an_idle_fetcher_continues_as_soon_as_a_queue_has_room(
-    consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch
+    consumer: PatchedConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def getmany(active_partitions: set[TP], timeout: float) -> dict[TP, Any]:  # noqa: ASYNC109 - Faust's
         return {tp: [] for tp in active_partitions}
@@ -334,7 +334,7 @@ async def test_an_idle_fetcher_continues_as_soon_as_a_queue_has_room(
     assert (await asyncio.wait_for(waiting, 30))[0] == {STATES: []}
 
 
-async def test_only_committed_records_are_read_though_we_write_at_least_once(consumer: SteadyConsumer) -> None:
+async def test_only_committed_records_are_read_though_we_write_at_least_once(consumer: PatchedConsumer) -> None:
     read = consumer._thread._create_worker_consumer(consumer.transport)
     assert read._isolation_level == "read_committed"
     assert not consumer.in_transaction
@@ -371,7 +371,7 @@ async def test_a_tables_changes_are_sent_in_order_when_it_is_asked_to(monkeypatc
 # ---- costs -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_without_waiting_needs_no_task(consumer: SteadyConsumer) -> None:
+async def test_a_call_without_waiting_needs_no_task(consumer: PatchedConsumer) -> None:
     async def at_once() -> int:
         seen.append(asyncio.current_task())
         return 7
@@ -385,7 +385,7 @@ async def test_a_call_without_waiting_needs_no_task(consumer: SteadyConsumer) ->
     assert seen == [asyncio.current_task()]
 
 
-async def test_a_waiting_coroutine_continues_where_it_began(consumer: SteadyConsumer) -> None:
+async def test_a_waiting_coroutine_continues_where_it_began(consumer: PatchedConsumer) -> None:
     steps: list[str] = []
     room = asyncio.Event()
 
@@ -404,7 +404,7 @@ async def test_a_waiting_coroutine_continues_where_it_began(consumer: SteadyCons
     assert steps == ["began", "ended"]
 
 
-async def test_a_waiting_coroutine_gets_its_result_when_another_ends_first(consumer: SteadyConsumer) -> None:
+async def test_a_waiting_coroutine_gets_its_result_when_another_ends_first(consumer: PatchedConsumer) -> None:
     told: list[str] = []
 
     async def later() -> None:
@@ -423,7 +423,7 @@ async def test_a_waiting_coroutine_gets_its_result_when_another_ends_first(consu
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_a_failed_send_raises(consumer: SteadyConsumer, waits: bool) -> None:
+async def test_a_failed_send_raises(consumer: PatchedConsumer, waits: bool) -> None:
     async def failing() -> None:
         if waits:
             await asyncio.sleep(0.001)
@@ -433,7 +433,9 @@ async def test_a_failed_send_raises(consumer: SteadyConsumer, waits: bool) -> No
         await consumer.wait_first(failing(), asyncio.Event().wait())
 
 
-async def test_holes_that_do_not_meet_are_not_merged(consumer: SteadyConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_holes_that_do_not_meet_are_not_merged(
+    consumer: PatchedConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each small transaction leaves a hole. A merge of all holes for each one would take quadratic time."""
     gaps = consumer._gap[EVENTS]
     merged: list[int] = []
@@ -496,7 +498,7 @@ async def test_messages_sent_together_go_in_batches_by_partition_in_order(
 ) -> None:
     app = faust_app(DeriveSettings(), LOG_SETTINGS, {})
     producer: Any = app.producer
-    assert isinstance(producer, SteadyProducer)
+    assert isinstance(producer, PatchedProducer)
     sent: list[tuple[str, int, Sequence[bytes]]] = []
     answers: deque[asyncio.Future[None]] = deque()
 

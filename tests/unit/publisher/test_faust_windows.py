@@ -11,7 +11,7 @@ from typing import Any
 
 import faust
 import pytest
-from muster_event_publisher.derive.usage_fold import S_IN_NS, Fact, Kind, RmUsage, Step
+from muster_event_publisher.derive.usage_fold import S_IN_NS, FactKind, RmUsage, SubjectKind, UsageFact
 
 MINUTE_NS = 60 * S_IN_NS
 START_NS = 1_750_000_020 * S_IN_NS  # a window begins
@@ -43,8 +43,8 @@ def held_by_the_fold(changes: list[tuple[int, int]]) -> dict[int, int]:
     fold, held, shown = RmUsage(MINUTE_NS, 60), 0, {}
     fold.flush()
     for number, (at_ns, vcore) in enumerate(changes):
-        step = Step.GAIN if vcore > held else Step.LOSS
-        fold.take(number, at_ns, Fact(step, Kind.USER, "app", {"vcore": abs(vcore - held)}))
+        step = FactKind.GAIN if vcore > held else FactKind.LOSS
+        fold.take(number, at_ns, UsageFact(step, SubjectKind.USER, "app", {"vcore": abs(vcore - held)}))
         held = vcore
         shown |= {one.start_ns // S_IN_NS: one for one in fold.flush().shown}
     return {start_s: one.quantity_ns.get("vcore", 0) for start_s, one in shown.items()}

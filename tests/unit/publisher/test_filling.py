@@ -14,11 +14,11 @@ import httpx
 import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
-from muster_event_publisher.errors import NotNow
+from muster_event_publisher.errors import Unavailable
 from muster_event_publisher.history.exporter import FlushPolicy
 from muster_event_publisher.service import PublisherService
 from muster_event_publisher.settings import PublisherSettings
-from muster_event_publisher.startup_gate import Filling
+from muster_event_publisher.startup_gate import StartupFill
 from muster_rest.publisher_routes import BATCH, OPEN_STREAMS, STREAM
 from unit.publisher.feeding import Feeder
 from unit.publisher.memory_sink import MemorySink
@@ -142,12 +142,12 @@ async def test_a_batch_by_grpc_has_all_events() -> None:
 
 
 async def test_a_wait_that_takes_long_is_refused() -> None:
-    with pytest.raises(NotNow, match="still being read from the log, try again"):
-        await Filling(over=False, wait_s=0.01).wait()
+    with pytest.raises(Unavailable, match="still being read from the log, try again"):
+        await StartupFill(over=False, wait_s=0.01).wait()
 
 
 async def test_nothing_waits_once_the_rings_are_filled() -> None:
-    filling = Filling(over=False)
+    filling = StartupFill(over=False)
     waiting = [asyncio.create_task(filling.wait()) for _ in range(3)]
     await asyncio.sleep(0)
     filling.end()

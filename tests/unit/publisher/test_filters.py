@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from muster_event_publisher.app_queues import AppQueues
 from muster_event_publisher.filters import (
     LOOK_BACK,
+    EventFields,
     EventFilter,
     QueueIndex,
-    Seen,
     is_at_or_below,
     passes_request,
     passing,
@@ -21,12 +21,12 @@ from muster_proto.si.v1.si_pb2 import EventRecord as E
 SET, ADD, REMOVE, NONE = int(E.SET), int(E.ADD), int(E.REMOVE), int(E.NONE)
 
 
-def seen(kind: str, change: int, detail: str, object_id: str, reference_id: str = "", at: int = 0) -> Seen:
-    return Seen(E.Type.Value(kind), change, E.ChangeDetail.Value(detail), object_id, reference_id, at)
+def seen(kind: str, change: int, detail: str, object_id: str, reference_id: str = "", at: int = 0) -> EventFields:
+    return EventFields(E.Type.Value(kind), change, E.ChangeDetail.Value(detail), object_id, reference_id, at)
 
 
 # An application's life as the scheduler writes it, mixed with another one's.
-LIFE: list[Seen | None] = [
+LIFE: list[EventFields | None] = [
     seen("QUEUE", ADD, "DETAILS_NONE", "root"),  # 0
     seen("QUEUE", ADD, "DETAILS_NONE", "root.a"),  # 1
     seen("QUEUE", ADD, "DETAILS_NONE", "root.ab"),  # 2
@@ -55,7 +55,7 @@ APP_1 = [4, 5, 6, 9, 11, 12, 19, 20, 21, 22]
 APP_2 = [7, 8, 10, 13, 15, 16]
 
 
-def index_of(events: list[Seen | None], first_id: int = 0) -> QueueIndex:
+def index_of(events: list[EventFields | None], first_id: int = 0) -> QueueIndex:
     index = QueueIndex()
     for event_id, each in enumerate(events, first_id):
         if each is not None:

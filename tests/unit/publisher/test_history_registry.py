@@ -13,7 +13,7 @@ import pytest
 from muster_bus.clock import SystemClock
 from muster_cli.settings import load
 from muster_cli.settings_loader import SettingsError
-from muster_event_publisher.errors import SinkSettingsWrong
+from muster_event_publisher.errors import InvalidSinkSettings
 from muster_event_publisher.history.files import FileSink
 from muster_event_publisher.history.registry import SinkPlan, readers_of, sinks_of
 from muster_event_publisher.history.sink import FlushPolicy
@@ -67,7 +67,7 @@ def plans(**settings: object) -> list[SinkPlan]:
 
 
 def refused(**settings: object) -> str:
-    with pytest.raises(SinkSettingsWrong) as raised:
+    with pytest.raises(InvalidSinkSettings) as raised:
         plans(**settings)
     return str(raised.value)
 
@@ -165,7 +165,7 @@ SECRET = "s3cret-of-mine"
     ],
 )
 def test_no_secret_in_an_error_or_in_the_settings_shown(sinks: dict[str, object]) -> None:
-    with pytest.raises(SinkSettingsWrong) as raised:
+    with pytest.raises(InvalidSinkSettings) as raised:
         plans(sinks=sinks)
     assert SECRET not in "".join(traceback.format_exception(raised.value))
     assert SECRET not in repr(PublisherSettings.model_validate({"sinks": sinks}))

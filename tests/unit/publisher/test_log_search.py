@@ -14,7 +14,7 @@ from muster_bus.errors import LogUnavailable
 from muster_bus.log import LogReader, Record
 from muster_bus.topics import Topics
 from muster_event_publisher import log_search, metrics
-from muster_event_publisher.errors import SearchTooLong
+from muster_event_publisher.errors import SearchLimitExceeded
 from muster_event_publisher.event_runs import batch_of
 from muster_event_publisher.log_search import LogSearch, read_range, tail_start
 from unit.publisher.feeding import INSTANCE, Feeder, event
@@ -100,7 +100,7 @@ async def test_a_search_is_bounded(log: MemoryLog) -> None:
     await feeder.events("busy", range(5_000))
     await feeder.events("rare", [0])
     await feeder.events("busy", range(5_000, 10_000))
-    with pytest.raises(SearchTooLong) as raised:
+    with pytest.raises(SearchLimitExceeded) as raised:
         await search(log, records_max=3_000).read("rare", INSTANCE, 0, 1)
     assert raised.value.records > 3_000
     assert await search(log).read("rare", INSTANCE, 0, 1) is not None

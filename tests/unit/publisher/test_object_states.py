@@ -12,7 +12,7 @@ import pytest
 from manual_clock import ManualClock
 from muster_event_publisher import metrics, object_states
 from muster_event_publisher.event_json import event_json
-from muster_event_publisher.object_states import Events, ObjectStates
+from muster_event_publisher.object_states import EventSlice, ObjectStates
 from muster_proto.si.v1.si_pb2 import EventRecord
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -67,7 +67,7 @@ def record(
 
 
 async def added(states: ObjectStates, *values: bytes) -> list[str | None]:
-    lines = await states.add(Events("rm", INSTANCE, 100, [event_json(value) for value in values], values))
+    lines = await states.add(EventSlice("rm", INSTANCE, 100, [event_json(value) for value in values], values))
     for line, value in zip(lines, values, strict=True):
         shown = json.loads(line)
         shown.pop("state", None)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
-from muster_event_publisher.errors import OldEventsAway, SinkUnavailable
+from muster_event_publisher.errors import OldEventsUnavailable, SinkUnavailable
 from muster_event_publisher.event_json import event_json
 from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.log_search import LogSearch, OldEvents
@@ -81,7 +81,7 @@ async def test_log_then_history(stores: list[Store], start: int, first: int | No
     searches = [LogSearch(log, TOPICS.events, number, 1_000_000) for number in range(TOPICS.partitions)]
     source_of_events = EventSource(rings, searches, TOPICS, stores)
     if first is None:
-        with pytest.raises(OldEventsAway, match=r"read now: the store 'store' does not answer$"):
+        with pytest.raises(OldEventsUnavailable, match=r"read now: the store 'store' does not answer$"):
             await source_of_events.old(ring, start, 3)
     else:
         found = await source_of_events.old(ring, start, 3)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from muster_event_publisher import metrics
 from muster_event_publisher.errors import TooManyOldReads
-from muster_event_publisher.old_read_limiter import OldReads
+from muster_event_publisher.old_read_limiter import OldReadLimiter
 from muster_event_publisher.service import PublisherService
 from unit.publisher.running import Running, running, until_next
 from unit.publisher.test_stream import lines_of, opened
@@ -20,20 +20,20 @@ from waiting import eventually
 BATCH = "/ws/v1/events/batch"
 
 
-async def _batch(reads: OldReads, name: str, done: list[str], go: asyncio.Event) -> None:
+async def _batch(reads: OldReadLimiter, name: str, done: list[str], go: asyncio.Event) -> None:
     async with reads.batch() as turns, turns.turn():
         done.append(name)
         await go.wait()
 
 
-async def _walk(reads: OldReads, name: str, done: list[str], go: asyncio.Event) -> None:
+async def _walk(reads: OldReadLimiter, name: str, done: list[str], go: asyncio.Event) -> None:
     async with reads.turn():
         done.append(name)
         await go.wait()
 
 
 async def test_the_lines_take_turns_and_each_is_in_order() -> None:
-    reads, done, go = OldReads(1, 10), list[str](), asyncio.Event()
+    reads, done, go = OldReadLimiter(1, 10), list[str](), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         async with reads.turn():
             for number in range(4):
@@ -48,7 +48,7 @@ async def test_the_lines_take_turns_and_each_is_in_order() -> None:
 
 
 async def test_batches_beyond_the_line_are_refused_and_walks_are_not() -> None:
-    reads, done, go = OldReads(2, 1), list[str](), asyncio.Event()
+    reads, done, go = OldReadLimiter(2, 1), list[str](), asyncio.Event()
     refused = metrics.OLD_READS_REFUSED.labels("waiting")._value.get()
     async with asyncio.TaskGroup() as group:
         for number in range(3):
@@ -64,7 +64,7 @@ async def test_batches_beyond_the_line_are_refused_and_walks_are_not() -> None:
 
 
 async def test_a_batch_that_waits_too_long_is_refused_and_leaves_the_line() -> None:
-    reads = OldReads(1, 5, wait_s=0.01)
+    reads = OldReadLimiter(1, 5, wait_s=0.01)
     async with reads.turn():
         with pytest.raises(TooManyOldReads, match="none ended in time"):
             await _batch(reads, "late", [], asyncio.Event())
@@ -73,7 +73,7 @@ async def test_a_batch_that_waits_too_long_is_refused_and_leaves_the_line() -> N
 
 
 async def test_a_batch_keeps_its_turn_for_all_its_reads() -> None:
-    reads = OldReads(1, 0)
+    reads = OldReadLimiter(1, 0)
     async with reads.batch() as turns:
         for _ in range(3):
             async with turns.turn():
@@ -87,7 +87,7 @@ async def test_a_batch_keeps_its_turn_for_all_its_reads() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_leaving_at_any_moment_loses_or_doubles_no_turn(seed: int) -> None:
-    random, reads, now, most = Random(seed), OldReads(2, 6), 0, 0
+    random, reads, now, most = Random(seed), OldReadLimiter(2, 6), 0, 0
 
     async def one(number: int) -> None:
         nonlocal now, most

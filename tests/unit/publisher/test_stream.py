@@ -18,7 +18,7 @@ from manual_clock import ManualClock
 from muster_bus.log import OutRecord
 from muster_bus.topics import state_key
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import CallRefused, RequestRefused, WatchEnded
+from muster_event_publisher.errors import GrpcError, HttpError, WatchEnded
 from muster_event_publisher.event_json import event_json
 from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.grpc_events import _serve
@@ -411,7 +411,7 @@ def test_limits_are_freed() -> None:
     stream = EventStream(streams, EventSource(Rings(1), [], TOPICS), None, 0, "host", [])
     streams.check_room("host")
     streams.open.enter(stream)
-    with pytest.raises(RequestRefused):
+    with pytest.raises(HttpError):
         streams.check_room("other")
     streams.open.leave(stream)
     streams.check_room("host")
@@ -663,11 +663,11 @@ async def test_a_client_is_told_what_ended_its_stream_first(first: str) -> None:
 class Watch:
     """A call of Watch that fails."""
 
-    def __init__(self, fails: Exception, ends: CallRefused | None) -> None:
-        self.ending: Ending[CallRefused] = Ending()
+    def __init__(self, fails: Exception, ends: GrpcError | None) -> None:
+        self.ending: Ending[GrpcError] = Ending()
         self._fails, self._ends = fails, ends
 
-    def end(self, error: CallRefused) -> None:
+    def end(self, error: GrpcError) -> None:
         self.ending.by(error)
 
     async def messages(self) -> AsyncIterator[bytes]:
@@ -688,7 +688,7 @@ class Call:
 
 @pytest.mark.parametrize("fails", [WatchEnded("the events are away"), KeyError("a defect")])
 @pytest.mark.parametrize("ends", [WatchEnded("the caller is 7 events behind"), None])
-async def test_a_call_of_watch_is_told_what_ended_it_first(fails: Exception, ends: CallRefused | None) -> None:
+async def test_a_call_of_watch_is_told_what_ended_it_first(fails: Exception, ends: GrpcError | None) -> None:
     watch = Watch(fails, ends)
     with pytest.raises(type(ends or fails)) as raised:
         await _serve(watch, Call())  # type: ignore[arg-type]

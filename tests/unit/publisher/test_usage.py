@@ -12,7 +12,7 @@ from muster_bus.topics import Topics, parse_state_key
 from muster_event_publisher import metrics
 from muster_event_publisher.derive import usage_table
 from muster_event_publisher.derive.partition_deriver import PartitionDeriver
-from muster_event_publisher.derive.usage_fold import S_IN_NS, Kind, ancestry, seconds
+from muster_event_publisher.derive.usage_fold import S_IN_NS, SubjectKind, ancestry, seconds
 from muster_event_publisher.derive.usage_table import UsageTable
 from muster_event_publisher.errors import UsageMismatch
 from muster_proto.si.v1.si_pb2 import EventRecord
@@ -101,7 +101,7 @@ def test_windows_are_what_a_brute_force_integrator_finds(seed: int) -> None:
             wanted = expected[start_ns]
             assert +quantity_ns == +wanted.quantity_ns, f"{subject} in {start_ns}"
             assert (peak, allocations) == (+wanted.peak, wanted.allocations), f"{subject} in {start_ns}"
-    named = {(kind, name) for kind in Kind for name in driver.table.names(life.rm_id, kind)}
+    named = {(kind, name) for kind in SubjectKind for name in driver.table.names(life.rm_id, kind)}
     assert named == life.changes.keys()
 
 
@@ -147,7 +147,7 @@ def test_a_release_of_what_was_never_seen_leaves_nothing_below_zero() -> None:
     deriver.take([Record("si.events.v1", 0, 0, 0, b"rm", value, headers("rm", 17))])
     rm = deriver.usage_of("rm")
     assert rm is not None
-    assert (rm.held(Kind.APPLICATION, "app"), rm.unmatched) == ({}, 1)
+    assert (rm.held(SubjectKind.APPLICATION, "app"), rm.unmatched) == ({}, 1)
 
 
 def test_a_record_that_is_not_an_event_stops_nothing() -> None:
@@ -211,12 +211,12 @@ def test_the_table_is_bounded_and_says_from_when_it_is_whole(monkeypatch: pytest
         assert known is not None
         assert START_NS < known.from_ns < known.until_ns
         assert len(table) < len(whole) / (4 if table is not rooted else 2)
-        for kind in Kind:
+        for kind in SubjectKind:
             for name in whole.names(life.rm_id, kind):
                 asked = (life.rm_id, kind, name, known.from_ns, ALL, WINDOW_NS)
                 assert table.windows(*asked) == whole.windows(*asked), f"{kind} {name}"
     # The root queue stays longer.
-    root = (life.rm_id, Kind.QUEUE, "root", 0, ALL, WINDOW_NS)
+    root = (life.rm_id, SubjectKind.QUEUE, "root", 0, ALL, WINDOW_NS)
     assert rooted.windows(*root) == whole.windows(*root)
     assert len(bounded[0].windows(*root)) < len(whole.windows(*root)) / 2
 
@@ -257,6 +257,6 @@ def test_names_without_end_are_left_out_and_every_record_fits_into_the_log() -> 
     assert metrics.USAGE_LEFT_OUT._value.get() > before
     rm = deriver.usage_of("rm")
     assert rm is not None
-    held = rm.held(Kind.APPLICATION, "app")
+    held = rm.held(SubjectKind.APPLICATION, "app")
     assert {name: held[name] for name in usual} == {"memory": 1400, "vcore": 600}, "the other types keep their counts"
     assert len(held) > 32

@@ -23,8 +23,8 @@ from muster_bus.clock import Clock, SystemClock
 from muster_bus.errors import LogDamaged
 from muster_bus.pipe import messages as of_log
 from muster_bus.pipe.child_log import ChildLog
-from muster_event_publisher.errors import SinkSettingsWrong
-from muster_event_publisher.grpc_events import EventsDoor
+from muster_event_publisher.errors import InvalidSinkSettings
+from muster_event_publisher.grpc_events import EventsServer
 from muster_rest.system_health import ServiceCheck, ServiceFacts
 from muster_runtime import logs
 from muster_runtime.addresses import listen_at
@@ -73,7 +73,7 @@ class GatewaySockets:
     def __init__(self, followers: Followers, sockets: Path) -> None:
         self._followers, self._sockets = followers, sockets
         self._servers: list[HttpServer] = []
-        self._events: EventsDoor | None = None
+        self._events: EventsServer | None = None
         self._life = ServiceLifecycle("followers' doors")
 
     async def start(self) -> None:
@@ -85,7 +85,9 @@ class GatewaySockets:
             self._servers.append(server)
             self._life.watch(server.serve(), name)
             await server.ready()
-        self._events = EventsDoor(publisher.events_service, f"unix:{self._sockets / EVENTS_SOCKET}", publisher.healthy)
+        self._events = EventsServer(
+            publisher.events_service, f"unix:{self._sockets / EVENTS_SOCKET}", publisher.healthy
+        )
         await self._events.start()
         self._life.watch(self._events.watch_health(_HEALTH_INTERVAL_S), "health")
 
@@ -192,7 +194,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     bus = ChildLog(settings.log, channel.send)
     try:
         followers = followers_of(settings, bus, clock)
-    except SinkSettingsWrong as error:
+    except InvalidSinkSettings as error:
         channel.send(SettingsRejected(tuple(error.problems)))
         await channel.flush()
         return 1

@@ -23,7 +23,7 @@ from muster_bus.copying.copier import copy
 from muster_bus.copying.target import CopyTarget
 from muster_bus.errors import CopyRejected, LogError, LogRefused, TopicMismatch
 from muster_bus.settings import LogSettings
-from muster_event_publisher.errors import SinkSettingsWrong
+from muster_event_publisher.errors import InvalidSinkSettings
 from muster_event_publisher.history.file_stores import place_of
 from muster_event_publisher.history.registry import wanted_of
 from muster_gateway.errors import GatewayError
@@ -99,7 +99,7 @@ def _history(old: Path | None, there: MusterSettings) -> str:
             for name, (_, options) in stores.items()
             if isinstance(location := options.get("location"), str)
         }
-    except (SinkSettingsWrong, ValueError) as error:
+    except (InvalidSinkSettings, ValueError) as error:
         raise UsageError(str(error)) from error
     if not stores:
         advice = (

@@ -51,7 +51,7 @@ class PublisherError(Exception):
     """Root of the tree above."""
 
 
-class RequestRefused(PublisherError):
+class HttpError(PublisherError):
     """An error answer to a REST request.
 
     :param status: HTTP status of the answer.
@@ -62,76 +62,76 @@ class RequestRefused(PublisherError):
         self.status, self.message = status, message
 
 
-class CallRefused(PublisherError):
+class GrpcError(PublisherError):
     """A call of ``muster.v1.Events`` that ends with an error. ``str(error)`` is what the caller reads."""
 
     code: grpc.StatusCode = grpc.StatusCode.INTERNAL
 
 
-class BadRequest(CallRefused):
+class BadRequest(GrpcError):
     """A field of the request is not valid."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
-class NoEvents(CallRefused):
+class NoEvents(GrpcError):
     """The RM has no events."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
-class NotThereYet(CallRefused):
+class EventNotYetWritten(GrpcError):
     """The event with this id does not exist yet."""
 
     code = grpc.StatusCode.OUT_OF_RANGE
 
 
-class NotAsThingsAre(CallRefused):
+class PreconditionFailed(GrpcError):
     """The RM has another instance now, or its events are not tracked."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
-class TooManyWatchers(CallRefused):
+class TooManyWatchers(GrpcError):
     """The limit of Watch calls is reached."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-class TooManyReaders(CallRefused):
+class TooManyReaders(GrpcError):
     """Too many calls read old events now; the same call may succeed later."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-class WatchEnded(CallRefused):
+class WatchEnded(GrpcError):
     """The publisher ends a Watch; the caller may continue where it was."""
 
     code = grpc.StatusCode.ABORTED
 
 
-class NotNow(CallRefused):
+class Unavailable(GrpcError):
     """The publisher cannot answer now; the same call may succeed later."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
-class OldEventsAway(PublisherError):
+class OldEventsUnavailable(PublisherError):
     """Events older than the ring cannot be read now. The caller reads ``str(error)``, so it names no hosts."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"older events cannot be read now: {why}")
 
 
-class TooManyOldReads(OldEventsAway):
+class TooManyOldReads(OldEventsUnavailable):
     """The limits of answers that read old events, and of those that wait for it, are reached."""
 
 
-class ViewSilent(PublisherError):
+class ViewUnavailable(PublisherError):
     """The view does not answer, or its answer cannot be read."""
 
 
-class SearchTooLong(PublisherError):
+class SearchLimitExceeded(PublisherError):
     """The search for an event id read more records of the log than one request may.
 
     :param records: how many were read.
@@ -181,15 +181,15 @@ class SinkUnavailable(SinkError):
     """The store is not reachable now. A retry is safe, because a sink is idempotent."""
 
 
-class SinkUnfit(SinkError):
+class SinkUnusable(SinkError):
     """The store is reachable, but this program cannot use it. A retry helps once a person has acted."""
 
 
-class SinkRefused(SinkError):
+class SinkRejected(SinkError):
     """The store refuses the content of a write."""
 
 
-class SinkSettingsWrong(PublisherError):
+class InvalidSinkSettings(PublisherError):
     """The settings of a store for history are not valid.
 
     :param problems: one sentence each, without secrets.

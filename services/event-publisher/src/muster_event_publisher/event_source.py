@@ -12,11 +12,18 @@ from muster_runtime.default_rm import resolve_rm
 from muster_runtime.event_settings import DEFAULT, EventSettings
 from muster_runtime.read_scope import EVERYTHING, ReadScope
 
-from muster_event_publisher.errors import OldEventsAway, RequestRefused, SearchTooLong, SinkError, known_rms, shown
+from muster_event_publisher.errors import (
+    HttpError,
+    OldEventsUnavailable,
+    SearchLimitExceeded,
+    SinkError,
+    known_rms,
+    shown,
+)
 from muster_event_publisher.event_json import EventLines
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.log_search import Former, LogSearch, OldEvents
-from muster_event_publisher.old_read_limiter import OldReads, Turns
+from muster_event_publisher.old_read_limiter import OldReadLimiter, ReadSlots
 from muster_event_publisher.ring import EventRing, Rings
 
 log = structlog.get_logger(__name__)
@@ -28,7 +35,7 @@ _OLD_EVENTS_MAX = 10_000
 _DISABLED = "Event tracking is disabled"
 
 
-class SettingsOfRms(Protocol):
+class RmSettingsSource(Protocol):
     """The RMs' event settings (``rm_settings.RmSettings``)."""
 
     def of(self, rm_id: str) -> EventSettings: ...
@@ -37,7 +44,7 @@ class SettingsOfRms(Protocol):
     def lives(self, rm_ids: Iterable[str]) -> Mapping[str, bool]: ...
 
 
-class _Defaults:
+class _DefaultSettings:
     """The defaults, for a source without RM settings."""
 
     def of(self, rm_id: str) -> EventSettings:
@@ -67,12 +74,12 @@ class EventSource:
         searches: list[LogSearch],
         topics: Topics,
         history: Sequence[HistoryReader] = (),
-        settings: SettingsOfRms | None = None,
-        old_reads: OldReads | None = None,
+        settings: RmSettingsSource | None = None,
+        old_reads: OldReadLimiter | None = None,
     ) -> None:
         self.rings = rings
-        self.old_reads = old_reads if old_reads is not None else OldReads()
-        self.settings: SettingsOfRms = settings if settings is not None else _Defaults()
+        self.old_reads = old_reads if old_reads is not None else OldReadLimiter()
+        self.settings: RmSettingsSource = settings if settings is not None else _DefaultSettings()
         self._searches, self._topics, self._history = searches, topics, history
         self._lines: dict[str, tuple[str, EventLines]] = {}
 
@@ -96,24 +103,24 @@ class EventSource:
         if rm_id is not None:
             ring = self.rings.get(rm_id)
             if not sees(rm_id):
-                raise RequestRefused(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
+                raise HttpError(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
             if not tracks(rm_id):
-                raise RequestRefused(500, _DISABLED)
+                raise HttpError(500, _DISABLED)
             if ring is None:
-                raise RequestRefused(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
+                raise HttpError(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
             return ring
         there = self.settings.lives(known)
         meant = resolve_rm(there, default_rm)
         if meant is not None:
             return self.rings.get(meant)
         if there:
-            raise RequestRefused(400, f'parameter "rm" is needed{known_rms(list(there))}')
+            raise HttpError(400, f'parameter "rm" is needed{known_rms(list(there))}')
         if not reach.is_all:  # an RM that has events later may be another's
-            raise RequestRefused(404, f'parameter "rm": no events{known_rms(known)}')
+            raise HttpError(404, f'parameter "rm": no events{known_rms(known)}')
         # No RM has events: an error, unless some RM is tracked and may have events later.
         others = {*self.rings.rm_ids(), *self.settings.registered()} or {""}
         if not any(map(tracks, others)):
-            raise RequestRefused(500, _DISABLED)
+            raise HttpError(500, _DISABLED)
         return None
 
     def first(self) -> EventRing | None:
@@ -129,7 +136,7 @@ class EventSource:
             known = self._lines[ring.rm_id] = (ring.instance, EventLines(min(_LINES_KEPT, ring.capacity)))
         return known[1]
 
-    async def old(self, ring: EventRing, start: int, count: int, turns: Turns | None = None) -> OldEvents | None:
+    async def old(self, ring: EventRing, start: int, count: int, turns: ReadSlots | None = None) -> OldEvents | None:
         """Events from ``start`` on, or from the next id that exists; None: there are none. At most 10,000.
 
         The log is read first, then the history; after a restore also for ids from before it. Raises OldEventsAway when
@@ -156,7 +163,7 @@ class EventSource:
 
     async def _of_former(
         self, ring: EventRing, former: Former, start: int, count: int
-    ) -> tuple[OldEvents | None, OldEventsAway | None]:
+    ) -> tuple[OldEvents | None, OldEventsUnavailable | None]:
         """Events of the instance before, and behind its last one those of the present instance."""
         found, error = await self._of_instance(ring.rm_id, former.instance, start, min(count, former.end - start))
         if found is None or found.first_id >= former.end:
@@ -177,25 +184,25 @@ class EventSource:
             return None
         try:
             return await self._searches[self._topics.partition_of(ring.rm_id)].former(ring.rm_id, ring.instance)
-        except (LogError, SearchTooLong) as problem:
+        except (LogError, SearchLimitExceeded) as problem:
             log.warning("the instance before cannot be found now", rm_id=ring.rm_id, error=str(problem))
             return None
 
     async def _of_instance(
         self, rm_id: str, instance: str, start: int, count: int
-    ) -> tuple[OldEvents | None, OldEventsAway | None]:
+    ) -> tuple[OldEvents | None, OldEventsUnavailable | None]:
         """Events of one instance, and why some place could not be read."""
         found: list[OldEvents] = []
-        error: OldEventsAway | None = None
+        error: OldEventsUnavailable | None = None
         # 1. the log
         if self._searches:
             search = self._searches[self._topics.partition_of(rm_id)]
             try:
                 events = await search.read(rm_id, instance, start, count)
-            except SearchTooLong as problem:
-                error = OldEventsAway(str(problem))
+            except SearchLimitExceeded as problem:
+                error = OldEventsUnavailable(str(problem))
             except LogError as problem:
-                error = OldEventsAway("the log does not answer")
+                error = OldEventsUnavailable("the log does not answer")
                 log.warning("old events cannot be read now", error=str(problem))
             else:
                 if events is not None:
@@ -207,7 +214,7 @@ class EventSource:
             try:
                 events = await reader.read(rm_id, instance, start, count)
             except SinkError as problem:
-                error = error or OldEventsAway(f"the store {reader.name!r} does not answer")
+                error = error or OldEventsUnavailable(f"the store {reader.name!r} does not answer")
                 log.warning("exported events cannot be read now", store=reader.name, error=str(problem))
                 continue
             if events is not None and events.values:

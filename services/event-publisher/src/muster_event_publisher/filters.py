@@ -44,7 +44,7 @@ _UG_APP_LINK = int(EventRecord.UG_APP_LINK)
 _BEFORE_QUEUE = frozenset({(_ADD, int(EventRecord.DETAILS_NONE)), (int(EventRecord.SET), int(EventRecord.APP_NEW))})
 
 
-class Seen(NamedTuple):
+class EventFields(NamedTuple):
     """The fields of an event that filters compare. Numbers are the wire's."""
 
     type: int
@@ -79,7 +79,7 @@ class EventFilter:
         """Whether events before an event must be known, to judge it."""
         return bool(self.application_id or self.queue)
 
-    def passes_plain(self, seen: Seen) -> bool:
+    def passes_plain(self, seen: EventFields) -> bool:
         """Whether the event passes, judged by its own fields."""
         return (
             (not self.types or seen.type in self.types)
@@ -109,7 +109,7 @@ class QueueIndex:
     def __len__(self) -> int:
         return len(self._marks)
 
-    def note(self, event_id: int, seen: Seen) -> None:
+    def note(self, event_id: int, seen: EventFields) -> None:
         """Learns from a QUEUE_APP event; ignores others."""
         if seen.detail != _QUEUE_APP or seen.type != _QUEUE or seen.change not in (_ADD, _REMOVE):
             return
@@ -134,7 +134,7 @@ class QueueIndex:
 
 
 def passing(
-    wanted: EventFilter, seen: Sequence[Seen | None], start: int, first_id: int, queues: QueueIndex
+    wanted: EventFilter, seen: Sequence[EventFields | None], start: int, first_id: int, queues: QueueIndex
 ) -> Iterator[int]:
     """Indices, from ``start`` on, of the events that pass.
 
@@ -157,7 +157,7 @@ def passing(
         yield index
 
 
-def passes_request(wanted: EventFilter, seen: Seen, next_id: int, queues: QueueIndex) -> bool:
+def passes_request(wanted: EventFilter, seen: EventFields, next_id: int, queues: QueueIndex) -> bool:
     """Whether an event of an ask passes, which has no id.
 
     :param next_id: the id of the RM's next tracked event.
@@ -170,7 +170,7 @@ def is_at_or_below(queue: str, path: str) -> bool:
     return path == queue or path.startswith(f"{queue}.")
 
 
-def _application_of(seen: Sequence[Seen | None], index: int, each: Seen) -> str:
+def _application_of(seen: Sequence[EventFields | None], index: int, each: EventFields) -> str:
     if each.type == _APP:
         return each.object_id
     if each.type == _REQUEST or (each.type, each.detail) in ((_QUEUE, _QUEUE_APP), (_USERGROUP, _UG_APP_LINK)):
@@ -182,7 +182,7 @@ def _application_of(seen: Sequence[Seen | None], index: int, each: Seen) -> str:
     return ""
 
 
-def _in_queue(queue: str, each: Seen, owner: str, event_id: int, queues: QueueIndex) -> bool:
+def _in_queue(queue: str, each: EventFields, owner: str, event_id: int, queues: QueueIndex) -> bool:
     if each.type == _QUEUE:
         return is_at_or_below(queue, each.object_id)
     if each.type == _USERGROUP and each.detail != _UG_APP_LINK:

@@ -16,7 +16,7 @@ from muster_proto.si.v1.si_pb2 import EventRecord
 
 from muster_event_publisher.errors import BadRequest, shown
 from muster_event_publisher.event_decoding import UNREADABLE_MESSAGE, decode
-from muster_event_publisher.filters import EventFilter, Seen
+from muster_event_publisher.filters import EventFields, EventFilter
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Events"].full_name
 
@@ -34,7 +34,7 @@ _ENUMS: dict[str, dict[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StartPosition:
     """Where to begin: exactly one of them is set."""
 
     id: int | None = None
@@ -43,7 +43,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class EventQuery:
     """A request that may be answered.
 
     :param place: None: the method's default place.
@@ -53,7 +53,7 @@ class Query:
 
     rm_id: str
     instance: str
-    place: Place | None
+    place: StartPosition | None
     wanted: EventFilter
     count: int = 0
     tracked: bool = True
@@ -61,13 +61,13 @@ class Query:
     requests_after: int | None = None
 
 
-def read_batch(raw: bytes) -> Query:
+def read_batch(raw: bytes) -> EventQuery:
     """An EventBatchRequest. Raises BadRequest."""
     request = _parsed(pb.EventBatchRequest(), raw)
-    return Query(request.rm_id, request.instance, _place(request), _filter(request), request.count)
+    return EventQuery(request.rm_id, request.instance, _place(request), _filter(request), request.count)
 
 
-def count_of(query: Query, limit: int) -> int:
+def count_of(query: EventQuery, limit: int) -> int:
     """How many events a batch has at most. Raises BadRequest.
 
     :param limit: of the RM.
@@ -78,7 +78,7 @@ def count_of(query: Query, limit: int) -> int:
     return query.count or default
 
 
-def read_watch(raw: bytes) -> Query:
+def read_watch(raw: bytes) -> EventQuery:
     """A WatchEventsRequest. Raises BadRequest."""
     request = _parsed(pb.WatchEventsRequest(), raw)
     after = request.request_events_after if request.HasField("request_events_after") else None
@@ -86,7 +86,7 @@ def read_watch(raw: bytes) -> Query:
         raise BadRequest("no_tracked_events: true, expected with request_events only: nothing would be left")
     if after is not None and not request.request_events:
         raise BadRequest(f"request_events_after: {after}, expected with request_events only")
-    return Query(
+    return EventQuery(
         request.rm_id,
         request.instance,
         _place(request),
@@ -107,7 +107,7 @@ def _parsed(message: Any, raw: bytes) -> Any:
     return message
 
 
-def _place(request: Any) -> Place | None:
+def _place(request: Any) -> StartPosition | None:
     if not request.HasField("from"):
         return None
     given = getattr(request, "from")
@@ -116,7 +116,7 @@ def _place(request: Any) -> Place | None:
         raise BadRequest("from: empty, expected id, time_ns or newest")
     if kind == "time_ns" and given.time_ns < 0:
         raise BadRequest(f"from.time_ns: {given.time_ns}, expected nanoseconds since 1970")
-    return Place(**{kind: getattr(given, kind)})
+    return StartPosition(**{kind: getattr(given, kind)})
 
 
 def _filter(request: Any) -> EventFilter:
@@ -160,27 +160,27 @@ def _check_text(name: str, text: str, limit: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedEvent:
     """An event as filters and answers need it.
 
     :param part: a part of an EventBatch, whose bytes are also a part of a WatchedEvents.
     """
 
-    seen: Seen
+    seen: EventFields
     part: bytes
 
 
-def decoded(event_id: int, value: bytes) -> Decoded:
+def decoded(event_id: int, value: bytes) -> DecodedEvent:
     """The event; a stand-in with a message if the bytes do not decode."""
     record = decode(value)
     # (EventBatch and WatchedEvents have `events` under the same number.)
     part = pb.WatchedEvents(events=[pb.WatchedEvent(id=event_id, record=record)]).SerializeToString()
-    return Decoded(seen_of(record), part)
+    return DecodedEvent(seen_of(record), part)
 
 
-def seen_of(record: EventRecord) -> Seen:
+def seen_of(record: EventRecord) -> EventFields:
     """The fields for the filters."""
-    return Seen(
+    return EventFields(
         record.type,
         record.eventChangeType,
         record.eventChangeDetail,
@@ -190,12 +190,12 @@ def seen_of(record: EventRecord) -> Seen:
     )
 
 
-def request_event(value: bytes) -> Decoded | None:
+def request_event(value: bytes) -> DecodedEvent | None:
     """A request event as a part of a WatchedEvents; None when the bytes do not decode."""
     record = decode(value)
     if record.message == UNREADABLE_MESSAGE and not record.type:
         return None
-    return Decoded(seen_of(record), pb.WatchedEvents(request_events=[record]).SerializeToString())
+    return DecodedEvent(seen_of(record), pb.WatchedEvents(request_events=[record]).SerializeToString())
 
 
 def encode_batch(

@@ -33,10 +33,10 @@ from muster_runtime.service_lifecycle import until
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import BadRequest, CallRefused, NotNow, TooManyReaders
+from muster_event_publisher.errors import BadRequest, GrpcError, TooManyReaders, Unavailable
 from muster_event_publisher.grpc_codec import SERVICE, read_batch, read_watch
 from muster_event_publisher.grpc_watch import EventHub, EventWatch
-from muster_event_publisher.startup_gate import Filling
+from muster_event_publisher.startup_gate import StartupFill
 
 log = structlog.get_logger(__name__)
 
@@ -66,12 +66,12 @@ class EventsService:
         hub: EventHub,
         trusted_proxies: tuple[str, ...] = (),
         default_rm: str | None = None,
-        filling: Filling | None = None,
+        filling: StartupFill | None = None,
         waits: PositionWaits | None = None,
     ) -> None:
         self._waits = waits
         self._hub, self._trusted, self._default_rm = hub, trusted_proxies, default_rm
-        self._filling = filling if filling is not None else Filling(over=True)
+        self._filling = filling if filling is not None else StartupFill(over=True)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Generic handlers without serialisers."""
@@ -126,7 +126,7 @@ class EventsService:
         except ReadRefused as refused:
             if refused.is_over_limit:
                 raise TooManyReaders(str(refused)) from None
-            raise (NotNow if refused.status == _AGAIN else BadRequest)(str(refused)) from None
+            raise (Unavailable if refused.status == _AGAIN else BadRequest)(str(refused)) from None
 
     def _default(self, context: Any) -> str:
         if self._default_rm is not None:
@@ -158,7 +158,7 @@ async def _serve(watch: EventWatch, context: Any) -> None:
     try:
         await send_headers(context)
         await until(_write(watch, context), watch.ending.wait())
-    except CallRefused as error:
+    except GrpcError as error:
         watch.end(error)
     except Exception:
         if watch.ending.cause is None:
@@ -179,7 +179,7 @@ async def _refuse(
     context: Any, error: Exception, counter: Counter, places: tuple[tuple[str, str], ...] = ()
 ) -> NoReturn:
     """Ends a call with the status of an error; an unexpected one gives INTERNAL and a number for the operator."""
-    if isinstance(error, CallRefused):
+    if isinstance(error, GrpcError):
         code, reason = error.code, str(error)
     else:
         number = new_id(SYSTEM, 6)
@@ -193,7 +193,7 @@ async def _refuse(
     raise AssertionError("abort raises")
 
 
-class EventsDoor:
+class EventsServer:
     """The publisher's own gRPC address: the service, with health and reflection.
 
     :param address: host:port; port 0: any free.

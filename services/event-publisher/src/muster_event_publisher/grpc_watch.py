@@ -26,35 +26,35 @@ from muster_event_publisher import metrics
 from muster_event_publisher.app_queues import AppQueues
 from muster_event_publisher.errors import (
     BadRequest,
-    CallRefused,
+    EventNotYetWritten,
+    GrpcError,
     NoEvents,
-    NotAsThingsAre,
-    NotNow,
-    NotThereYet,
-    OldEventsAway,
+    OldEventsUnavailable,
+    PreconditionFailed,
     TooManyOldReads,
     TooManyReaders,
     TooManyWatchers,
+    Unavailable,
     WatchEnded,
     known_rms,
 )
 from muster_event_publisher.event_source import EventSource
-from muster_event_publisher.filters import LOOK_BACK, EventFilter, QueueIndex, Seen, passes_request, passing
+from muster_event_publisher.filters import LOOK_BACK, EventFields, EventFilter, QueueIndex, passes_request, passing
 from muster_event_publisher.grpc_codec import (
     QUEUE_APP_MARK,
-    Decoded,
-    Place,
-    Query,
+    DecodedEvent,
+    EventQuery,
+    StartPosition,
     count_of,
     decoded,
     encode_batch,
     encode_watched,
     request_event,
 )
-from muster_event_publisher.old_read_limiter import Turns
+from muster_event_publisher.old_read_limiter import ReadSlots
 from muster_event_publisher.request_store import RequestStores
 from muster_event_publisher.ring import EventRing
-from muster_event_publisher.subscriber_limits import Callers, Patience
+from muster_event_publisher.subscriber_limits import LagLimits, SubscriberCounts
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ class WatchLimits:
     push_interval_s: float
 
 
-class Step(NamedTuple):
+class WalkStep(NamedTuple):
     """The result of examining the next events.
 
     :param parts: the events that passed, encoded.
@@ -101,7 +101,7 @@ class Step(NamedTuple):
     source: str
 
 
-class Read(NamedTuple):
+class ReadResult(NamedTuple):
     """Events with consecutive ids; None: missing."""
 
     first_id: int
@@ -109,17 +109,17 @@ class Read(NamedTuple):
     source: str
 
 
-class Known:
+class DecodedEvents:
     """Decoded events of one instance of an RM, and its applications' queues."""
 
     def __init__(self, ring: EventRing, queue_of_object: Callable[[str], str]) -> None:
         self.instance = ring.instance
         self.queues = QueueIndex(queue_of_object=queue_of_object)
-        self._slots: list[tuple[int, Decoded] | None] = [None] * _DECODED_KEPT
+        self._slots: list[tuple[int, DecodedEvent] | None] = [None] * _DECODED_KEPT
         self._indexed = 0
         self._indexing = asyncio.Lock()
 
-    def get(self, event_id: int, value: bytes) -> Decoded:
+    def get(self, event_id: int, value: bytes) -> DecodedEvent:
         """The event, decoded."""
         place = event_id % _DECODED_KEPT
         found = self._slots[place]
@@ -147,7 +147,7 @@ class Known:
                 await asyncio.sleep(0)
 
 
-class Walk:
+class FilteredCursor:
     """A cursor over the events of an RM, through a filter. ``cursor``: the next id to examine.
 
     :param turns: the right to read events older than the ring; None: each such read waits for its turn.
@@ -157,18 +157,18 @@ class Walk:
         self,
         source: EventSource,
         ring: EventRing,
-        known: Known,
+        known: DecodedEvents,
         cursor: int,
         wanted: EventFilter,
-        turns: Turns | None = None,
+        turns: ReadSlots | None = None,
     ) -> None:
         self.ring, self.cursor = ring, cursor
         self._source, self._known, self._wanted, self._turns = source, known, wanted, turns
-        self._ahead: Read | None = None
-        self._before: list[Seen | None] = []
+        self._ahead: ReadResult | None = None
+        self._before: list[EventFields | None] = []
         self._before_end = -1
 
-    async def step(self, parts_max: int = _CHUNK, bytes_max: int = _CHUNK_BYTES) -> Step | None:
+    async def step(self, parts_max: int = _CHUNK, bytes_max: int = _CHUNK_BYTES) -> WalkStep | None:
         """Examines the next events; None: there are no more now.
 
         It stops after ``parts_max`` events that pass, or when the next one would exceed ``bytes_max`` bytes.
@@ -209,9 +209,9 @@ class Walk:
         self.cursor = end
         kept = seen[: end - first_id][-LOOK_BACK:]
         self._before, self._before_end = kept, end
-        return Step(parts, missing, end - start, read.source)
+        return WalkStep(parts, missing, end - start, read.source)
 
-    async def _next(self, start: int) -> Read:
+    async def _next(self, start: int) -> ReadResult:
         """The next events. From the second read of events older than the ring on, it reads more than needed, ahead."""
         ahead = self._ahead
         index = start - ahead.first_id if ahead is not None else -1
@@ -224,9 +224,9 @@ class Walk:
             if ahead is None or read.first_id != start:
                 return read._replace(values=read.values[:_CHUNK])
             index = 0
-        return Read(start, ahead.values[index : index + _CHUNK], ahead.source)
+        return ReadResult(start, ahead.values[index : index + _CHUNK], ahead.source)
 
-    async def _look_back(self, first_id: int) -> list[Seen | None]:
+    async def _look_back(self, first_id: int) -> list[EventFields | None]:
         """Up to LOOK_BACK events before an id."""
         if self._before_end == first_id:
             return self._before
@@ -261,12 +261,12 @@ class EventHub:
         self.source, self.requests, self.limits, self.clock = source, requests, limits, clock
         self._app_queues = app_queues
         self.stopping = False
-        self.open: Callers[EventWatch] = Callers(metrics.WATCHERS)
-        self._known: dict[str, Known] = {}
+        self.open: SubscriberCounts[EventWatch] = SubscriberCounts(metrics.WATCHERS)
+        self._known: dict[str, DecodedEvents] = {}
 
     # ---- once ------------------------------------------------------------------------------------------------------
 
-    async def batch(self, query: Query, default_rm: str = "", reach: ReadScope = EVERYTHING) -> bytes:
+    async def batch(self, query: EventQuery, default_rm: str = "", reach: ReadScope = EVERYTHING) -> bytes:
         """An EventBatch. Raises CallRefused.
 
         :param default_rm: the RM that is meant when there are several and the call names none.
@@ -280,9 +280,9 @@ class EventHub:
         async with self.source.old_reads.batch() as turns:
             return await self._batch(ring, query, count, turns)
 
-    async def _batch(self, ring: EventRing, query: Query, count: int, turns: Turns) -> bytes:
-        cursor = await self._begin(ring, query.place or Place(id=0), query, turns)
-        walk = Walk(self.source, ring, self.known(ring), cursor, query.wanted, turns)
+    async def _batch(self, ring: EventRing, query: EventQuery, count: int, turns: ReadSlots) -> bytes:
+        cursor = await self._begin(ring, query.place or StartPosition(id=0), query, turns)
+        walk = FilteredCursor(self.source, ring, self.known(ring), cursor, query.wanted, turns)
         parts: list[bytes] = []
         missing: list[tuple[int, int]] = []
         source, looked_at, size = "", 0, 0
@@ -302,7 +302,7 @@ class EventHub:
 
     # ---- again and again -------------------------------------------------------------------------------------------
 
-    def watch(self, query: Query, host: str, default_rm: str = "", reach: ReadScope = EVERYTHING) -> EventWatch:
+    def watch(self, query: EventQuery, host: str, default_rm: str = "", reach: ReadScope = EVERYTHING) -> EventWatch:
         """A call of Watch, which counts until it is closed. Raises CallRefused.
 
         :param host: the caller's address, for the limits; ``default_rm``: as for :meth:`batch`.
@@ -342,14 +342,14 @@ class EventHub:
 
     # ---- what both need --------------------------------------------------------------------------------------------
 
-    def known(self, ring: EventRing) -> Known:
+    def known(self, ring: EventRing) -> DecodedEvents:
         """The decoded events and queues of the RM's present instance."""
         known = self._known.get(ring.rm_id)
         if known is None or known.instance != ring.instance:
-            known = self._known[ring.rm_id] = Known(ring, partial(self._app_queues.queue_of, ring.rm_id))
+            known = self._known[ring.rm_id] = DecodedEvents(ring, partial(self._app_queues.queue_of, ring.rm_id))
         return known
 
-    def _whose(self, query: Query, default_rm: str, reach: ReadScope) -> tuple[str, EventRing | None]:
+    def _whose(self, query: EventQuery, default_rm: str, reach: ReadScope) -> tuple[str, EventRing | None]:
         """The RM that is meant, and its ring, if it has one. Raises CallRefused."""
         settings, rings = self.source.settings, self.source.rings
         known = sorted(each for each in {*rings.rm_ids(), *settings.registered()} if reach.sees_whole(each))
@@ -370,17 +370,21 @@ class EventHub:
 
     def check_tracked(self, rm_id: str) -> None:
         if not self.source.settings.tracks(rm_id):
-            raise NotAsThingsAre(f"rm_id: events of {rm_id!a} are not tracked (service.event.trackingEventsEnabled)")
+            raise PreconditionFailed(
+                f"rm_id: events of {rm_id!a} are not tracked (service.event.trackingEventsEnabled)"
+            )
 
-    async def begin(self, ring: EventRing, query: Query) -> int:
+    async def begin(self, ring: EventRing, query: EventQuery) -> int:
         """The id that a Watch begins with. Raises CallRefused."""
         return ring.next_id if query.place is None else await self._begin(ring, query.place, query, None)
 
-    async def _begin(self, ring: EventRing, place: Place, query: Query, turns: Turns | None) -> int:
+    async def _begin(self, ring: EventRing, place: StartPosition, query: EventQuery, turns: ReadSlots | None) -> int:
         if place.id is not None:
             # A caller that names the instance has seen it, perhaps at another publisher that is a little ahead.
             if place.id > ring.next_id + (self.limits.lag_records if query.instance else 0):
-                raise NotThereYet(f"from.id: {place.id} is not there yet, the next event has the id {ring.next_id}")
+                raise EventNotYetWritten(
+                    f"from.id: {place.id} is not there yet, the next event has the id {ring.next_id}"
+                )
             return place.id
         if place.newest is not None:
             return max(0, ring.next_id - place.newest)
@@ -394,11 +398,11 @@ class EventWatch:
     :ivar ending: has a cause when the publisher must end it.
     """
 
-    def __init__(self, hub: EventHub, query: Query, host: str, rm_id: str, ring: EventRing | None) -> None:
+    def __init__(self, hub: EventHub, query: EventQuery, host: str, rm_id: str, ring: EventRing | None) -> None:
         self.host, self.query, self.rm_id = host, query, rm_id
-        self.ending: Ending[CallRefused] = Ending("a call of Watch")
+        self.ending: Ending[GrpcError] = Ending("a call of Watch")
         self._hub, self._ring = hub, ring
-        self._walk: Walk | None = None
+        self._walk: FilteredCursor | None = None
         self._reader: RequestReader | None = None
         self._position: int | None = query.requests_after
         self._patience = self._patience_for(0)
@@ -421,7 +425,7 @@ class EventWatch:
             self._reader.close()
         self._hub.open.leave(self)
 
-    def end(self, error: CallRefused) -> None:
+    def end(self, error: GrpcError) -> None:
         """Ends the call; the first reason counts."""
         self.ending.by(error)
 
@@ -485,11 +489,11 @@ class EventWatch:
         return self._message([])
 
     def _begin_at(self, ring: EventRing, cursor: int) -> None:
-        self._walk = Walk(self._hub.source, ring, self._hub.known(ring), cursor, self.query.wanted)
+        self._walk = FilteredCursor(self._hub.source, ring, self._hub.known(ring), cursor, self.query.wanted)
         self._patience = self._patience_for(max(0, ring.next_id - cursor))
 
-    def _patience_for(self, behind: int) -> Patience:
-        return Patience(self._hub.limits.lag_records, self._hub.limits.stall_s, self._hub.clock, behind)
+    def _patience_for(self, behind: int) -> LagLimits:
+        return LagLimits(self._hub.limits.lag_records, self._hub.limits.stall_s, self._hub.clock, behind)
 
     def _open_store(self) -> None:
         if self.query.requests:
@@ -515,7 +519,7 @@ class EventWatch:
             metrics.REQUESTS_SENT.labels(self.rm_id).inc(len(parts))
         self._push_at = self._next_push()
 
-    def _wants(self, seen: Seen) -> bool:
+    def _wants(self, seen: EventFields) -> bool:
         wanted, ring = self.query.wanted, self._ring
         if ring is None:
             return passes_request(wanted, seen, 0, QueueIndex())
@@ -577,22 +581,22 @@ def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def _ranges(found: Sequence[Decoded | None], first_id: int) -> list[tuple[int, int]]:
+def _ranges(found: Sequence[DecodedEvent | None], first_id: int) -> list[tuple[int, int]]:
     return [(event_id, event_id) for event_id, each in enumerate(found, first_id) if each is None]
 
 
-def _stopping() -> NotNow:
-    return NotNow("the event publisher is stopping: call again")
+def _stopping() -> Unavailable:
+    return Unavailable("the event publisher is stopping: call again")
 
 
-def _check_instance(ring: EventRing, query: Query) -> None:
+def _check_instance(ring: EventRing, query: EventQuery) -> None:
     if query.instance and query.instance != ring.instance:
-        raise NotAsThingsAre(
+        raise PreconditionFailed(
             f"instance: {query.instance!a} is gone; event ids started again with instance {ring.instance!a}"
         )
 
 
-async def _read(source: EventSource, ring: EventRing, start: int, count: int, turns: Turns | None) -> Read:
+async def _read(source: EventSource, ring: EventRing, start: int, count: int, turns: ReadSlots | None) -> ReadResult:
     """Events from an id on, or from the next id that exists. Raises NotNow, TooManyReaders.
 
     :param turns: the right to read events older than the ring; None: the read waits for its turn.
@@ -602,15 +606,15 @@ async def _read(source: EventSource, ring: EventRing, start: int, count: int, tu
             found = await source.old(ring, start, count, turns)
         except TooManyOldReads as error:
             raise TooManyReaders(str(error)) from error
-        except OldEventsAway as error:
-            raise NotNow(str(error)) from error
+        except OldEventsUnavailable as error:
+            raise Unavailable(str(error)) from error
         if found is not None and found.first_id < ring.lowest and found.values:
-            return Read(found.first_id, found.values, found.source)
-        return Read(ring.lowest, ring.slice(ring.lowest, count), "ring")
-    return Read(start, ring.slice(start, count), "ring")
+            return ReadResult(found.first_id, found.values, found.source)
+        return ReadResult(ring.lowest, ring.slice(ring.lowest, count), "ring")
+    return ReadResult(start, ring.slice(start, count), "ring")
 
 
-async def _first_since(source: EventSource, ring: EventRing, time_ns: int, turns: Turns | None) -> int:
+async def _first_since(source: EventSource, ring: EventRing, time_ns: int, turns: ReadSlots | None) -> int:
     """The id of the first event at or after a time; ids grow with time, so a binary search finds it."""
 
     async def is_before(event_id: int, end: int) -> tuple[bool, int]:

@@ -13,7 +13,7 @@ from muster_bus.errors import LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader, Record
 
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import SearchTooLong
+from muster_event_publisher.errors import SearchLimitExceeded
 from muster_event_publisher.event_runs import EventBatch, EventRun, batch_of
 
 # With fewer offsets left, reading on is cheaper than another step of the search.
@@ -85,7 +85,7 @@ class LogSearch:
         self._limits_before = (0, 0)
         self._pieces: OrderedDict[int, EventBatch] = OrderedDict()
         self._places: OrderedDict[tuple[str, str, int], int] = OrderedDict()
-        self._marks: OrderedDict[tuple[str, str], _Marks] = OrderedDict()
+        self._marks: OrderedDict[tuple[str, str], _OffsetIndex] = OrderedDict()
         self._records_read = 0
 
     async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
@@ -97,7 +97,7 @@ class LogSearch:
             self._records_read, self._limits = 0, None
             try:
                 found = await self._read(rm_id, instance, start, count)
-            except SearchTooLong:
+            except SearchLimitExceeded:
                 metrics.LOG_LOOKUPS.labels("too_long").inc()
                 raise
             metrics.LOG_LOOKUPS.labels("found" if found else "absent").inc()
@@ -228,7 +228,7 @@ class LogSearch:
         Raises SearchTooLong and LogError.
         """
         if self._records_read > self._records_max:
-            raise SearchTooLong(rm_id, start, self._records_read)
+            raise SearchLimitExceeded(rm_id, start, self._records_read)
         piece = self._known(offset)
         if piece is not None:
             self._records_read += piece.records
@@ -285,7 +285,7 @@ class LogSearch:
         key = run.rm_id, run.instance
         marks = self._marks.get(key)
         if marks is None:
-            marks = self._marks[key] = _Marks()
+            marks = self._marks[key] = _OffsetIndex()
             if len(self._marks) > _MARKED_KEPT:
                 self._marks.popitem(last=False)
         self._marks.move_to_end(key)
@@ -293,7 +293,7 @@ class LogSearch:
         marks.add(run.last_id, run.offsets[-1])
 
 
-class _Marks:
+class _OffsetIndex:
     """Some ids of one RM with their offsets, in order."""
 
     def __init__(self) -> None:

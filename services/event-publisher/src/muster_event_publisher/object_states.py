@@ -27,7 +27,7 @@ from muster_runtime.service_client import ServiceClient
 from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import ViewSilent
+from muster_event_publisher.errors import ViewUnavailable
 from muster_event_publisher.event_decoding import EventRecord, decode
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ _ANSWERS = msgspec.json.Decoder(ObjectStatesDao)
 _Found = dict[ObjectKey, list[ObjectStateDao]]
 
 
-class Events(NamedTuple):
+class EventSlice(NamedTuple):
     """Consecutive events of one RM.
 
     :param lines: as JSON objects, without line feeds.
@@ -92,7 +92,7 @@ class ObjectStates:
         """Ends the connections."""
         await self._sibling.close()
 
-    async def chunk(self, events: Events) -> bytes:
+    async def chunk(self, events: EventSlice) -> bytes:
         """A stream's lines; streams at the same place share them. See :meth:`add`."""
         key = (events.rm_id, events.instance, events.first_id, len(events.lines))
         async with self._asking:
@@ -104,12 +104,12 @@ class ObjectStates:
                     self._chunks.popitem(last=False)
         return body
 
-    async def add(self, events: Events) -> list[bytes]:
+    async def add(self, events: EventSlice) -> list[bytes]:
         """The lines with the states of their objects, if these are known."""
         async with self._asking:
             return await self._add(events)
 
-    async def _add(self, events: Events) -> list[bytes]:
+    async def _add(self, events: EventSlice) -> list[bytes]:
         # 1. the objects of the events
         records = [decode(value) if value is not None else None for value in events.values]
         keys = [_key(events.rm_id, record) if record is not None else None for record in records]
@@ -139,7 +139,7 @@ class ObjectStates:
                 self._remember(key, states[0])
         return full
 
-    async def _find(self, wanted: Mapping[ObjectKey, Mapping[str, None]], events: Events) -> _Found:
+    async def _find(self, wanted: Mapping[ObjectKey, Mapping[str, None]], events: EventSlice) -> _Found:
         """The view's states of the objects, once it has read all of the events."""
         since_s = self._clock.monotonic()
         found: _Found = {}
@@ -148,7 +148,7 @@ class ObjectStates:
             pause_s = _TRY_AGAIN_S
             try:
                 answer = await self._ask(events.rm_id, wanted)
-            except ViewSilent as error:
+            except ViewUnavailable as error:
                 problem, pause_s = str(error), _PAUSE_S
             else:
                 found = dict(zip(wanted, answer.states, strict=False))
@@ -170,12 +170,12 @@ class ObjectStates:
                 OBJECT_STATES.path, params={"rm": rm_id}, content=msgspec.json.encode(body)
             )
             if answer.status_code != 200:
-                raise ViewSilent(f"status {answer.status_code}")
+                raise ViewUnavailable(f"status {answer.status_code}")
             return _ANSWERS.decode(answer.content)
         except httpx.HTTPError as error:
-            raise ViewSilent(type(error).__name__) from error
+            raise ViewUnavailable(type(error).__name__) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ViewSilent("its answer cannot be read") from error
+            raise ViewUnavailable("its answer cannot be read") from error
 
     def _remember(self, key: ObjectKey, state: ObjectStateDao) -> None:
         before = self._seen.pop(key, None)

@@ -29,7 +29,7 @@ from muster_event_publisher.errors import TooManyOldReads
 _Line = deque[asyncio.Future[None]]
 
 
-class Turns(Protocol):
+class ReadSlots(Protocol):
     """Gives turns to one caller."""
 
     def turn(self) -> AbstractAsyncContextManager[None]:
@@ -37,7 +37,7 @@ class Turns(Protocol):
         ...
 
 
-class OldReads:
+class OldReadLimiter:
     """The turns. Belongs to one event loop.
 
     :param running_max: the most turns at once.
@@ -60,11 +60,11 @@ class OldReads:
         return len(self._batches) + len(self._walks)
 
     @asynccontextmanager
-    async def batch(self) -> AsyncIterator[Turns]:
+    async def batch(self) -> AsyncIterator[ReadSlots]:
         """A turn for one answer: its first read takes the turn or is refused; the turn lasts until the answer is
         complete.
         """
-        visit = _Visit(self)
+        visit = _ReadSlot(self)
         try:
             yield visit
         finally:
@@ -134,10 +134,10 @@ class OldReads:
         metrics.OLD_READS_WAITING.set(self.waiting)
 
 
-class _Visit:
+class _ReadSlot:
     """The turn of one answer."""
 
-    def __init__(self, reads: OldReads) -> None:
+    def __init__(self, reads: OldReadLimiter) -> None:
         self._reads = reads
         self._taken = False
 

@@ -51,14 +51,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_event_publisher import event_json, metrics
-from muster_event_publisher.errors import OldEventsAway, RequestRefused, shown
+from muster_event_publisher.errors import HttpError, OldEventsUnavailable, shown
 from muster_event_publisher.event_source import EventSource
-from muster_event_publisher.object_states import Events, ObjectStates
-from muster_event_publisher.old_read_limiter import Turns
+from muster_event_publisher.object_states import EventSlice, ObjectStates
+from muster_event_publisher.old_read_limiter import ReadSlots
 from muster_event_publisher.rest_streams import EventStream, EventStreams
-from muster_event_publisher.ring import EventRing, Piece
+from muster_event_publisher.ring import EventRing, RingSlice
 from muster_event_publisher.settings import PublisherSettings
-from muster_event_publisher.startup_gate import Filling, Gate
+from muster_event_publisher.startup_gate import StartupFill, StartupGate
 
 _HEADERS = {
     "Content-Type": "application/json; charset=UTF-8",
@@ -107,7 +107,7 @@ class _Asked(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Batch:
+class _BatchAnswer:
     """An answer in the making; ``lowest``, ``highest`` and ``next_id`` are the ring's at the time of the request."""
 
     lowest: int
@@ -165,7 +165,7 @@ class EventsRest:
         extra_routes: Sequence[BaseRoute] = (),
         states: ObjectStates | None = None,
         facts: Callable[[], dict[str, object]] = dict,
-        filling: Filling | None = None,
+        filling: StartupFill | None = None,
         waits: PositionWaits | None = None,
         waits_at: Mapping[str, PositionWaits] = MappingProxyType({}),
     ) -> None:
@@ -173,9 +173,9 @@ class EventsRest:
         self._facts = facts
         self._states = states
         endpoints: dict[str, Callable[..., Any]] = {
-            "events.batch": _Get(self._batch),
-            "events.stream": _Get(self._stream),
-            "events.open_streams": _Get(self._open_streams),
+            "events.batch": _GetEndpoint(self._batch),
+            "events.stream": _GetEndpoint(self._stream),
+            "events.open_streams": _GetEndpoint(self._open_streams),
             "process.health": self._health,
             "process.live": _live,
             "process.metrics": _own_metrics,
@@ -185,7 +185,7 @@ class EventsRest:
             exception_handlers={404: _not_found},
         )
         app.router.redirect_slashes = False  # the core's redirects have another status; see _not_found
-        self.app = Gate(app, filling or Filling(over=True), _HEADERS | _TRY_AGAIN, _PASSING, waits, waits_at)
+        self.app = StartupGate(app, filling or StartupFill(over=True), _HEADERS | _TRY_AGAIN, _PASSING, waits, waits_at)
 
     async def _batch(self, request: Request) -> ASGIApp:
         began_s = elapsed_s()
@@ -207,12 +207,12 @@ class EventsRest:
         async with self._source.old_reads.batch() as turns:
             return await self._found(request, asked, turns)
 
-    async def _found(self, request: Request, asked: _Asked, turns: Turns | None = None) -> ASGIApp:
+    async def _found(self, request: Request, asked: _Asked, turns: ReadSlots | None = None) -> ASGIApp:
         """The answer to a batch request; ``turns`` is the right to read events older than the ring."""
         ring, start, wanted, limit, states, began_s = asked
         count = asked.most
         # 1. the events (the ring grows while they are rendered)
-        found = _Batch(ring.lowest, ring.highest, ring.next_id, "ring")
+        found = _BatchAnswer(ring.lowest, ring.highest, ring.next_id, "ring")
         if ring.lowest <= start:
             await self._render(found, ring, ring.pieces(start, count), states)
         elif count:
@@ -228,7 +228,7 @@ class EventsRest:
         return await _answer(request, body, headers)
 
     async def _render(
-        self, found: _Batch, ring: EventRing, pieces: Sequence[Piece], states: ObjectStates | None
+        self, found: _BatchAnswer, ring: EventRing, pieces: Sequence[RingSlice], states: ObjectStates | None
     ) -> None:
         """Renders in slices, so that other tasks can run. The newest events are rendered once for all requests."""
         lines, plain_from = self._source.lines(ring).get, ring.plain_from
@@ -244,18 +244,18 @@ class EventsRest:
                         for event_id, value in enumerate(part, first_id)
                     ]
                 if states is not None:
-                    rendered = await states.add(Events(ring.rm_id, ring.instance, first_id, rendered, part))
+                    rendered = await states.add(EventSlice(ring.rm_id, ring.instance, first_id, rendered, part))
                 found.lines += rendered
                 if None in part:
                     found.note_missing(first_id, part)
                 await asyncio.sleep(0)
 
-    async def _render_old(self, found: _Batch, asked: _Asked, turns: Turns | None) -> None:
+    async def _render_old(self, found: _BatchAnswer, asked: _Asked, turns: ReadSlots | None) -> None:
         ring, start, states = asked.ring, asked.start, asked.states
         try:
             old = await self._source.old(ring, start, asked.most, turns)
-        except OldEventsAway as error:
-            raise RequestRefused(503, str(error)) from error
+        except OldEventsUnavailable as error:
+            raise HttpError(503, str(error)) from error
         first_id = min(old.first_id, ring.lowest) if old is not None else ring.lowest
         if old is None or old.first_id != start:
             # Deleted or lost: the answer names the first event that exists, and the client decides to continue there.
@@ -266,7 +266,7 @@ class EventsRest:
             part = old.values[index : index + _SLICE]
             rendered = [event_json.event_json(value) for value in part]
             if states is not None:
-                events = Events(ring.rm_id, ring.instance, old.first_id + index, rendered, part)
+                events = EventSlice(ring.rm_id, ring.instance, old.first_id + index, rendered, part)
                 rendered = await states.add(events)
             found.lines += rendered
             await asyncio.sleep(0)
@@ -281,9 +281,7 @@ class EventsRest:
         # 2. the first event
         next_id = ring.next_id if ring is not None else 0
         if start is not None and start > next_id:
-            raise RequestRefused(
-                400, f'parameter "start": {start} is not present yet, the next event has the id {next_id}'
-            )
+            raise HttpError(400, f'parameter "start": {start} is not present yet, the next event has the id {next_id}')
         cursor = 0
         if ring is not None:
             cursor = start if start is not None else max(ring.next_id - count, ring.lowest)
@@ -312,9 +310,9 @@ class EventsRest:
         text = query.get("state", "")
         wanted = {"": usually, "true": True, "false": False}.get(text.lower())
         if wanted is None:
-            raise RequestRefused(400, f'parameter "state": {shown(text)} is not valid, expected true or false')
+            raise HttpError(400, f'parameter "state": {shown(text)} is not valid, expected true or false')
         if wanted and text and self._states is None:
-            raise RequestRefused(400, 'parameter "state": this publisher knows no view (publisher.view_url)')
+            raise HttpError(400, 'parameter "state": this publisher knows no view (publisher.view_url)')
         return self._states if wanted else None
 
     def _peer(self, request: Request) -> str:
@@ -351,7 +349,7 @@ def get_endpoint(handler: Handler) -> ASGIApp:
 
     ``handler`` may raise RequestRefused. It makes its answer by :func:`answer_json`.
     """
-    return _Get(handler)
+    return _GetEndpoint(handler)
 
 
 async def answer_json(request: Request, body: bytes, headers: dict[str, str] | None = None) -> Response:
@@ -359,7 +357,7 @@ async def answer_json(request: Request, body: bytes, headers: dict[str, str] | N
     return await _answer(request, body, headers or {})
 
 
-class _Get:
+class _GetEndpoint:
     """A GET endpoint that answers other methods and refused requests as YuniKorn's core does."""
 
     def __init__(self, handler: Handler) -> None:
@@ -375,7 +373,7 @@ class _Get:
         else:
             try:
                 answer = await self._handler(request)
-            except RequestRefused as refused:
+            except HttpError as refused:
                 body = error_body(refused.status, refused.message)
                 headers = _HEADERS | _TRY_AGAIN if refused.status == 503 else _HEADERS
                 answer = Response(body, refused.status, headers=headers)
@@ -455,6 +453,6 @@ def _number(query: dict[str, str], name: str, default: int, lowest: int = 0) -> 
     # (Python refuses to read thousands of digits; twenty are enough to decide.)
     if text.isascii() and text.isdigit() and len(digits) <= 20 and lowest <= int(digits or "0") < 2**64:
         return int(digits or "0")
-    raise RequestRefused(
+    raise HttpError(
         400, f'parameter "{name}": {text[:40]!r} is not valid, expected a whole number from {lowest} to {2**64 - 1}'
     )

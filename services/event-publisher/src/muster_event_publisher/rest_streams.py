@@ -22,12 +22,12 @@ from muster_runtime.service_lifecycle import wait_disconnected
 from starlette.types import Receive, Scope, Send
 
 from muster_event_publisher import event_json, metrics
-from muster_event_publisher.errors import OldEventsAway, RequestRefused
+from muster_event_publisher.errors import HttpError, OldEventsUnavailable
 from muster_event_publisher.event_json import EventLines
 from muster_event_publisher.event_source import EventSource
-from muster_event_publisher.object_states import Events, ObjectStates
+from muster_event_publisher.object_states import EventSlice, ObjectStates
 from muster_event_publisher.ring import EventRing
-from muster_event_publisher.subscriber_limits import Callers, Patience
+from muster_event_publisher.subscriber_limits import LagLimits, SubscriberCounts
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class EventStreams:
         self.limits, self.clock = limits, clock
         self.stopping = False
         self._room_of = room_of or (lambda _rm_id: (limits.total, limits.per_host))
-        self.open: Callers[EventStream] = Callers(metrics.STREAMS)
+        self.open: SubscriberCounts[EventStream] = SubscriberCounts(metrics.STREAMS)
 
     def check_room(self, host: str, rm_id: str = "") -> None:
         """Raises RequestRefused (503) when a limit of the RM is reached; without an id: no RM has events yet."""
@@ -88,7 +88,7 @@ class EventStreams:
             limit = "host"
         if limit or self.stopping:
             metrics.STREAMS_REFUSED.labels(limit or "stopping").inc()
-            raise RequestRefused(503, "Too many streaming connections" if limit else "The event publisher is stopping")
+            raise HttpError(503, "Too many streaming connections" if limit else "The event publisher is stopping")
 
     async def watch(self) -> None:
         """Regularly ends the streams that are too far behind or stalled; never returns."""
@@ -131,7 +131,7 @@ class EventStream:
         self._states = states
         self._limits = streams.limits
         behind = ring.next_id - cursor if ring is not None else 0
-        self._patience = Patience(self._limits.lag_records, self._limits.stall_s, streams.clock, behind)
+        self._patience = LagLimits(self._limits.lag_records, self._limits.stall_s, streams.clock, behind)
         self._task: asyncio.Task[None] | None = None
         self._ending: Ending[_End] = Ending("an event stream")
         self._gone = False
@@ -207,7 +207,7 @@ class EventStream:
         end = min(self.cursor + _CHUNK, ring.next_id)
         if self._states is not None:
             texts, values = _events(ring, lines, self.cursor, end)
-            body = await self._states.chunk(Events(ring.rm_id, ring.instance, self.cursor, texts, values))
+            body = await self._states.chunk(EventSlice(ring.rm_id, ring.instance, self.cursor, texts, values))
         else:
             kept = lines.chunk(self.cursor, end)
             body = kept if kept is not None else _chunk(ring, lines, self.cursor, end)
@@ -219,7 +219,7 @@ class EventStream:
     async def _send_old(self, send: Send, ring: EventRing) -> None:
         try:
             found = await self._source.old(ring, self.cursor, _OLD_CHUNK)
-        except OldEventsAway as error:
+        except OldEventsUnavailable as error:
             self._finish("log", str(error))
             return
         first_id = min(found.first_id, ring.lowest) if found else ring.lowest
@@ -231,7 +231,7 @@ class EventStream:
             part = values[index : index + _CHUNK]
             texts = [event_json.event_json(value) for value in part]
             if self._states is not None:
-                texts = await self._states.add(Events(ring.rm_id, ring.instance, self.cursor, texts, part))
+                texts = await self._states.add(EventSlice(ring.rm_id, ring.instance, self.cursor, texts, part))
             await self._put(send, b"".join([text + b"\n" for text in texts]))
             self.cursor += len(part)
             await asyncio.sleep(0)

@@ -24,7 +24,7 @@ _GAPS_KEPT = 100
 _Values = Sequence[bytes | None]
 
 
-class Taken(NamedTuple):
+class ExtendResult(NamedTuple):
     """The result of :meth:`EventRing.extend`.
 
     :param missing: first and last id that are missing before these events; None: none is missing.
@@ -60,7 +60,7 @@ class UnpackedBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RingSlice:
     """Events with consecutive ids in one block; they stay readable after the ring has dropped the block."""
 
     first_id: int
@@ -147,7 +147,7 @@ class EventRing:
         self._capacity = capacity
         self._evict()
 
-    def extend(self, first_id: int, values: list[bytes]) -> Taken:
+    def extend(self, first_id: int, values: list[bytes]) -> ExtendResult:
         """Takes events with the ids ``first_id``, ``first_id + 1`` … and wakes the waiting readers."""
         missing, repeated = None, 0
         if self._next is None:
@@ -170,7 +170,7 @@ class EventRing:
             while len(self._full) > _UNPACKED_MAX:
                 self.pack()
             self.changed.notify()
-        return Taken(missing, repeated)
+        return ExtendResult(missing, repeated)
 
     def pack(self) -> bool:
         """Packs the oldest block that is full, plain and not among the newest: about 3 ms. False: there is none."""
@@ -184,7 +184,7 @@ class EventRing:
                 return True
         return False
 
-    def pieces(self, start: int, count: int) -> list[Piece]:
+    def pieces(self, start: int, count: int) -> list[RingSlice]:
         """Up to ``count`` events from id ``start`` on, as pieces to be read one by one.
 
         There are none when the ring does not hold ``start``.
@@ -192,14 +192,14 @@ class EventRing:
         if not self._lowest <= start < self.next_id or count <= 0:
             return []
         end = min(start + count, self.next_id)
-        out: list[Piece] = []
+        out: list[RingSlice] = []
         while start < end:
             number, index = divmod(start, BLOCK)
             size = min(BLOCK - index, end - start)
             block = self._blocks.get(number)
             if isinstance(block, list):
                 block, index = block[index : index + size], 0
-            out.append(Piece(start, size, block, index, self._unpacked))
+            out.append(RingSlice(start, size, block, index, self._unpacked))
             start += size
         return out
 

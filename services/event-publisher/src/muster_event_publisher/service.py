@@ -28,15 +28,15 @@ from muster_event_publisher.ended.rest import EndedRest
 from muster_event_publisher.ended.search import EndedSearch
 from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.feed import PartitionFeed
-from muster_event_publisher.grpc_events import EventsDoor, EventsService
+from muster_event_publisher.grpc_events import EventsServer, EventsService
 from muster_event_publisher.grpc_watch import EventHub, WatchLimits
 from muster_event_publisher.history.dead_letters import DeadLetters
-from muster_event_publisher.history.exporter import Exporter, Retry
-from muster_event_publisher.history.exports import Exports
+from muster_event_publisher.history.exporter import ExportBackoff, Exporter
+from muster_event_publisher.history.exports import ExportManager
 from muster_event_publisher.history.registry import SinkPlan, readers_of, sinks_of
 from muster_event_publisher.log_search import LogSearch
 from muster_event_publisher.object_states import ObjectStates
-from muster_event_publisher.old_read_limiter import OldReads
+from muster_event_publisher.old_read_limiter import OldReadLimiter
 from muster_event_publisher.request_store import RequestStores
 from muster_event_publisher.rest import EventsRest
 from muster_event_publisher.rest_streams import EventStreams, StreamLimits
@@ -44,7 +44,7 @@ from muster_event_publisher.ring import EventRing, Rings
 from muster_event_publisher.rm_settings import RmSettings
 from muster_event_publisher.settings import PublisherSettings
 from muster_event_publisher.shown import ShownEvents, ShownUsage
-from muster_event_publisher.startup_gate import Filling
+from muster_event_publisher.startup_gate import StartupFill
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +98,7 @@ class PublisherService:
         readers = PassingReaders(log, self._damage)
         self.rm_settings = RmSettings(readers, topics, settings, self._settings_changed)
         self.rings = Rings(self.rm_settings.ring_capacity)
-        self._filling = Filling(over=not fills_beside)
+        self._filling = StartupFill(over=not fills_beside)
         self._fills: asyncio.Task[None] | None = None
         partitions = range(topics.partitions)
         self.requests = RequestStores(lambda rm_id: self.rm_settings.of(rm_id).request_store_capacity)
@@ -130,7 +130,9 @@ class PublisherService:
         self._streams = EventStreams(limits, clock, self._room_of)
         old = settings.serve_from_log
         self._readers = readers_of(settings, topics, clock) if old else []
-        self.old_reads = OldReads(settings.old_reads_max, settings.old_reads_waiting_max, settings.old_reads_wait_s)
+        self.old_reads = OldReadLimiter(
+            settings.old_reads_max, settings.old_reads_waiting_max, settings.old_reads_wait_s
+        )
         searches = self._searches if old else []
         source = EventSource(self.rings, searches, topics, self._readers, self.rm_settings, self.old_reads)
         target = view or settings.view_url
@@ -155,9 +157,9 @@ class PublisherService:
         )  # fmt: skip
         self._hub = EventHub(source, self.requests, watch_limits, clock, self.rm_settings.app_queues)
         self.events_service = EventsService(self._hub, settings.trusted_proxies, default_rm, self._filling, self._waits)
-        self._door: EventsDoor | None = None
+        self._door: EventsServer | None = None
         plans = sinks if sinks is not None else sinks_of(settings, topics, clock)
-        retry = Retry(
+        retry = ExportBackoff(
             settings.retry_min_s, settings.retry_max_s, settings.refusals_max, settings.dead_letters_in_a_row_max
         )
         self._dead_letters = DeadLetters(log, topics)
@@ -170,7 +172,7 @@ class PublisherService:
                 for sink, policy in plans
             ]
 
-        self._exports = Exports(self._membership(), self._sinks, exporters_of)
+        self._exports = ExportManager(self._membership(), self._sinks, exporters_of)
         self._follow_tasks: list[asyncio.Task[None]] = []
         self._server: HttpServer | None = None
         self._life = ServiceLifecycle("event publisher")
@@ -208,7 +210,7 @@ class PublisherService:
             self._fills = self._life.watch(self._follow_and_measure(), "measure")
         # gRPC and REST open last
         if self.settings.grpc_address:
-            self._door = EventsDoor(self.events_service, self.settings.grpc_address, self.healthy)
+            self._door = EventsServer(self.events_service, self.settings.grpc_address, self.healthy)
             await self._door.start()
             self._life.watch(self._door.watch_health(_HEALTH_INTERVAL_S), "health")
         if self.settings.http_address:

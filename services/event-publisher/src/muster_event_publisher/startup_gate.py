@@ -15,13 +15,13 @@ from muster_runtime.positions import PositionWaits
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from muster_event_publisher.errors import NotNow
+from muster_event_publisher.errors import Unavailable
 
 # The rings of an RM with 100,000 allocations take a second. A log on a busy disk takes longer: the caller may go on.
 _WAIT_S = 10.0
 
 
-class Filling:
+class StartupFill:
     """Whether the rings are filled.
 
     :param over: there is nothing to fill: the service fills them before it answers.
@@ -51,12 +51,12 @@ class Filling:
             async with asyncio.timeout(self._wait_s):
                 await self._changed.wait()
         except TimeoutError:
-            raise NotNow("the recent events are still being read from the log, try again") from None
+            raise Unavailable("the recent events are still being read from the log, try again") from None
         if self._stopping and not self.over:
-            raise NotNow("the event publisher is stopping")
+            raise Unavailable("the event publisher is stopping")
 
 
-class Gate:
+class StartupGate:
     """An application whose requests wait for the rings, and for the position that they name.
 
     :param headers: of a refusal.
@@ -69,7 +69,7 @@ class Gate:
     def __init__(
         self,
         app: Starlette,
-        filling: Filling,
+        filling: StartupFill,
         headers: dict[str, str],
         passing: frozenset[str],
         waits: PositionWaits | None = None,
@@ -84,7 +84,7 @@ class Gate:
         if not self._filling.over and scope["type"] == "http" and scope["path"] not in self._passing:
             try:
                 await self._filling.wait()
-            except NotNow as refused:
+            except Unavailable as refused:
                 await send({"type": "http.response.start", "status": 503, "headers": self._headers})
                 await send({"type": "http.response.body", "body": error_body(503, str(refused))})
                 return

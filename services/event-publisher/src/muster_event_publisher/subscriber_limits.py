@@ -10,17 +10,17 @@ from muster_bus.clock import Clock
 from prometheus_client import Gauge
 
 
-class Caller(Protocol):
+class SubscriberKey(Protocol):
     """The RM and the host of a caller, as of its arrival."""
 
     rm_id: str
     host: str
 
 
-C = TypeVar("C", bound=Caller)
+C = TypeVar("C", bound=SubscriberKey)
 
 
-class Callers(Generic[C]):
+class SubscriberCounts(Generic[C]):
     """The open callers, counted by RM and by host.
 
     :param gauge: the metric of their number.
@@ -65,7 +65,7 @@ class Callers(Generic[C]):
         self._gauge.set(len(self._open))
 
 
-class Patience:
+class LagLimits:
     """The limits of one caller: how far behind it may be, and how long it may read nothing.
 
     :param behind: how many past events the caller asked for. They may be more than the allowed lag, and raise it until

@@ -23,7 +23,7 @@ from muster_cli.history.source import HistoryLocation
 
 if TYPE_CHECKING:
     import duckdb
-    from muster_event_publisher.history.file_stores import Place
+    from muster_event_publisher.history.file_stores import FileStore
 
 _GENERATION = re.compile(r"\d{6}").fullmatch
 _PARTITION = re.compile(r"p\d+").fullmatch
@@ -173,7 +173,7 @@ def _open_once(
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def _names(place: Place | None) -> tuple[list[str], bool]:
+def _names(place: FileStore | None) -> tuple[list[str], bool]:
     """Returns the paths of the Parquet files, and whether two of them may hold the same event.
 
     The layout is DIR/<log generation>/p<partition>/<start>-<end>.parquet. A file that covers another one replaces it: a
@@ -209,7 +209,7 @@ def _uncovered(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     return kept
 
 
-def _exported(connection: duckdb.DuckDBPyConnection, place: Place | None, names: list[str]) -> str:
+def _exported(connection: duckdb.DuckDBPyConnection, place: FileStore | None, names: list[str]) -> str:
     """Returns SQL for the events of the files; "" if there are none."""
     if place is None or not names:
         return ""
@@ -226,7 +226,7 @@ def _exported(connection: duckdb.DuckDBPyConnection, place: Place | None, names:
     return f"SELECT {columns} FROM exported"
 
 
-def _close_door(connection: duckdb.DuckDBPyConnection, place: Place | None, names: list[str]) -> None:
+def _close_door(connection: duckdb.DuckDBPyConnection, place: FileStore | None, names: list[str]) -> None:
     if place is not None and getattr(place, "filesystem", None) is None:
         allowed = ", ".join(_quoted(f"{place.shown}/{name}") for name in names)
         connection.execute(f"SET allowed_paths = [{allowed}]")

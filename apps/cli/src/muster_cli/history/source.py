@@ -17,7 +17,7 @@ from muster_cli.flags import DEFAULT_HTTP, HTTP_VARIABLE
 from muster_cli.history import local_instance
 
 if TYPE_CHECKING:  # loaded only for this command
-    from muster_event_publisher.history.file_stores import Place
+    from muster_event_publisher.history.file_stores import FileStore
 
     from muster_cli.settings import MusterSettings
 
@@ -53,7 +53,7 @@ class HistoryLocation:
     :ivar timeout_s: of its answers.
     """
 
-    place: Place | None
+    place: FileStore | None
     log_file: Path | None
     events_topic: str
     http: str
@@ -115,7 +115,7 @@ def _of_running() -> Path:
     return found
 
 
-def _parquet_place(settings: MusterSettings) -> Place | None:
+def _parquet_place(settings: MusterSettings) -> FileStore | None:
     """Returns the place of the first Parquet store in the settings."""
     from muster_event_publisher.history.file_stores import place_of
     from muster_event_publisher.history.registry import wanted_of

@@ -48,10 +48,10 @@ from muster_runtime.watchdog import Reading, Usage, Watchdog, look_every_s
 from muster_event_publisher import metrics
 from muster_event_publisher.derive.faust_patches import (
     FAUST_LOG,
-    SteadyConsumer,
-    SteadyStream,
-    SteadyTable,
-    SteadyTransport,
+    PatchedConsumer,
+    PatchedStream,
+    PatchedTable,
+    PatchedTransport,
 )
 from muster_event_publisher.derive.partition_deriver import PartitionDeriver
 from muster_event_publisher.derive.settings import DeriveSettings
@@ -280,7 +280,7 @@ class FaustDerive:
     def _places(self) -> Mapping[Any, int]:
         """The offsets at which the agent began: the positions of partitions that have had no event yet."""
         consumer: Any = self._app.consumer if self._app is not None else None
-        return consumer.places if isinstance(consumer, SteadyConsumer) else {}
+        return consumer.places if isinstance(consumer, PatchedConsumer) else {}
 
     async def _measure(
         self, readers: dict[int, LogReader], partition: int, position: int, measured: dict[int, tuple[int, int, int]]
@@ -361,10 +361,10 @@ def faust_app(settings: DeriveSettings, log_settings: LogSettings, connection: M
         autodiscover=False,
         web_enabled=False,
         worker_redirect_stdouts=False,
-        Stream=SteadyStream,
-        Table=SteadyTable,
+        Stream=PatchedStream,
+        Table=PatchedTable,
     )
-    app.transport = SteadyTransport(app.conf.broker_consumer, app)
+    app.transport = PatchedTransport(app.conf.broker_consumer, app)
     return app
 
 

@@ -32,7 +32,7 @@ out a subscribed topic is not used. The member joins again, which makes the brok
 
 **Writes.** ``table[key] = value`` puts the change into a buffer. A task and every flush send the buffer at the same
 time, so not in order, and a flush does not wait for the changes that the task is sending. An offset may be committed
-before the last change is on Kafka. The mend: :class:`SteadyTable` sends its changes on request, in order, and reports
+before the last change is on Kafka. The mend: :class:`PatchedTable` sends its changes on request, in order, and reports
 when they have arrived.
 
 **Offsets.** Transactions leave holes in the offsets (markers, and aborted records). Faust counts the record behind a
@@ -48,8 +48,8 @@ write to the table takes 0 for their number, and the program ends. The mend: 0 m
 
 **Cost.** Faust creates four tasks and one wait for each message that it puts into a queue, runs its loop for each event
 that it takes out, and merges all holes again for each new hole. That costs several times what deriving costs. The mend:
-calls that need no waiting run at once, an actor takes all waiting events (:meth:`SteadyStream.batches`), holes that do
-not touch are not merged, and writes go out in batches (:meth:`SteadyProducer.send_all`).
+calls that need no waiting run at once, an actor takes all waiting events (:meth:`PatchedStream.batches`), holes that do
+not touch are not merged, and writes go out in batches (:meth:`PatchedProducer.send_all`).
 
 Two further rules concern the same calls:
 
@@ -127,7 +127,7 @@ class _SteadyThread(AIOKafkaConsumerThread):
             self.consumer.in_transaction = before
 
 
-class SteadyConsumer(Consumer):
+class PatchedConsumer(Consumer):
     """A consumer with the mends of the module's docstring.
 
     :ivar places: the offsets at which the streams began; empty until the tables are read back.
@@ -213,7 +213,7 @@ class SteadyConsumer(Consumer):
             if not isinstance(end, StopIteration):
                 raise
             return WaitResults([], [], True) if self.should_stop else WaitResults([first], [end.value], False)
-        return await super().wait_first(_Begun(first, waits_for), *others, timeout=timeout)
+        return await super().wait_first(_StartedCoroutine(first, waits_for), *others, timeout=timeout)
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
         gaps, committed = self._gap[tp], self._committed_offset[tp]
@@ -230,7 +230,7 @@ class SteadyConsumer(Consumer):
         return _SteadyThread(self, loop=self.loop, beacon=self.beacon)
 
 
-class _Begun:
+class _StartedCoroutine:
     """The rest of a coroutine that was begun outside of a task.
 
     :param waits_for: the future that the coroutine waits for first.
@@ -253,7 +253,7 @@ class _Begun:
                 return end.value
 
 
-class SteadyProducer(Producer):
+class PatchedProducer(Producer):
     """Sends many at once, without a task or a future for each."""
 
     logger = FAUST_LOG
@@ -280,14 +280,14 @@ class SteadyProducer(Producer):
         await asyncio.gather(*sent)
 
 
-class SteadyTransport(Transport):
+class PatchedTransport(Transport):
     """For ``app.transport``."""
 
-    Consumer: ClassVar[Any] = SteadyConsumer
-    Producer: ClassVar[Any] = SteadyProducer
+    Consumer: ClassVar[Any] = PatchedConsumer
+    Producer: ClassVar[Any] = PatchedProducer
 
 
-class SteadyStream(faust.Stream[Any]):
+class PatchedStream(faust.Stream[Any]):
     """For the setting ``Stream`` of the app."""
 
     logger = FAUST_LOG
@@ -320,7 +320,7 @@ class SteadyStream(faust.Stream[Any]):
                 batch.append(event)
 
 
-class SteadyTable(faust.Table[Any, Any]):
+class PatchedTable(faust.Table[Any, Any]):
     """For the setting ``Table`` of the app. Changes are sent only when :meth:`written` is called."""
 
     logger = FAUST_LOG

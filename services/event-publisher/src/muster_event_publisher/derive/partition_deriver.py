@@ -29,7 +29,7 @@ from muster_event_publisher.event_decoding import decode
 KNOWN_KIND, KNOWN_NAME = "rm", "-"
 
 
-class Derived(NamedTuple):
+class DerivedRecords(NamedTuple):
     """The records of a batch. A driver without transactions writes ``records`` first, then ``states`` in order."""
 
     records: list[OutRecord]
@@ -95,12 +95,12 @@ class PartitionDeriver:
                 rm.take(event_id, event.timestampNano, fact_of(event))
                 self._changed[rm_id] = rm
 
-    def flush(self) -> Derived:
+    def flush(self) -> DerivedRecords:
         """The derived records of the events since the last flush."""
         for rm_id, rm in self._changed.items():
             self._flush(rm_id, rm)
         self._changed.clear()
-        derived = Derived(self._records, self._states)
+        derived = DerivedRecords(self._records, self._states)
         self._records, self._states = [], []
         return derived
 

@@ -38,7 +38,7 @@ Quantities = dict[str, int]
 S_IN_NS = 1_000_000_000
 
 
-class Kind(StrEnum):
+class SubjectKind(StrEnum):
     """The kinds of subjects."""
 
     APPLICATION = "application"
@@ -47,7 +47,7 @@ class Kind(StrEnum):
     GROUP = "group"
 
 
-class Step(StrEnum):
+class FactKind(StrEnum):
     """The kinds of meanings that an event has for usage."""
 
     GAIN = "gain"  # the subject holds more; of an application: an allocation
@@ -56,15 +56,15 @@ class Step(StrEnum):
     LEAVE = "leave"
 
 
-class Fact(NamedTuple):
+class UsageFact(NamedTuple):
     """The meaning of an event for usage.
 
     :ivar kind: APPLICATION, USER or GROUP.
     :ivar queue: path, of JOIN and LEAVE.
     """
 
-    step: Step
-    kind: Kind
+    step: FactKind
+    kind: SubjectKind
     name: str
     quantities: Mapping[str, int] = {}
     queue: str = ""
@@ -82,7 +82,7 @@ class WindowUsage(NamedTuple):
     :ivar event_id: of the last change.
     """
 
-    kind: Kind
+    kind: SubjectKind
     name: str
     start_ns: int
     quantity_ns: Quantities
@@ -94,8 +94,8 @@ class WindowUsage(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Book:
-    kind: Kind
+class _SubjectUsage:
+    kind: SubjectKind
     name: str
     start_ns: int
     at_ns: int
@@ -109,7 +109,7 @@ class _Book:
     joined: bool = False  # it is in its queue now
 
 
-_Subject = tuple[Kind, str]
+_Subject = tuple[SubjectKind, str]
 # Key parts and value of a record that the deriver keeps; None deletes it.
 StateWrite = tuple[tuple[str, str], bytes | None]
 _MARK = ("rm", "-")
@@ -121,7 +121,7 @@ _NAMES_BYTES_MAX, _NAME_OVERHEAD_BYTES, _FEW_NAMES = 256 * 1024, 48, 32
 _ENDED_KEPT = 16
 
 
-class Flushed(NamedTuple):
+class UsageRecords(NamedTuple):
     """The records of a batch.
 
     :ivar shown: to be written first.
@@ -147,12 +147,14 @@ class RmUsage:
         self.applied = -1  # the last event id that is in all its books
         self.until_ns = 0  # time of the newest event: usage is known up to it
         self.repeated = self.unmatched = self.left_out = 0
-        self._books: dict[_Subject, _Book] = {}
-        self._touched: dict[_Subject, _Book] = {}
+        self._books: dict[_Subject, _SubjectUsage] = {}
+        self._touched: dict[_Subject, _SubjectUsage] = {}
         self._dropped: list[_Subject] = []
         self._shown: list[WindowUsage] = []
-        self._holding: OrderedDict[_Subject, _Book] = OrderedDict()  # in the order of shown_ns
-        self._idle: OrderedDict[_Subject, _Book] = OrderedDict()  # holds nothing; in the order of its last change
+        self._holding: OrderedDict[_Subject, _SubjectUsage] = OrderedDict()  # in the order of shown_ns
+        self._idle: OrderedDict[_Subject, _SubjectUsage] = (
+            OrderedDict()
+        )  # holds nothing; in the order of its last change
         self._marked = True  # the first mark names the instance of the first books
         self._flushed = -1  # the mark that the last flush wrote
 
@@ -161,7 +163,7 @@ class RmUsage:
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
-    def take(self, event_id: int, at_ns: int, fact: Fact | None) -> bool:
+    def take(self, event_id: int, at_ns: int, fact: UsageFact | None) -> bool:
         """Takes an event, in the order of the log; ``fact`` None: no usage. False: the event is a repeat."""
         if event_id <= self.applied:
             self.repeated += 1
@@ -187,39 +189,41 @@ class RmUsage:
         self.ended = [*self.ended, self.instance][-_ENDED_KEPT:]
         self.instance, self.applied, self._flushed, self._marked = instance, -1, -1, True
 
-    def _apply(self, event_id: int, fact: Fact) -> None:
+    def _apply(self, event_id: int, fact: UsageFact) -> None:
         book = self._book(fact.kind, fact.name)
         if event_id <= book.event_id:
             return  # a crash cut off the event's batch after this book, and so its queues' books, had been written
         match fact.step:
-            case Step.GAIN | Step.LOSS:
-                sign = 1 if fact.step is Step.GAIN else -1
+            case FactKind.GAIN | FactKind.LOSS:
+                sign = 1 if fact.step is FactKind.GAIN else -1
                 for path in ancestry(book.queue):
-                    self._change(self._book(Kind.QUEUE, path), event_id, fact.quantities, sign, max(sign, 0))
+                    self._change(self._book(SubjectKind.QUEUE, path), event_id, fact.quantities, sign, max(sign, 0))
                 self._change(book, event_id, fact.quantities, sign, max(sign, 0))
-            case Step.JOIN | Step.LEAVE:
-                book.joined = fact.step is Step.JOIN
+            case FactKind.JOIN | FactKind.LEAVE:
+                book.joined = fact.step is FactKind.JOIN
                 if book.joined and book.queue != fact.queue:
                     self._move(book, event_id, fact.queue)
                 self._note(book, event_id)
 
-    def _move(self, book: _Book, event_id: int, queue: str) -> None:
+    def _move(self, book: _SubjectUsage, event_id: int, queue: str) -> None:
         """Moves an application into a queue, with the resources that it already holds."""
         before, after = set(ancestry(book.queue)), set(ancestry(queue))
         if book.held:
             for path in sorted(before - after):
-                self._change(self._book(Kind.QUEUE, path), event_id, book.held, -1, 0)
+                self._change(self._book(SubjectKind.QUEUE, path), event_id, book.held, -1, 0)
             for path in sorted(after - before):
-                self._change(self._book(Kind.QUEUE, path), event_id, book.held, 1, 0)
+                self._change(self._book(SubjectKind.QUEUE, path), event_id, book.held, 1, 0)
         book.queue = queue
 
-    def _book(self, kind: Kind, name: str) -> _Book:
+    def _book(self, kind: SubjectKind, name: str) -> _SubjectUsage:
         book = self._books.get((kind, name))
         if book is None:
-            book = self._books[kind, name] = _Book(kind, name, self._start_of(self.until_ns), self.until_ns)
+            book = self._books[kind, name] = _SubjectUsage(kind, name, self._start_of(self.until_ns), self.until_ns)
         return book
 
-    def _change(self, book: _Book, event_id: int, quantities: Mapping[str, int], sign: int, allocations: int) -> None:
+    def _change(
+        self, book: _SubjectUsage, event_id: int, quantities: Mapping[str, int], sign: int, allocations: int
+    ) -> None:
         if event_id <= book.event_id:
             return  # as above
         self._roll(book, self.until_ns)
@@ -236,7 +240,7 @@ class RmUsage:
         book.allocations += allocations
         self._note(book, event_id)
 
-    def _with_room(self, book: _Book, quantities: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    def _with_room(self, book: _SubjectUsage, quantities: Mapping[str, int]) -> Iterable[tuple[str, int]]:
         """The quantities that the book has room for; names beyond the bound are counted in ``left_out``."""
         few = max(len(book.held), len(book.quantity_ns), len(book.peak)) + len(quantities) <= _FEW_NAMES
         if few or all(name in book.held for name in quantities):
@@ -253,7 +257,7 @@ class RmUsage:
             taken.append((name, value))
         return taken
 
-    def _note(self, book: _Book, event_id: int) -> None:
+    def _note(self, book: _SubjectUsage, event_id: int) -> None:
         subject = (book.kind, book.name)
         book.event_id = event_id
         self._touched[subject] = book
@@ -266,7 +270,7 @@ class RmUsage:
             self._idle[subject] = book
             self._idle.move_to_end(subject)
 
-    def _roll(self, book: _Book, at_ns: int) -> None:
+    def _roll(self, book: _SubjectUsage, at_ns: int) -> None:
         """Extends the book's integrals up to a time."""
         if at_ns <= book.at_ns:
             return
@@ -288,7 +292,7 @@ class RmUsage:
     def _start_of(self, at_ns: int) -> int:
         return at_ns - at_ns % self.window_ns
 
-    def _show(self, book: _Book) -> None:
+    def _show(self, book: _SubjectUsage) -> None:
         if not (book.shown_ns or book.held or book.allocations or book.quantity_ns):
             return  # the application has entered its queue; nothing else happened
         rest_ns = book.start_ns + self.window_ns - book.at_ns
@@ -310,7 +314,7 @@ class RmUsage:
 
     # ---- records ---------------------------------------------------------------------------------------------------
 
-    def flush(self) -> Flushed:
+    def flush(self) -> UsageRecords:
         """The records of all changes since the last flush.
 
         A crash may cut the order of the states anywhere: queues, users and groups, then applications, then the mark.
@@ -347,17 +351,17 @@ class RmUsage:
         states: list[StateWrite] = [(subject, None) for subject in self._dropped if subject not in self._books]
         applications: list[StateWrite] = []
         for subject, book in self._touched.items():
-            (applications if book.kind is Kind.APPLICATION else states).append((subject, _encode(book)))
+            (applications if book.kind is SubjectKind.APPLICATION else states).append((subject, _encode(book)))
         states += applications
         if self._marked:
             states.append((_MARK, self._mark()))
             self._flushed = self.applied
-        flushed = Flushed(self._shown, states)
+        flushed = UsageRecords(self._shown, states)
         self._shown, self._dropped, self._marked = [], [], False
         self._touched.clear()
         return flushed
 
-    def held(self, kind: Kind, name: str) -> Quantities:
+    def held(self, kind: SubjectKind, name: str) -> Quantities:
         """The resources that a subject holds now."""
         book = self._books.get((kind, name))
         return dict(book.held) if book is not None else {}
@@ -381,7 +385,7 @@ class RmUsage:
                 setattr(self, name, mark[name])
             self._flushed = self.applied
         for (kind, name), value in found.items():
-            self._books[Kind(kind), name] = _decode(Kind(kind), name, value)
+            self._books[SubjectKind(kind), name] = _decode(SubjectKind(kind), name, value)
         for subject, book in sorted(self._books.items(), key=lambda item: (item[1].shown_ns, item[0])):
             if book.held:
                 self._holding[subject] = book
@@ -420,12 +424,12 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def _encode(book: _Book) -> bytes:
+def _encode(book: _SubjectUsage) -> bytes:
     return _dump({name: getattr(book, name) for name in _FIELDS})
 
 
-def _decode(kind: Kind, name: str, value: Mapping[str, Any]) -> _Book:
-    return _Book(kind, name, **value)
+def _decode(kind: SubjectKind, name: str, value: Mapping[str, Any]) -> _SubjectUsage:
+    return _SubjectUsage(kind, name, **value)
 
 
 def _dump(value: object) -> bytes:

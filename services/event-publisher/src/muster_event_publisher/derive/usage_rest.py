@@ -27,15 +27,15 @@ from starlette.types import ASGIApp
 
 from muster_event_publisher import metrics
 from muster_event_publisher.derive.settings import DeriveSettings
-from muster_event_publisher.derive.usage_fold import S_IN_NS, Kind, seconds
-from muster_event_publisher.derive.usage_table import RmKnown, UsageTable, WindowSum
-from muster_event_publisher.errors import RequestRefused, known_rms, shown
+from muster_event_publisher.derive.usage_fold import S_IN_NS, SubjectKind, seconds
+from muster_event_publisher.derive.usage_table import CoveredPeriod, UsageTable, WindowSum
+from muster_event_publisher.errors import HttpError, known_rms, shown
 from muster_event_publisher.rest import answer_json, get_endpoint, routes_of
 
 log = structlog.get_logger(__name__)
 
 _PARAMETERS = tuple(each.name for each in USAGE.parameters)
-_KINDS = ", ".join(Kind)
+_KINDS = ", ".join(SubjectKind)
 _READ_RECORDS = 1_000
 _POLL_S = 1.0
 # The latest time that a Python date can express, in seconds since 1970 (the year 9999).
@@ -140,7 +140,7 @@ class UsageRest:
         rm_id, known = self._rm(query, default_from_headers(headers), reach_of(headers))
         name = query.get("name", "")
         if name and not self.table.has(rm_id, kind, name):
-            raise RequestRefused(404, f'parameter "name": no usage of {kind} {shown(name)}')
+            raise HttpError(404, f'parameter "name": no usage of {kind} {shown(name)}')
         if known is None:
             return await answer_json(request, b'{"usage":[]}\n')
         window_s = known.window_ns // S_IN_NS
@@ -149,14 +149,14 @@ class UsageRest:
         to_s = _time(query, "to", until_s)
         from_s = _time(query, "from", max(to_s - 60 * window_s, 0))
         if from_s >= to_s:
-            raise RequestRefused(400, f'parameter "from": {from_s} is not before "to", which is {to_s}')
+            raise HttpError(400, f'parameter "from": {from_s} is not before "to", which is {to_s}')
         from_s -= from_s % step_s
         names = [name] if name else self.table.names(rm_id, kind)
         # 2. check the size of the answer
         windows = -(-(min(to_s, until_s) - from_s) // step_s)
         most = self.settings.rest_response_windows
         if windows * len(names) > most:
-            raise RequestRefused(
+            raise HttpError(
                 400,
                 f"{windows} windows of {len(names)} {kind}s are asked for, at most {most} fit in an answer: name one "
                 f'with "name", bring "from" and "to" nearer to each other, or ask for a larger "window"',
@@ -181,21 +181,21 @@ class UsageRest:
         body = json.dumps(head, separators=(",", ":"))[:-1] + f',"usage":[{",".join(usage)}]}}\n'
         return await answer_json(request, body.encode())
 
-    def _rm(self, query: dict[str, str], default_rm: str, reach: ReadScope) -> tuple[str, RmKnown | None]:
+    def _rm(self, query: dict[str, str], default_rm: str, reach: ReadScope) -> tuple[str, CoveredPeriod | None]:
         asked = query.get("rm", "")
         visible = [rm_id for rm_id in self.table.rm_ids() if reach.sees_whole(rm_id)]
         listed = known_rms(visible, "usage")
         if asked and asked not in visible:
-            raise RequestRefused(404, f'parameter "rm": no usage of {shown(asked)}{listed}')
+            raise HttpError(404, f'parameter "rm": no usage of {shown(asked)}{listed}')
         lives = self.lives(visible)
         meant = asked or resolve_rm(lives, default_rm)
         if meant is None and lives:
-            raise RequestRefused(400, f'parameter "rm" is needed{known_rms(list(lives), "usage")}')
+            raise HttpError(400, f'parameter "rm" is needed{known_rms(list(lives), "usage")}')
         rm_id = meant or ""
         return rm_id, self.table.known(rm_id)
 
 
-def _texts(found: list[WindowSum], step_s: int, known: RmKnown) -> Iterator[str]:
+def _texts(found: list[WindowSum], step_s: int, known: CoveredPeriod) -> Iterator[str]:
     for one in found:
         quantities = ",".join(
             f"{json.dumps(name)}:{seconds(value)}" for name, value in one.quantity_ns.items() if value
@@ -215,19 +215,19 @@ def _query(request: Request) -> dict[str, str]:
     query: dict[str, str] = {}
     for name, value in parse_qsl(request.url.query, keep_blank_values=True):
         if name not in _PARAMETERS:
-            raise RequestRefused(400, f"parameter {name[:40]!r} is unknown, expected {', '.join(_PARAMETERS)}")
+            raise HttpError(400, f"parameter {name[:40]!r} is unknown, expected {', '.join(_PARAMETERS)}")
         query.setdefault(name, value)
     return query
 
 
-def _kind(query: dict[str, str]) -> Kind:
+def _kind(query: dict[str, str]) -> SubjectKind:
     text = query.get("kind", "")
     if not text:
-        raise RequestRefused(400, f'parameter "kind" is needed, expected one of {_KINDS}')
+        raise HttpError(400, f'parameter "kind" is needed, expected one of {_KINDS}')
     try:
-        return Kind(text)
+        return SubjectKind(text)
     except ValueError:
-        raise RequestRefused(400, f'parameter "kind": {text[:40]!r} is not valid, expected one of {_KINDS}') from None
+        raise HttpError(400, f'parameter "kind": {text[:40]!r} is not valid, expected one of {_KINDS}') from None
 
 
 def _window(query: dict[str, str], base_s: int) -> int:
@@ -236,7 +236,7 @@ def _window(query: dict[str, str], base_s: int) -> int:
         return base_s
     if text.isascii() and text.isdigit() and len(text) <= 9 and int(text) and int(text) % base_s == 0:
         return int(text)
-    raise RequestRefused(
+    raise HttpError(
         400, f'parameter "window": {text[:40]!r} is not valid, expected seconds, a whole multiple of {base_s}'
     )
 
@@ -255,7 +255,7 @@ def _time(query: dict[str, str], name: str, default_s: int) -> int:
             return int(time.timestamp())
     except (ValueError, OverflowError):
         pass
-    raise RequestRefused(
+    raise HttpError(
         400,
         f'parameter "{name}": {text[:40]!r} is not valid, expected seconds since 1970 or a time with its zone such as '
         "2026-01-31T12:00:00Z",

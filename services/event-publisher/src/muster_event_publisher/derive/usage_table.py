@@ -17,7 +17,7 @@ from muster_bus.topics import HEADER_EVENT_ID, HEADER_INSTANCE
 from muster_core.config.queue_config import ROOT
 
 from muster_event_publisher.derive.partition_deriver import KNOWN_KIND
-from muster_event_publisher.derive.usage_fold import S_IN_NS, Kind, Quantities
+from muster_event_publisher.derive.usage_fold import S_IN_NS, Quantities, SubjectKind
 from muster_event_publisher.event_decoding import decode
 from muster_event_publisher.ring import EventRing, Signal
 
@@ -27,7 +27,7 @@ _INSTANCES_KEPT = 16
 _SLICE = 100
 
 
-class _Shown(NamedTuple):
+class _StoredWindow(NamedTuple):
     """The values of a record of ``si.usage``; the integral covers the whole window."""
 
     quantity_ns: Quantities
@@ -43,7 +43,7 @@ class _Series:
     """The records of one subject, by the start of the window in ns."""
 
     starts: list[int] = field(default_factory=list)
-    shown: dict[int, _Shown] = field(default_factory=dict)
+    shown: dict[int, _StoredWindow] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class WindowSum:
 
 
 @dataclass(slots=True)
-class RmKnown:
+class CoveredPeriod:
     """The time for which the usage of an RM is known.
 
     :ivar from_ns: windows before this time may be missing, because the table or the log dropped them.
@@ -104,7 +104,7 @@ class UsageTable:
         self._windows_max, self._records_max, self._refresh_windows = windows_max, records_max, refresh_windows
         self._shrink_above = records_max
         self._series: dict[tuple[str, str], dict[str, _Series]] = {}  # (RM, kind) → name → its records
-        self._known: dict[str, RmKnown] = {}
+        self._known: dict[str, CoveredPeriod] = {}
         self._swept_ns: dict[str, int] = {}
         self._due_ns: dict[str, int] = {}  # RM → the time before which its windows are to be dropped
         self._tidying = False
@@ -119,7 +119,7 @@ class UsageTable:
         """RMs with usage, sorted."""
         return sorted(self._known)
 
-    def known(self, rm_id: str) -> RmKnown | None:
+    def known(self, rm_id: str) -> CoveredPeriod | None:
         """The time for which the RM's usage is known; None for an RM without usage."""
         return self._known.get(rm_id)
 
@@ -144,7 +144,7 @@ class UsageTable:
         rm_id, window_ns = str(value["rm"]), int(value["window_s"]) * S_IN_NS
         known = self._known.get(rm_id)
         if known is None:
-            known = self._known[rm_id] = RmKnown(window_ns)
+            known = self._known[rm_id] = CoveredPeriod(window_ns)
             if missing_before and value["kind"] != KNOWN_KIND:
                 # The deriver writes each subject that holds something again within so many windows.
                 known.from_ns = int(value["window_start_s"]) * S_IN_NS + self._refresh_windows * window_ns
@@ -155,7 +155,7 @@ class UsageTable:
             return
         start_ns = int(value["window_start_s"]) * S_IN_NS
         headers = dict(record.headers)
-        shown = _Shown(
+        shown = _StoredWindow(
             {name: int(each * S_IN_NS) for name, each in value["resource_seconds"].items()},
             value["held"], value["peak"], value["allocations"],
             headers.get(HEADER_INSTANCE, b""), int(headers.get(HEADER_EVENT_ID, b"0")),
@@ -239,7 +239,7 @@ class UsageTable:
         finally:
             self._tidying = False
 
-    def _note_due(self, rm_id: str, known: RmKnown) -> None:
+    def _note_due(self, rm_id: str, known: CoveredPeriod) -> None:
         horizon_ns = known.until_ns - self._windows_max * known.window_ns
         # A sweep now and then is enough: a window that is dropped late only costs a little memory.
         if horizon_ns - self._swept_ns.get(rm_id, 0) > max(self._windows_max // 16, 1) * known.window_ns:
@@ -277,7 +277,7 @@ class UsageTable:
                 if series is None:
                     yield
                     continue
-                is_root = kind == Kind.QUEUE and name == ROOT
+                is_root = kind == SubjectKind.QUEUE and name == ROOT
                 cut = bisect_left(series.starts, root_horizon_ns if is_root else horizon_ns)
                 if cut and series.shown[series.starts[cut - 1]].held:
                     cut -= 1

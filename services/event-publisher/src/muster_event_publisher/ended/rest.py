@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from muster_event_publisher.ended.events import Kind, Mark, Selection
 from muster_event_publisher.ended.lives import REJECTED, REMOVED, Life, allocations_of
 from muster_event_publisher.ended.search import EndedSearch
-from muster_event_publisher.errors import OldEventsAway, RequestRefused, known_rms, shown
+from muster_event_publisher.errors import HttpError, OldEventsUnavailable, known_rms, shown
 from muster_event_publisher.event_json import event_json
 from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.rest import answer_json, get_endpoint, query_of, routes_of, until_gone
@@ -33,7 +33,7 @@ _COUNT, _COUNT_MAX = 100, 1_000
 _KINDS = ", ".join(Kind)
 
 
-class _Asked(NamedTuple):
+class _BatchQuery(NamedTuple):
     """A request that is understood."""
 
     rm_id: str
@@ -57,17 +57,15 @@ class EndedRest:
         asked = self._asked(request)
         return await until_gone(request, lambda: self._answer(request, asked))
 
-    async def _answer(self, request: Request, asked: _Asked) -> ASGIApp:
+    async def _answer(self, request: Request, asked: _BatchQuery) -> ASGIApp:
         try:
             async with self._source.old_reads.batch() as turns:
                 found = await self._search.search(asked.rm_id, asked.selection, asked.below, asked.lives_max, turns)
-        except OldEventsAway as error:
-            raise RequestRefused(503, str(error)) from error
+        except OldEventsUnavailable as error:
+            raise HttpError(503, str(error)) from error
         nothing = not found.is_of_rm and not found.lives and found.next is None
         if asked.rm_id and nothing and asked.rm_id not in self._registered():
-            raise RequestRefused(
-                404, f'parameter "rm": no events of {shown(asked.rm_id)}{known_rms(self._registered())}'
-            )
+            raise HttpError(404, f'parameter "rm": no events of {shown(asked.rm_id)}{known_rms(self._registered())}')
         answer = EndedDao(
             source="history",
             rm_id=asked.rm_id,
@@ -82,18 +80,18 @@ class EndedRest:
     def _registered(self) -> list[str]:
         return self._source.settings.registered()
 
-    def _asked(self, request: Request) -> _Asked:
+    def _asked(self, request: Request) -> _BatchQuery:
         """Raises RequestRefused."""
         query = query_of(request)
         for name in query:
             if name not in _PARAMETERS:
-                raise RequestRefused(400, f"parameter {shown(name)} is unknown, expected {', '.join(_PARAMETERS)}")
+                raise HttpError(400, f"parameter {shown(name)} is unknown, expected {', '.join(_PARAMETERS)}")
         headers = request.headers.raw
         name, text = query.get("name", ""), query.get("q", "")
         if name and text:
-            raise RequestRefused(400, 'parameters "name" and "q": expected one of them')
+            raise HttpError(400, 'parameters "name" and "q": expected one of them')
         selection = Selection(_kind(query.get("kind", "")), name, text)
-        return _Asked(
+        return _BatchQuery(
             self._rm(query.get("rm", ""), default_from_headers(headers), reach_of(headers)),
             selection,
             _before(query.get("before", "")),
@@ -106,17 +104,17 @@ class EndedRest:
         if rm_id:
             if not reach.sees_whole(rm_id):
                 visible = [each for each in self._registered() if reach.sees_whole(each)]
-                raise RequestRefused(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(visible)}')
+                raise HttpError(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(visible)}')
             return rm_id
         ring = self._source.choose(None, default_rm, reach)
         return ring.rm_id if ring is not None else ""
 
 
-def _objects(lives: Iterable[Life], asked: _Asked) -> list[EndedObjectDao]:
+def _objects(lives: Iterable[Life], asked: _BatchQuery) -> list[EndedObjectDao]:
     return [_object(life, asked) for life in lives]
 
 
-def _object(life: Life, asked: _Asked) -> EndedObjectDao:
+def _object(life: Life, asked: _BatchQuery) -> EndedObjectDao:
     has_all = bool(asked.selection.name)
     return EndedObjectDao(
         name=life.name,
@@ -194,7 +192,7 @@ def _kind(text: str) -> Kind:
     try:
         return Kind(text) if text else Kind.APPLICATION
     except ValueError:
-        raise RequestRefused(400, f'parameter "kind": must be one of {_KINDS}, got {shown(text)}') from None
+        raise HttpError(400, f'parameter "kind": must be one of {_KINDS}, got {shown(text)}') from None
 
 
 def _count(text: str) -> int:
@@ -202,18 +200,18 @@ def _count(text: str) -> int:
         return _COUNT
     if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= _COUNT_MAX:
         return int(text)
-    raise RequestRefused(400, f'parameter "count": must be from 1 to {_COUNT_MAX}, got {shown(text)}')
+    raise HttpError(400, f'parameter "count": must be from 1 to {_COUNT_MAX}, got {shown(text)}')
 
 
 def _before(text: str) -> Mark | None:
     try:
         return Mark.parse(text) if text else None
     except ValueError:
-        raise RequestRefused(400, f'parameter "before": must be the next of an answer, got {shown(text)}') from None
+        raise HttpError(400, f'parameter "before": must be the next of an answer, got {shown(text)}') from None
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
     text = query.get(name, "")
     if text not in ("", "true", "false"):
-        raise RequestRefused(400, f'parameter "{name}": must be true or false, got {shown(text)}')
+        raise HttpError(400, f'parameter "{name}": must be true or false, got {shown(text)}')
     return text == "true"

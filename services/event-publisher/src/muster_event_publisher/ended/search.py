@@ -11,9 +11,9 @@ import structlog
 from muster_event_publisher.ended.events import Mark, PastEvent, PastReader, Selection
 from muster_event_publisher.ended.lives import Life, Lives
 from muster_event_publisher.ended.ring_past import lowest_mark, ring_past
-from muster_event_publisher.errors import OldEventsAway, SinkError
+from muster_event_publisher.errors import OldEventsUnavailable, SinkError
 from muster_event_publisher.history.reader import HistoryReader
-from muster_event_publisher.old_read_limiter import Turns
+from muster_event_publisher.old_read_limiter import ReadSlots
 from muster_event_publisher.ring import Rings
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ class EndedSearch:
         """The names of the stores that are searched."""
         return [name for name, _ in self._stores]
 
-    async def search(self, rm_id: str, selection: Selection, below: Mark | None, count: int, turns: Turns) -> Ended:
+    async def search(self, rm_id: str, selection: Selection, below: Mark | None, count: int, turns: ReadSlots) -> Ended:
         """Up to ``count`` lives of the RM from before ``below``. Raises OldEventsAway.
 
         :param turns: the caller's right to read old events.
@@ -84,7 +84,7 @@ class EndedSearch:
             work.below = lowest
         return has_events
 
-    async def _in_stores(self, rm_id: str, work: _Work, turns: Turns) -> None:
+    async def _in_stores(self, rm_id: str, work: _Work, turns: ReadSlots) -> None:
         """Reads the first store; where it fails, the next one goes on."""
         failed = ""
         work.is_over = not self._stores
@@ -104,7 +104,7 @@ class EndedSearch:
                 log.warning("ended objects cannot be searched now", store=name, error=str(problem))
                 failed = name
         if failed:
-            raise OldEventsAway(f"the store {failed!r} does not answer")
+            raise OldEventsUnavailable(f"the store {failed!r} does not answer")
 
     def _note(self) -> str:
         if self._stores:

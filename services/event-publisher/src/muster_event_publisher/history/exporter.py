@@ -15,15 +15,15 @@ from muster_bus.errors import LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader
 
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import SinkError, SinkRefused, SinkUnavailable
+from muster_event_publisher.errors import SinkError, SinkRejected, SinkUnavailable
 from muster_event_publisher.event_decoding import decode
 from muster_event_publisher.event_runs import EventBatch, EventRun, batch_of
 from muster_event_publisher.feed import PartitionFeed
 from muster_event_publisher.history.dead_letters import DeadLetters
 from muster_event_publisher.history.pieces import pieces
-from muster_event_publisher.history.sink import FlushPolicy, Progress, Sink
+from muster_event_publisher.history.sink import FlushPolicy, Sink, SinkProgress
 
-__all__ = ["Exporter", "FlushPolicy", "Retry"]
+__all__ = ["ExportBackoff", "Exporter", "FlushPolicy"]
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -33,7 +33,7 @@ _LOOK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class ExportBackoff:
     """Waits between attempts: doubled from ``min_s`` to ``max_s``.
 
     :param refusals: after so many refusals of a batch, its halves are tried separately.
@@ -62,7 +62,7 @@ class Exporter:
         bus: Readers,
         topic: str,
         policy: FlushPolicy,
-        retry: Retry,
+        retry: ExportBackoff,
         clock: Clock,
         dead_letters: DeadLetters,
         damage: DamagedParts | None = None,
@@ -151,7 +151,7 @@ class Exporter:
             ) as error:  # OffsetGone: retention has deleted it meanwhile
                 pause_s = await self._pause(error, pause_s)
 
-    async def _resume_at(self, progress: Progress | None) -> int:
+    async def _resume_at(self, progress: SinkProgress | None) -> int:
         """The position to continue from; the start of the log, if it is not the log that the sink has seen."""
         assert self._reader is not None, "made in _begin"
         first, end = await self._reader.first_offset(), await self._reader.end_offset()
@@ -257,7 +257,7 @@ class Exporter:
                 metrics.EXPORT_SECONDS.labels(self._sink.name).observe(self._clock.monotonic() - began)
                 self._given_up_in_a_row = 0
                 return
-            except SinkRefused as error:
+            except SinkRejected as error:
                 refused += 1
                 batch = await self._rest_of(batch)
                 if refused >= refusals and batch.records > 1:
@@ -271,13 +271,13 @@ class Exporter:
                         await self._give_up(batch.runs[0], error)
                         return
                     nothing = f"it took none of the last {self._given_up_in_a_row} events, so no more are given up"
-                    error = SinkRefused(self._sink.name, f"{nothing}: {error.reason}")
+                    error = SinkRejected(self._sink.name, f"{nothing}: {error.reason}")
                 pause_s = await self._pause(error, pause_s)
             except SinkError as error:
                 pause_s = await self._pause(error, pause_s)
                 batch = await self._rest_of(batch)
 
-    async def _give_up(self, run: EventRun, error: SinkRefused) -> None:
+    async def _give_up(self, run: EventRun, error: SinkRejected) -> None:
         pause_s = self._retry.min_s
         while True:
             try:
@@ -297,7 +297,7 @@ class Exporter:
             return batch
         return batch.since(progress.end) if progress is not None and progress.end <= batch.end else batch
 
-    async def _started_at(self, partition: int) -> Progress | None:
+    async def _started_at(self, partition: int) -> SinkProgress | None:
         await self._own(self._sink.start())
         return await self._own(self._sink.progress(partition))
 
@@ -316,7 +316,7 @@ class Exporter:
         except SinkError:
             raise
         except Exception as error:
-            raise SinkRefused(self._sink.name, _defect(error)) from error
+            raise SinkRejected(self._sink.name, _defect(error)) from error
 
     async def _pause(self, error: Exception, pause_s: float) -> float:
         """Waits before the next attempt; returns the wait after that."""

@@ -16,14 +16,14 @@ from muster_bus.membership import Assignment, Membership
 
 from muster_event_publisher import metrics
 from muster_event_publisher.history.exporter import Exporter
-from muster_event_publisher.history.sink import HoldingSink, Sink
+from muster_event_publisher.history.sink import LockingSink, Sink
 
 log = structlog.get_logger(__name__)
 
 _CANCEL_AGAIN_S = 1.0
 
 
-class Exports:
+class ExportManager:
     """See the module's docstring.
 
     :param sinks: those that the exporters write to.
@@ -136,7 +136,7 @@ class Exports:
         for exporter in self._exporters.pop(partition):
             await exporter.close()
         for sink in self._sinks:
-            if isinstance(sink, HoldingSink):
+            if isinstance(sink, LockingSink):
                 try:
                     await sink.release(partition)
                 except Exception as error:

@@ -28,7 +28,7 @@ _S3_OPTIONS = ("endpoint", "region")
 _ATTEMPTS = 2
 
 
-class Place(Protocol):
+class FileStore(Protocol):
     """Files under relative paths with "/". All methods raise OSError."""
 
     @property
@@ -89,7 +89,7 @@ class Place(Protocol):
 
 def place_of(
     location: str, access_key_id: SecretStr | None = None, secret_access_key: SecretStr | None = None
-) -> Place:
+) -> FileStore:
     """The place that a setting names: a folder, or ``s3://bucket/prefix?endpoint=http://host:port&region=R``.
 
     :param access_key_id: of S3; without it AWS_ACCESS_KEY_ID and the other ways of AWS's libraries.
@@ -98,7 +98,7 @@ def place_of(
     if "://" not in location:
         if not location:
             raise ValueError("expected a folder or s3://bucket/prefix")
-        return LocalPlace(Path(location))
+        return LocalFileStore(Path(location))
     if "@" in unquote(location):
         raise ValueError(
             "credentials do not belong into an address, nor does any '@': expected AWS_ACCESS_KEY_ID and "
@@ -116,13 +116,13 @@ def place_of(
     endpoint = urlsplit(given.get("endpoint", ""))
     if given.get("endpoint") and (endpoint.scheme not in ("http", "https") or not endpoint.netloc):
         raise ValueError(f"endpoint {given['endpoint']!r}: expected http://host:port or https://host:port")
-    return S3Place(
+    return S3FileStore(
         parts.netloc, parts.path.strip("/"), endpoint.scheme or "https", endpoint.netloc, given.get("region", ""),
         access_key_id, secret_access_key,
     )  # fmt: skip
 
 
-class LocalPlace:
+class LocalFileStore:
     """See :class:`Place`."""
 
     locks = True
@@ -232,7 +232,7 @@ def _locked(file: IO[bytes], how: int) -> bool:
     return True
 
 
-class S3Place:
+class S3FileStore:
     """See :class:`Place`. There are no locks: two publishers may write to a prefix if they share the partitions out.
 
     :ivar root: "bucket/prefix", within :attr:`filesystem`.

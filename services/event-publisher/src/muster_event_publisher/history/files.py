@@ -35,10 +35,10 @@ import msgspec
 import structlog
 
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
+from muster_event_publisher.errors import SinkUnavailable, SinkUnusable
 from muster_event_publisher.event_runs import EventBatch, EventRun
-from muster_event_publisher.history.file_stores import Place
-from muster_event_publisher.history.sink import LastEvent, Progress, last_event
+from muster_event_publisher.history.file_stores import FileStore
+from muster_event_publisher.history.sink import LastEvent, SinkProgress, last_event
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -51,11 +51,11 @@ _SPAN = re.compile(r"(?P<start>\d{20})-(?P<end>\d{20})(?P<suffix>\..+)").fullmat
 _BEFORE = "before.json"
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """A file's content does not match its name."""
 
 
-class Summary(NamedTuple):
+class PartitionSummary(NamedTuple):
     """The summary in the last file of a partition.
 
     :param known: the highest ids up to and including this file, as far as the file holds them.
@@ -65,7 +65,7 @@ class Summary(NamedTuple):
     known: KnownIds
 
 
-class Form(Protocol):
+class FileFormat(Protocol):
     """The file format. Called in the sink's thread; reading raises OSError and Unreadable."""
 
     @property
@@ -81,22 +81,22 @@ class Form(Protocol):
         """
         ...
 
-    def summary(self, place: Place, path: str) -> Summary: ...
+    def summary(self, place: FileStore, path: str) -> PartitionSummary: ...
 
-    def known(self, place: Place, paths: list[str]) -> KnownIds:
+    def known(self, place: FileStore, paths: list[str]) -> KnownIds:
         """The highest ids in these files of a partition, in order. May read all the files."""
         ...
 
-    def cut(self, place: Place, path: str, start: int) -> Sequence[Any]:
+    def cut(self, place: FileStore, path: str, start: int) -> Sequence[Any]:
         """The content of a file from a position on."""
         ...
 
-    def upgrade(self, place: Place) -> None:
+    def upgrade(self, place: FileStore) -> None:
         """Moves the files of an older version's layout into this one, as generation 0."""
         ...
 
 
-class Span(NamedTuple):
+class FileSpan(NamedTuple):
     """The name of a file and the positions in it."""
 
     start: int
@@ -105,7 +105,7 @@ class Span(NamedTuple):
 
 
 @dataclass
-class _Standing:
+class _PartitionFiles:
     """The state of a partition's files."""
 
     generation: int
@@ -117,16 +117,16 @@ class _Standing:
 class FileSink:
     """See :class:`muster_event_publisher.history.sink.Sink`."""
 
-    def __init__(self, name: str, place: Place, form: Form) -> None:
+    def __init__(self, name: str, place: FileStore, form: FileFormat) -> None:
         self.name = name
         self._place, self._form = place, form
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._standings: dict[int, _Standing] = {}
+        self._standings: dict[int, _PartitionFiles] = {}
 
     async def start(self) -> None:
         await self._in_thread(self._start)
 
-    async def progress(self, partition: int) -> Progress | None:
+    async def progress(self, partition: int) -> SinkProgress | None:
         return await self._in_thread(lambda: self._progress(partition))
 
     async def new_log(self, partition: int) -> None:
@@ -136,7 +136,7 @@ class FileSink:
         await self._in_thread(lambda: self._write(batch))
 
     async def release(self, partition: int) -> None:
-        """See :class:`muster_event_publisher.history.sink.HoldingSink`."""
+        """See :class:`muster_event_publisher.history.sink.LockingSink`."""
         await self._in_thread(lambda: self._release(partition))
 
     async def close(self) -> None:
@@ -148,8 +148,8 @@ class FileSink:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except OSError as error:
             raise SinkUnavailable(self.name, f"{self._place.shown}: {error.strerror or error}") from error
-        except Unreadable as error:
-            raise SinkUnfit(self.name, f"{self._place.shown}: {error}") from error
+        except UnreadableFile as error:
+            raise SinkUnusable(self.name, f"{self._place.shown}: {error}") from error
 
     # The following methods run in the thread.
 
@@ -161,10 +161,10 @@ class FileSink:
         self._standings.pop(partition, None)
         self._place.release(partition)
 
-    def _progress(self, partition: int) -> Progress | None:
+    def _progress(self, partition: int) -> SinkProgress | None:
         self._place.hold(self.name, partition)
         standing = self._standings[partition] = self._look(partition)
-        return None if standing.last is None else Progress(standing.end, standing.last)
+        return None if standing.last is None else SinkProgress(standing.end, standing.last)
 
     def _new_log(self, partition: int) -> None:
         standing = self._standings.get(partition) or self._look(partition)
@@ -176,12 +176,12 @@ class FileSink:
         generation = standing.generation + 1
         before = {"known": [[rm_id, instance, last] for (rm_id, instance), last in sorted(known.items())]}
         self._place.put(f"{folder_of(generation, partition)}/{_BEFORE}", [msgspec.json.encode(before)])
-        self._standings[partition] = _Standing(generation, known=known)
+        self._standings[partition] = _PartitionFiles(generation, known=known)
 
-    def _look(self, partition: int) -> _Standing:
+    def _look(self, partition: int) -> _PartitionFiles:
         # 1. the newest generation with anything of this partition
-        standing = _Standing(generation=1)
-        found: list[Span] = []
+        standing = _PartitionFiles(generation=1)
+        found: list[FileSpan] = []
         for generation in sorted(generations(self._place), reverse=True):
             folder = folder_of(generation, partition)
             names = self._place.names(folder)
@@ -205,9 +205,9 @@ class FileSink:
             standing.known.update(summary.known)
         return standing
 
-    def _mended(self, folder: str) -> list[Span]:
+    def _mended(self, folder: str) -> list[FileSpan]:
         """The partition's files without overlaps, by position."""
-        kept: list[Span] = []
+        kept: list[FileSpan] = []
         made: set[str] = set()
         reached = 0
         for span in spans(self._place, folder, self._form.suffix):
@@ -220,7 +220,7 @@ class FileSink:
                 continue
             if span.start < reached:
                 log.warning("file that overlaps another one cut", place=self._place.shown, path=path, start=reached)
-                rest = Span(reached, span.end, name_of(reached, span.end, self._form.suffix))
+                rest = FileSpan(reached, span.end, name_of(reached, span.end, self._form.suffix))
                 self._place.put(f"{folder}/{rest.name}", self._form.cut(self._place, path, reached))
                 self._place.remove(path)
                 made.add(rest.name)
@@ -234,7 +234,7 @@ class FileSink:
             stored = msgspec.json.decode(self._place.get(path))
             return {(rm_id, instance): int(last) for rm_id, instance, last in stored["known"]}
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
-            raise Unreadable(f"{path} cannot be read: {error}") from error
+            raise UnreadableFile(f"{path} cannot be read: {error}") from error
 
     def _write(self, batch: EventBatch) -> None:
         standing = self._standings.get(batch.partition)
@@ -256,7 +256,7 @@ class FileSink:
             standing.last, standing.known = last, known
             standing.end = batch.end
 
-    def _check_alone(self, partition: int, standing: _Standing) -> None:
+    def _check_alone(self, partition: int, standing: _PartitionFiles) -> None:
         """Raises OSError if another publisher has written to the partition since it was looked at: this one was paused,
         for example, and its partitions belong to others now.
         """
@@ -273,18 +273,18 @@ def name_of(start: int, end: int, suffix: str) -> str:
     return f"{start:020d}-{end:020d}{suffix}"
 
 
-def generations(place: Place) -> list[int]:
+def generations(place: FileStore) -> list[int]:
     """The generations that have a folder, in order."""
     return [int(name) for name in place.folders("") if _GENERATION(name)]
 
 
-def spans(place: Place, folder: str, suffix: str) -> list[Span]:
+def spans(place: FileStore, folder: str, suffix: str) -> list[FileSpan]:
     """The files of a partition, by start; of files with the same start the longest first."""
     found = []
     for name in place.names(folder):
         match = _SPAN(name)
         if match and match["suffix"] == suffix:
-            found.append(Span(int(match["start"]), int(match["end"]), name))
+            found.append(FileSpan(int(match["start"]), int(match["end"]), name))
     return sorted(found, key=lambda span: (span.start, -span.end))
 
 

@@ -14,14 +14,14 @@ import zstandard
 
 from muster_event_publisher.event_runs import EventRun
 from muster_event_publisher.history.columns import columns_of
-from muster_event_publisher.history.file_stores import Place
-from muster_event_publisher.history.files import FileSink, KnownIds, Summary, Unreadable
-from muster_event_publisher.history.registry import FileOptions, SinkContext, SinkPlan, options_as
+from muster_event_publisher.history.file_stores import FileStore
+from muster_event_publisher.history.files import FileSink, KnownIds, PartitionSummary, UnreadableFile
+from muster_event_publisher.history.registry import FileSinkOptions, SinkContext, SinkPlan, options_as
 from muster_event_publisher.history.sink import LastEvent
 from muster_event_publisher.history.thread_yield import SLICE, pause
 
 
-class Line(msgspec.Struct):
+class JsonLine(msgspec.Struct):
     """The JSON object of an event."""
 
     rm: str
@@ -42,7 +42,7 @@ class Line(msgspec.Struct):
     offset: int
 
 
-class _Place(msgspec.Struct):
+class _LineKey(msgspec.Struct):
     """Returns RM, instance and id of a line's event."""
 
     rm: str
@@ -51,7 +51,7 @@ class _Place(msgspec.Struct):
     offset: int
 
 
-class JsonlOptions(FileOptions):
+class JsonlOptions(FileSinkOptions):
     """The options of ``[publisher.sinks.NAME]``."""
 
     compress: bool = True
@@ -60,11 +60,11 @@ class JsonlOptions(FileOptions):
 def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
     """The factory of ``muster.event_sinks``."""
     given = options_as(JsonlOptions, options, context)
-    return FileSink(context.name, given.place(), JsonlForm(given.compress)), given.policy()
+    return FileSink(context.name, given.place(), JsonlFormat(given.compress)), given.policy()
 
 
-class JsonlForm:
-    """See :class:`muster_event_publisher.history.files.Form`.
+class JsonlFormat:
+    """See :class:`muster_event_publisher.history.files.FileFormat`.
 
     :param compress: by zstd; the suffix shows it.
     """
@@ -73,38 +73,38 @@ class JsonlForm:
         self._compress = compress
         self.suffix = ".jsonl.zst" if compress else ".jsonl"
         self._encoder = msgspec.json.Encoder()
-        self._decoder = msgspec.json.Decoder(_Place)
+        self._decoder = msgspec.json.Decoder(_LineKey)
 
     def encode(self, partition: int, runs: list[EventRun], last: LastEvent, known: KnownIds) -> Sequence[Any]:
         return self._content(self._lines(partition, runs))
 
-    def summary(self, place: Place, path: str) -> Summary:
+    def summary(self, place: FileStore, path: str) -> PartitionSummary:
         newest = deque(self._places(place, path), maxlen=1)
         if not newest:
-            raise Unreadable(f"{path} has no events")
+            raise UnreadableFile(f"{path} has no events")
         last = newest[0]
         event = LastEvent(last.offset, last.rm, last.instance, last.id)
-        return Summary(event, {(last.rm, last.instance): last.id})
+        return PartitionSummary(event, {(last.rm, last.instance): last.id})
 
-    def known(self, place: Place, paths: list[str]) -> KnownIds:
+    def known(self, place: FileStore, paths: list[str]) -> KnownIds:
         known: KnownIds = {}
         for path in paths:
             for event in self._places(place, path):
                 known[event.rm, event.instance] = event.id
         return known
 
-    def cut(self, place: Place, path: str, start: int) -> Sequence[Any]:
+    def cut(self, place: FileStore, path: str, start: int) -> Sequence[Any]:
         lines = self._text(place, path).splitlines(keepends=True)
         return self._content([line for line in lines if self._decoder.decode(line).offset >= start])
 
-    def upgrade(self, place: Place) -> None:
+    def upgrade(self, place: FileStore) -> None:
         return
 
     def _lines(self, partition: int, runs: list[EventRun]) -> Iterator[bytes]:
         for run, first in [(whole, start) for whole in runs for start in range(0, len(whole), SLICE)]:
             columns = columns_of(run.values[first : first + SLICE])
             lines = [
-                Line(
+                JsonLine(
                     run.rm_id, run.instance, run.first_id + index, timestamp_ns, kind, kind_number, change,
                     change_number, detail, detail_number, object_id, reference_id, message, dict(resource), partition,
                     run.offsets[index],
@@ -123,18 +123,18 @@ class JsonlForm:
         packer = zstandard.ZstdCompressor().compressobj()
         return [*(packer.compress(line) for line in lines), packer.flush()]
 
-    def _places(self, place: Place, path: str) -> Iterator[_Place]:
+    def _places(self, place: FileStore, path: str) -> Iterator[_LineKey]:
         for line in self._text(place, path).splitlines():
             try:
                 yield self._decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise Unreadable(f"{path} has a line that is no event: {error}") from error
+                raise UnreadableFile(f"{path} has a line that is no event: {error}") from error
 
-    def _text(self, place: Place, path: str) -> bytes:
+    def _text(self, place: FileStore, path: str) -> bytes:
         data = place.get(path)
         if not self._compress:
             return data
         try:
             return zstandard.ZstdDecompressor().decompressobj().decompress(data)
         except zstandard.ZstdError as error:
-            raise Unreadable(f"{path} is no zstd file: {error}") from error
+            raise UnreadableFile(f"{path} is no zstd file: {error}") from error

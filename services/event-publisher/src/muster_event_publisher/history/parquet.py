@@ -15,9 +15,9 @@ import structlog
 
 from muster_event_publisher.event_runs import EventRun
 from muster_event_publisher.history.columns import columns_of
-from muster_event_publisher.history.file_stores import Place
-from muster_event_publisher.history.files import FileSink, KnownIds, Summary, Unreadable, folder_of
-from muster_event_publisher.history.registry import FileOptions, SinkContext, SinkPlan, options_as
+from muster_event_publisher.history.file_stores import FileStore
+from muster_event_publisher.history.files import FileSink, KnownIds, PartitionSummary, UnreadableFile, folder_of
+from muster_event_publisher.history.registry import FileSinkOptions, SinkContext, SinkPlan, options_as
 from muster_event_publisher.history.sink import LastEvent
 from muster_event_publisher.history.thread_yield import SLICE, pause
 
@@ -44,12 +44,12 @@ class Footer(NamedTuple):
 
 def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
     """The factory of ``muster.event_sinks``."""
-    given = options_as(FileOptions, options, context)
-    return FileSink(context.name, given.place(), ParquetForm()), given.policy()
+    given = options_as(FileSinkOptions, options, context)
+    return FileSink(context.name, given.place(), ParquetFormat()), given.policy()
 
 
-class ParquetForm:
-    """See :class:`muster_event_publisher.history.files.Form`.
+class ParquetFormat:
+    """See :class:`muster_event_publisher.history.files.FileFormat`.
 
     Columns: rm, instance, id, timestamp_ns, type, type_number, change_type, change_type_number, change_detail,
     change_detail_number, object_id, reference_id, message, resource (map of type name to int64), partition, offset.
@@ -61,14 +61,14 @@ class ParquetForm:
         spans = [(run.rm_id, run.instance, run.first_id, run.last_id) for run in runs]
         return _encoded(_table(partition, runs), Footer(last, spans, known))
 
-    def summary(self, place: Place, path: str) -> Summary:
+    def summary(self, place: FileStore, path: str) -> PartitionSummary:
         footer = read_footer(place, path)
-        return Summary(footer.last, footer.known)
+        return PartitionSummary(footer.last, footer.known)
 
-    def known(self, place: Place, paths: list[str]) -> KnownIds:
+    def known(self, place: FileStore, paths: list[str]) -> KnownIds:
         return read_footer(place, paths[-1]).known if paths else {}
 
-    def cut(self, place: Place, path: str, start: int) -> Sequence[Any]:
+    def cut(self, place: FileStore, path: str, start: int) -> Sequence[Any]:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
@@ -78,7 +78,7 @@ class ParquetForm:
         rest = table.filter(pc.greater_equal(table["offset"], start))
         return _encoded(rest, footer._replace(runs=_runs_in(rest)))
 
-    def upgrade(self, place: Place) -> None:
+    def upgrade(self, place: FileStore) -> None:
         """Files of the layout by ids (DIR/rm~instance~p0~first-last.parquet) go to generation 0, in order."""
         names = place.names("")
         old = [name for name in names if name.endswith(SUFFIX) and name.count("~") == 3]
@@ -111,7 +111,7 @@ class ParquetForm:
                 place.remove(name)
 
 
-def read_footer(place: Place, path: str) -> Footer:
+def read_footer(place: FileStore, path: str) -> Footer:
     """A file's footer. Raises OSError, Unreadable."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -122,7 +122,7 @@ def read_footer(place: Place, path: str) -> Footer:
     except pa.ArrowException as error:
         if isinstance(error, OSError):
             raise
-        raise Unreadable(f"{path} is no Parquet file of Muster: {error}") from error
+        raise UnreadableFile(f"{path} is no Parquet file of Muster: {error}") from error
     return footer_of(metadata, path)
 
 
@@ -136,7 +136,7 @@ def footer_of(metadata: Any, path: str) -> Footer:
             {(rm_id, instance): last for rm_id, instance, last in stored["known"]},
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise Unreadable(f"{path} is no Parquet file of Muster: {error}") from error
+        raise UnreadableFile(f"{path} is no Parquet file of Muster: {error}") from error
 
 
 def _encoded(table: Any, footer: Footer) -> Sequence[Any]:

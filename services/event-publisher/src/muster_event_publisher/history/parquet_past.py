@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from muster_event_publisher.ended import events
 from muster_event_publisher.ended.events import Kind, Mark, PastEvent, Selection, Stretch
-from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
+from muster_event_publisher.errors import SinkUnavailable, SinkUnusable
 from muster_event_publisher.event_decoding import EventRecord
-from muster_event_publisher.history.file_stores import Place
-from muster_event_publisher.history.files import Unreadable
+from muster_event_publisher.history.file_stores import FileStore
+from muster_event_publisher.history.files import UnreadableFile
 from muster_event_publisher.history.parquet import footer_of
 from muster_event_publisher.history.rebuild import serialised
 from muster_event_publisher.history.thread_yield import SLICE, pause
@@ -53,7 +53,7 @@ class ParquetPast:
     :param paths: the files of an RM's partition, oldest first. Called in the thread; raises OSError.
     """
 
-    def __init__(self, name: str, place: Place, paths: Callable[[str], list[str]]) -> None:
+    def __init__(self, name: str, place: FileStore, paths: Callable[[str], list[str]]) -> None:
         self._name, self._place, self._paths = name, place, paths
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name} search")
         self._files: OrderedDict[str, _File] = OrderedDict()
@@ -67,11 +67,11 @@ class ParquetPast:
                 self._thread, lambda: self._read(rm_id, below, selection, most)
             )
         except pa.ArrowException as error:
-            raise SinkUnfit(self._name, f"{self._place.shown}: {error}") from error
+            raise SinkUnusable(self._name, f"{self._place.shown}: {error}") from error
         except OSError as error:
             raise SinkUnavailable(self._name, f"{self._place.shown}: {error.strerror or error}") from error
-        except Unreadable as error:
-            raise SinkUnfit(self._name, f"{self._place.shown}: {error}") from error
+        except UnreadableFile as error:
+            raise SinkUnusable(self._name, f"{self._place.shown}: {error}") from error
 
     async def close(self) -> None:
         """Waits for the read that runs."""
@@ -152,14 +152,14 @@ class ParquetPast:
         return oldest, mine[-1].as_py() - first + 1
 
 
-def _file(place: Place, path: str) -> _File:
+def _file(place: FileStore, path: str) -> _File:
     import pyarrow.parquet as pq
 
     with place.open(path) as file:
         metadata = pq.read_metadata(file)
     column = metadata.schema.to_arrow_schema().get_field_index("timestamp_ns")
     if column < 0:
-        raise Unreadable(f"{path} has no column timestamp_ns")
+        raise UnreadableFile(f"{path} has no column timestamp_ns")
     groups = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)

@@ -16,13 +16,13 @@ from muster_bus.topics import Topics
 from muster_runtime.elapsed import elapsed_s
 
 from muster_event_publisher.ended.events import Mark, Selection, Stretch
-from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
-from muster_event_publisher.history.file_stores import Place
-from muster_event_publisher.history.files import Unreadable, folder_of, generations, spans
+from muster_event_publisher.errors import SinkUnavailable, SinkUnusable
+from muster_event_publisher.history.file_stores import FileStore
+from muster_event_publisher.history.files import UnreadableFile, folder_of, generations, spans
 from muster_event_publisher.history.parquet import SUFFIX, Footer, read_footer
 from muster_event_publisher.history.parquet_past import ParquetPast
 from muster_event_publisher.history.rebuild import serialised
-from muster_event_publisher.history.registry import FileOptions, SinkContext, options_as
+from muster_event_publisher.history.registry import FileSinkOptions, SinkContext, options_as
 from muster_event_publisher.history.thread_yield import SLICE, pause
 from muster_event_publisher.log_search import OldEvents
 
@@ -38,14 +38,14 @@ _COLUMNS = (
 
 def make_reader(options: Mapping[str, object], context: SinkContext) -> ParquetReader:
     """The factory of ``muster.history_readers``."""
-    given = options_as(FileOptions, options, context)
+    given = options_as(FileSinkOptions, options, context)
     return ParquetReader(context.name, given.place(), Topics(partitions=context.partitions))
 
 
 class ParquetReader:
     """See :class:`muster_event_publisher.history.reader.HistoryReader`."""
 
-    def __init__(self, name: str, place: Place, topics: Topics) -> None:
+    def __init__(self, name: str, place: FileStore, topics: Topics) -> None:
         self.name = name
         self._place, self._topics = place, topics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name} reader")
@@ -61,8 +61,8 @@ class ParquetReader:
         except OSError as error:
             self._listings.clear()
             raise SinkUnavailable(self.name, f"{self._place.shown}: {error.strerror or error}") from error
-        except Unreadable as error:
-            raise SinkUnfit(self.name, f"{self._place.shown}: {error}") from error
+        except UnreadableFile as error:
+            raise SinkUnusable(self.name, f"{self._place.shown}: {error}") from error
 
     async def past(self, rm_id: str, below: Mark | None, selection: Selection, most: int) -> Stretch:
         """See :class:`muster_event_publisher.ended.events.PastReader`."""
@@ -135,7 +135,7 @@ class ParquetReader:
         with self._place.open(path) as file:
             table = pq.read_table(file, columns=list(_COLUMNS), filters=filters, use_threads=False)
         if table.num_rows != last - first + 1:
-            raise Unreadable(f"{path} has {table.num_rows} of the events {first} to {last} of {rm_id}")
+            raise UnreadableFile(f"{path} has {table.num_rows} of the events {first} to {last} of {rm_id}")
         values: list[bytes] = []
         for start in range(0, table.num_rows, SLICE):
             piece = table.slice(start, SLICE)
@@ -145,7 +145,7 @@ class ParquetReader:
         return values
 
 
-def _paths(place: Place, partition: int) -> list[str]:
+def _paths(place: FileStore, partition: int) -> list[str]:
     """The partition's files, oldest first. Raises OSError."""
     paths: list[str] = []
     for generation in generations(place):

@@ -25,14 +25,14 @@ from muster_runtime.store_credentials import ClientTls, Password
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from muster_event_publisher import metrics
-from muster_event_publisher.errors import SinkRefused, SinkUnfit
+from muster_event_publisher.errors import SinkRejected, SinkUnusable
 from muster_event_publisher.event_runs import EventBatch, EventRun
 from muster_event_publisher.history.columns import columns_of
 from muster_event_publisher.history.pieces import pieces
 from muster_event_publisher.history.postgres_schema import MIGRATIONS
 from muster_event_publisher.history.postgres_server import PostgresAccess, PostgresServer
 from muster_event_publisher.history.registry import SinkContext, SinkPlan, options_as
-from muster_event_publisher.history.sink import FlushPolicy, LastEvent, Progress
+from muster_event_publisher.history.sink import FlushPolicy, LastEvent, SinkProgress
 from muster_event_publisher.history.thread_yield import SLICE, pause
 from muster_event_publisher.settings import SslMode, check_postgres, plain_schema
 
@@ -160,7 +160,7 @@ class PostgresSink:
         async with self._guarded() as connection:
             await self._drop_old_days(connection)
 
-    async def progress(self, partition: int) -> Progress | None:
+    async def progress(self, partition: int) -> SinkProgress | None:
         async with self._guarded() as connection:
             row = await connection.fetchrow(
                 f"select * from {self._schema}.export_progress where source = $1 and partition = $2",  # noqa: S608
@@ -170,7 +170,7 @@ class PostgresSink:
         if row is None:
             return None
         last = LastEvent(row["last_offset"], row["last_rm"], row["last_instance"], row["last_id"])
-        return Progress(row["end_position"], last)
+        return SinkProgress(row["end_position"], last)
 
     async def new_log(self, partition: int) -> None:
         async with self._guarded() as connection:
@@ -284,7 +284,7 @@ class PostgresSink:
                     # Without the server's text, which quotes the refused values.
                     what = " of ".join(str(one) for one in (error.constraint_name, error.table_name) if one)
                     why = f"{type(error).__name__} {state}{f' ({what})' if what else ''}"
-                    raise SinkRefused(self.name, why) from None
+                    raise SinkRejected(self.name, why) from None
                 raise self._server.away(error) from None
             except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
                 await self._drop_connection()
@@ -317,7 +317,7 @@ class PostgresSink:
             )
             version = await connection.fetchval(f"select coalesce(max(version), 0) from {self._schema}.schema_version")  # noqa: S608
             if version > len(MIGRATIONS):
-                raise SinkUnfit(
+                raise SinkUnusable(
                     self.name, f"schema {self._schema} has version {version}, this program knows {len(MIGRATIONS)}"
                 )
             for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):

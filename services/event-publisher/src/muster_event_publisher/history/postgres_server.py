@@ -18,7 +18,7 @@ from muster_runtime.store_credentials import (
 )
 from pydantic import SecretStr
 
-from muster_event_publisher.errors import SinkUnavailable, SinkUnfit
+from muster_event_publisher.errors import SinkUnavailable, SinkUnusable
 from muster_event_publisher.settings import SslMode
 
 # The modes that take a connection without TLS, or none with it.
@@ -97,7 +97,7 @@ class PostgresServer:
             raise
         except ValueError:
             # The error may quote the DSN, and its cause too.
-            raise SinkUnfit(
+            raise SinkUnusable(
                 self.sink, "postgres_dsn is not valid, expected postgresql://user:…@host/database"
             ) from None
 

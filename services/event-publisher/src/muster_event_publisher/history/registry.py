@@ -22,8 +22,8 @@ from muster_bus.topics import Topics
 from muster_runtime.optional_packages import explained
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from muster_event_publisher.errors import SinkSettingsWrong
-from muster_event_publisher.history.file_stores import Place, place_of
+from muster_event_publisher.errors import InvalidSinkSettings
+from muster_event_publisher.history.file_stores import FileStore, place_of
 from muster_event_publisher.history.reader import HistoryReader
 from muster_event_publisher.history.sink import FlushPolicy, Sink
 from muster_event_publisher.settings import PublisherSettings
@@ -68,7 +68,7 @@ class ReaderFactory(Protocol):
     def __call__(self, options: Options, context: SinkContext) -> HistoryReader: ...
 
 
-class FileOptions(BaseModel):
+class FileSinkOptions(BaseModel):
     """Options of stores that write files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -80,7 +80,7 @@ class FileOptions(BaseModel):
     access_key_id: SecretStr | None = Field(None, description="of S3; none: as AWS's libraries find it")
     secret_access_key: SecretStr | None = Field(None, description="of S3; none: as AWS's libraries find it")
 
-    def place(self) -> Place:
+    def place(self) -> FileStore:
         """The place of the files. Raises ValueError."""
         return place_of(self.location, self.access_key_id, self.secret_access_key)
 
@@ -94,7 +94,7 @@ def options_as(model: type[M], options: Options, context: SinkContext) -> M:
         return model.model_validate(dict(options))
     except ValidationError as error:
         known = ", ".join(field.alias or name for name, field in model.model_fields.items())
-        raise SinkSettingsWrong(
+        raise InvalidSinkSettings(
             *(
                 f"publisher.sinks.{context.name}.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; "
                 f"known options are {known}"
@@ -118,7 +118,7 @@ def sinks_of(
     plans = []
     for name, (kind, options) in wanted.items():
         if kind not in known:
-            raise SinkSettingsWrong(
+            raise InvalidSinkSettings(
                 f"publisher.sinks.{name}: there is no store of the kind {kind!r}; known are "
                 f"{', '.join(sorted(known)) or 'none'} (entry points of {SINKS_GROUP})"
             )
@@ -174,14 +174,14 @@ def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, obj
     for name, given in settings.sinks.items():
         if name in wanted:
             flat = {"parquet": "parquet_dir", "postgres": "postgres_dsn"}[name]
-            raise SinkSettingsWrong(
+            raise InvalidSinkSettings(
                 f"publisher.sinks.{name} and publisher.{flat} both name a store {name!r}; expected one of them "
                 f"(another name with kind = {name!r} makes it a second one)"
             )
         options = {key: _shown(value) for key, value in given.items()}
         kind = options.pop("kind", name)
         if not isinstance(kind, str):
-            raise SinkSettingsWrong(f"publisher.sinks.{name}.kind: expected a text")
+            raise InvalidSinkSettings(f"publisher.sinks.{name}.kind: expected a text")
         wanted[name] = (kind, options)
     return wanted
 
@@ -201,7 +201,7 @@ def _by_kind(group: str, points: Iterable[EntryPoint] | None) -> dict[str, Entry
     for point in entry_points(group=group) if points is None else points:
         other = known.setdefault(point.name, point)
         if other is not point and other.value != point.value:
-            raise SinkSettingsWrong(
+            raise InvalidSinkSettings(
                 f"two packages offer a store of the kind {point.name!r} in {group}: {_origin(other)} and "
                 f"{_origin(point)}; expected one"
             )
@@ -219,9 +219,9 @@ def _made(point: EntryPoint, options: Options, context: SinkContext) -> Any:
     except ValueError as error:
         # (A store names its options in full where it was told how.)
         where = "" if context.settings_prefix in str(error) else f"publisher.sinks.{context.name}: "
-        raise SinkSettingsWrong(f"{where}{error}") from None
+        raise InvalidSinkSettings(f"{where}{error}") from None
     except (ImportError, AttributeError) as error:
-        raise SinkSettingsWrong(
+        raise InvalidSinkSettings(
             f"publisher.sinks.{context.name}: the store {_origin(point)} cannot be loaded: "
             f"{explained(error) if isinstance(error, ImportError) else error}"
         ) from error

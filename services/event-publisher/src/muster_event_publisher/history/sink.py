@@ -20,7 +20,7 @@ idempotent
 several publishers
     They share the partitions, so several sinks of one target write at the same time, each other partitions. For a
     moment two of them may believe that a partition is theirs. A sink keeps each event once even then, or it refuses
-    the later one with SinkUnavailable, which tries again: see :class:`HoldingSink`.
+    the later one with SinkUnavailable, which tries again: see :class:`LockingSink`.
 
 another log
     When the exporter finds another log, it calls ``new_log`` before it writes any of its events. From then on positions
@@ -53,7 +53,7 @@ class LastEvent(NamedTuple):
     event_id: int
 
 
-class Progress(NamedTuple):
+class SinkProgress(NamedTuple):
     """The durable part of a partition: all events before position ``end``; ``last`` is the last one of them."""
 
     end: int
@@ -84,7 +84,7 @@ class Sink(Protocol):
         """
         ...
 
-    async def progress(self, partition: int) -> Progress | None:
+    async def progress(self, partition: int) -> SinkProgress | None:
         """The durable part of the partition; None: there is none."""
         ...
 
@@ -102,7 +102,7 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class HoldingSink(Protocol):
+class LockingSink(Protocol):
     """A sink that holds a partition from ``progress`` on, so that no other one writes it."""
 
     async def release(self, partition: int) -> None:

@@ -35,7 +35,7 @@ from muster_cli import gc_tuning
 from muster_core.model.steps import finish
 from muster_gateway.admission import admission_steps
 from muster_gateway.codec import RequestCodec
-from muster_gateway.response_delivery import Feed, ResponseTail
+from muster_gateway.response_delivery import ResponseFeed, ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
@@ -146,9 +146,9 @@ class DecidingPath:
     def _report(self, position: int, work: Work):
         return decided_report(self.topics, 0, position, work)
 
-    def _feed(self, kind: StreamKind, start: Cursor) -> Feed:
+    def _feed(self, kind: StreamKind, start: Cursor) -> ResponseFeed:
         start = start._replace(offset=max(start.offset, self.tail._dispatched))  # the report of the decision follows
-        feed = Feed(RM, kind, start, 0, 1 << 20, 1 << 30, self.came.set, self.clock.monotonic)
+        feed = ResponseFeed(RM, kind, start, 0, 1 << 20, 1 << 30, self.came.set, self.clock.monotonic)
         assert self.tail.attach(feed)
         return feed
 

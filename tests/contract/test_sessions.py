@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from manual_clock import ManualClock
-from muster_gateway.errors import SessionsDown
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.errors import SessionStoreDown
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.sessions import make_sessions
 from muster_gateway.sessions import redis as redis_sessions
 from muster_gateway.sessions.codec import from_json, to_json
@@ -97,10 +97,10 @@ def a_session(rm_id: str = "rm", **changes: object) -> Session:
     fields: dict[str, object] = {
         "rm_id": rm_id,
         "version": 0,
-        "state": RmState.RUNNING,
+        "state": RmLifecycleState.RUNNING,
         "since_ns": 17,
         "why": "registered",
-        "announced": RmState.INIT,
+        "announced": RmLifecycleState.INIT,
         "registered_at": Cursor(3, 40, 2),
     }
     return Session(**{**fields, **changes})  # type: ignore[arg-type]
@@ -147,8 +147,8 @@ async def test_all_lists_every_session_once(place: Place) -> None:
 async def test_of_two_writers_with_one_version_one_wins(place: Place) -> None:
     other = await place.again()
     assert await place.store.compare_and_set(a_session())
-    mine = a_session(version=1, state=RmState.DISCONNECTED, why="mine")
-    yours = a_session(version=1, state=RmState.STOPPED, why="yours")
+    mine = a_session(version=1, state=RmLifecycleState.DISCONNECTED, why="mine")
+    yours = a_session(version=1, state=RmLifecycleState.STOPPED, why="yours")
     outcomes = await asyncio.gather(place.store.compare_and_set(mine), other.compare_and_set(yours))
     assert sorted(outcomes) == [False, True]
     stored = await place.store.get("rm")
@@ -157,7 +157,7 @@ async def test_of_two_writers_with_one_version_one_wins(place: Place) -> None:
 
 async def test_version_zero_means_there_must_be_none(place: Place) -> None:
     assert await place.store.compare_and_set(a_session())
-    assert not await place.store.compare_and_set(a_session(state=RmState.STOPPED))
+    assert not await place.store.compare_and_set(a_session(state=RmLifecycleState.STOPPED))
     assert not await place.store.compare_and_set(a_session("unknown", version=1))
     assert (await place.store.get("rm")) == a_session(version=1)
     assert await place.store.get("unknown") is None
@@ -283,7 +283,7 @@ async def test_a_thousand_steps_at_once_all_get_their_turn(place: Place) -> None
 async def test_a_redis_that_is_away_says_so_without_its_password() -> None:
     settings = GatewaySettings(sessions_url=SecretStr("redis://:hunter2@127.0.0.1:1/0"))
     store = make_sessions(settings, ManualClock())
-    with pytest.raises(SessionsDown) as caught:
+    with pytest.raises(SessionStoreDown) as caught:
         await store.start()
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(settings)

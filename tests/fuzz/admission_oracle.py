@@ -6,7 +6,7 @@ from typing import Any
 
 from admitting import admit
 from google.protobuf.message import DecodeError
-from muster_gateway.admission import KINDS, Admitted
+from muster_gateway.admission import KINDS, AdmittedMessage
 from muster_gateway.bounded_messages import StepSizes
 from muster_gateway.errors import InvalidRequest, OverLimit
 from muster_gateway.item_checks import Facts, allocation_problem
@@ -62,7 +62,7 @@ def expected(kind: StreamKind, raw: bytes) -> tuple[list[list[Any]], list[tuple[
     return OverLimit if count > LIMITS.max_items else (accepted, rejected)
 
 
-def outcome(kind: StreamKind, left: Admitted) -> tuple[list[list[Any]], list[tuple[str, ...]]]:
+def outcome(kind: StreamKind, left: AdmittedMessage) -> tuple[list[list[Any]], list[tuple[str, ...]]]:
     of = KINDS[kind]
     messages = [of.message.FromString(payload) for payload in left.payloads]
     assert all(message.rmID == "rm" for message in messages)

@@ -38,13 +38,13 @@ from muster_gateway.access.policy import Policy, read_policy
 from muster_gateway.admission import KINDS
 from muster_gateway.audit_codec import decode_read
 from muster_gateway.audit_pages import read_query
-from muster_gateway.authentication import Doorman
+from muster_gateway.authentication import Authenticator
 from muster_gateway.callback_codec import connected_note
-from muster_gateway.errors import GatewayError, NotIdentified, NotPermitted, PolicyUnusable
+from muster_gateway.errors import GatewayError, InvalidPolicy, PermissionDenied, Unauthenticated
 from muster_gateway.http_front import HttpFront, respond
 from muster_gateway.quota_settings import QuotaSettings
 from muster_gateway.quotas import QuotaBook
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import Cursor, Seat, Session
 from muster_gateway.settings import AdmissionLimits, GatewaySettings
@@ -285,7 +285,7 @@ def _session(data: bytes) -> None:
 
 
 def _session_seeds() -> list[bytes]:
-    state, seats = RmState.RUNNING, {StreamKind.NODE: Seat("gateway-1", 3)}
+    state, seats = RmLifecycleState.RUNNING, {StreamKind.NODE: Seat("gateway-1", 3)}
     return [to_json(Session("rm-1", 1, state, 5, "why", state, Cursor(1, 2, 3), seats)).encode()]
 
 
@@ -420,7 +420,7 @@ def _front() -> HttpFront:
     async def well() -> SystemHealthDao:
         return unreachable("it is a test's", "", 0)
 
-    return HttpFront(behind, behind, Doorman(GatewaySettings()), live, fine, well)
+    return HttpFront(behind, behind, Authenticator(GatewaySettings()), live, fine, well)
 
 
 def _http(data: bytes) -> None:
@@ -453,9 +453,9 @@ def _http(data: bytes) -> None:
     asyncio.run(_front()(scope, receive, send))
     assert len(started) == 1
     assert started[0] < 500
-    doorman = Doorman(GatewaySettings())
+    doorman = Authenticator(GatewaySettings())
     doorman.client(scope)
-    with suppress(NotIdentified, NotPermitted):
+    with suppress(Unauthenticated, PermissionDenied):
         doorman.identify(scope)
 
 
@@ -484,7 +484,7 @@ def _policy(data: bytes) -> None:
         file, refusal = None, f"{path}: "
         try:
             file = read_policy(path)
-        except PolicyUnusable as error:
+        except InvalidPolicy as error:
             refusal = str(error)
     assert all(line.startswith(f"{path}: ") for line in refusal.splitlines()), refusal
     if file is None:

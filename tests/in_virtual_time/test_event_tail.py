@@ -16,7 +16,7 @@ from muster_bus.errors import LogUnavailable
 from muster_bus.log import LogReader, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_gateway import event_feed
-from muster_gateway.event_feed import EventFeed, Wanted
+from muster_gateway.event_feed import EventFeed, SubscribedEvents
 from muster_gateway.event_tail import EventTail
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1.si_pb2 import EventRecord
@@ -78,7 +78,7 @@ class World:
 
     async def feed(self, rm_id: str, after: int | None = None) -> EventFeed:
         bus: Any = self.log
-        feed = EventFeed(bus, TOPICS, self.tail, rm_id, Wanted(after), lambda: None, 5.0, 0.05)
+        feed = EventFeed(bus, TOPICS, self.tail, rm_id, SubscribedEvents(after), lambda: None, 5.0, 0.05)
         await feed.start()
         self.tasks += [asyncio.create_task(feed.run()), asyncio.create_task(feed.push())]
         self.feeds.append(feed)

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from integration.gateway_rig import PATIENCE_S, Channel, Rig, scheduler_silent
 from muster_bus.clock import Clock
-from muster_gateway.errors import SessionsDown
+from muster_gateway.errors import SessionStoreDown
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.contract import Cursor, SessionStore
 from muster_gateway.sessions.memory import MemorySessions
@@ -354,7 +354,7 @@ async def test_a_gateway_that_stops_says_so(world: Rig, channel: Channel) -> Non
 
 async def test_a_session_store_that_is_away(world: Rig, channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: Any) -> Any:
-        raise SessionsDown("the session store does not answer")
+        raise SessionStoreDown("the session store does not answer")
 
     for name in ("get", "all"):
         monkeypatch.setattr(world.sessions, name, away)
@@ -377,7 +377,7 @@ class NarrowStore(MemorySessions):
         self._taken += 1
         try:
             if self._taken > self.CONNECTIONS:
-                raise SessionsDown("the session store has no connection left")
+                raise SessionStoreDown("the session store has no connection left")
             await asyncio.sleep(0)
             return await super().cursors(rm_id)
         finally:

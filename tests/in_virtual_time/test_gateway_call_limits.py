@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from integration.gateway_rig import PATIENCE_S, Channel, Rig, Stream, asks
 from muster_bus.clock import SystemClock
-from muster_gateway.call_limits import Caller, CallLimits
+from muster_gateway.call_limits import CallLimits, PeerCaller
 from muster_gateway.errors import OverLimit
 from muster_gateway.settings import CallSettings
 from muster_gateway.stream_kind import StreamKind
@@ -213,19 +213,19 @@ class Sleeper:
 def test_the_oldest_of_the_busiest_connection_of_the_busiest_host_ends() -> None:
     limits = CallLimits(CallSettings(max_silent=6, max_silent_per_peer=5), SystemClock())
     good, beside, many = Sleeper(), Sleeper(), [Sleeper() for _ in range(4)]
-    limits.add_silent(good, Caller("good", "good:1"))
-    limits.add_silent(beside, Caller("bad", "bad:1"))
+    limits.add_silent(good, PeerCaller("good", "good:1"))
+    limits.add_silent(beside, PeerCaller("bad", "bad:1"))
     for each in many:
-        limits.add_silent(each, Caller("bad", "bad:2"))
+        limits.add_silent(each, PeerCaller("bad", "bad:2"))
     assert not [each for each in (good, beside, *many) if each.ended]
-    limits.add_silent(Sleeper(), Caller("other", "other:1"))
+    limits.add_silent(Sleeper(), PeerCaller("other", "other:1"))
     assert isinstance(many[0].ended, OverLimit)
     assert (good.ended, beside.ended) == (None, None)
     many[1].rm_id = "rm"  # it has sent a message: it is no longer silent
-    limits.add_silent(Sleeper(), Caller("bad", "bad:2"))
+    limits.add_silent(Sleeper(), PeerCaller("bad", "bad:2"))
     assert [each.ended is not None for each in many] == [True, False, False, False]
     for _ in range(20):
-        limits.add_silent(Sleeper(), Caller("bad", "bad:3"))
+        limits.add_silent(Sleeper(), PeerCaller("bad", "bad:3"))
     assert (good.ended, beside.ended) == (None, None)
     assert limits.silent_streams() == 6
 
@@ -255,7 +255,7 @@ def test_a_host_gets_so_many_refusals_in_a_second() -> None:
 
 
 async def test_a_call_that_waits_for_its_refusal_holds_no_place() -> None:
-    limits, bad = CallLimits(CallSettings(max_refusals=1), Clock()), Caller("bad", "bad:1")
+    limits, bad = CallLimits(CallSettings(max_refusals=1), Clock()), PeerCaller("bad", "bad:1")
     await limits.refuse_late(bad, placed=False)  # the first one of the second
     with limits.place(bad):
         assert limits._of_host == {"bad": 1}
@@ -273,7 +273,7 @@ async def test_a_call_that_waits_for_its_refusal_holds_no_place() -> None:
 def test_a_connection_with_many_resets_gets_calls_again_after_a_window() -> None:
     clock = Clock()
     limits = CallLimits(CallSettings(max_resets=3, resets_window_s=10), clock)
-    bad = Caller("a", "a:1")
+    bad = PeerCaller("a", "a:1")
 
     def reset() -> None:
         with pytest.raises(asyncio.CancelledError), limits.place(bad):
@@ -283,7 +283,7 @@ def test_a_connection_with_many_resets_gets_calls_again_after_a_window() -> None
         reset()
     with pytest.raises(OverLimit, match="reset more than 3 calls within 10 s"), limits.place(bad):
         pass
-    with limits.place(Caller("a", "a:2")):
+    with limits.place(PeerCaller("a", "a:2")):
         pass
     clock.now_s = 10.1
     for _ in range(3):
@@ -299,7 +299,7 @@ def test_a_call_that_lasted_is_no_reset() -> None:
     limits = CallLimits(CallSettings(max_resets=1), clock)
 
     def last() -> None:
-        with limits.place(Caller("a", "a:1")):
+        with limits.place(PeerCaller("a", "a:1")):
             clock.now_s += 2
             raise asyncio.CancelledError
 

@@ -13,7 +13,7 @@ from integration.gateway_rig import PATIENCE_S, Rig
 from muster_core.model.steps import finish
 from muster_gateway import service
 from muster_gateway.access.request_codec import rm_steps
-from muster_gateway.errors import OpenToAll
+from muster_gateway.errors import UnprotectedListener
 from muster_gateway.service import Gateway
 from muster_proto.muster.v1 import admin_pb2, audit_pb2, callbacks_pb2, events_pb2, metrics_pb2
 from muster_proto.muster.v1 import health_pb2 as whole_pb2
@@ -137,7 +137,7 @@ async def test_without_tokens_only_this_machine_and_no_proxy_is_let_in(world: Ri
 
 
 async def test_a_wide_address_without_tokens_does_not_start_unless_it_is_meant(world: Rig) -> None:
-    with pytest.raises(OpenToAll, match=r"gateway\.grpc_address 0\.0\.0\.0:0"):
+    with pytest.raises(UnprotectedListener, match=r"gateway\.grpc_address 0\.0\.0\.0:0"):
         await world.gateway(grpc_address="0.0.0.0:0")
     gateway = await world.gateway(grpc_address="0.0.0.0:0", grpc_open=True)
     await world.registered(gateway)

@@ -478,9 +478,9 @@ class _DeadStore:
 
     def __getattr__(self, name: str) -> Any:
         async def gone(*_: Any) -> Any:
-            from muster_gateway.errors import SessionsDown
+            from muster_gateway.errors import SessionStoreDown
 
-            raise SessionsDown(f"{name}: this process is dead")
+            raise SessionStoreDown(f"{name}: this process is dead")
 
         return gone
 

@@ -13,9 +13,9 @@ from integration.gateway_rig import Rig
 from muster_bus.damage import DamagedParts
 from muster_bus.log import OutRecord
 from muster_client.audit_client import AuditClient, AuditQuery
-from muster_gateway.audit_codec import Attempt, Result, encode_entry
+from muster_gateway.audit_codec import AuditAttempt, AuditResult, encode_entry
 from muster_gateway.audit_pages import AuditPages
-from muster_gateway.audit_reader import AuditTrail
+from muster_gateway.audit_reader import AuditLogReader
 from muster_gateway.service import Gateway
 from muster_rest.shapes.audit import AuditPageDao
 from waiting import eventually
@@ -35,7 +35,9 @@ async def gateway(world: Rig) -> Gateway:
     try:
         for number in range(ENTRIES):
             rm_id = f"rm-{number % 3}"
-            attempt = Attempt("ann", "token", "10.0.0.1", "grpc", "/a/B", "pause", rm_id, Result(1 + number % 2), "why")
+            attempt = AuditAttempt(
+                "ann", "token", "10.0.0.1", "grpc", "/a/B", "pause", rm_id, AuditResult(1 + number % 2), "why"
+            )
             value = encode_entry(attempt, f"test/{number}", "test", (1_000 + number) * SECOND)
             await writer.append(OutRecord(world.topics.audit, world.topics.partition_of(rm_id), rm_id.encode(), value))
     finally:
@@ -136,7 +138,7 @@ async def test_a_wrong_parameter_is_named(ask: Ask, name: str, value: str, said:
 
 
 async def test_a_page_looks_at_so_many_entries(gateway: Gateway, world: Rig) -> None:
-    pages = AuditPages(AuditTrail(world.log, world.topics, DamagedParts("they are not shown")), seen_max=10)
+    pages = AuditPages(AuditLogReader(world.log, world.topics, DamagedParts("they are not shown")), seen_max=10)
     found: list[str] = []
     after, looked, more = "", 0, True
     while more:

@@ -18,7 +18,7 @@ from muster_bus.topics import Topics
 from muster_cli.probe import probe
 from muster_client.access import Access
 from muster_gateway import metrics
-from muster_gateway.errors import OpenToAll
+from muster_gateway.errors import UnprotectedListener
 from muster_gateway.service import Gateway
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
@@ -259,7 +259,7 @@ async def test_a_wide_front_is_open_by_setting_and_logs_it() -> None:
             assert await front.status("GET", "/debug/stack") == 403
     told = [line for line in said if line["event"].startswith("http front is open")]
     assert [(line["log_level"], line["role"]) for line in told] == [("warning", "read")]
-    with pytest.raises(OpenToAll):
+    with pytest.raises(UnprotectedListener):
         async with opened(http_address="0.0.0.0:0"):
             pytest.fail("it must not open")
 

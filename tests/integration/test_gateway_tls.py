@@ -20,7 +20,7 @@ import structlog
 from certificates import Authority, Pair
 from integration.gateway_rig import PATIENCE_S, Rig, Stream
 from muster_gateway.access.certificates import name_of
-from muster_gateway.errors import PolicyUnusable, TlsUnusable
+from muster_gateway.errors import InvalidPolicy, InvalidTlsFiles
 from muster_gateway.service import Gateway
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_kind import StreamKind
@@ -327,18 +327,18 @@ async def test_files_that_do_not_fit_keep_the_old_ones(site: Site) -> None:
 
 async def test_files_that_cannot_be_used_start_no_gateway(site: Site) -> None:
     site.key.write_bytes(Authority().server().key)
-    with pytest.raises(TlsUnusable, match=r"gateway\.tls\.certificate .* and gateway\.tls\.key .*: expected a PEM"):
+    with pytest.raises(InvalidTlsFiles, match=r"gateway\.tls\.certificate .* and gateway\.tls\.key .*: expected a PEM"):
         await site.gateway()
     site.authority.server().write(site.certificate, site.key)
     site.client_ca.write_text("none")
-    with pytest.raises(TlsUnusable, match=r"gateway\.tls\.client_ca .*expected PEM certificates"):
+    with pytest.raises(InvalidTlsFiles, match=r"gateway\.tls\.client_ca .*expected PEM certificates"):
         await site.gateway()
     site.client_ca.unlink()
-    with pytest.raises(TlsUnusable, match=r"gateway\.tls\.client_ca .*cannot be read"):
+    with pytest.raises(InvalidTlsFiles, match=r"gateway\.tls\.client_ca .*cannot be read"):
         await site.gateway()
     with contextlib.suppress(OSError):
         site.client_ca.write_bytes(site.authority.pem)
-    with pytest.raises(PolicyUnusable, match=r"gateway\.policy_file: not set, expected with tls\.client_ca"):
+    with pytest.raises(InvalidPolicy, match=r"gateway\.policy_file: not set, expected with tls\.client_ca"):
         await site.gateway(policy_file=None)
 
 

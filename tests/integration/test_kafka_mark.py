@@ -12,7 +12,7 @@ from muster_bus.errors import LogBehind
 from muster_bus.log import OutRecord
 from muster_bus.log_mark import MarkedLog
 from muster_bus.settings import LogSettings
-from muster_gateway.log_loss import LogWatch
+from muster_gateway.log_loss import LogLossDetector
 from muster_gateway.sessions.memory import MemorySessions
 
 pytestmark = pytest.mark.kafka
@@ -42,10 +42,10 @@ async def test_recreated_topics_are_a_lost_log(kafka_bootstrap: str) -> None:
     assert mark.log_id.startswith("kafka:")
     assert mark.log_id == before.log_id
     assert mark.ends[f"{topics.responses}/0"] > before.ends[f"{topics.responses}/0"] > 0
-    watch = LogWatch(log, sessions)
+    watch = LogLossDetector(log, sessions)
     await watch.compare()
     await watch.keep()
-    await LogWatch(log, sessions).compare()
+    await LogLossDetector(log, sessions).compare()
     assert log.admin is not None
     # Returns when the broker shows the topic no longer. A log that starts before that finds the topic, does not create
     # it, and then waits for the end of a topic that is gone.
@@ -54,18 +54,18 @@ async def test_recreated_topics_are_a_lost_log(kafka_bootstrap: str) -> None:
 
     log = await opened(settings.model_copy(update={"topic_prefix": settings.topic_prefix}))
     with pytest.raises(LogBehind, match=f"{topics.responses}/0 ends at 0 instead of") as refused:
-        await LogWatch(log, sessions).compare()
+        await LogLossDetector(log, sessions).compare()
     await log.close()
 
     await sessions.begin_fill("one")
     await sessions.end_fill("one")
     log = await opened(settings.model_copy(update={"accept_loss": refused.value.token}))
-    watch = LogWatch(log, sessions)
+    watch = LogLossDetector(log, sessions)
     await watch.compare()
     assert "is older than the session store" in watch.loss
     assert not await sessions.filled()
     await watch.keep()
-    again = LogWatch(log, sessions)
+    again = LogLossDetector(log, sessions)
     await again.compare()
     assert not again.loss
     await log.close()

@@ -33,8 +33,8 @@ from muster_core.external.errors import InformerSettingsWrong, SourceUnavailable
 from muster_event_publisher.errors import InvalidSinkSettings, SinkUnavailable
 from muster_event_publisher.history.registry import readers_of, sinks_of
 from muster_event_publisher.settings import PublisherSettings
-from muster_gateway.errors import SessionsDown, StoreCredentialsUnusable
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.errors import InvalidStoreCredentials, SessionStoreDown
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.sessions import make_sessions
 from muster_gateway.sessions.contract import Cursor, Session
 from muster_gateway.settings import GatewaySettings
@@ -259,7 +259,7 @@ def _sessions(secured: Secured, **changes: Any) -> GatewaySettings:
 
 def _session() -> Session:
     return Session(
-        rm_id="rm", version=0, state=RmState.RUNNING, since_ns=1, why="", announced=RmState.INIT,
+        rm_id="rm", version=0, state=RmLifecycleState.RUNNING, since_ns=1, why="", announced=RmLifecycleState.INIT,
         registered_at=Cursor(0, 0, 0),
     )  # fmt: skip
 
@@ -313,7 +313,7 @@ async def test_redis_refuses(secured: Secured, files: dict[str, Path], changes: 
     if named.get("sessions_url") == "redis":
         named["sessions_url"] = f"redis://{secured.redis}/0"
     store = make_sessions(_sessions(secured, **named), SystemClock())
-    with pytest.raises(SessionsDown) as refused:
+    with pytest.raises(SessionStoreDown) as refused:
         await store.start()
     assert told in _said(secured, refused.value)
     await store.close()
@@ -331,7 +331,7 @@ def test_a_file_for_redis_is_not_there(
     secured: Secured, files: dict[str, Path], changes: dict[str, Any], told: str
 ) -> None:
     settings = _sessions(secured, **{name: files[value] for name, value in changes.items()})
-    with pytest.raises(StoreCredentialsUnusable) as wrong:
+    with pytest.raises(InvalidStoreCredentials) as wrong:
         make_sessions(settings, SystemClock())
     assert told in str(wrong.value)
 
@@ -340,7 +340,7 @@ async def test_what_redis_forbids_is_logged_and_no_client_reads_it(secured: Secu
     store = make_sessions(_sessions(secured, sessions_prefix="others:"), SystemClock())
     await store.start()
     try:
-        with structlog.testing.capture_logs() as captured, pytest.raises(SessionsDown) as refused:
+        with structlog.testing.capture_logs() as captured, pytest.raises(SessionStoreDown) as refused:
             await store.compare_and_set(_session())
     finally:
         await store.close()

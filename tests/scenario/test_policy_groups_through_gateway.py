@@ -19,7 +19,7 @@ from muster_bus.log import Log
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.service import Gateway
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.settings import GatewaySettings
@@ -173,7 +173,7 @@ async def test_a_stopped_rm_does_not_count_until_it_registers_again(world: World
 
         async def is_stopped(rm_id: str = f"rm-{number}") -> bool:
             session = await world.sessions.get(rm_id)
-            return session is not None and session.state is RmState.STOPPED
+            return session is not None and session.state is RmLifecycleState.STOPPED
 
         await eventually(is_stopped, "the RM is stopped")
     assert await register(channel, "rm-4", B) == others(2)

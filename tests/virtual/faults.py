@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from muster_bus.backends.memory_faults import Outcome
 from muster_bus.errors import LogFull, LogUnavailable
-from muster_gateway.errors import SessionsDown, SessionsFull
+from muster_gateway.errors import SessionStoreDown, SessionStoreFull
 
 from virtual.calls import later
 
@@ -120,10 +120,10 @@ class ProcessFaults:
         await asyncio.sleep(self._dice.uniform(*rates.session_s))
         if not self.sessions_answer or self._dice.random() < rates.sessions_down:
             self._world.counts["sessions down"] += 1
-            raise SessionsDown("the session store does not answer")
+            raise SessionStoreDown("the session store does not answer")
         if writes and self.is_full:
             self._world.counts["sessions full"] += 1
-            raise SessionsFull
+            raise SessionStoreFull
 
     def _failed(self, name: str, outcome: Outcome) -> tuple[float, Outcome]:
         self._world.counts[name] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from muster_gateway.errors import SessionsDown
+from muster_gateway.errors import SessionStoreDown
 from muster_gateway.sessions.contract import Advance, Cursor, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
 
@@ -105,4 +105,4 @@ class SessionsOfProcess:
     async def _turn(self, *, writes: bool = False) -> None:
         await self._faults.sessions_turn(writes=writes)
         if self._is_cut:
-            raise SessionsDown("the process has ended")
+            raise SessionStoreDown("the process has ended")

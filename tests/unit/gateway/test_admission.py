@@ -9,7 +9,7 @@ import pytest
 from admitting import admit, admit_registration, rm_id_of
 from hypothesis import given
 from hypothesis import strategies as st
-from muster_gateway.admission import Admitted
+from muster_gateway.admission import AdmittedMessage
 from muster_gateway.errors import InvalidRequest, OverLimit
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
@@ -138,11 +138,11 @@ def named(table: list[tuple[str, Any, str]]) -> Any:
     return pytest.mark.parametrize(("item", "reason"), [pytest.param(i, r, id=n) for n, i, r in table])
 
 
-def admitted(kind: StreamKind, message: Any, limits: AdmissionLimits = LIMITS) -> Admitted:
+def admitted(kind: StreamKind, message: Any, limits: AdmissionLimits = LIMITS) -> AdmittedMessage:
     return admit(kind, message.SerializeToString(), "rm", limits)
 
 
-def only_answer(left: Admitted) -> bytes:
+def only_answer(left: AdmittedMessage) -> bytes:
     (answer,) = left.answers
     return answer
 

@@ -10,8 +10,8 @@ from muster_bus.clock import SystemClock
 from muster_bus.damage import DamagedParts
 from muster_bus.log import LogReader, OutRecord
 from muster_bus.topics import Topics
-from muster_gateway.audit_codec import Attempt, Result, encode_entry
-from muster_gateway.audit_reader import AuditTrail
+from muster_gateway.audit_codec import AuditAttempt, AuditResult, encode_entry
+from muster_gateway.audit_reader import AuditLogReader
 from muster_runtime.caller import Caller, calling
 from muster_runtime.identity import GATEWAY
 
@@ -38,7 +38,7 @@ class LateLog(MemoryLog):
 
 
 async def first_entry(log: LateLog, after: str) -> Any:
-    trail = AuditTrail(log, TOPICS, DamagedParts("they are not shown"))
+    trail = AuditLogReader(log, TOPICS, DamagedParts("they are not shown"))
     async with AsyncExitStack() as stack:
         with calling(Caller(GATEWAY, after=after)):
             (part,) = await trail.parts(stack)
@@ -48,7 +48,7 @@ async def first_entry(log: LateLog, after: str) -> Any:
 async def test_a_read_with_a_position_waits_for_what_is_written() -> None:
     log = LateLog(TOPICS.specs(), SystemClock())
     await log.start()
-    attempt = Attempt("", "", "", "grpc", "", "pause", "rm", Result.ACCEPTED, "")
+    attempt = AuditAttempt("", "", "", "grpc", "", "pause", "rm", AuditResult.ACCEPTED, "")
     value = encode_entry(attempt, "e1", "gw", 1, 1, 0)
     await (await log.writer("test")).append(OutRecord(TOPICS.audit, 0, b"rm", value))
     assert (await first_entry(log, "position")).id == "e1"

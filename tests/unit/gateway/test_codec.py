@@ -7,9 +7,9 @@ from muster_bus.errors import CodecError
 from muster_bus.log import Record
 from muster_bus.topics import Topics
 from muster_gateway.codec import (
+    ConfigProblem,
     ConfigurationAnswer,
-    Problem,
-    Registration,
+    RegistrationAnswer,
     RequestCodec,
     encode_configuration_answer,
     read_response,
@@ -31,7 +31,7 @@ def answered(request_id: str, **fields: object) -> Record:
 def test_an_answer_is_recognised_by_the_id_of_its_request(gateway_id: str) -> None:
     codec = RequestCodec(TOPICS, gateway_id)
     registration = read_response(answered(codec.new_request_id(), accepted=True))
-    assert isinstance(registration.answer, Registration)
+    assert isinstance(registration.answer, RegistrationAnswer)
     assert registration.configuration is None
     configuration = read_response(answered(codec.new_configuration_id(), accepted=True, changes=["a", "b"]))
     assert isinstance(configuration.answer, ConfigurationAnswer)
@@ -66,7 +66,7 @@ def test_a_configuration_travels_as_it_came() -> None:
 
 
 def test_an_answer_for_the_operator() -> None:
-    problems = (Problem("error", "a.b", 2, 3, "bad"), Problem("warning", "c", 0, 0, "odd"))
+    problems = (ConfigProblem("error", "a.b", 2, 3, "bad"), ConfigProblem("warning", "c", 0, 0, "odd"))
     answer = admin_pb2.UpdateConfigurationResponse.FromString(
         encode_configuration_answer(ConfigurationAnswer("g/configuration-1", False, problems, ()))
     )

@@ -7,9 +7,9 @@ import gc
 import pytest
 from manual_clock import ManualClock
 from muster_gateway import metrics
-from muster_gateway.codec import ConfigurationAnswer, Registration, Response
+from muster_gateway.codec import ConfigurationAnswer, RegistrationAnswer, Response
 from muster_gateway.errors import ResponsesLost, Superseded
-from muster_gateway.response_delivery import Feed
+from muster_gateway.response_delivery import ResponseFeed
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
 from muster_gateway.stream_kind import StreamKind
 
@@ -19,8 +19,8 @@ MINE, OTHER = StreamKind.ALLOCATION, StreamKind.NODE
 START = Cursor(1, 10, 1)
 
 
-def a_feed(start: Cursor = START, resume_after: int = 0, clock: ManualClock | None = None) -> Feed:
-    return Feed("rm", MINE, start, resume_after, 3, 100, lambda: None, (clock or ManualClock()).monotonic)
+def a_feed(start: Cursor = START, resume_after: int = 0, clock: ManualClock | None = None) -> ResponseFeed:
+    return ResponseFeed("rm", MINE, start, resume_after, 3, 100, lambda: None, (clock or ManualClock()).monotonic)
 
 
 def response(sequence: int, kind: StreamKind = MINE, payload: bytes = b"x") -> Response:
@@ -28,7 +28,7 @@ def response(sequence: int, kind: StreamKind = MINE, payload: bytes = b"x") -> R
 
 
 def registration(sequence: int, *, accepted: bool) -> Response:
-    return Response("rm", sequence, None, b"", Registration("r", accepted, ()))
+    return Response("rm", sequence, None, b"", RegistrationAnswer("r", accepted, ()))
 
 
 def test_records_before_its_place_are_skipped_even_a_registration() -> None:
@@ -126,7 +126,7 @@ def test_a_broken_stream_goes_back_by_the_window_only() -> None:
 
 
 def test_a_callback_stream_goes_on_behind_a_gap() -> None:
-    feed = Feed("rm", StreamKind.CALLBACK, START, 0, 3, 100, lambda: None, ManualClock().monotonic)
+    feed = ResponseFeed("rm", StreamKind.CALLBACK, START, 0, 3, 100, lambda: None, ManualClock().monotonic)
     feed.take(10, response(2, StreamKind.CALLBACK))
     feed.take(13, response(5, StreamKind.CALLBACK))
     assert feed.seen == Cursor(5, 14, 5)

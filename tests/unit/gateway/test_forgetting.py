@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from muster_gateway.errors import NotPossible
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.errors import PreconditionFailed
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from unit.gateway.two_gateways import TwoGateways, answered
 
 
@@ -12,7 +12,7 @@ async def test_an_rm_that_is_not_stopped_is_not_forgotten_when_it_stops_later() 
     """A silent scheduler gives no refusal, so a sweep asks until it answers."""
     world = TwoGateways()
     await world.first.registered("rm", answered(5))
-    with pytest.raises(NotPossible, match=r"rm_id 'rm' is RUNNING.*, expected STOPPED: .*force"):
+    with pytest.raises(PreconditionFailed, match=r"rm_id 'rm' is RUNNING.*, expected STOPPED: .*force"):
         await world.first.forgetting("rm", force=False)
     await world.first.shut_down("rm")
     assert await world.asked_again() == []
@@ -27,10 +27,10 @@ async def test_an_earlier_registration_on_the_log_does_not_hide_a_missing_answer
     await world.first.forgetting("rm", force=True)
     await world.second.registered("rm", answered(10))
     # the first gateway dies before it gets the second answer; the scheduler has forgotten the RM
-    assert (await world.session()).state is RmState.RUNNING
+    assert (await world.session()).state is RmLifecycleState.RUNNING
     assert await world.asked_again() == ["rm"]
     await world.second.forgotten("rm", answered(12))
-    assert (await world.session()).state is RmState.INIT
+    assert (await world.session()).state is RmLifecycleState.INIT
     assert await world.asked_again() == []
 
 
@@ -41,9 +41,9 @@ async def test_a_registration_behind_it_on_the_log_stands_and_the_question_ends(
     await world.first.forgetting("rm", force=True)
     await world.second.registered("rm", answered(11))
     await world.first.forgotten("rm", answered(10))
-    assert (await world.session()).state is RmState.RUNNING
+    assert (await world.session()).state is RmLifecycleState.RUNNING
     # the sweep asks once more, and the RM is not stopped
     assert await world.asked_again() == ["rm"]
     await world.second.not_forgotten("rm")
     assert await world.asked_again() == []
-    assert (await world.session()).state is not RmState.INIT
+    assert (await world.session()).state is not RmLifecycleState.INIT

@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 from muster_gateway.codec import GroupMember
-from muster_gateway.errors import SessionsDown
-from muster_gateway.policy_group_warnings import PolicyGroups, other_configurations
-from muster_gateway.rm_lifecycle import RmState
-from muster_gateway.session_manager import LifeKeeper
+from muster_gateway.errors import SessionStoreDown
+from muster_gateway.policy_group_warnings import GroupComparison, other_configurations
+from muster_gateway.rm_lifecycle import RmLifecycleState
+from muster_gateway.session_manager import SessionManager
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import NOWHERE, UNKNOWN, Session
 
 MINE = GroupMember("batch", "A")
 
 
-def session(rm_id: str, group: str, checksum: str, state: RmState = RmState.RUNNING) -> Session:
+def session(rm_id: str, group: str, checksum: str, state: RmLifecycleState = RmLifecycleState.RUNNING) -> Session:
     return Session(rm_id, 1, state, 0, "", state, NOWHERE, policy_group=group, config_checksum=checksum, config_at=7)
 
 
@@ -24,9 +24,9 @@ def session(rm_id: str, group: str, checksum: str, state: RmState = RmState.RUNN
     ("other", "differs"),
     [
         (session("rm-2", "batch", "B"), True),
-        (session("rm-2", "batch", "B", RmState.DISCONNECTED), True),
-        (session("rm-2", "batch", "B", RmState.STOPPED), False),
-        (session("rm-2", "batch", "B", RmState.INIT), False),
+        (session("rm-2", "batch", "B", RmLifecycleState.DISCONNECTED), True),
+        (session("rm-2", "batch", "B", RmLifecycleState.STOPPED), False),
+        (session("rm-2", "batch", "B", RmLifecycleState.INIT), False),
         (session("rm-2", "batch", "A"), False),
         (session("rm-2", "batch", ""), False),  # unknown: it registered at an older version of the gateway
         (session("rm-2", "", "B"), False),
@@ -60,11 +60,11 @@ def test_the_checksum_is_in_the_session_and_may_be_missing_in_an_old_one() -> No
     stored = session("rm", "batch", "A")
     assert from_json(to_json(stored), 1) == stored
     old = to_json(stored).replace('"policy_group"', '"something_else"')
-    assert from_json(old, 1) == Session("rm", 1, RmState.RUNNING, 0, "", RmState.RUNNING, NOWHERE)
+    assert from_json(old, 1) == Session("rm", 1, RmLifecycleState.RUNNING, 0, "", RmLifecycleState.RUNNING, NOWHERE)
     assert from_json(old, 1).config_at == UNKNOWN
 
 
-class Store(LifeKeeper):
+class Store(SessionManager):
     """A store with the test's sessions, whose reads may be slow."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Store(LifeKeeper):
         found = list(self.sessions)
         await self.go_on.wait()
         if self.is_down:
-            raise SessionsDown("the store is away")
+            raise SessionStoreDown("the store is away")
         return found
 
 
@@ -86,7 +86,7 @@ async def test_a_store_that_is_away_is_a_warning_and_no_group_is_no_look() -> No
     store = Store()
     store.is_down = True
     store.go_on.set()
-    groups = PolicyGroups(store)
+    groups = GroupComparison(store)
     assert await groups.warnings("rm", GroupMember()) == ()
     assert store.looks == 0
     (problem,) = await groups.warnings("rm", MINE)
@@ -95,7 +95,7 @@ async def test_a_store_that_is_away_is_a_warning_and_no_group_is_no_look() -> No
 
 async def test_many_at_once_share_a_look_that_begins_after_each_of_them_was_stored() -> None:
     store = Store()
-    groups = PolicyGroups(store)
+    groups = GroupComparison(store)
     first = asyncio.create_task(groups.warnings("rm-0", MINE))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from muster_gateway.authentication import Doorman
-from muster_gateway.http_front import HttpFront, Target, respond
+from muster_gateway.authentication import Authenticator
+from muster_gateway.http_front import HttpBackend, HttpFront, respond
 from muster_gateway.settings import GatewaySettings
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import unreachable
@@ -15,7 +15,7 @@ from muster_runtime.caller import Caller
 from starlette.types import Receive, Scope, Send
 
 
-def _called(name: str, status: int = 200) -> Target:
+def _called(name: str, status: int = 200) -> HttpBackend:
     async def target(scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, status, "text/plain", f"{name} {scope['path']}".encode())
 
@@ -51,7 +51,7 @@ async def _well() -> SystemHealthDao:
     ],
 )
 async def test_a_path_leads_to_its_service(path: str, target: str | None) -> None:
-    front = HttpFront(_called("view"), _called("publisher"), Doorman(GatewaySettings()), _live, _fine, _well)
+    front = HttpFront(_called("view"), _called("publisher"), Authenticator(GatewaySettings()), _live, _fine, _well)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
         request = client.build_request("GET", "/")
         request.url = request.url.copy_with(raw_path=path.encode())  # as it is written
@@ -79,7 +79,7 @@ class Trail:
 async def test_a_stream_without_a_place_is_audited_and_no_other_read() -> None:
     trail: Any = Trail()
     down = _called("publisher", 503)
-    front = HttpFront(down, down, Doorman(GatewaySettings()), _live, _fine, _well, audit=trail)
+    front = HttpFront(down, down, Authenticator(GatewaySettings()), _live, _fine, _well, audit=trail)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
         for path in ("/ws/v1/events/batch?rm=mine", "/ws/v1/partitions", "/ws/v1/events/stream?rm=mine"):
             assert (await client.get(path)).status_code == 503

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from muster_gateway import backend_pool
-from muster_gateway.backend_pool import FAR_BEHIND, Places
-from muster_gateway.http_forwarder import HttpTarget
+from muster_gateway.backend_pool import FAR_BEHIND, BackendPool
+from muster_gateway.http_forwarder import HttpForwarder
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.http_server import HttpServer
 from pydantic import ValidationError
@@ -20,7 +20,7 @@ A, B = "http://10.0.0.1:9081", "http://10.0.0.2:9081"
 
 
 async def test_requests_stay_with_the_first_one() -> None:
-    places = Places(f"{A}/, {B}")
+    places = BackendPool(f"{A}/, {B}")
     assert list(await places.in_order()) == [A, B]
     places.answered(A, b"12")
     places.answered(B, b"0")
@@ -28,7 +28,7 @@ async def test_requests_stay_with_the_first_one() -> None:
 
 
 async def test_one_that_cannot_be_reached_is_asked_last_for_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = Places(f"{A},{B}")
+    places = BackendPool(f"{A},{B}")
     places.away(A)
     assert list(await places.in_order()) == [B, A]
     monkeypatch.setattr(backend_pool, "_AWAY_S", 0.0)
@@ -36,7 +36,7 @@ async def test_one_that_cannot_be_reached_is_asked_last_for_some_time(monkeypatc
 
 
 async def test_one_that_is_far_behind_is_left_for_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = Places(f"{A},{B}")
+    places = BackendPool(f"{A},{B}")
     places.answered(A, b"%d" % (FAR_BEHIND + 2))
     assert list(await places.in_order()) == [B, A]
     places.answered(B, b"%d" % (FAR_BEHIND + 9))
@@ -59,7 +59,7 @@ async def test_a_name_stands_for_several(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(backend_pool, "_NAMES_S", 0.0)
-    places = Places("http://view:9081")
+    places = BackendPool("http://view:9081")
     assert list(await places.in_order()) == [B, A]
     # The order of a name's answers changes; requests stay where they went.
     found.reverse()
@@ -72,7 +72,7 @@ async def test_a_name_stands_for_several(monkeypatch: pytest.MonkeyPatch) -> Non
     found.clear()
     await places._look()
     assert list(places._found) == [A, "http://10.0.0.3:9081"]
-    unknown = Places("http://view:9081")
+    unknown = BackendPool("http://view:9081")
     with pytest.raises(OSError, match="nothing"):
         await unknown.in_order()
     for each in (places, unknown):
@@ -104,7 +104,7 @@ async def serving(app: Any) -> AsyncIterator[HttpServer]:
 async def test_two_views_one_of_which_lags_and_dies() -> None:
     lags = {b"first": 0, b"second": 0}
     async with serving(view(b"first", lags)) as first, serving(view(b"second", lags)) as second:
-        target = HttpTarget(f"http://127.0.0.1:{first.port},http://127.0.0.1:{second.port}", "view", 5.0)
+        target = HttpForwarder(f"http://127.0.0.1:{first.port},http://127.0.0.1:{second.port}", "view", 5.0)
         transport = httpx.ASGITransport(target)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
 

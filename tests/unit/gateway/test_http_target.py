@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from muster_gateway import http_forwarder
-from muster_gateway.http_forwarder import HttpTarget
+from muster_gateway.http_forwarder import HttpForwarder
 from muster_runtime.http_server import HttpServer
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -73,7 +73,7 @@ async def fronted(stalled_s: float) -> AsyncIterator[Front]:
     behind = Behind()
     service = HttpServer(behind, "127.0.0.1:0", 1.0)
     await service.start()
-    target = HttpTarget(f"http://127.0.0.1:{service.port}", "view", 5.0, stalled_s=stalled_s)
+    target = HttpForwarder(f"http://127.0.0.1:{service.port}", "view", 5.0, stalled_s=stalled_s)
     server = HttpServer(target, "127.0.0.1:0", 1.0)
     await server.start()
     try:
@@ -175,7 +175,7 @@ TELLING = Starlette(
 async def telling(body_s: float = PATIENCE_S) -> AsyncIterator[int]:
     service = HttpServer(TELLING, "127.0.0.1:0", 1.0)
     await service.start()
-    target = HttpTarget(f"http://127.0.0.1:{service.port}", "view", 5.0, body_s=body_s)
+    target = HttpForwarder(f"http://127.0.0.1:{service.port}", "view", 5.0, body_s=body_s)
     server = HttpServer(target, "127.0.0.1:0", 1.0)
     await server.start()
     try:

@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 from muster_gateway.access import tokens as module
-from muster_gateway.authentication import Doorman, Refusal
-from muster_gateway.errors import NotIdentified, NotPermitted, OpenToAll, SettingsWrong, TokenUnusable
-from muster_gateway.log_throttle import Seldom
+from muster_gateway.authentication import Authenticator, AuthFailure
+from muster_gateway.errors import (
+    InvalidGatewaySettings,
+    InvalidToken,
+    PermissionDenied,
+    Unauthenticated,
+    UnprotectedListener,
+)
+from muster_gateway.log_throttle import LogThrottle
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.caller import Caller
 from muster_runtime.identity import LOOPBACK, NOBODY, Identity, Proof, Right, Role, rights_of
@@ -22,8 +28,8 @@ ADMIN, READER = "admin-token-0123456789", "reader+token/9876543210=="
 TOKENS = {"ops": {"role": "admin", "token": ADMIN}, "dashboard": {"role": "read", "token": READER}}
 
 
-def doorman(**settings: Any) -> Doorman:
-    return Doorman(GatewaySettings.model_validate(settings))
+def doorman(**settings: Any) -> Authenticator:
+    return Authenticator(GatewaySettings.model_validate(settings))
 
 
 def scope(*headers: tuple[str, str], client: str | None = "127.0.0.1") -> dict[str, Any]:
@@ -36,7 +42,7 @@ def scope(*headers: tuple[str, str], client: str | None = "127.0.0.1") -> dict[s
     }
 
 
-def admitted(door: Doorman, asked: dict[str, Any], needed: Right) -> Caller:
+def admitted(door: Authenticator, asked: dict[str, Any], needed: Right) -> Caller:
     return door.admitted(door.asked_http(asked), needed)
 
 
@@ -48,8 +54,8 @@ def bearer(token: str) -> tuple[str, str]:
     return "Authorization", f"Bearer {token}"
 
 
-def refusal(door: Doorman, asked: dict[str, Any]) -> str:
-    with pytest.raises(NotIdentified) as raised:
+def refusal(door: Authenticator, asked: dict[str, Any]) -> str:
+    with pytest.raises(Unauthenticated) as raised:
         door.identify(asked)
     return raised.value.reason
 
@@ -78,7 +84,7 @@ def test_a_program_that_takes_an_address_only_brings_name_and_token() -> None:
 def test_a_browser_that_knows_a_name_and_a_token_sends_them_for_its_own_page_only() -> None:
     door, known = doorman(tokens=TOKENS, http_open=True), ("Authorization", basic(f"ops:{ADMIN}"))
     assert door.identify(scope(known, ("Sec-Fetch-Site", "same-origin"))) == of_token("ops", Role.ADMIN)
-    assert refusal(door, scope(known, ("Sec-Fetch-Site", "cross-site"))) == Refusal.MALFORMED
+    assert refusal(door, scope(known, ("Sec-Fetch-Site", "cross-site"))) == AuthFailure.MALFORMED
     # (A page of another origin cannot send Authorization: no answer allows it.)
     assert door.identify(scope(bearer(ADMIN), ("Sec-Fetch-Site", "cross-site"))) == of_token("ops", Role.ADMIN)
 
@@ -86,42 +92,42 @@ def test_a_browser_that_knows_a_name_and_a_token_sends_them_for_its_own_page_onl
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        (basic(f"dashboard:{ADMIN}"), Refusal.UNKNOWN),
-        (basic(f"ops:{ADMIN}x"), Refusal.UNKNOWN),
-        (basic(f":{ADMIN}"), Refusal.MALFORMED),
-        (basic("ops:"), Refusal.MALFORMED),
-        (basic("ops"), Refusal.MALFORMED),
-        (basic(f"ops:{ADMIN}:{ADMIN}"), Refusal.MALFORMED),
-        (basic("ops:töken-0123456789"), Refusal.MALFORMED),
-        ("Basic =", Refusal.MALFORMED),
-        ("Basic YQ", Refusal.MALFORMED),
-        (f"Bearer {ADMIN}x", Refusal.UNKNOWN),
-        (f"Bearer {ADMIN[:-1]}", Refusal.UNKNOWN),
-        (f"Bearer {ADMIN.upper()}", Refusal.UNKNOWN),
-        (f"Bearer {ADMIN} {ADMIN}", Refusal.MALFORMED),
-        ("Bearer", Refusal.MALFORMED),
-        ("Bearer ", Refusal.MALFORMED),
-        ("", Refusal.MALFORMED),
-        (ADMIN, Refusal.MALFORMED),
-        (f"Basic {ADMIN}", Refusal.MALFORMED),
-        ("Bearer t\xf6ken-0123456789", Refusal.MALFORMED),
+        (basic(f"dashboard:{ADMIN}"), AuthFailure.UNKNOWN),
+        (basic(f"ops:{ADMIN}x"), AuthFailure.UNKNOWN),
+        (basic(f":{ADMIN}"), AuthFailure.MALFORMED),
+        (basic("ops:"), AuthFailure.MALFORMED),
+        (basic("ops"), AuthFailure.MALFORMED),
+        (basic(f"ops:{ADMIN}:{ADMIN}"), AuthFailure.MALFORMED),
+        (basic("ops:töken-0123456789"), AuthFailure.MALFORMED),
+        ("Basic =", AuthFailure.MALFORMED),
+        ("Basic YQ", AuthFailure.MALFORMED),
+        (f"Bearer {ADMIN}x", AuthFailure.UNKNOWN),
+        (f"Bearer {ADMIN[:-1]}", AuthFailure.UNKNOWN),
+        (f"Bearer {ADMIN.upper()}", AuthFailure.UNKNOWN),
+        (f"Bearer {ADMIN} {ADMIN}", AuthFailure.MALFORMED),
+        ("Bearer", AuthFailure.MALFORMED),
+        ("Bearer ", AuthFailure.MALFORMED),
+        ("", AuthFailure.MALFORMED),
+        (ADMIN, AuthFailure.MALFORMED),
+        (f"Basic {ADMIN}", AuthFailure.MALFORMED),
+        ("Bearer t\xf6ken-0123456789", AuthFailure.MALFORMED),
     ],
 )
-def test_any_other_is_refused_also_on_the_loopback(header: str, reason: Refusal) -> None:
+def test_any_other_is_refused_also_on_the_loopback(header: str, reason: AuthFailure) -> None:
     for more in ({}, {"http_open": True}):
         assert refusal(doorman(tokens=TOKENS, **more), scope(("Authorization", header))) == reason
 
 
 def test_none_or_two_are_refused() -> None:
     door = doorman(tokens=TOKENS)
-    assert refusal(door, scope()) == Refusal.NO_TOKEN
-    assert refusal(door, scope(bearer(ADMIN), bearer(ADMIN))) == Refusal.MALFORMED
+    assert refusal(door, scope()) == AuthFailure.NO_TOKEN
+    assert refusal(door, scope(bearer(ADMIN), bearer(ADMIN))) == AuthFailure.MALFORMED
 
 
 def test_no_refusal_repeats_what_was_sent() -> None:
     door = doorman(tokens=TOKENS)
     for header in ("Bearer something-secret", "Basic something-secret"):
-        with pytest.raises(NotIdentified) as raised:
+        with pytest.raises(Unauthenticated) as raised:
             door.identify(scope(("Authorization", header)))
         assert "something-secret" not in str(raised.value)
 
@@ -152,7 +158,7 @@ def test_tokens_are_read_from_files_once(tmp_path: Path) -> None:
     door = doorman(tokens={"ops": {"role": "read", "token_file": str(file)}})
     file.write_text("another-token-0123456789")
     assert door.identify(scope(bearer(ADMIN))) == of_token("ops", Role.READ)
-    assert refusal(door, scope(bearer("another-token-0123456789"))) == Refusal.UNKNOWN
+    assert refusal(door, scope(bearer("another-token-0123456789"))) == AuthFailure.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -162,10 +168,10 @@ def test_tokens_are_read_from_files_once(tmp_path: Path) -> None:
 def test_a_file_without_a_token_is_named_and_never_shown(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
-    with pytest.raises(TokenUnusable, match=r"gateway\.tokens\.ops\.token_file .*token: expected 16") as raised:
+    with pytest.raises(InvalidToken, match=r"gateway\.tokens\.ops\.token_file .*token: expected 16") as raised:
         doorman(tokens={"ops": {"role": "read", "token_file": str(file)}})
     assert content == b"" or content.decode("latin-1") not in str(raised.value)
-    with pytest.raises(TokenUnusable, match=r"ops\.token_file /absent: cannot be read: No such file"):
+    with pytest.raises(InvalidToken, match=r"ops\.token_file /absent: cannot be read: No such file"):
         doorman(tokens={"ops": {"role": "read", "token_file": "/absent"}})
 
 
@@ -182,7 +188,7 @@ async def test_a_file_is_read_again_and_may_have_two_tokens_meanwhile(tmp_path: 
     assert door.rights_now(caller) == rights_of(Role.READ)
     await asyncio.to_thread(file.write_text, second)
     assert await door.refresh()
-    assert refusal(door, scope(bearer(ADMIN))) == Refusal.UNKNOWN
+    assert refusal(door, scope(bearer(ADMIN))) == AuthFailure.UNKNOWN
     assert door.rights_now(caller) is None, "the token was removed"
     await asyncio.to_thread(file.write_text, "no")
     assert not await door.refresh()
@@ -198,14 +204,14 @@ def test_a_digest_takes_the_place_of_a_token(tmp_path: Path) -> None:
     for entry in ({"token": digest}, {"token_file": str(file)}):
         door = doorman(tokens={"ops": {"role": "admin", **entry}})
         assert door.identify(scope(bearer(ADMIN))) == of_token("ops", Role.ADMIN)
-        assert refusal(door, scope(bearer(digest[7:]))) == Refusal.UNKNOWN, "the digest itself is no token"
+        assert refusal(door, scope(bearer(digest[7:]))) == AuthFailure.UNKNOWN, "the digest itself is no token"
     with pytest.raises(ValidationError, match="64 hexadecimal digits"):
         doorman(tokens={"ops": {"role": "admin", "token": "sha256:abc"}})
 
 
 def test_two_names_have_two_tokens() -> None:
     twice = {"a": {"role": "admin", "token": ADMIN}, "b": {"role": "read", "token": ADMIN}}
-    with pytest.raises(TokenUnusable, match=r"tokens\.b and gateway\.tokens\.a: the same token") as raised:
+    with pytest.raises(InvalidToken, match=r"tokens\.b and gateway\.tokens\.a: the same token") as raised:
         doorman(tokens=twice)
     assert ADMIN not in str(raised.value)
 
@@ -249,7 +255,7 @@ def test_a_caller_on_this_machine_is_admin(peer: str, host: str | None) -> None:
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1", "0.0.0.0", "", None])
 def test_callers_from_elsewhere_are_refused(peer: str | None) -> None:
-    assert refusal(doorman(), scope(client=peer)) == Refusal.NOT_LOCAL
+    assert refusal(doorman(), scope(client=peer)) == AuthFailure.NOT_LOCAL
 
 
 @pytest.mark.parametrize(
@@ -284,7 +290,7 @@ def test_callers_from_elsewhere_are_refused(peer: str | None) -> None:
     ],
 )
 def test_pages_of_other_hosts_and_proxies_are_refused(header: tuple[str, str]) -> None:
-    assert refusal(doorman(), scope(header)) == Refusal.NOT_LOCAL
+    assert refusal(doorman(), scope(header)) == AuthFailure.NOT_LOCAL
 
 
 @pytest.mark.parametrize(
@@ -303,19 +309,19 @@ def test_of_a_header_that_is_there_twice_each_value_counts(
     local = [("X-Forwarded-For", "127.0.0.1")]
     assert doorman().identify(scope(*local, (name, ours), (name, ours))) == LOOPBACK
     values = (foreign, ours) if foreign_first else (ours, foreign)
-    assert refusal(doorman(), scope(*local, *((name, value) for value in values))) == Refusal.NOT_LOCAL
+    assert refusal(doorman(), scope(*local, *((name, value) for value in values))) == AuthFailure.NOT_LOCAL
 
 
 def test_two_credentials_and_a_second_connection_header_are_judged_as_a_whole() -> None:
     tokens = {"ops": {"role": "admin", "token": ADMIN}}
     twice = scope(bearer(ADMIN), bearer(ADMIN))
-    assert refusal(doorman(tokens=tokens), twice) == Refusal.MALFORMED
+    assert refusal(doorman(tokens=tokens), twice) == AuthFailure.MALFORMED
     basic = ("Authorization", "Basic " + b64encode(f"ops:{ADMIN}".encode()).decode())
     sites = [("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Site", "cross-site")]
-    assert refusal(doorman(tokens=tokens), scope(basic, *sites)) == Refusal.MALFORMED
+    assert refusal(doorman(tokens=tokens), scope(basic, *sites)) == AuthFailure.MALFORMED
     for connections in (["keep-alive", "close"], ["keep-alive, close"]):
         asked = scope(("Host", "127.0.0.1:9080"), *(("Connection", each) for each in connections))
-        assert refusal(doorman(), {**asked, "http_version": "1.0"}) == Refusal.NOT_LOCAL
+        assert refusal(doorman(), {**asked, "http_version": "1.0"}) == AuthFailure.NOT_LOCAL
 
 
 @pytest.mark.parametrize(
@@ -330,14 +336,14 @@ def test_a_page_of_this_machine_may_ask(origin: str) -> None:
 def test_a_proxy_of_this_machine_for_this_machine_may_ask(forwarded: list[str]) -> None:
     named = [("X-Forwarded-For", each) for each in forwarded]
     assert doorman().identify(scope(("Host", "localhost:9889"), *named)) == LOOPBACK
-    assert refusal(doorman(), scope(("Host", "10.0.0.1:9889"), *named)) == Refusal.NOT_LOCAL
-    assert refusal(doorman(), scope(*named, ("X-Forwarded-For", "10.0.0.1"))) == Refusal.NOT_LOCAL
-    assert refusal(doorman(), scope(*named, ("Sec-Fetch-Site", "cross-site"))) == Refusal.NOT_LOCAL
-    assert refusal(doorman(), scope(*named, client="10.0.0.1")) == Refusal.NOT_LOCAL
+    assert refusal(doorman(), scope(("Host", "10.0.0.1:9889"), *named)) == AuthFailure.NOT_LOCAL
+    assert refusal(doorman(), scope(*named, ("X-Forwarded-For", "10.0.0.1"))) == AuthFailure.NOT_LOCAL
+    assert refusal(doorman(), scope(*named, ("Sec-Fetch-Site", "cross-site"))) == AuthFailure.NOT_LOCAL
+    assert refusal(doorman(), scope(*named, client="10.0.0.1")) == AuthFailure.NOT_LOCAL
     # A proxy that changes Host also names the original host. An attacker's name may resolve to 127.0.0.1, there too.
     how = ("X-Forwarded-Proto", "http")
     assert doorman().identify(scope(*named, ("X-Forwarded-Host", "localhost:9889"), how)) == LOOPBACK
-    assert refusal(doorman(), scope(*named, ("X-Forwarded-Host", "evil.example"), how)) == Refusal.NOT_LOCAL
+    assert refusal(doorman(), scope(*named, ("X-Forwarded-Host", "evil.example"), how)) == AuthFailure.NOT_LOCAL
 
 
 @pytest.mark.parametrize(
@@ -349,7 +355,7 @@ def test_a_proxy_with_nginxs_defaults_is_recognised(version: str, connection: st
     named = [("Connection", connection)] if connection is not None else []
     asked = {**scope(("Host", "127.0.0.1:9080"), *named), "http_version": version}
     if is_proxy:
-        assert refusal(doorman(), asked) == Refusal.NOT_LOCAL
+        assert refusal(doorman(), asked) == AuthFailure.NOT_LOCAL
     else:
         assert doorman().identify(asked) == LOOPBACK
 
@@ -387,9 +393,9 @@ def test_requests_without_a_role_are_never_refused() -> None:
 def test_too_low_a_role_is_refused() -> None:
     door = doorman(tokens=TOKENS)
     assert admitted(door, scope(bearer(ADMIN)), Right.ADMIN).identity.name == "ops"
-    with pytest.raises(NotPermitted, match="this needs the role admin, and dashboard has read"):
+    with pytest.raises(PermissionDenied, match="this needs the role admin, and dashboard has read"):
         admitted(door, scope(bearer(READER)), Right.ADMIN)
-    with pytest.raises(NotIdentified):
+    with pytest.raises(Unauthenticated):
         admitted(door, scope(), Right.READ)
 
 
@@ -418,15 +424,15 @@ def test_only_trusted_proxies_name_the_client(peer: str, forwarded: list[str], c
 
 def test_a_trusted_local_proxy_that_names_no_client_is_not_admin() -> None:
     door = doorman(trusted_proxies=["127.0.0.1"])
-    assert refusal(door, scope()) == Refusal.NOT_LOCAL
-    assert refusal(door, scope(("X-Forwarded-For", "127.0.0.1"))) == Refusal.NOT_LOCAL, "itself"
-    assert refusal(door, scope(("X-Forwarded-For", "192.0.2.7"))) == Refusal.NOT_LOCAL
+    assert refusal(door, scope()) == AuthFailure.NOT_LOCAL
+    assert refusal(door, scope(("X-Forwarded-For", "127.0.0.1"))) == AuthFailure.NOT_LOCAL, "itself"
+    assert refusal(door, scope(("X-Forwarded-For", "192.0.2.7"))) == AuthFailure.NOT_LOCAL
     assert door.identify(scope(("X-Forwarded-For", "::1"))) == LOOPBACK
 
 
 def test_the_loopback_of_a_proxy_elsewhere_is_not_ours() -> None:
     door = doorman(trusted_proxies=["10.1.0.1"])
-    assert refusal(door, scope(("X-Forwarded-For", "127.0.0.1"), client="10.1.0.1")) == Refusal.NOT_LOCAL
+    assert refusal(door, scope(("X-Forwarded-For", "127.0.0.1"), client="10.1.0.1")) == AuthFailure.NOT_LOCAL
 
 
 # ---- the door -------------------------------------------------------------------------------------------------------
@@ -434,10 +440,10 @@ def test_the_loopback_of_a_proxy_elsewhere_is_not_ours() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9080", "[::]:9080", "192.0.2.7:0", "[::ffff:192.0.2.7]:9080"])
 def test_a_wide_door_without_tokens_is_not_opened(address: str) -> None:
-    with pytest.raises(OpenToAll) as raised:
+    with pytest.raises(UnprotectedListener) as raised:
         doorman(http_address=address)
     story = str(raised.value)
-    assert isinstance(raised.value, SettingsWrong)
+    assert isinstance(raised.value, InvalidGatewaySettings)
     assert story.startswith(f"gateway.http_address {address}: ")
     for way_out in ("127.0.0.1:9080", "gateway.tokens.NAME", "gateway.http_open=true", 'the role "read"'):
         assert way_out in story
@@ -450,7 +456,7 @@ def test_it_is_with_a_token_or_the_setting(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9090", "[::]:9090", "192.0.2.7:0"])
 def test_a_wide_grpc_address_without_tokens_is_not_opened(address: str) -> None:
-    with pytest.raises(OpenToAll) as raised:
+    with pytest.raises(UnprotectedListener) as raised:
         doorman(grpc_address=address)
     story = str(raised.value)
     assert story.startswith(f"gateway.grpc_address {address}: ")
@@ -467,7 +473,7 @@ def test_without_a_door_there_is_nothing_to_guard() -> None:
 
 def test_a_client_that_tries_without_end_does_not_fill_the_log() -> None:
     now_s = 5.0
-    seldom = Seldom(1.0, lambda: now_s)
+    seldom = LogThrottle(1.0, lambda: now_s)
     assert [seldom.due() for _ in range(4)] == [0, None, None, None]
     now_s = 6.0
     assert [seldom.due() for _ in range(2)] == [3, None]

@@ -14,9 +14,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from muster_gateway.access.jwt import JwtVerifier, UnknownKey, WrongToken, looks_like_jwt
-from muster_gateway.authentication import Doorman
-from muster_gateway.errors import JwksUnusable
+from muster_gateway.access.jwt import InvalidJwt, JwtVerifier, UnknownJwtKey, looks_like_jwt
+from muster_gateway.authentication import Authenticator
+from muster_gateway.errors import InvalidJwks
 from muster_gateway.settings import GatewaySettings, JwtSettings
 from muster_runtime.http_server import HttpServer
 from muster_runtime.identity import Proof, Right
@@ -108,14 +108,14 @@ def test_another_claim_may_have_the_name(jwks: Path) -> None:
     ],
 )
 def test_claims_that_do_not_pass(claims: dict[str, Any], said: str, jwks: Path) -> None:
-    with pytest.raises(WrongToken, match=said) as raised:
+    with pytest.raises(InvalidJwt, match=said) as raised:
         verifier(jwks).verify(token(**claims))
     assert "other.test" not in str(raised.value)
 
 
 def test_clocks_may_differ_a_little(jwks: Path) -> None:
     assert verifier(jwks).verify(token(exp=NOW - 29, nbf=NOW + 29, iat=NOW + 29)) == "svc-1"
-    with pytest.raises(WrongToken, match="expired"):
+    with pytest.raises(InvalidJwt, match="expired"):
         verifier(jwks, leeway_s=0).verify(token(exp=NOW - 1))
 
 
@@ -151,7 +151,7 @@ def test_no_algorithm_and_shared_secrets_do_not_pass(jwks: Path) -> None:
         ({"alg": "HS256", "kid": "r"}, public),
         ({"alg": ["RS256"], "kid": "r"}, None),
     ):
-        with pytest.raises(WrongToken):
+        with pytest.raises(InvalidJwt):
             checker.verify(_forged(header, secret))
     for algorithm in ("none", "HS256", "hs512", ""):
         with pytest.raises(ValidationError, match="expected some of"):
@@ -161,17 +161,17 @@ def test_no_algorithm_and_shared_secrets_do_not_pass(jwks: Path) -> None:
 def test_a_key_serves_its_own_algorithms(jwks: Path) -> None:
     checker = verifier(jwks)
     for made in (token(RSA_KEY, "e", "RS256"), token(EC_KEY, "r", "ES256")):
-        with pytest.raises(WrongToken, match="does not fit its key"):
+        with pytest.raises(InvalidJwt, match="does not fit its key"):
             checker.verify(made)
-    with pytest.raises(WrongToken, match="its algorithm is not one of"):
+    with pytest.raises(InvalidJwt, match="its algorithm is not one of"):
         verifier(jwks, algorithms=["ES256"]).verify(token(RSA_KEY, "r", "RS256"))
-    with pytest.raises(WrongToken, match="signature"):
+    with pytest.raises(InvalidJwt, match="signature"):
         checker.verify(token(ec.generate_private_key(ec.SECP256R1()), "e"))
     made = token()
-    with pytest.raises(WrongToken):
+    with pytest.raises(InvalidJwt):
         checker.verify(made[:-4] + ("AAAA" if made[-4:] != "AAAA" else "BBBB"))
     for wrong in ("ey.a.b", "ey..", f"ey{'x' * 20_000}.a.b"):
-        with pytest.raises(WrongToken):
+        with pytest.raises(InvalidJwt):
             checker.verify(wrong)
 
 
@@ -182,7 +182,7 @@ def test_keys_for_other_uses_and_secrets_are_left_out(tmp_path: Path) -> None:
     checker = verifier(file)
     assert checker.verify(token()) == "svc-1"
     assert checker.verify(token(kid=None)) == "svc-1", "there is one key only"
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownJwtKey):
         checker.verify(token(RSA_KEY, "enc", "RS256"))
 
 
@@ -194,7 +194,7 @@ def test_a_changed_file_brings_new_keys_and_takes_old_ones_away(jwks: Path) -> N
     assert checker.file.refresh()
     checker.forget()
     assert checker.verify(token(new, "new")) == "svc-1"
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownJwtKey):
         checker.verify(token())
     jwks.write_text("{")
     assert not checker.file.refresh()
@@ -206,7 +206,7 @@ def test_a_changed_file_brings_new_keys_and_takes_old_ones_away(jwks: Path) -> N
 def test_a_file_without_keys_is_an_error(content: str, tmp_path: Path) -> None:
     file = tmp_path / "jwks.json"
     file.write_text(content)
-    with pytest.raises(JwksUnusable, match=r"gateway\.jwt\.jwks_file .*jwks\.json: "):
+    with pytest.raises(InvalidJwks, match=r"gateway\.jwt\.jwks_file .*jwks\.json: "):
         verifier(file)
 
 
@@ -254,7 +254,7 @@ async def test_unknown_keys_are_asked_for_but_not_too_often(provider: tuple[Prov
     now_s = [0.0]
     settings = JwtSettings(jwks_url=url, issuer=ISSUER, audience=AUDIENCE)
     checker = JwtVerifier(settings, wall=lambda: NOW, monotonic=lambda: now_s[0])
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownJwtKey):
         checker.verify(token())
     assert await checker.refresh()
     assert (checker.verify(token()), found.asked) == ("svc-1", 1)
@@ -262,14 +262,14 @@ async def test_unknown_keys_are_asked_for_but_not_too_often(provider: tuple[Prov
     new = rsa.generate_private_key(65537, 2048)
     found.keys = [jwk(new, "new", alg="RS256")]
     for _ in range(3):
-        with pytest.raises(UnknownKey):
+        with pytest.raises(UnknownJwtKey):
             checker.verify(token(new, "new", "RS256"))
         assert not await checker.refresh(), "a flood of unknown keys is no flood of requests"
     assert found.asked == 1
     now_s[0] += 10.0
     assert await checker.refresh()
     assert checker.verify(token(new, "new", "RS256")) == "svc-1"
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownJwtKey):
         checker.verify(token())
     # while the provider does not answer, the last keys count
     now_s[0] += 600.0
@@ -283,7 +283,7 @@ async def test_a_request_with_a_new_key_waits_for_it(provider: tuple[Provider, s
     found, url = provider
     policy = tmp_path / "policy.toml"
     policy.write_text('[[rule]]\nidentities = ["svc-*"]\nproofs = ["jwt"]\nrole = "read"\n')
-    door = Doorman(
+    door = Authenticator(
         GatewaySettings.model_validate(
             {"jwt": {"jwks_url": url, "issuer": ISSUER, "audience": AUDIENCE}, "policy_file": policy}
         )

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from muster_gateway.authentication import Doorman
+from muster_gateway.authentication import Authenticator
 from muster_gateway.http_front import HttpFront
 from muster_gateway.page import CONTENT_SECURITY_POLICY, Page
 from muster_gateway.settings import GatewaySettings, Token
@@ -37,7 +37,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     async def well() -> SystemHealthDao:
         return unreachable("it is a test's", "", 0)
 
-    front = HttpFront(_nobody, _nobody, Doorman(GatewaySettings(tokens=TOKENS)), live, fine, well)
+    front = HttpFront(_nobody, _nobody, Authenticator(GatewaySettings(tokens=TOKENS)), live, fine, well)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as one:
         yield one
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from muster_gateway.access.policy import Policy, read_policy
-from muster_gateway.authentication import Doorman
-from muster_gateway.errors import PolicyUnusable
+from muster_gateway.authentication import Authenticator
+from muster_gateway.errors import InvalidPolicy
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.identity import LOOPBACK, Identity, Proof, Right, Rights, Role, rights_of
 from muster_runtime.read_scope import EVERYTHING, NOTHING, ReadScope, fits, reach_of
@@ -133,21 +133,21 @@ def test_a_glob_of_stars_takes_no_time() -> None:
 def test_what_is_wrong_is_named(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text(text)
-    with pytest.raises(PolicyUnusable) as raised:
+    with pytest.raises(InvalidPolicy) as raised:
         read_policy(file)
     assert str(raised.value).startswith(f"{file}: ")
     assert said in str(raised.value) or ("nested" in str(raised.value) and said == "no TOML")
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(PolicyUnusable, match="cannot be read: No such file"):
+    with pytest.raises(InvalidPolicy, match="cannot be read: No such file"):
         read_policy(tmp_path / "absent")
     file = tmp_path / "policy.toml"
     file.write_bytes(b"\xff")
-    with pytest.raises(PolicyUnusable, match="is not UTF-8 text at byte 0"):
+    with pytest.raises(InvalidPolicy, match="is not UTF-8 text at byte 0"):
         read_policy(file)
     file.write_bytes(b"#" * (1024 * 1024 + 1))
-    with pytest.raises(PolicyUnusable, match="is over 1,048,576 bytes"):
+    with pytest.raises(InvalidPolicy, match="is over 1,048,576 bytes"):
         read_policy(file)
-    with pytest.raises(PolicyUnusable, match="is over"):
-        Doorman(GatewaySettings.model_validate({"policy_file": file}))
+    with pytest.raises(InvalidPolicy, match="is over"):
+        Authenticator(GatewaySettings.model_validate({"policy_file": file}))

@@ -13,8 +13,8 @@ from muster_bus.errors import LogUnavailable
 from muster_bus.log import OutRecord
 from muster_bus.topics import Topics
 from muster_gateway.codec import CommandAnswer
-from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent
-from muster_gateway.scheduler_rpc import Questions
+from muster_gateway.errors import LogDown, OverLimit, SchedulerTimeout
+from muster_gateway.scheduler_rpc import SchedulerRpc
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.caller import Caller, calling
 from muster_runtime.identity import NOBODY
@@ -55,16 +55,16 @@ def tail() -> Any:
     ("writer", "most", "error", "carried"),
     [
         (Writer(), 0, OverLimit, False),
-        (Writer(full=True), 1, SchedulerSilent, False),
+        (Writer(full=True), 1, SchedulerTimeout, False),
         (Writer(fails=True), 1, LogDown, False),
-        (Writer(), 1, SchedulerSilent, True),
+        (Writer(), 1, SchedulerTimeout, True),
     ],
 )
 async def test_the_scheduler_writes_the_entry_of_what_it_gets(
     writer: Writer, most: int, error: type[Exception], carried: bool
 ) -> None:
     settings = GatewaySettings.model_construct(max_registrations_waiting=most, registration_timeout_s=0.01)
-    questions = Questions(settings, TOPICS, writer, [tail()])  # type: ignore[arg-type]
+    questions = SchedulerRpc(settings, TOPICS, writer, [tail()])  # type: ignore[arg-type]
     caller = Caller(NOBODY, "peer", "grpc", "method")
     caller.carried = True  # as the request's record is made
     with calling(caller), pytest.raises(error):
@@ -84,7 +84,7 @@ async def test_of_an_answer_and_the_time_out_in_one_turn_the_first_counts(first:
 
     there = SimpleNamespace(partition=0, expect=lambda *_: answered, forget=lambda _: None)
     settings = GatewaySettings.model_construct(max_registrations_waiting=1, registration_timeout_s=0.05)
-    questions = Questions(settings, TOPICS, Writer(), [there])  # type: ignore[arg-type]
+    questions = SchedulerRpc(settings, TOPICS, Writer(), [there])  # type: ignore[arg-type]
     with calling(Caller(NOBODY, "peer", "grpc", "method")):
         asking = asyncio.create_task(questions.ask(CommandAnswer, "rm", "request", RECORD))
         await asyncio.sleep(0)
@@ -93,5 +93,5 @@ async def test_of_an_answer_and_the_time_out_in_one_turn_the_first_counts(first:
         if first == "the answer":
             assert await asking == (answer, 7)
         else:
-            with pytest.raises(SchedulerSilent):
+            with pytest.raises(SchedulerTimeout):
                 await asking

@@ -15,8 +15,8 @@ from muster_core.model.quotas import QuotaKind, QuotaLimits
 from muster_gateway.access.policy import PolicyFile
 from muster_gateway.errors import LogDown
 from muster_gateway.quota_settings import QuotaRule, QuotaSettings, RmQuotaSettings
-from muster_gateway.quotas import QuotaBook, QuotaNotes, Rate, RmCounts, RmLimits
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.quotas import QuotaBook, QuotaNotifier, RateLimit, RmCounts, RmLimits
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.sessions.contract import NOWHERE, Session
 from muster_gateway.sessions.memory import MemorySessions
 from muster_proto.muster.bus.v1 import envelope_pb2
@@ -87,12 +87,12 @@ def test_the_last_override_that_fits_counts() -> None:
 def test_limits_of_identities_are_for_those_with_credentials_unless_a_rule_names_others() -> None:
     assert book().resource_managers(TEAM) == 1_000
     assert book().resource_managers(LOOPBACK) == 0
-    assert book().identity_rate(LOOPBACK) == Rate()
+    assert book().identity_rate(LOOPBACK) == RateLimit()
     assert book({"identity_resource_managers": 3}).resource_managers(LOOPBACK) == 3
     named = book({"identities": ["team-a"], "identity_requests_per_s": 2, "identity_bytes_per_s": 9, "bytes_per_s": 8})
-    assert named.identity_rate(TEAM) == Rate(2, 9)
-    assert named.rm_rate(TEAM, "rm") == Rate(5_000, 8)
-    assert named.identity_rate(LOOPBACK) == Rate()
+    assert named.identity_rate(TEAM) == RateLimit(2, 9)
+    assert named.rm_rate(TEAM, "rm") == RateLimit(5_000, 8)
+    assert named.identity_rate(LOOPBACK) == RateLimit()
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_policy_file_has_quotas() -> None:
 # ---- counts ----------------------------------------------------------------------------------------------------------
 
 
-def session(rm_id: str, identity: str, state: RmState = RmState.RUNNING) -> Session:
+def session(rm_id: str, identity: str, state: RmLifecycleState = RmLifecycleState.RUNNING) -> Session:
     return Session(rm_id, 0, state, 0, "", state, NOWHERE, identity=identity)
 
 
@@ -127,7 +127,7 @@ async def test_rms_of_other_partitions_are_counted_by_identity() -> None:
     await sessions.start()
     for number in range(4):
         await sessions.compare_and_set(session(f"{number}-rm", "team-a" if number < 2 else "team-b"))
-    await sessions.compare_and_set(session("9-gone", "team-a", RmState.INIT))
+    await sessions.compare_and_set(session("9-gone", "team-a", RmLifecycleState.INIT))
     counts = RmCounts(sessions, lambda rm_id: int(rm_id[0]) % 2, clock)
     assert await counts.elsewhere("0-new", "team-a") == (1, 2)
     counts.ended("0-new")
@@ -170,7 +170,7 @@ async def test_a_note_is_written_when_the_limits_are_others() -> None:
         written.append((rm_id, limits.nodes))
 
     known = QuotaBook(QuotaSettings(), lambda: tuple(rules))
-    notes = QuotaNotes(known, write)
+    notes = QuotaNotifier(known, write)
     notes.registered("rm-1", known.rm(TEAM, "rm-1"))
     both = [("rm-1", TEAM), ("rm-2", TEAM)]
     await notes.review(both)

@@ -6,20 +6,20 @@ import random
 
 import pytest
 from manual_clock import ManualClock
-from muster_gateway.errors import TooFast
+from muster_gateway.errors import RateLimited
 from muster_gateway.quota_settings import QuotaSettings
 from muster_gateway.quotas import QuotaBook
-from muster_gateway.rates import Rates, pushback
+from muster_gateway.rates import RateLimiter, pushback
 from muster_runtime.caller import Caller
 from muster_runtime.identity import LOOPBACK, Identity, Proof, Role, rights_of
 
 TEAM = Caller(Identity("team", rights_of(Role.NONE), Proof.TOKEN))
 
 
-def rates(clock: ManualClock, told: list[tuple[str, str]] | None = None, **settings: object) -> Rates:
+def rates(clock: ManualClock, told: list[tuple[str, str]] | None = None, **settings: object) -> RateLimiter:
     found = told if told is not None else []
     quotas = QuotaBook(QuotaSettings.model_validate({"burst_s": 2, **settings}))
-    return Rates(quotas, clock, lambda rm_id, story: found.append((rm_id, story)))
+    return RateLimiter(quotas, clock, lambda rm_id, story: found.append((rm_id, story)))
 
 
 def test_a_quiet_rm_may_send_a_burst_and_then_its_rate() -> None:
@@ -62,7 +62,7 @@ def test_a_call_that_cannot_wait_is_refused_with_the_time_to_wait() -> None:
     all_rates = rates(clock, identity={"requests_per_s": 2, "bytes_per_s": 0})
     for _ in range(5):
         all_rates.admit(TEAM, 100)
-    with pytest.raises(TooFast, match=r"'team' sends more than 2 requests in a second .* in 0\.5 s") as refused:
+    with pytest.raises(RateLimited, match=r"'team' sends more than 2 requests in a second .* in 0\.5 s") as refused:
         all_rates.admit(TEAM, 100)
     assert pushback(refused.value.wait_s) == (("grpc-retry-pushback-ms", "500"),)
     clock.advance(0.51)
@@ -90,7 +90,7 @@ def test_a_slow_stream_is_told_once_until_it_was_quiet_for_a_minute() -> None:
 
 def test_the_defaults_slow_no_rm_at_full_speed() -> None:
     clock = ManualClock()
-    all_rates = Rates(QuotaBook(QuotaSettings()), clock)
+    all_rates = RateLimiter(QuotaBook(QuotaSettings()), clock)
     pace = all_rates.of_stream(TEAM, "rm")
     assert not any(pace.take(300) for _ in range(50_000)), "50,000 asks at once, one in a message"
     clock.advance(10)

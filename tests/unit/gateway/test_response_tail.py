@@ -14,7 +14,7 @@ from muster_bus.clock import SystemClock
 from muster_bus.log import OutRecord
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics
-from muster_gateway.response_delivery import _AT_ONCE, Feed, ResponseTail
+from muster_gateway.response_delivery import _AT_ONCE, ResponseFeed, ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
@@ -61,13 +61,13 @@ def response(topics: Topics, sequence: int) -> OutRecord:
     return OutRecord(topics.responses, 0, RM.encode(), envelope.SerializeToString())
 
 
-def attached(tail: ResponseTail) -> Feed:
-    feed = Feed(RM, StreamKind.ALLOCATION, Cursor(0, 0, 0), 0, 10_000, 1 << 20, lambda: None, lambda: 0.0)
+def attached(tail: ResponseTail) -> ResponseFeed:
+    feed = ResponseFeed(RM, StreamKind.ALLOCATION, Cursor(0, 0, 0), 0, 10_000, 1 << 20, lambda: None, lambda: 0.0)
     assert tail.attach(feed)
     return feed
 
 
-def taken(feed: Feed) -> list[int]:
+def taken(feed: ResponseFeed) -> list[int]:
     found = []
     while (due := feed.next_due()) is not None:
         found.append(int(due.payload))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from muster_gateway.codec import CommandAnswer, CommandCode
-from muster_gateway.errors import OverLimit, SchedulerSilent, ViewSilent
+from muster_gateway.errors import OverLimit, SchedulerTimeout, ViewUnavailable
 from muster_gateway.state_dump import NO_CALLBACK, StateDump
 from muster_gateway.view_client import PIECE_BYTES, ViewClient
 from starlette.types import Receive, Scope, Send
@@ -136,7 +136,7 @@ async def test_a_list_that_is_cut_off_is_no_dump() -> None:
 
             await super().__call__(scope, receive, shorter)
 
-    with pytest.raises(ViewSilent, match="broke off"):
+    with pytest.raises(ViewUnavailable, match="broke off"):
         await read(dump(Cut(1, answers({"default": (1, 1)}))))
 
 
@@ -159,7 +159,7 @@ NO_JSON = "the resource manager's dump of %d characters is not JSON"
         (CommandAnswer("r", CommandCode.NOT_POSSIBLE, "not now"), {"error": "not now"}),
         (CommandAnswer("r", CommandCode.NOT_POSSIBLE, NO_CALLBACK["empty"]), NO_CALLBACK),
         (
-            SchedulerSilent("the scheduler did not answer within 10 s: ask again"),
+            SchedulerTimeout("the scheduler did not answer within 10 s: ask again"),
             {"error": "the resource manager rm did not answer, and no scheduler said why: make another dump"},
         ),
         (OverLimit("no answer"), {"error": "no answer"}),

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from muster_bus.errors import LogUnavailable
 from muster_gateway import metrics
-from muster_gateway.errors import GatewayError, GatewayStopping, LogDown, RightWithdrawn, RmShutDown, Superseded
+from muster_gateway.errors import GatewayError, GatewayStopping, LogDown, RightRevoked, RmShutDown, Superseded
 from muster_gateway.servicer import StreamCalls
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream import RmStream, StreamTable
@@ -97,7 +97,7 @@ ENDS = [
     GatewayStopping(),
     Superseded.by_stream("rm", KIND),
     Superseded.by_registration("rm"),
-    RightWithdrawn("somebody"),
+    RightRevoked("somebody"),
     RmShutDown("the RM shut down"),
 ]
 

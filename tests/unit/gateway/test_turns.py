@@ -17,7 +17,7 @@ from muster_gateway import response_delivery
 from muster_gateway.admission import admission_steps
 from muster_gateway.response_delivery import ResponseTail
 from muster_gateway.settings import AdmissionLimits
-from muster_gateway.stream_fairness import Active, StepTurns
+from muster_gateway.stream_fairness import ActiveRms, StepTurns
 from muster_gateway.stream_kind import StreamKind
 from muster_proto.muster.bus.v1 import envelope_pb2
 from muster_proto.si.v1 import si_pb2 as si
@@ -68,7 +68,7 @@ async def test_steps_that_fail_raise_in_their_caller() -> None:
 
 
 def test_an_rm_is_alone_again_when_no_other_has_been_active_for_a_while() -> None:
-    active = Active(0.0)
+    active = ActiveRms(0.0)
     active.note(b"big")
     assert active.others(b"big") == 0
     active.note(b"small")

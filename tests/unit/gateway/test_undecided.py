@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from muster_gateway.codec import DecidedReport
 from muster_gateway.settings import GatewaySettings
-from muster_gateway.undecided import Undecided
+from muster_gateway.undecided import UndecidedRequests
 
 SETTINGS = GatewaySettings()
 WORK_US = SETTINGS.undecided_work_shared_ms * 1000
@@ -13,9 +13,9 @@ KIB = 1024
 ALONE, BESIDE_ONE = (0, 1), (1, 1)
 
 
-def learnt(us_per_byte: float) -> tuple[Undecided, DecidedReport]:
+def learnt(us_per_byte: float) -> tuple[UndecidedRequests, DecidedReport]:
     """Requests whose cost is learnt from reports, and the last of these."""
-    undecided, report = Undecided(SETTINGS), DecidedReport()
+    undecided, report = UndecidedRequests(SETTINGS), DecidedReport()
     for offset in range(60):
         undecided.add(10, 4 * KIB)
         undecided.appended(offset, DecidedReport(1))
@@ -24,7 +24,7 @@ def learnt(us_per_byte: float) -> tuple[Undecided, DecidedReport]:
     return undecided, report
 
 
-def room(undecided: Undecided, report: DecidedReport, neighbours: tuple[int, int], size: int) -> int:
+def room(undecided: UndecidedRequests, report: DecidedReport, neighbours: tuple[int, int], size: int) -> int:
     """How many records of one item and this size a stream may have undecided."""
     for count in range(100_000):
         if undecided.is_full(report, *neighbours):
@@ -34,7 +34,7 @@ def room(undecided: Undecided, report: DecidedReport, neighbours: tuple[int, int
 
 
 def test_undecided_work_shrinks_with_the_reports() -> None:
-    undecided = Undecided(SETTINGS)
+    undecided = UndecidedRequests(SETTINGS)
     for offset, items in ((3, 10.0), (5, 20.0), (9, 30.0)):
         undecided.add(items, 512)
         undecided.appended(offset, DecidedReport(1))
@@ -48,7 +48,7 @@ def test_undecided_work_shrinks_with_the_reports() -> None:
 
 
 def test_without_reports_nothing_is_remembered() -> None:
-    undecided = Undecided(SETTINGS)
+    undecided = UndecidedRequests(SETTINGS)
     for offset in range(100):
         undecided.add(1.0, 100)
         undecided.appended(offset, DecidedReport())
@@ -108,7 +108,7 @@ def test_records_of_a_large_message_are_a_part_of_the_work() -> None:
 
 
 def test_a_small_transaction_and_one_of_others_say_nothing_of_the_cost() -> None:
-    undecided = Undecided(SETTINGS)
+    undecided = UndecidedRequests(SETTINGS)
     first = undecided.cost
     undecided.add(1, 100)
     undecided.appended(0, DecidedReport(0))

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from muster_gateway.errors import InvalidRequest, OverLimit, ViewSilent
-from muster_gateway.http_forwarder import HttpTarget
-from muster_gateway.http_front import Target
+from muster_gateway.errors import InvalidRequest, OverLimit, ViewUnavailable
+from muster_gateway.http_forwarder import HttpForwarder
+from muster_gateway.http_front import HttpBackend
 from muster_gateway.view_client import PIECE_BYTES, ViewAnswer, ViewClient, path_of
 from muster_runtime.caller import Caller, calling
 from muster_runtime.elapsed import elapsed_s
@@ -87,10 +87,10 @@ class FakeView:
 
 
 @asynccontextmanager
-async def behind_a_url(view: FakeView) -> AsyncIterator[Target]:
+async def behind_a_url(view: FakeView) -> AsyncIterator[HttpBackend]:
     server = HttpServer(view, "127.0.0.1:0", 0.5)
     serving = asyncio.create_task(server.serve())
-    target = HttpTarget(f"http://127.0.0.1:{server.port}", "view", 2.0)
+    target = HttpForwarder(f"http://127.0.0.1:{server.port}", "view", 2.0)
     try:
         await asyncio.wait_for(server.ready(), 5)
         yield target
@@ -106,7 +106,7 @@ def view() -> FakeView:
 
 
 @pytest.fixture(params=["here", "url"])
-async def target(request: pytest.FixtureRequest, view: FakeView) -> AsyncIterator[Target]:
+async def target(request: pytest.FixtureRequest, view: FakeView) -> AsyncIterator[HttpBackend]:
     if request.param == "here":
         yield view
     else:
@@ -115,7 +115,7 @@ async def target(request: pytest.FixtureRequest, view: FakeView) -> AsyncIterato
 
 
 @pytest.fixture
-def make(target: Target) -> Callable[..., ViewClient]:
+def make(target: HttpBackend) -> Callable[..., ViewClient]:
     def client(timeout_s: float = 10.0, max_bytes: int = MAX_BYTES) -> ViewClient:
         return ViewClient(target, timeout_s, max_bytes)
 
@@ -178,20 +178,20 @@ async def test_leaving_ends_the_call_behind_a_url(view: FakeView) -> None:
     ],
 )
 async def test_a_view_that_fails_is_silent(make: Any, path: str, why: str) -> None:
-    with pytest.raises(ViewSilent, match=why):
+    with pytest.raises(ViewUnavailable, match=why):
         await make(timeout_s=0.2 if path in ("mute", "stuck") else 10.0).get(path_of(path))
 
 
 async def test_a_streamed_body_that_breaks_off_says_so(make: Any) -> None:
     async with make().open(path_of("broken")) as answer:
         assert await anext(answer.pieces) == b"[1,"
-        with pytest.raises(ViewSilent, match="broke off"):
+        with pytest.raises(ViewUnavailable, match="broke off"):
             await anext(answer.pieces)
 
 
 async def test_an_unreachable_view_is_an_error() -> None:
-    target = HttpTarget("http://127.0.0.1:9", "view", 2.0)
-    with pytest.raises(ViewSilent, match="not reachable"):
+    target = HttpForwarder("http://127.0.0.1:9", "view", 2.0)
+    with pytest.raises(ViewUnavailable, match="not reachable"):
         await ViewClient(target, 5.0, MAX_BYTES).get(path_of("clusters"))
     await target.close()
 
@@ -217,7 +217,7 @@ def _caller(**fields: Any) -> Caller:
     return Caller(LOOPBACK, "10.0.0.9", "grpc", "/a/b", **fields)
 
 
-@pytest.mark.parametrize(("status", "error"), [(503, ViewSilent), (400, InvalidRequest)])
+@pytest.mark.parametrize(("status", "error"), [(503, ViewUnavailable), (400, InvalidRequest)])
 async def test_a_callers_position_goes_to_the_view_and_its_refusal_comes_back(
     status: int, error: type[Exception]
 ) -> None:
@@ -236,7 +236,7 @@ async def test_a_callers_position_goes_to_the_view_and_its_refusal_comes_back(
 
 async def test_a_call_with_a_deadline_waits_until_shortly_before_it() -> None:
     late = LateView(503)
-    with calling(_caller(after="abc", ends_s=elapsed_s() + 100)), pytest.raises(ViewSilent):
+    with calling(_caller(after="abc", ends_s=elapsed_s() + 100)), pytest.raises(ViewUnavailable):
         await ViewClient(late, 10, MAX_BYTES).get(path_of("nodes"))
     assert 0 < float(late.headers[0][b"muster-wait"]) < 100
     with calling(_caller(after="abc", after_wait="soon")), pytest.raises(InvalidRequest, match="Muster-Wait: must be"):

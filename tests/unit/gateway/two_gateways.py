@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from manual_clock import ManualClock
-from muster_gateway.session_manager import HeldSeat, LifeKeeper
+from muster_gateway.session_manager import HeldSeat, SessionManager
 from muster_gateway.sessions.contract import Cursor, Session
 from muster_gateway.sessions.memory import MemorySessions
 from muster_gateway.stream_kind import StreamKind
@@ -33,10 +33,10 @@ class TwoGateways:
         self.sessions = MemorySessions(self.clock)
         self.first, self.second = (self._gateway(name) for name in ("first", "second"))
 
-    def _gateway(self, name: str) -> LifeKeeper:
+    def _gateway(self, name: str) -> SessionManager:
         async def said(*_of: object) -> None: ...
 
-        return LifeKeeper(self.sessions, said, said, self.clock, name, TTL_S, 600.0)
+        return SessionManager(self.sessions, said, said, self.clock, name, TTL_S, 600.0)
 
     async def session(self) -> Session:
         """The session of "rm"."""

@@ -9,7 +9,7 @@ import msgspec
 from muster_bus.backends.memory import MemoryLog
 from muster_bus.clock import SystemClock
 from muster_bus.topics import Topics
-from muster_gateway.route_rights import Rights
+from muster_gateway.route_rights import RouteRights
 from muster_rest import openapi
 from muster_rest.parameters import RM
 from muster_rest.route import Route
@@ -69,7 +69,7 @@ async def test_it_is_served() -> None:
 
 
 def test_the_gateway_knows_its_right_and_its_service() -> None:
-    rights = Rights(through_the_gateway(SERVICES))
+    rights = RouteRights(through_the_gateway(SERVICES))
     assert rights.needed("GET", "/ws/v1/partition/default/drains") is Right.ADMIN
     assert rights.needed("GET", "/ws/v1/partition/default/nodes") is Right.READ
     assert RouteTable(SERVICES).of("/ws/v1/partition/default/drains") is SERVICES[0]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from muster_bus.backends.read_ahead import ChangeSignal
 from muster_core.external.errors import CursorExpired
-from muster_gateway.access.active_calls import Calls
+from muster_gateway.access.active_calls import ActiveCalls
 from muster_informers.sources.listing_diff import differences
 from muster_runtime.caller import Caller
 from muster_runtime.identity import Identity, Proof, Rights
@@ -33,7 +33,7 @@ async def test_readers_are_woken_in_the_order_of_their_coming() -> None:
 
 
 def test_callers_that_lose_a_right_hear_of_it_in_the_order_of_their_coming() -> None:
-    calls, asked = Calls(), list[str]()
+    calls, asked = ActiveCalls(), list[str]()
 
     def rights_of(caller: Caller) -> Rights:
         asked.append(caller.identity.name)

@@ -49,9 +49,9 @@ from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_de
 from muster_cli.settings_loader import ResolvedSettings
 
 if TYPE_CHECKING:
-    from muster_gateway.events_proxy import EventsDoor
+    from muster_gateway.events_proxy import EventsEndpoint
     from muster_gateway.front_end import OtherFront
-    from muster_gateway.http_front import Target
+    from muster_gateway.http_front import HttpBackend
     from muster_gateway.service import Gateway
     from muster_runtime.child_process import ChildProcess
 
@@ -198,13 +198,13 @@ def one(
 
 def _check_doors(settings: MusterSettings, *names: ServiceName) -> None:
     """Raises UsageError for an address that is open to others by mistake, before anything is created or opened."""
-    from muster_gateway.authentication import Doorman
-    from muster_gateway.errors import SettingsWrong
+    from muster_gateway.authentication import Authenticator
+    from muster_gateway.errors import InvalidGatewaySettings
 
     if "gateway" in names:
         try:
-            Doorman(settings.gateway)
-        except SettingsWrong as error:
+            Authenticator(settings.gateway)
+        except InvalidGatewaySettings as error:
             raise UsageError(str(error)) from error
     inner: dict[ServiceName, list[tuple[str, str]]] = {
         "view": [("view.http_address", settings.view.http_address)],
@@ -405,9 +405,9 @@ def _deciding(
     following: Mapping[health.Part, health.ServiceCheck],
     *,
     log_notes: Callable[[], Sequence[str]] = tuple,
-    view: Target,
-    publisher: Target,
-    events: EventsDoor,
+    view: HttpBackend,
+    publisher: HttpBackend,
+    events: EventsEndpoint,
     exposition: Callable[[], Awaitable[bytes]] | None = None,
     listener: socket.socket | None = None,
     other_front: OtherFront | None = None,
@@ -499,7 +499,7 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[ProcessPl
 
 
 async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[ProcessPlan], None]) -> None:
-    from muster_gateway.errors import SettingsWrong
+    from muster_gateway.errors import InvalidGatewaySettings
 
     clock = SystemClock()
     if settings.log.backend == "sqlite":
@@ -512,7 +512,7 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Proce
             plan = build(settings, bus, clock)
         except (InvalidSinkSettings, ExternalSettingsWrong) as error:
             raise UsageError("\n".join(error.problems)) from error
-        except SettingsWrong as error:
+        except InvalidGatewaySettings as error:
             raise UsageError(str(error)) from error
         await run(
             [*_liveness(settings), ManagedResource("log", lambda: _open(bus, settings), bus.close), *plan.opened],

@@ -17,10 +17,10 @@ import structlog
 from muster_bus.clock import Clock, day_ns
 from muster_bus.errors import BusError
 from muster_bus.pipe.child_log import ChildLog
-from muster_gateway.errors import SettingsWrong
+from muster_gateway.errors import InvalidGatewaySettings
 from muster_gateway.front_end import FrontEnd
 from muster_gateway.http_bodies import HeldBodies, bounded
-from muster_gateway.http_front import Target, respond_error
+from muster_gateway.http_front import HttpBackend, respond_error
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import unreachable
 from muster_runtime.backoff import in_step_s
@@ -63,7 +63,7 @@ class GatewayBackend:
     def __init__(self, channel: Channel[FromParent], body_bytes_max: int, held: HeldBodies, clock: Clock) -> None:
         self._clock = clock
         self._channel, self._body_bytes_max = channel, body_bytes_max
-        self.answer: Target = bounded(self._answer, held)
+        self.answer: HttpBackend = bounded(self._answer, held)
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Response]] = {}
 
@@ -251,7 +251,7 @@ class FollowersFront:
                 self._listener,
             )
             await front.start()
-        except (SettingsWrong, BusError) as error:
+        except (InvalidGatewaySettings, BusError) as error:
             if self.problem != str(error):
                 log.warning("the front end cannot be opened", error=str(error), again_after_s=_RETRY_S)
             self.problem = str(error)
@@ -282,7 +282,7 @@ class FollowersFront:
             self._changed()
 
 
-def _fresh(bus: ChildLog, app: Target) -> Target:
+def _fresh(bus: ChildLog, app: HttpBackend) -> HttpBackend:
     """Wraps an application so that an answer includes all that is visible when its request comes."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -292,7 +292,7 @@ def _fresh(bus: ChildLog, app: Target) -> Target:
     return serve
 
 
-def _beside(view: Target, backend: GatewayBackend) -> Target:
+def _beside(view: HttpBackend, backend: GatewayBackend) -> HttpBackend:
     """Wraps the view so that requests about the process go to the deciding one. A level of the log is set in both."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:

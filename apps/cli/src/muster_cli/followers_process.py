@@ -37,8 +37,8 @@ from muster_bus.pipe import messages as of_log
 from muster_bus.pipe.log_server import LogServer
 from muster_gateway.errors import GatewayError
 from muster_gateway.events_proxy import EventsProxy
-from muster_gateway.http_forwarder import HttpTarget
-from muster_gateway.http_front import Target, respond_error
+from muster_gateway.http_forwarder import HttpForwarder
+from muster_gateway.http_front import HttpBackend, respond_error
 from muster_gateway.view_client import ViewClient
 from muster_rest.system_health import Part, ServiceCheck, ServiceFacts
 from muster_runtime import exposition, logs
@@ -131,12 +131,12 @@ class FollowersProcess:
         self._sockets = socket_directory(settings.log.sqlite_path)
         connect_s, gateway = settings.gateway.http_connect_timeout_s, settings.gateway
         view, publisher = (str(self._sockets / name) for name in (VIEW_SOCKET, PUBLISHER_SOCKET))
-        self._view = HttpTarget("http://view", "view", connect_s, socket_path=view)
-        self._publisher = HttpTarget("http://publisher", "event publisher", connect_s, socket_path=publisher)
+        self._view = HttpForwarder("http://view", "view", connect_s, socket_path=view)
+        self._publisher = HttpForwarder("http://publisher", "event publisher", connect_s, socket_path=publisher)
         self._metrics = ViewClient(self._view, _METRICS_TIMEOUT_S, _METRICS_BYTES_MAX)
-        self._unstarted: Target | None = None
-        self.view: Target = self._asked_of_view
-        self.publisher: Target = self._asked_of_publisher
+        self._unstarted: HttpBackend | None = None
+        self.view: HttpBackend = self._asked_of_view
+        self.publisher: HttpBackend = self._asked_of_publisher
         self.events = EventsProxy(
             f"unix:{self._sockets / EVENTS_SOCKET}",
             gateway.keepalive_time_s,
@@ -271,7 +271,7 @@ class FollowersProcess:
     async def _asked_of_publisher(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._asked(self._publisher, "event publisher", scope, receive, send)
 
-    async def _asked(self, target: Target, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _asked(self, target: HttpBackend, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         if self.is_heard:
             await self._know_all()
             await target(scope, receive, send)
@@ -283,7 +283,7 @@ class FollowersProcess:
         if self._served is not None:
             await self._served.told()
 
-    def _here(self) -> Target:
+    def _here(self) -> HttpBackend:
         """Returns a view of this process that never starts: it knows only the process."""
         if self._unstarted is None:
             from muster_view import ViewService

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from muster_gateway.access.policy import PolicyRule, read_policy
-from muster_gateway.errors import PolicyUnusable
+from muster_gateway.errors import InvalidPolicy
 from muster_gateway.quota_settings import QuotaRule
 from muster_runtime.terminal import Screen, marked
 from rich.table import Table
@@ -19,7 +19,7 @@ def check(file: Path, console: Screen) -> bool:
     """Prints a policy's problems, or its rules and quotas. Returns whether it can be used."""
     try:
         found = read_policy(file)
-    except PolicyUnusable as error:
+    except InvalidPolicy as error:
         for line in str(error).splitlines():
             console.print(marked("[bold red]error[/] {}", line), soft_wrap=True)
         return False

@@ -1,6 +1,6 @@
 """muster.v1.Events on grpc.aio: bytes in and bytes out (proto/muster/v1/events.proto, docs/events-grpc.md).
 
-There is one class for two servers. A publisher in a process of its own listens itself (:class:`EventsDoor`). If all
+There is one class for two servers. A publisher in a process of its own listens itself (:class:`EventsEndpoint`). If all
 services share a process, the gateway adds the same handlers to its server.
 
 ``CancelledError`` is always raised again: a handler that swallows it makes grpc.aio send a status on a dead call and

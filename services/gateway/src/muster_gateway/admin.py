@@ -20,7 +20,7 @@ from muster_runtime.caller import current
 from muster_runtime.rm_status_text import RmFacts
 
 from muster_gateway import admin_codec, metrics
-from muster_gateway.admin_codec import Command
+from muster_gateway.admin_codec import EncodedCommand
 from muster_gateway.admission import configuration_steps
 from muster_gateway.codec import (
     CommandAnswer,
@@ -30,24 +30,24 @@ from muster_gateway.codec import (
     RequestCodec,
     encode_configuration_answer,
 )
-from muster_gateway.config_preparser import QueueConfigs
+from muster_gateway.config_preparser import ConfigPreparser
 from muster_gateway.errors import (
     GatewayStopping,
-    NotPossible,
+    NotFound,
     NotRegistered,
-    NotThere,
     OverLimit,
-    SessionsDown,
-    ViewSilent,
+    PreconditionFailed,
+    SessionStoreDown,
+    ViewUnavailable,
     shown,
 )
 from muster_gateway.explanations import explain
 from muster_gateway.metrics_codec import RmStatus
-from muster_gateway.policy_group_warnings import PolicyGroups
-from muster_gateway.rm_lifecycle import RmState
-from muster_gateway.scheduler_rpc import Questions
+from muster_gateway.policy_group_warnings import GroupComparison
+from muster_gateway.rm_lifecycle import RmLifecycleState
+from muster_gateway.scheduler_rpc import SchedulerRpc
 from muster_gateway.servicer import refuse, send_position
-from muster_gateway.session_manager import LifeKeeper
+from muster_gateway.session_manager import SessionManager
 from muster_gateway.sessions.contract import Session, SessionStore
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.state_dump import StateDump
@@ -76,13 +76,13 @@ class AdminServicer:
         settings: GatewaySettings,
         clock: Clock,
         codec: RequestCodec,
-        life: LifeKeeper,
-        questions: Questions,
+        life: SessionManager,
+        questions: SchedulerRpc,
         sessions: SessionStore,
         view: ViewClient,
         history: ViewClient,
-        groups: PolicyGroups,
-        configs: QueueConfigs,
+        groups: GroupComparison,
+        configs: ConfigPreparser,
         turns: StepTurns,
         facts: Callable[[str], RmFacts],
     ) -> None:
@@ -211,7 +211,7 @@ class AdminServicer:
         command = admin_codec.decode_resume(raw, self._settings.limits)
         return await self._changed(command, held=False)
 
-    async def _changed(self, command: Command, *, held: bool) -> bytes:
+    async def _changed(self, command: EncodedCommand, *, held: bool) -> bytes:
         """Sets or lifts a pause. Answers with the RM's state, because a lifted pause alone does not make an RM run."""
         answer = await self._command(command)
         session = await self._life.session(command.rm_id)
@@ -223,9 +223,9 @@ class AdminServicer:
         await self._life.forgetting(command.rm_id, force=command.words.forget.force)
         answer = await self._forget(command)
         if answer.code is CommandCode.NOT_FOUND:
-            raise NotThere(answer.message)
+            raise NotFound(answer.message)
         if answer.code is not CommandCode.OK:
-            raise NotPossible(answer.message)
+            raise PreconditionFailed(answer.message)
         return admin_codec.encode_forgotten(answer)
 
     async def finish_forgetting(self, rm_id: str) -> None:
@@ -236,7 +236,7 @@ class AdminServicer:
         """
         await self._forget(admin_codec.forget_command(rm_id))
 
-    async def _forget(self, command: Command) -> CommandAnswer:
+    async def _forget(self, command: EncodedCommand) -> CommandAnswer:
         """Puts the command to the scheduler, then updates the session. If this gateway dies in between, a sweep asks
         again.
         """
@@ -260,7 +260,7 @@ class AdminServicer:
         command = admin_codec.decode_end(raw, self._settings.limits)
         return admin_codec.encode_ended(await self._command(command))
 
-    async def _command(self, command: Command, judged: JudgedConfiguration | None = None) -> CommandAnswer:
+    async def _command(self, command: EncodedCommand, judged: JudgedConfiguration | None = None) -> CommandAnswer:
         """Puts a command to the scheduler. Raises NotRegistered, RmStopped, NotThere, NotPossible, OverLimit, LogDown,
         SchedulerSilent, SessionsDown.
         """
@@ -268,12 +268,12 @@ class AdminServicer:
         answer = await self._asked(command, judged)
         log.info("command", what=command.what, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
         if answer.code is CommandCode.NOT_FOUND:
-            raise NotThere(answer.message)
+            raise NotFound(answer.message)
         if answer.code is CommandCode.NOT_POSSIBLE:
-            raise NotPossible(answer.message)
+            raise PreconditionFailed(answer.message)
         return answer
 
-    async def _asked(self, command: Command, judged: JudgedConfiguration | None = None) -> CommandAnswer:
+    async def _asked(self, command: EncodedCommand, judged: JudgedConfiguration | None = None) -> CommandAnswer:
         request_id = self._codec.new_request_id()
         record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns(), judged)
         answer, _ = await self._questions.ask(CommandAnswer, command.rm_id, request_id, record)
@@ -303,7 +303,7 @@ class AdminServicer:
         """
         answer = await self._view.get(path_of("resource-managers"), rm_id)
         if answer.status not in (_OK, _NOT_FOUND):
-            raise ViewSilent(f"the view answers with HTTP status {answer.status}: try again")
+            raise ViewUnavailable(f"the view answers with HTTP status {answer.status}: try again")
         registered = {each["rmID"]: each for each in answer.json()} if answer.status == _OK else {}
         living = await self._sessions.living()
         found: list[dict[str, Any]] = []
@@ -323,11 +323,11 @@ class AdminServicer:
         """The state of an RM by its session; None: it has none, or the store does not answer."""
         try:
             session = await self._life.session(rm_id)
-        except (NotRegistered, SessionsDown):
+        except (NotRegistered, SessionStoreDown):
             return None
         now_ns, facts = self._clock.now_ns(), self._facts(rm_id)
         description = admin_codec.described(session, now_ns, facts, paused=paused)
-        return RmStatus(RmState(session.state).name, session.since_ns, description)
+        return RmStatus(RmLifecycleState(session.state).name, session.since_ns, description)
 
     async def _dump_state(self, raw: bytes, context: Any) -> None:
         name = "DumpState"
@@ -360,13 +360,13 @@ class AdminServicer:
         try:
             session = await self._life.session(rm_id)
         except NotRegistered:
-            raise NotThere(f"rmID {shown(rm_id)} is not known") from None
+            raise NotFound(f"rmID {shown(rm_id)} is not known") from None
         (manager,) = await self._shown([session], rm_id)
 
         async def ask_rm() -> CommandAnswer:
             return await self._asked(admin_codec.dump_command(rm_id))
 
-        asked = ask_rm if session.state is not RmState.STOPPED else None
+        asked = ask_rm if session.state is not RmLifecycleState.STOPPED else None
         async for piece in StateDump(self._view, rm_id, manager, self._clock.now_ns(), asked).pieces():
             self._check_open()
             yield piece

@@ -18,7 +18,7 @@ from muster_gateway.admission import parsed
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, encode_configuration_answer
 from muster_gateway.errors import InvalidRequest
 from muster_gateway.item_checks import name_problem, text_problem
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.sessions.contract import Cursor, Session
 from muster_gateway.settings import AdmissionLimits
 from muster_gateway.stream_kind import StreamKind
@@ -28,7 +28,7 @@ _DEFAULT_PARTITION = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class EncodedCommand:
     """A command for the scheduler.
 
     :param what: its name for the log and the metrics.
@@ -41,7 +41,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainTarget:
     """The object to explain: the parts of the view's path, and the name of the request's field."""
 
     rm_id: str
@@ -54,33 +54,33 @@ class Explained:
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-def decode_pause(raw: bytes, limits: AdmissionLimits) -> Command:
+def decode_pause(raw: bytes, limits: AdmissionLimits) -> EncodedCommand:
     """Decodes a PauseResourceManagerRequest. Raises InvalidRequest, as do all these functions."""
     request = parsed(pb.PauseResourceManagerRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
     _refuse(text_problem(request.reason, "reason", REASON_CHARACTERS_MAX))
-    return Command(rm_id, "pause", envelope_pb2.AdminCommand(pause=request.reason))
+    return EncodedCommand(rm_id, "pause", envelope_pb2.AdminCommand(pause=request.reason))
 
 
-def decode_resume(raw: bytes, limits: AdmissionLimits) -> Command:
+def decode_resume(raw: bytes, limits: AdmissionLimits) -> EncodedCommand:
     """Decodes a ResumeResourceManagerRequest."""
     request = parsed(pb.ResumeResourceManagerRequest, raw)
-    return Command(_name(request.rm_id, "rm_id", limits), "resume", envelope_pb2.AdminCommand(resume=True))
+    return EncodedCommand(_name(request.rm_id, "rm_id", limits), "resume", envelope_pb2.AdminCommand(resume=True))
 
 
-def decode_forget(raw: bytes, limits: AdmissionLimits) -> Command:
+def decode_forget(raw: bytes, limits: AdmissionLimits) -> EncodedCommand:
     """Decodes a ForgetResourceManagerRequest."""
     request = parsed(pb.ForgetResourceManagerRequest, raw)
     return forget_command(_name(request.rm_id, "rm_id", limits), force=request.force)
 
 
-def forget_command(rm_id: str, *, force: bool = False) -> Command:
+def forget_command(rm_id: str, *, force: bool = False) -> EncodedCommand:
     """Returns the command that forgets an RM."""
     words = envelope_pb2.AdminCommand(forget=envelope_pb2.AdminCommand.Forget(force=force))
-    return Command(rm_id, "forget", words)
+    return EncodedCommand(rm_id, "forget", words)
 
 
-def decode_drain(raw: bytes, limits: AdmissionLimits) -> Command:
+def decode_drain(raw: bytes, limits: AdmissionLimits) -> EncodedCommand:
     """Decodes a DrainNodeRequest."""
     request = parsed(pb.DrainNodeRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
@@ -89,10 +89,12 @@ def decode_drain(raw: bytes, limits: AdmissionLimits) -> Command:
         node_id=_name(request.node_id, "node_id", limits),
         schedulable=request.schedulable,
     )
-    return Command(rm_id, "undrain" if request.schedulable else "drain", envelope_pb2.AdminCommand(drain_node=wanted))
+    return EncodedCommand(
+        rm_id, "undrain" if request.schedulable else "drain", envelope_pb2.AdminCommand(drain_node=wanted)
+    )
 
 
-def decode_end(raw: bytes, limits: AdmissionLimits) -> Command:
+def decode_end(raw: bytes, limits: AdmissionLimits) -> EncodedCommand:
     """Decodes an EndApplicationRequest."""
     request = parsed(pb.EndApplicationRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
@@ -102,17 +104,17 @@ def decode_end(raw: bytes, limits: AdmissionLimits) -> Command:
         application_id=_name(request.application_id, "application_id", limits),
         reason=request.reason,
     )
-    return Command(rm_id, "end-application", envelope_pb2.AdminCommand(end_application=wanted))
+    return EncodedCommand(rm_id, "end-application", envelope_pb2.AdminCommand(end_application=wanted))
 
 
-def validate_command(rm_id: str, raw: bytes) -> Command:
+def validate_command(rm_id: str, raw: bytes) -> EncodedCommand:
     """Returns the command that validates an UpdateConfigurationRequest. The request has passed admission."""
-    return Command(rm_id, "validate", envelope_pb2.AdminCommand(validate=raw))
+    return EncodedCommand(rm_id, "validate", envelope_pb2.AdminCommand(validate=raw))
 
 
-def dump_command(rm_id: str) -> Command:
+def dump_command(rm_id: str) -> EncodedCommand:
     """Returns the command that asks an RM for its own state."""
-    return Command(rm_id, "dump", envelope_pb2.AdminCommand(dump_rm_state=True))
+    return EncodedCommand(rm_id, "dump", envelope_pb2.AdminCommand(dump_rm_state=True))
 
 
 def decode_list(raw: bytes, limits: AdmissionLimits) -> str:
@@ -126,7 +128,7 @@ def decode_dump(raw: bytes, limits: AdmissionLimits) -> str:
     return _name(parsed(pb.DumpStateRequest, raw).rm_id, "rm_id", limits)
 
 
-def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
+def decode_explain(raw: bytes, limits: AdmissionLimits) -> ExplainTarget:
     """Decodes an ExplainRequest."""
     request = parsed(pb.ExplainRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
@@ -135,21 +137,23 @@ def decode_explain(raw: bytes, limits: AdmissionLimits) -> Explained:
     match about:
         case "preemption" if not request.preemption.application_id:
             named = _name(request.preemption.allocation_key, "preemption.allocation_key", limits)
-            return Explained(rm_id, partition, about, (named,), about)
+            return ExplainTarget(rm_id, partition, about, (named,), about)
         case "ask" | "preemption" | "when":
             of = getattr(request, about)
             parts = (
                 _name(of.application_id, f"{about}.application_id", limits),
                 _name(of.allocation_key, f"{about}.allocation_key", limits),
             )
-            return Explained(rm_id, partition, about, parts, about)
+            return ExplainTarget(rm_id, partition, about, parts, about)
         case "application_id":
-            return Explained(rm_id, partition, "application", (_name(request.application_id, about, limits),), about)
+            return ExplainTarget(
+                rm_id, partition, "application", (_name(request.application_id, about, limits),), about
+            )
         case "queue":
             _refuse(name_problem(request.queue, "queue", limits.max_queue_chars))
-            return Explained(rm_id, partition, "queue", (request.queue,), about)
+            return ExplainTarget(rm_id, partition, "queue", (request.queue,), about)
         case "node_id":
-            return Explained(rm_id, partition, "node", (_name(request.node_id, about, limits),), about)
+            return ExplainTarget(rm_id, partition, "node", (_name(request.node_id, about, limits),), about)
         case _:
             raise InvalidRequest(
                 "about: not set, expected one of ask, application_id, queue, node_id, preemption, when"
@@ -186,7 +190,7 @@ def encode_changed(
 
     :param held: whether an operator's pause is now in force.
     """
-    state = RmState(session.state).name
+    state = RmLifecycleState(session.state).name
     description = described(session, now_ns, facts, paused=held)
     return pb.ResourceManagerAnswer(
         changed=answer.changed,
@@ -259,7 +263,7 @@ def described(
     :param paused: as ``rm_words.description`` takes it.
     """
     return rm_status_text.description(
-        RmState(session.state).name,
+        RmLifecycleState(session.state).name,
         session.since_ns,
         now_ns,
         rm_id=session.rm_id,
@@ -283,7 +287,7 @@ def resource_manager(
     :param registered: the view's answer about the RM; None: the view does not know it yet.
     """
     known = registered if registered is not None else {}
-    state = RmState(session.state).name
+    state = RmLifecycleState(session.state).name
     return {
         "rm_id": session.rm_id,
         "state": state,

@@ -80,7 +80,7 @@ _SMALL, _LARGE = Facts(may_be_large=False), Facts(may_be_large=True)
 
 
 @dataclass(slots=True)
-class Admitted:
+class AdmittedMessage:
     """The rest of a request after admission.
 
     :param payloads: for the log, in order: nothing, the bytes as received, or several parts of a message that is too
@@ -148,7 +148,7 @@ def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> Non
 
 def admission_steps(
     kind: StreamKind, raw: bytes, rm_id: str, limits: AdmissionLimits, sizes: StepSizes = SIZES
-) -> Steps[Admitted]:
+) -> Steps[AdmittedMessage]:
     """Judges one message of a stream that belongs to ``rm_id``, in steps of a millisecond: other tasks can run between
     them. A small message is one step. Raises InvalidRequest, OverLimit.
     """
@@ -218,7 +218,7 @@ def _configured(
 # ---- one message -------------------------------------------------------------------------------------------------
 
 
-def _admitted_whole(of: RequestKind, message: Any, raw: bytes, limits: AdmissionLimits) -> Admitted | None:
+def _admitted_whole(of: RequestKind, message: Any, raw: bytes, limits: AdmissionLimits) -> AdmittedMessage | None:
     """Judges a small message. None: some item is bad, or they are too many for a record or at all."""
     count = existing = 0
     found: list[tuple[JudgedList, Any]] = []
@@ -241,7 +241,7 @@ def _admitted_whole(of: RequestKind, message: Any, raw: bytes, limits: Admission
         for index, allocation in enumerate(item.existingAllocations):
             if allocation_problem(allocation, f"nodes.existingAllocations[{index}]", limits, facts):
                 return None
-    return Admitted([raw] if count else [], [], count, 0)
+    return AdmittedMessage([raw] if count else [], [], count, 0)
 
 
 def _layout(of: RequestKind, raw: bytes, limits: AdmissionLimits, sizes: StepSizes) -> Steps[Layout]:
@@ -258,7 +258,7 @@ class _Judgement:
         self._existing = 0
         self._count = 0
 
-    def steps(self, layout: Layout) -> Steps[Admitted]:
+    def steps(self, layout: Layout) -> Steps[AdmittedMessage]:
         self._count = sum(len(spans) for spans in layout.spans)
         for each, spans in zip(self._of.lists, layout.spans, strict=True):
             for first, after in chunks(spans, self._sizes):
@@ -274,7 +274,7 @@ class _Judgement:
                     yield
             spans.clear()  # (to free many at once takes milliseconds)
         rejected = self._answers.count
-        return Admitted(self._parts.all(), self._answers.all(), self._count, rejected)
+        return AdmittedMessage(self._parts.all(), self._answers.all(), self._count, rejected)
 
     def _chunk(self, each: JudgedList, spans: Sequence[Span], first: int, after: int) -> Steps[None]:
         """Judges small items."""

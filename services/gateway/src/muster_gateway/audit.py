@@ -27,7 +27,7 @@ from muster_runtime.identity import NOBODY
 from muster_runtime.secrets import masked_text
 
 from muster_gateway import metrics
-from muster_gateway.audit_codec import Attempt, Result, encode_entry
+from muster_gateway.audit_codec import AuditAttempt, AuditResult, encode_entry
 from muster_gateway.codec import ConfigurationAnswer
 from muster_gateway.errors import GatewayError
 
@@ -45,7 +45,7 @@ Update = Callable[[bytes], Awaitable[ConfigurationAnswer]]
 
 
 @dataclass(slots=True)
-class _Repeats:
+class _RepeatedCalls:
     """Equal calls since the window's first entry."""
 
     count: int = 0
@@ -64,10 +64,10 @@ class AuditWriter:
     ) -> None:
         self._topics, self._clock, self._gateway_id, self._series = topics, clock, gateway_id, series
         self._waiting_max = waiting_max
-        self._window: dict[Attempt, _Repeats] = {}
-        self._written = dict.fromkeys(Result, 0)
+        self._window: dict[AuditAttempt, _RepeatedCalls] = {}
+        self._written = dict.fromkeys(AuditResult, 0)
         self._waiting: deque[tuple[OutRecord, str, bool]] = deque()
-        self._gap = _Repeats()  # entries lost since the last one that had room
+        self._gap = _RepeatedCalls()  # entries lost since the last one that had room
         self._down = False  # the log took no record at the last try
         self._wake = asyncio.Event()
         self._count = 0
@@ -76,7 +76,7 @@ class AuditWriter:
 
     def refused(self, caller: Caller, action: str, rm_id: str, error: Exception) -> None:
         """Notes an attempt that was refused before anything was done."""
-        self._note(_attempt(caller, action, rm_id, Result.REFUSED, str(error).partition(": try again in ")[0]))
+        self._note(_attempt(caller, action, rm_id, AuditResult.REFUSED, str(error).partition(": try again in ")[0]))
 
     def over_limit(self, method: str, peer: str, error: Exception) -> None:
         """Notes a gRPC call over a limit of its caller, who is not identified yet."""
@@ -86,7 +86,7 @@ class AuditWriter:
         """Notes that a host lost gRPC connections over a limit."""
         self.refused(Caller(NOBODY, peer, "grpc", ""), "connect", "", error)
 
-    def ended(self, caller: Caller, action: str, rm_id: str, result: Result, reason: str = "") -> None:
+    def ended(self, caller: Caller, action: str, rm_id: str, result: AuditResult, reason: str = "") -> None:
         """Notes a call that ended, unless the scheduler writes its entry."""
         if not caller.carried:
             self._note(_attempt(caller, action, rm_id, result, reason))
@@ -100,18 +100,20 @@ class AuditWriter:
                     return await update(raw)
                 except GatewayError as error:
                     rm_id = next((rm_id for _, rm_id in caller.claims if rm_id), "")
-                    self.ended(caller, "configure", rm_id, Result.FAILED, str(error))
+                    self.ended(caller, "configure", rm_id, AuditResult.FAILED, str(error))
                     raise
 
         return audited
 
-    def _note(self, attempt: Attempt) -> None:
+    def _note(self, attempt: AuditAttempt) -> None:
         known = self._window.get(attempt)
         if known is None and self._written[attempt.result] >= PER_WINDOW_MAX:
-            attempt = Attempt("", "", "", attempt.door, "", "several", "", attempt.result, "too many kinds of calls")
-            known = self._window.setdefault(attempt, _Repeats())
+            attempt = AuditAttempt(
+                "", "", "", attempt.door, "", "several", "", attempt.result, "too many kinds of calls"
+            )
+            known = self._window.setdefault(attempt, _RepeatedCalls())
         if known is None:
-            self._window[attempt] = _Repeats()
+            self._window[attempt] = _RepeatedCalls()
             self._written[attempt.result] += 1
             self._put(attempt)
             return
@@ -122,14 +124,14 @@ class AuditWriter:
     def turn(self) -> None:
         """Ends the window: writes the counts."""
         window, self._window = self._window, {}
-        self._written = dict.fromkeys(Result, 0)
+        self._written = dict.fromkeys(AuditResult, 0)
         for attempt, repeats in window.items():
             if repeats.count:
                 self._put(attempt, repeats.count, repeats.first_ns)
 
     # ---- the log ----------------------------------------------------------------------------------------------------
 
-    def _put(self, attempt: Attempt, count: int = 1, first_ns: int = 0) -> None:
+    def _put(self, attempt: AuditAttempt, count: int = 1, first_ns: int = 0) -> None:
         if len(self._waiting) >= self._waiting_max:
             if not self._gap.count:
                 log.error("audit entries are lost: no more may wait for the log", waiting=len(self._waiting))
@@ -138,7 +140,7 @@ class AuditWriter:
         self._close_gap()
         self._append(attempt, count, first_ns)
 
-    def _append(self, attempt: Attempt, count: int, first_ns: int) -> None:
+    def _append(self, attempt: AuditAttempt, count: int, first_ns: int) -> None:
         self._count += 1
         now_ns = day_ns(self._clock)
         entry_id = f"{self._gateway_id}/{self._series}{self._count}"
@@ -156,11 +158,13 @@ class AuditWriter:
 
     def _close_gap(self) -> None:
         """Puts the entry about lost ones where they would be."""
-        gap, self._gap = self._gap, _Repeats()
+        gap, self._gap = self._gap, _RepeatedCalls()
         if gap.count:
             reason = f"these entries are lost: the log took none, and {self._waiting_max} waited for it"
             self._append(
-                Attempt("", "", "", "internal", "", "lost", "", Result.FAILED, reason), gap.count, gap.first_ns
+                AuditAttempt("", "", "", "internal", "", "lost", "", AuditResult.FAILED, reason),
+                gap.count,
+                gap.first_ns,
             )
 
     async def run(self, writer: LogWriter) -> None:
@@ -233,9 +237,9 @@ class AuditWriter:
             log.warning("audit entries wait for the log", error=str(error), waiting=len(self._waiting))
 
 
-def _attempt(caller: Caller, action: str, rm_id: str, result: Result, reason: str) -> Attempt:
+def _attempt(caller: Caller, action: str, rm_id: str, result: AuditResult, reason: str) -> AuditAttempt:
     identity = caller.identity
-    return Attempt(
+    return AuditAttempt(
         identity.name if identity != NOBODY else "",
         str(identity.proof),
         caller.peer,

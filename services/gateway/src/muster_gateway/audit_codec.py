@@ -16,7 +16,7 @@ from muster_gateway.errors import InvalidRequest
 ReadAuditRequest = pb.ReadAuditRequest
 
 
-class Result(IntEnum):
+class AuditResult(IntEnum):
     """The numbers are those of ``muster.v1.AuditEntry.Result``."""
 
     ACCEPTED = 1
@@ -29,7 +29,7 @@ LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AuditAttempt:
     """A call that the gateway answers itself; equal ones are counted together. No text has secrets."""
 
     identity: str
@@ -39,12 +39,12 @@ class Attempt:
     method: str
     action: str
     rm_id: str
-    result: Result
+    result: AuditResult
     reason: str = ""
 
 
 def encode_entry(
-    attempt: Attempt, entry_id: str, gateway_id: str, recorded_ns: int, count: int = 1, first_ns: int = 0
+    attempt: AuditAttempt, entry_id: str, gateway_id: str, recorded_ns: int, count: int = 1, first_ns: int = 0
 ) -> bytes:
     """Encodes an AuditEntry."""
     return pb.AuditEntry(
@@ -122,7 +122,7 @@ def fits(entry: pb.AuditEntry, wanted: pb.ReadAuditRequest) -> bool:
 
 
 def make_read(
-    rm_id: str, identity: str, action: str, result: Result | None, since_ns: int, until_ns: int
+    rm_id: str, identity: str, action: str, result: AuditResult | None, since_ns: int, until_ns: int
 ) -> ReadAuditRequest:
     """Returns a request with these filters; "", None and 0 fit all entries."""
     return pb.ReadAuditRequest(

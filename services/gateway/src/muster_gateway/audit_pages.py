@@ -10,14 +10,14 @@ from urllib.parse import parse_qsl
 import msgspec
 from muster_rest.shapes.audit import AuditEntryDao, AuditPageDao
 
-from muster_gateway.audit_codec import ReadAuditRequest, Result, entry_dao, fits, make_read
-from muster_gateway.audit_reader import AuditTrail, merged
+from muster_gateway.audit_codec import AuditResult, ReadAuditRequest, entry_dao, fits, make_read
+from muster_gateway.audit_reader import AuditLogReader, merged
 from muster_gateway.errors import InvalidRequest, shown
 
 LIMIT, _LIMIT_MAX = 200, 1_000
 # Entries that one page looks at: a filter that fits few of them does not keep a reader's place for long.
 _SEEN_MAX = 50_000
-_RESULTS = {result.name.lower(): result for result in Result}
+_RESULTS = {result.name.lower(): result for result in AuditResult}
 _OFFSET_MAX = 2**63 - 1
 _SECONDS_MAX = 10**10
 
@@ -25,7 +25,7 @@ _SECONDS_MAX = 10**10
 class AuditPages:
     """Answers the route."""
 
-    def __init__(self, trail: AuditTrail, seen_max: int = _SEEN_MAX) -> None:
+    def __init__(self, trail: AuditLogReader, seen_max: int = _SEEN_MAX) -> None:
         self._trail, self._seen_max = trail, seen_max
 
     async def answer(self, query: bytes) -> bytes:

@@ -30,7 +30,7 @@ _EMPTY_S = 2.0
 _VISIBLE_S, _LOOK_S = 10.0, 0.005
 
 
-class AuditTrail:
+class AuditLogReader:
     """The entries on the log. Few read them at a time: a read may go through the whole trail."""
 
     def __init__(self, bus: Readers, topics: Topics, damage: DamagedParts) -> None:
@@ -55,13 +55,13 @@ class AuditTrail:
         finally:
             self._reads -= 1
 
-    async def parts(self, stack: AsyncExitStack, positions: Sequence[int | None] = ()) -> list[Part]:
+    async def parts(self, stack: AsyncExitStack, positions: Sequence[int | None] = ()) -> list[AuditCursor]:
         """Returns each partition up to its present end. Raises BusError.
 
         :param stack: closes them.
         :param positions: the offset from which each of them is read; None: its first one.
         """
-        found: list[Part] = []
+        found: list[AuditCursor] = []
         for partition in range(self._topics.partitions):
             reader = await self._bus.reader(self._topics.audit, partition)
             stack.push_async_callback(reader.close)
@@ -70,7 +70,7 @@ class AuditTrail:
                 reader.seek(position)
             if current().after:
                 await self._wait_visible(reader, partition)
-            found.append(Part(reader, self._topics.audit, partition, await reader.end_offset(), self._damage))
+            found.append(AuditCursor(reader, self._topics.audit, partition, await reader.end_offset(), self._damage))
         return found
 
     async def _wait_visible(self, reader: LogReader, partition: int) -> None:
@@ -94,7 +94,7 @@ async def _pass() -> None: ...
 class AuditServicer:
     """The one method of muster.v1.Audit."""
 
-    def __init__(self, trail: AuditTrail) -> None:
+    def __init__(self, trail: AuditLogReader) -> None:
         self._trail = trail
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -140,7 +140,7 @@ class AuditServicer:
                     yield encode_entries(sorted(new, key=lambda entry: entry.recorded_ns))
 
 
-class Part:
+class AuditCursor:
     """A partition up to its end at the beginning of a read."""
 
     def __init__(self, reader: LogReader, topic: str, partition: int, end: int, damage: DamagedParts) -> None:
@@ -191,7 +191,7 @@ class Part:
         return self._entries.popleft()[1]
 
 
-async def merged(parts: list[Part]) -> AsyncGenerator[Any, None]:
+async def merged(parts: list[AuditCursor]) -> AsyncGenerator[Any, None]:
     """Yields the entries of partitions by their time. Raises BusError."""
     while True:
         firsts = [(first.recorded_ns, number) for number, part in enumerate(parts) if (first := await part.first())]

@@ -1,7 +1,7 @@
 """Identifies the callers of both doors, gRPC and HTTP, before anything is answered (docs/security.md). No other module
 does this.
 
-:meth:`Doorman.identify` takes the first step that applies:
+:meth:`Authenticator.identify` takes the first step that applies:
 
 1. Tokens or JWT are configured, and the call has one: the token's owner. An unknown token is refused.
 2. The client has a certificate: its owner. (TLS has refused certificates of other authorities before.)
@@ -44,12 +44,18 @@ from muster_runtime.identity import (
 from starlette.types import Scope
 
 from muster_gateway.access.certificates import name_of
-from muster_gateway.access.jwt import JwtVerifier, UnknownKey, WrongToken, looks_like_jwt
+from muster_gateway.access.jwt import InvalidJwt, JwtVerifier, UnknownJwtKey, looks_like_jwt
 from muster_gateway.access.policy import Policy, read_policy
-from muster_gateway.access.reloading_files import Watched
-from muster_gateway.access.tls import TlsDoor
+from muster_gateway.access.reloading_files import ReloadingValue
+from muster_gateway.access.tls import TlsCertificates
 from muster_gateway.access.tokens import Tokens
-from muster_gateway.errors import KeyUnknown, NotIdentified, NotPermitted, OpenToAll, PolicyUnusable
+from muster_gateway.errors import (
+    InvalidPolicy,
+    PermissionDenied,
+    Unauthenticated,
+    UnknownSigningKey,
+    UnprotectedListener,
+)
 from muster_gateway.quota_settings import QuotaRule
 from muster_gateway.settings import TOKEN, GatewaySettings
 
@@ -92,7 +98,7 @@ Headers = list[tuple[bytes, bytes]]
 _UNKNOWN = Identity("", rights_of(Role.NONE))
 
 
-class Refusal(StrEnum):
+class AuthFailure(StrEnum):
     """The reason for a refusal, for the metric."""
 
     NO_TOKEN = "no_token"  # noqa: S105 - a word
@@ -105,7 +111,7 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PresentedCredentials:
     """What is known of a call before its caller is.
 
     :ivar headers: names in lower case; of gRPC the metadata.
@@ -126,7 +132,7 @@ class Asked:
         return values_of(self.headers, name)
 
 
-class Doorman:
+class Authenticator:
     """Identifies callers and checks their rights.
 
     :ivar tls: None: both doors are without TLS.
@@ -137,9 +143,9 @@ class Doorman:
 
     def __init__(self, settings: GatewaySettings) -> None:
         files = [each.token_file for each in settings.tokens.values() if each.token_file is not None]
-        self._tokens: Watched[Tokens] = Watched("gateway.tokens", files, lambda: Tokens(settings.tokens))
+        self._tokens: ReloadingValue[Tokens] = ReloadingValue("gateway.tokens", files, lambda: Tokens(settings.tokens))
         self._jwt = JwtVerifier(settings.jwt) if settings.jwt.enabled else None
-        self.tls = TlsDoor(settings.tls) if settings.tls.certificate is not None else None
+        self.tls = TlsCertificates(settings.tls) if settings.tls.certificate is not None else None
         certificates = settings.tls.client_ca is not None
         self._policy = _policy(settings, needed=certificates or self._jwt is not None)
         optional = (self._jwt, self.tls, self._policy)
@@ -156,9 +162,9 @@ class Doorman:
             return
         http_closed = not settings.http_address or "http" in self._open
         if not http_closed and not _is_private("gateway.http_address", settings.http_address):
-            raise OpenToAll.http(settings.http_address, settings.http_open_role)
+            raise UnprotectedListener.http(settings.http_address, settings.http_open_role)
         if "grpc" not in self._open and not _is_private("gateway.grpc_address", settings.grpc_address):
-            raise OpenToAll.grpc(settings.grpc_address)
+            raise UnprotectedListener.grpc(settings.grpc_address)
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -212,23 +218,23 @@ class Doorman:
         """Returns an HTTP request's caller; see the module's docstring. Raises NotIdentified."""
         return self.caller(self.asked_http(scope)).identity
 
-    async def admit(self, asked: Asked, needed: Right, rm_id: str = "") -> Caller:
+    async def admit(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
         """Returns the caller of a call that needs a right. Raises NotIdentified, NotPermitted.
 
         :param rm_id: the RM that the call names; "": none.
         """
         try:
             return self.admitted(asked, needed, rm_id)
-        except KeyUnknown:
+        except UnknownSigningKey:
             if self._jwt is None or not await self._jwt.refresh():
                 raise
             return self.admitted(asked, needed, rm_id)
 
-    def admitted(self, asked: Asked, needed: Right, rm_id: str = "") -> Caller:
+    def admitted(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
         """As :meth:`admit`, with the keys that are known now."""
         try:
             caller = self.caller(asked)
-        except NotIdentified:
+        except Unauthenticated:
             if needed is Right.NONE:
                 return Caller(NOBODY, asked.peer, asked.door, asked.method)
             raise
@@ -237,22 +243,22 @@ class Doorman:
 
     # ---- who it is --------------------------------------------------------------------------------------------------
 
-    def caller(self, asked: Asked) -> Caller:
+    def caller(self, asked: PresentedCredentials) -> Caller:
         """Returns the caller; see the module's docstring. Raises NotIdentified."""
         digest, identity = self._identified(asked)
         return Caller(self._applied(identity), self._client(asked), asked.door, asked.method, digest)
 
-    def unadmitted(self, asked: Asked) -> Caller:
+    def unadmitted(self, asked: PresentedCredentials) -> Caller:
         """Returns the caller of a refused call, as far as it is known, for the audit."""
         try:
             return self.caller(asked)
-        except NotIdentified:
+        except Unauthenticated:
             return Caller(_UNKNOWN, self._client(asked), asked.door, asked.method)
 
     def _applied(self, identity: Identity) -> Identity:
         return self._policy.value.apply(identity) if self._policy is not None else identity
 
-    def _identified(self, asked: Asked) -> tuple[bytes, Identity]:
+    def _identified(self, asked: PresentedCredentials) -> tuple[bytes, Identity]:
         given = asked.given(b"authorization")
         if given and (len(self._tokens.value) or self._jwt is not None):
             return self._of_token(given, asked)
@@ -261,12 +267,12 @@ class Doorman:
         if (anyone := self._open.get(asked.door)) is not None:
             return b"", anyone
         if self._closed:
-            raise NotIdentified(Refusal.NO_TOKEN, self._needed[asked.door])
+            raise Unauthenticated(AuthFailure.NO_TOKEN, self._needed[asked.door])
         if why := self._not_local(asked):
-            raise NotIdentified(Refusal.NOT_LOCAL, f"{why}: without tokens the gateway admits only this machine")
+            raise Unauthenticated(AuthFailure.NOT_LOCAL, f"{why}: without tokens the gateway admits only this machine")
         return b"", LOOPBACK
 
-    def asked_http(self, scope: Scope) -> Asked:
+    def asked_http(self, scope: Scope) -> PresentedCredentials:
         """Returns what the doorman looks at in an HTTP request."""
         headers: Headers = scope["headers"]
         last = any(
@@ -274,7 +280,7 @@ class Doorman:
             for value in values_of(headers, b"connection")
             for option in value.split(b",")
         )
-        return Asked(
+        return PresentedCredentials(
             "http",
             f"{scope['method']} {scope['path']}",
             headers,
@@ -283,7 +289,7 @@ class Doorman:
             certificate=peer_certificate(scope),
         )
 
-    def asked_grpc(self, method: str, context: Any) -> Asked:
+    def asked_grpc(self, method: str, context: Any) -> PresentedCredentials:
         """Returns what the doorman looks at in a gRPC call.
 
         :param method: its full name.
@@ -292,7 +298,7 @@ class Doorman:
         metadata = context.invocation_metadata() or ()
         headers = [(name.encode(), value.encode()) for name, value in metadata if isinstance(value, str)]
         certificate = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
-        return Asked("grpc", method, headers, host_of_peer(context.peer()), certificate=certificate)
+        return PresentedCredentials("grpc", method, headers, host_of_peer(context.peer()), certificate=certificate)
 
     def client(self, scope: Scope) -> str:
         """Returns the address that a request comes from: the peer, or the one that a trusted proxy names; "" if not
@@ -300,7 +306,7 @@ class Doorman:
         """
         return self._client(self.asked_http(scope))
 
-    def _client(self, asked: Asked) -> str:
+    def _client(self, asked: PresentedCredentials) -> str:
         if not self._is_proxy(asked.peer):
             return asked.peer
         for address in reversed(_forwarded_for(asked)):
@@ -308,7 +314,7 @@ class Doorman:
                 return address.strip()
         return ""
 
-    def _of_token(self, given: list[bytes], asked: Asked) -> tuple[bytes, Identity]:
+    def _of_token(self, given: list[bytes], asked: PresentedCredentials) -> tuple[bytes, Identity]:
         text = given[0].decode("latin-1").strip() if len(given) == 1 else ""
         name, token = "", ""
         if (match := _BEARER.fullmatch(text)) is not None:
@@ -316,27 +322,29 @@ class Doorman:
         elif (match := _BASIC.fullmatch(text)) is not None:
             # After its user has entered a name and a token once, a browser sends them for every page.
             if any(site.strip().lower() == b"cross-site" for site in asked.given(b"sec-fetch-site")):
-                raise NotIdentified(Refusal.MALFORMED, "another host's page: expected Authorization: Bearer TOKEN")
+                raise Unauthenticated(
+                    AuthFailure.MALFORMED, "another host's page: expected Authorization: Bearer TOKEN"
+                )
             name, token = _name_and_password(match[1])
         if not token:
-            raise NotIdentified(Refusal.MALFORMED, f"expected {_WHERE[asked.door]} Bearer TOKEN, once")
+            raise Unauthenticated(AuthFailure.MALFORMED, f"expected {_WHERE[asked.door]} Bearer TOKEN, once")
         found = self._tokens.value.find(token)
         if found is None and self._jwt is not None and looks_like_jwt(token):
             found = self._of_jwt(self._jwt, token)
         if found is None or name not in ("", found[1].name):
-            raise NotIdentified(Refusal.UNKNOWN, "the token is unknown")
+            raise Unauthenticated(AuthFailure.UNKNOWN, "the token is unknown")
         return found
 
     @staticmethod
     def _of_jwt(verifier: JwtVerifier, token: str) -> tuple[bytes, Identity]:
         try:
             return b"", Identity(verifier.verify(token), rights_of(Role.NONE), Proof.JWT)
-        except UnknownKey:
-            raise KeyUnknown(Refusal.UNKNOWN, "the token's key is unknown") from None
-        except WrongToken as error:
-            raise NotIdentified(Refusal.UNKNOWN, f"the token is refused: {error}") from None
+        except UnknownJwtKey:
+            raise UnknownSigningKey(AuthFailure.UNKNOWN, "the token's key is unknown") from None
+        except InvalidJwt as error:
+            raise Unauthenticated(AuthFailure.UNKNOWN, f"the token is refused: {error}") from None
 
-    def _not_local(self, asked: Asked) -> str:
+    def _not_local(self, asked: PresentedCredentials) -> str:
         """Returns why a call is not from a program on this machine; "": it is."""
         if not is_loopback(asked.peer) or not is_loopback(self._client(asked)):
             return "the client is not on the loopback"
@@ -371,37 +379,37 @@ def check(caller: Caller, needed: Right, rm_id: str = "") -> None:
     """
     rights = caller.identity.rights
     if not (rights.may(needed, rm_id) if rm_id else rights.might(needed)):
-        raise NotPermitted(caller.identity.name, rights.role, needed, rm_id)
+        raise PermissionDenied(caller.identity.name, rights.role, needed, rm_id)
 
 
 def check_rm(needed: Right, caller: Caller, rm_id: str) -> None:
     """Raises NotPermitted if a caller lacks a right to an RM. Notes that the call goes on to use it."""
     if not caller.may(needed, rm_id):
-        raise NotPermitted(caller.identity.name, caller.identity.role, needed, rm_id)
+        raise PermissionDenied(caller.identity.name, caller.identity.role, needed, rm_id)
     caller.claims.append((needed, rm_id))
 
 
 def _of_certificate(certificate: bytes) -> Identity:
     name = name_of(certificate)
     if not name or name in RESERVED_NAMES:
-        raise NotIdentified(
-            Refusal.CERTIFICATE,
+        raise Unauthenticated(
+            AuthFailure.CERTIFICATE,
             "the client's certificate has no usable name: expected a URI, DNS name, e-mail address or common name, in "
             f"printable ASCII without blanks, and none of {', '.join(sorted(RESERVED_NAMES))}",
         )
     return Identity(name, rights_of(Role.NONE), Proof.CERTIFICATE)
 
 
-def _policy(settings: GatewaySettings, *, needed: bool) -> Watched[Policy] | None:
+def _policy(settings: GatewaySettings, *, needed: bool) -> ReloadingValue[Policy] | None:
     path = settings.policy_file
     if path is None:
         if needed:
-            raise PolicyUnusable(
+            raise InvalidPolicy(
                 "gateway.policy_file: not set, expected with tls.client_ca or jwt: without it these identities would "
                 "have no rights; see docs/security.md"
             )
         return None
-    return Watched("gateway.policy_file", [path], lambda: Policy(read_policy(path)))
+    return ReloadingValue("gateway.policy_file", [path], lambda: Policy(read_policy(path)))
 
 
 def _needed(settings: GatewaySettings, door: Door) -> str:
@@ -423,7 +431,7 @@ def _needed(settings: GatewaySettings, door: Door) -> str:
     return f"a token is needed: {send} ({elsewhere})" if has_tokens else f"a client certificate is needed: {elsewhere}"
 
 
-def _forwarded_for(asked: Asked) -> list[str]:
+def _forwarded_for(asked: PresentedCredentials) -> list[str]:
     """Returns the addresses from which proxies had the request, the nearest one last."""
     values = asked.given(b"x-forwarded-for")
     return b",".join(values).decode("latin-1").split(",") if values else []

@@ -26,7 +26,7 @@ _LAG_S = 10.0
 
 
 @dataclass(slots=True)
-class _State:
+class _BackendState:
     """What is known of an address.
 
     :ivar away_s: when it could not be reached; ``behind_s``: when it was ``lag`` records behind.
@@ -37,7 +37,7 @@ class _State:
     lag: int = 0
 
 
-class Places:
+class BackendPool:
     """See the module's docstring.
 
     :param urls: http://host:port, separated by commas.
@@ -49,7 +49,7 @@ class Places:
         self._far_behind = far_behind
         self._names = [url for url in self._urls if not _is_address(url.host or "")]
         self._found: list[str] = [] if self._names else [str(url) for url in self._urls]
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, _BackendState] = {}
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
 
@@ -70,13 +70,13 @@ class Places:
 
     def away(self, url: str) -> None:
         """Notes that nobody answers there."""
-        self._states.setdefault(url, _State()).away_s = elapsed_s()
+        self._states.setdefault(url, _BackendState()).away_s = elapsed_s()
 
     def answered(self, url: str, lag: bytes | None) -> None:
         """Notes an answer, and how many records it is behind; None: it does not say."""
         if lag is None or len(self._found) < 2 or not lag.isdigit():
             return
-        state = self._states.setdefault(url, _State())
+        state = self._states.setdefault(url, _BackendState())
         state.lag = int(lag[:18])
         state.behind_s = elapsed_s() if state.lag > self._far_behind else float("-inf")
 

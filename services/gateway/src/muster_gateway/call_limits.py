@@ -33,7 +33,7 @@ from muster_runtime.addresses import host_of_peer
 
 from muster_gateway import metrics
 from muster_gateway.connections import Accounts
-from muster_gateway.errors import GatewayError, InvalidRequest, OverLimit, TooSilent
+from muster_gateway.errors import FirstMessageTimeout, GatewayError, InvalidRequest, OverLimit
 from muster_gateway.settings import CallSettings
 
 # A call that lives longer was worth its costs.
@@ -49,7 +49,7 @@ _METADATA_MAX = 1_000
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
-class Silent(Protocol):
+class UnidentifiedStream(Protocol):
     """A stream as far as this module knows it."""
 
     @property
@@ -63,17 +63,17 @@ class Silent(Protocol):
     def end(self, error: GatewayError) -> None: ...
 
 
-class Caller(NamedTuple):
+class PeerCaller(NamedTuple):
     """:ivar connection: gRPC's name of the peer, with its port."""
 
     host: str
     connection: str
 
 
-def caller_of(context: Any) -> Caller:
+def caller_of(context: Any) -> PeerCaller:
     """Returns a call's caller."""
     peer: str = context.peer()
-    return Caller(host_of_peer(peer), peer)
+    return PeerCaller(host_of_peer(peer), peer)
 
 
 class CallLimits:
@@ -86,7 +86,7 @@ class CallLimits:
         # Host → connection → open calls.
         self._connections: defaultdict[str, Counter[str]] = defaultdict(Counter)
         # Host → connection → its silent streams, the oldest first. Those that spoke leave at the next look.
-        self._silent: dict[str, dict[str, OrderedDict[Silent, None]]] = {}
+        self._silent: dict[str, dict[str, OrderedDict[UnidentifiedStream, None]]] = {}
         # Connection → end of the present window, resets in it.
         self._resets: OrderedDict[str, tuple[float, int]] = OrderedDict()
         # Host → until when its refusals last if each takes its share of a second. Those of one second come at once.
@@ -96,7 +96,7 @@ class CallLimits:
     # ---- all calls -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def place(self, caller: Caller) -> Iterator[None]:
+    def place(self, caller: PeerCaller) -> Iterator[None]:
         """Holds a place during a call. Raises OverLimit."""
         self._check(caller)
         begun_s = self._clock.monotonic()
@@ -110,7 +110,7 @@ class CallLimits:
         finally:
             self._count(caller, -1)
 
-    def _check(self, caller: Caller) -> None:
+    def _check(self, caller: PeerCaller) -> None:
         limits = self._settings
         connections = self._connections.get(caller.host, ())
         if self._has_many_resets(caller.connection):
@@ -132,7 +132,7 @@ class CallLimits:
                 "(gateway.calls.max_per_peer)",
             )
 
-    def _count(self, caller: Caller, change: int) -> None:
+    def _count(self, caller: PeerCaller, change: int) -> None:
         self._of_host[caller.host] += change
         if not self._of_host[caller.host]:
             del self._of_host[caller.host]
@@ -176,7 +176,7 @@ class CallLimits:
             self._refusals.popitem(last=False)
         return max(0.0, due_s - now_s)
 
-    async def refuse_late(self, caller: Caller, *, placed: bool) -> None:
+    async def refuse_late(self, caller: PeerCaller, *, placed: bool) -> None:
         """Returns when a refusal of the caller is due.
 
         :param placed: the call has a place. It has none meanwhile.
@@ -215,7 +215,7 @@ class CallLimits:
 
     # ---- silent streams --------------------------------------------------------------------------------------------
 
-    def add_silent(self, stream: Silent, caller: Caller) -> None:
+    def add_silent(self, stream: UnidentifiedStream, caller: PeerCaller) -> None:
         """Counts a stream until it speaks or ends. Over a limit, another one of the host with most ends."""
         limits, host = self._settings, caller.host
         self._silent.setdefault(host, {}).setdefault(caller.connection, OrderedDict())[stream] = None
@@ -231,7 +231,7 @@ class CallLimits:
                 self._end_oldest(most, f"this gateway has more than {limits.max_silent} streams")
         metrics.streams_silent.set(self.silent_streams())
 
-    def remove_silent(self, stream: Silent, caller: Caller) -> None:
+    def remove_silent(self, stream: UnidentifiedStream, caller: PeerCaller) -> None:
         """The stream spoke or ended."""
         if stream in self._silent.get(caller.host, {}).get(caller.connection, ()):
             self._drop(caller.host, caller.connection, stream)
@@ -244,7 +244,7 @@ class CallLimits:
     def _silent_of(self, host: str) -> int:
         return sum(map(len, self._silent.get(host, {}).values()))
 
-    def _drop(self, host: str, connection: str, stream: Silent) -> None:
+    def _drop(self, host: str, connection: str, stream: UnidentifiedStream) -> None:
         connections = self._silent[host]
         del connections[connection][stream]
         if not connections[connection]:
@@ -341,7 +341,9 @@ class CallGuard(grpc.aio.ServerInterceptor):
                     request = await context.read()
             except TimeoutError:
                 metrics.calls_refused.labels("no_message").inc()
-                silent = TooSilent(f"no request within {timeout_s:g} s (gateway.calls.first_message_timeout_s)")
+                silent = FirstMessageTimeout(
+                    f"no request within {timeout_s:g} s (gateway.calls.first_message_timeout_s)"
+                )
                 self._refused(name, host_of_peer(context.peer()), silent)
                 await context.abort(silent.code, str(silent))
             if isinstance(request, bytes):

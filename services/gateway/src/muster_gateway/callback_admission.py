@@ -23,7 +23,7 @@ from muster_proto.muster.v1 import callbacks_pb2
 
 from muster_gateway.admission import check_rm_id, parsed
 from muster_gateway.bounded_messages import SIZES, Counted, Steps, StepSizes, bounded_steps
-from muster_gateway.callback_codec import Wishes, wishes_of
+from muster_gateway.callback_codec import CallbackSubscription, wishes_of
 from muster_gateway.errors import InvalidRequest, shown
 from muster_gateway.item_lists import ItemList, Layout, Span, chunks, joined, layout_steps, no_message
 from muster_gateway.record_parts import RecordParts
@@ -59,7 +59,7 @@ class AdmittedCallbacks:
 
 def hello_steps(
     raw: bytes, rm_id: str | None, limits: AdmissionLimits, sizes: StepSizes = SIZES
-) -> Steps[tuple[str, Wishes]]:
+) -> Steps[tuple[str, CallbackSubscription]]:
     """Returns the rmID and the wishes in a stream's first message, in steps. A small message is one step.
 
     Raises InvalidRequest.

@@ -14,7 +14,7 @@ from muster_gateway.codec import ConfigurationAnswer, encode_configuration_answe
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class CallbackSubscription:
     """The questions and messages that an RM wants.
 
     :param events_after: send events with a higher id; None: only new ones.
@@ -34,9 +34,9 @@ class Wishes:
     open_proposals: int = 0
 
 
-def wishes_of(hello: callbacks_pb2.Hello) -> Wishes:
+def wishes_of(hello: callbacks_pb2.Hello) -> CallbackSubscription:
     """Reads the wishes from a hello."""
-    return Wishes(
+    return CallbackSubscription(
         hello.predicates,
         hello.preemption_predicates,
         hello.scheduling_states,
@@ -49,7 +49,7 @@ def wishes_of(hello: callbacks_pb2.Hello) -> Wishes:
     )
 
 
-def connected_note(wishes: Wishes, epoch: int) -> envelope_pb2.CallbackStream:
+def connected_note(wishes: CallbackSubscription, epoch: int) -> envelope_pb2.CallbackStream:
     """Returns the note to the scheduler that the stream has its seat."""
     return envelope_pb2.CallbackStream(
         connected=True,

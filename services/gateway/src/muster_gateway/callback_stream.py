@@ -38,13 +38,13 @@ from muster_bus.log import OutRecord
 from muster_gateway import metrics
 from muster_gateway.admission import check_rm_id
 from muster_gateway.callback_admission import callback_steps, hello_steps
-from muster_gateway.callback_codec import Wishes, connected_note, encode_result, encode_welcome
+from muster_gateway.callback_codec import CallbackSubscription, connected_note, encode_result, encode_welcome
 from muster_gateway.codec import ConfigurationAnswer
 from muster_gateway.errors import GatewayError, InvalidRequest, LogDown, why_not
-from muster_gateway.event_feed import EventFeed, Wanted
-from muster_gateway.session_manager import Taken
+from muster_gateway.event_feed import EventFeed, SubscribedEvents
+from muster_gateway.session_manager import SeatGrant
 from muster_gateway.sessions.contract import UNKNOWN, Advance, Cursor
-from muster_gateway.stream import Context, Parts, RmStream, count_request, unexpected
+from muster_gateway.stream import RmStream, StreamContext, StreamDependencies, count_request, unexpected
 from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)
@@ -58,10 +58,10 @@ _MAX_UPDATES = 16
 class CallbackStream(RmStream):
     """See the module's docstring."""
 
-    def __init__(self, parts: Parts, context: Context, update: Update) -> None:
+    def __init__(self, parts: StreamDependencies, context: StreamContext, update: Update) -> None:
         super().__init__(parts, StreamKind.CALLBACK, context)
         self._update = update
-        self._wishes: Wishes | None = None
+        self._wishes: CallbackSubscription | None = None
         self._hello_taken = False
         self._events: EventFeed | None = None
         self._requests_sent = UNKNOWN  # the session's value
@@ -94,7 +94,9 @@ class CallbackStream(RmStream):
         self.rm_id, self._wishes = await self._in_turns(hello_steps(first, rm_id, limits))
         return bytes(first)
 
-    async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:
+    async def _find_start(
+        self, registered_at: Cursor, taken: SeatGrant, resume_after: int | None
+    ) -> tuple[Cursor, int]:
         parts = self._parts
         self._requests_sent = taken.requests_sent
         since_ms = round(parts.clock.now_ns() / 1e6 - parts.settings.callback_resume_s * 1e3)
@@ -113,7 +115,9 @@ class CallbackStream(RmStream):
         if wishes.events:
             timeout_s = parts.settings.registration_timeout_s
             sent = self._requests_sent if self._requests_sent != UNKNOWN else None
-            wanted = Wanted(wishes.events_after, wishes.request_events_after, wishes.request_events_only, sent)
+            wanted = SubscribedEvents(
+                wishes.events_after, wishes.request_events_after, wishes.request_events_only, sent
+            )
             interval_s = parts.settings.request_push_interval_s
             self._events = EventFeed(
                 parts.bus,
@@ -138,7 +142,7 @@ class CallbackStream(RmStream):
             self._start(self._events.push(), "request events")
             self._start(self._keep_requests_place(), "place of request events")
 
-    async def _note(self, wishes: Wishes) -> None:
+    async def _note(self, wishes: CallbackSubscription) -> None:
         """Tells the scheduler of the stream. The note is durable when this returns. Raises LogDown."""
         parts = self._parts
         note = connected_note(wishes, self.epoch)

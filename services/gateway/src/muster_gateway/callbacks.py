@@ -13,7 +13,7 @@ import grpc
 
 from muster_gateway.callback_stream import CallbackStream, Update
 from muster_gateway.servicer import StreamCalls
-from muster_gateway.stream import Parts
+from muster_gateway.stream import StreamDependencies
 
 SERVICE = "muster.v1.Callbacks"
 
@@ -24,7 +24,7 @@ class CallbackServicer:
     :param update: puts a configuration to the scheduler, as Admin does.
     """
 
-    def __init__(self, parts: Parts, calls: StreamCalls, update: Update) -> None:
+    def __init__(self, parts: StreamDependencies, calls: StreamCalls, update: Update) -> None:
         self._parts, self._calls, self._update = parts, calls, update
 
     def handlers(self) -> grpc.GenericRpcHandler:

@@ -20,7 +20,7 @@ from muster_si.positions import NO_STAMP, Positions, Stamp
 
 from muster_gateway import metrics
 from muster_gateway.quotas import RegistrationQuotas, RmLimits
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ _SHORT_MAX = 127  # bytes of a field whose length is one byte; the position of o
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """A problem in a registration or a configuration. ``line`` and ``column`` count from 1; 0: no place in a text.
 
     :param severity: error or warning.
@@ -67,7 +67,7 @@ NO_GROUP = GroupMember()
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class RegistrationAnswer:
     """The scheduler's answer to a registration.
 
     :param exhausted: refused for a quota.
@@ -76,7 +76,7 @@ class Registration:
 
     request_id: str
     accepted: bool
-    problems: tuple[Problem, ...]
+    problems: tuple[ConfigProblem, ...]
     member: GroupMember = NO_GROUP
     exhausted: bool = False
     position: str = ""
@@ -92,7 +92,7 @@ class ConfigurationAnswer:
 
     request_id: str
     accepted: bool
-    problems: tuple[Problem, ...]
+    problems: tuple[ConfigProblem, ...]
     changes: tuple[str, ...] = ()
     member: GroupMember = NO_GROUP
     position: str = ""
@@ -125,7 +125,7 @@ class CommandAnswer:
     changed: bool = False
     allocations: int = 0
     accepted: bool = False
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ConfigProblem, ...] = ()
     changes: tuple[str, ...] = ()
     json: str = ""
     member: GroupMember = NO_GROUP
@@ -133,7 +133,7 @@ class CommandAnswer:
     position: str = ""
 
 
-Answer = Registration | ConfigurationAnswer | CommandAnswer
+Answer = RegistrationAnswer | ConfigurationAnswer | CommandAnswer
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class Response:
     sequence: int
     kind: StreamKind | None
     payload: bytes
-    registration: Registration | None
+    registration: RegistrationAnswer | None
     configuration: ConfigurationAnswer | None = None
     command: CommandAnswer | None = None
     stamp: Stamp = NO_STAMP
@@ -290,12 +290,12 @@ class RequestCodec:
         _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
-    def lifecycle(self, rm_id: str, state: RmState, reason: str, now_ns: int) -> OutRecord:
+    def lifecycle(self, rm_id: str, state: RmLifecycleState, reason: str, now_ns: int) -> OutRecord:
         """Makes the note of a change in an RM's life."""
         envelope = self._envelope(rm_id, now_ns)
         envelope.lifecycle.state = int(state)  # type: ignore[assignment]
         envelope.lifecycle.reason = reason
-        if state is RmState.STOPPED:
+        if state is RmLifecycleState.STOPPED:
             _name_caller(envelope)
         return self._record(rm_id, self._topics.partition_of(rm_id), envelope)
 
@@ -512,7 +512,7 @@ def _answer_in(envelope: envelope_pb2.ResponseEnvelope, result: envelope_pb2.Reg
         changes, member = tuple(result.changes), _member(result.policy_group)
         response.configuration = ConfigurationAnswer(request_id, accepted, problems, changes, member)
     else:
-        response.registration = Registration(
+        response.registration = RegistrationAnswer(
             request_id, accepted, problems, _member(result.policy_group), result.exhausted
         )
     return response
@@ -538,16 +538,16 @@ def _command_answer_in(envelope: envelope_pb2.ResponseEnvelope, result: envelope
 
 _CODES = {int(code) for code in CommandCode}
 _KINDS = {int(kind): kind for kind in StreamKind}
-_STATES = {int(state) for state in RmState}
+_STATES = {int(state) for state in RmLifecycleState}
 _SEVERITIES = {
     "error": admin_pb2.ConfigurationProblem.ERROR,
     "warning": admin_pb2.ConfigurationProblem.WARNING,
 }
 
 
-def _problem(problem: envelope_pb2.ConfigProblem) -> Problem:
+def _problem(problem: envelope_pb2.ConfigProblem) -> ConfigProblem:
     severity = envelope_pb2.ConfigProblem.Severity.Name(problem.severity).lower()
-    return Problem(severity, problem.path, problem.line, problem.column, problem.message)
+    return ConfigProblem(severity, problem.path, problem.line, problem.column, problem.message)
 
 
 def _member(member: envelope_pb2.PolicyGroupMember) -> GroupMember:
@@ -555,27 +555,27 @@ def _member(member: envelope_pb2.PolicyGroupMember) -> GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRm:
+class RmStateRecord:
     """An RM's entry on si.state."""
 
     rm_id: str
-    state: RmState
+    state: RmLifecycleState
     registrations: int
     callbacks_epoch: int = 0
     callbacks_connected: bool = False
 
 
-def read_forgotten(record: Record) -> KnownRm:
+def read_forgotten(record: Record) -> RmStateRecord:
     """Reads the entry that is kept of an RM that an operator removed. Raises CodecError."""
     try:
         rm_id, _, _ = parse_state_key(record.key or b"")
         value = state_pb2.ForgottenObject.FromString(record.value or b"")
     except (ValueError, DecodeError) as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ForgottenObject") from error
-    return KnownRm(rm_id, RmState.INIT, value.registrations, value.callbacks_epoch)
+    return RmStateRecord(rm_id, RmLifecycleState.INIT, value.registrations, value.callbacks_epoch)
 
 
-def read_known_rm(record: Record) -> KnownRm | None:
+def read_known_rm(record: Record) -> RmStateRecord | None:
     """Reads the RM in a state record; ``None`` for other kinds of objects. A tombstone gives INIT. Raises
     CodecError.
     """
@@ -586,13 +586,13 @@ def read_known_rm(record: Record) -> KnownRm | None:
     if kind != KIND_RM:
         return None
     if record.value is None:
-        return KnownRm(rm_id, RmState.INIT, 0)
+        return RmStateRecord(rm_id, RmLifecycleState.INIT, 0)
     try:
         value = state_pb2.RmObject.FromString(record.value)
     except DecodeError as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no RmObject") from error
-    state = RmState(value.state) if value.state in _STATES else RmState.RUNNING
-    return KnownRm(rm_id, state, value.registrations, value.callbacks.epoch, value.callbacks.connected)
+    state = RmLifecycleState(value.state) if value.state in _STATES else RmLifecycleState.RUNNING
+    return RmStateRecord(rm_id, state, value.registrations, value.callbacks.epoch, value.callbacks.connected)
 
 
 def read_registration(record: Record) -> tuple[str, GroupMember, str]:

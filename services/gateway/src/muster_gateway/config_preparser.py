@@ -22,7 +22,7 @@ _UNDECIDED_LARGE, _UNDECIDED_SMALL = 1, 4
 _LARGE_BYTES = 1024
 
 
-class QueueConfigs:
+class ConfigPreparser:
     """Judges queue configurations.
 
     :param record_bytes_max: of a request with its verdict.

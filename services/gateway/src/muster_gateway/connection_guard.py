@@ -26,7 +26,7 @@ from muster_runtime.tcp_sockets import AcceptedSockets, TcpSocket
 from muster_gateway import metrics
 from muster_gateway.connections import Accounts, Bounds, ConnectionPolicy, Ending, Review
 from muster_gateway.errors import OverLimit
-from muster_gateway.log_throttle import Seldom
+from muster_gateway.log_throttle import LogThrottle
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ class ConnectionGuard:
         self._policy = ConnectionPolicy(bounds)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._due, self._failing = Seldom(_LOGGED_S), Seldom(_LOGGED_S)
+        self._due, self._failing = LogThrottle(_LOGGED_S), LogThrottle(_LOGGED_S)
         self._trim_s = self._trim_until_s = float("-inf")
         # Descriptors that wake the thread, and their cookies.
         self._waking: dict[int, int] = {}

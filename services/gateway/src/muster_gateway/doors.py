@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from muster_runtime.http_server import HttpServer
 from starlette.types import ASGIApp
 
-from muster_gateway.authentication import Doorman
+from muster_gateway.authentication import Authenticator
 from muster_gateway.connection_guard import ConnectionGuard, Ended
 from muster_gateway.connections import Accounts
 from muster_gateway.server_options import bounds_of, server_options
@@ -96,7 +96,7 @@ class SocketDoors:
     def __init__(
         self,
         settings: GatewaySettings,
-        doorman: Doorman,
+        doorman: Authenticator,
         accounts: Accounts,
         connection_ended: Ended,
         listener: socket.socket | None = None,

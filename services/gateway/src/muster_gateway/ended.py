@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from muster_gateway.admin_codec import Explained
-from muster_gateway.errors import OverLimit, ViewSilent
+from muster_gateway.admin_codec import ExplainTarget
+from muster_gateway.errors import OverLimit, ViewUnavailable
 from muster_gateway.view_client import ViewClient, path_of
 
 # What an explanation is about, and the kind of the object whose end explains it.
@@ -28,7 +28,7 @@ class NoneEnded(Exception):
     """The history has no such object; the text says what of it was searched, or why it was not."""
 
 
-async def explain_ended(history: ViewClient, wanted: Explained) -> tuple[bytes, list[str]]:
+async def explain_ended(history: ViewClient, wanted: ExplainTarget) -> tuple[bytes, list[str]]:
     """Returns the last life of an object that is not there, as JSON and as sentences. Raises NoneEnded.
 
     :param history: asks the event publisher.
@@ -59,7 +59,7 @@ async def _lives(history: ViewClient, rm_id: str, kind: str, name: str) -> tuple
                 before, note = found["next"], found["note"]
                 if found["ended"] or not before:
                     return found["ended"], note
-    except ViewSilent:
+    except ViewUnavailable:
         return [], "the event publisher, which reads the history, does not answer"
     except OverLimit as error:
         return [], str(error)

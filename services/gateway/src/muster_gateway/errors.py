@@ -88,13 +88,13 @@ class RmStopped(RequestRefused):
         self.rm_id = rm_id
 
 
-class NotThere(RequestRefused):
+class NotFound(RequestRefused):
     """The subject of the request does not exist."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
-class NotPossible(RequestRefused):
+class PreconditionFailed(RequestRefused):
     """The present state does not allow the request."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
@@ -106,7 +106,7 @@ class OverLimit(RequestRefused):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-class TooFast(OverLimit):
+class RateLimited(OverLimit):
     """A call is over its identity's rate.
 
     :ivar wait_s: after so long it may be repeated.
@@ -117,13 +117,13 @@ class TooFast(OverLimit):
         self.wait_s = wait_s
 
 
-class TooSilent(RequestRefused):
+class FirstMessageTimeout(RequestRefused):
     """A stream did not say in time to which RM it belongs."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-class NotIdentified(RequestRefused):
+class Unauthenticated(RequestRefused):
     """The request is not authenticated.
 
     :ivar reason: one word, for the metric.
@@ -136,11 +136,11 @@ class NotIdentified(RequestRefused):
         self.reason = reason
 
 
-class KeyUnknown(NotIdentified):
+class UnknownSigningKey(Unauthenticated):
     """The token names a key that is not known yet."""
 
 
-class NotPermitted(RequestRefused):
+class PermissionDenied(RequestRefused):
     """The caller lacks a right.
 
     :ivar name: the caller's.
@@ -171,7 +171,7 @@ _DEEDS = {
 }
 
 
-class FromAnotherPage(RequestRefused):
+class CrossSiteRequest(RequestRefused):
     """A request that changes something, which a browser may have sent for another host's page."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
@@ -210,7 +210,7 @@ class RmShutDown(StreamEnded):
     code = grpc.StatusCode.OK
 
 
-class RightWithdrawn(StreamEnded):
+class RightRevoked(StreamEnded):
     """The caller has lost the right that the stream uses."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
@@ -219,51 +219,51 @@ class RightWithdrawn(StreamEnded):
         super().__init__(f"{name} has lost the right to this stream: the policy or the tokens have changed")
 
 
-class NotNow(GatewayError):
+class Unavailable(GatewayError):
     """The request is valid; try again with backoff."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
-class GatewayStopping(NotNow):
+class GatewayStopping(Unavailable):
     """The gateway is going down."""
 
     def __init__(self) -> None:
         super().__init__("this gateway is stopping: connect again, to any gateway; no accepted request is lost")
 
 
-class LogDown(NotNow):
+class LogDown(Unavailable):
     """The log accepted no record."""
 
 
-class SchedulerSilent(NotNow):
+class SchedulerTimeout(Unavailable):
     """The scheduler did not answer in time."""
 
 
-class SessionsDown(NotNow):
+class SessionStoreDown(Unavailable):
     """The session store does not answer."""
 
 
-class SessionsFull(SessionsDown):
+class SessionStoreFull(SessionStoreDown):
     """The session store can be read, but its disk is full."""
 
     def __init__(self) -> None:
         super().__init__("the disk of the session store is full: try again when there is room")
 
 
-class ViewSilent(NotNow):
+class ViewUnavailable(Unavailable):
     """The view gives no answer."""
 
 
-class SettingsWrong(GatewayError):
+class InvalidGatewaySettings(GatewayError):
     """The gateway cannot start. The message names the setting, its value and the expectation."""
 
 
-class OpenToAll(SettingsWrong):
+class UnprotectedListener(InvalidGatewaySettings):
     """Other machines could reach a door without authentication."""
 
     @classmethod
-    def http(cls, address: str, open_role: str) -> OpenToAll:
+    def http(cls, address: str, open_role: str) -> UnprotectedListener:
         """The HTTP front."""
         return cls(
             f"gateway.http_address {address}: other machines can reach this address, and no token is configured. Use "
@@ -273,7 +273,7 @@ class OpenToAll(SettingsWrong):
         )
 
     @classmethod
-    def grpc(cls, address: str) -> OpenToAll:
+    def grpc(cls, address: str) -> UnprotectedListener:
         """The gRPC address."""
         return cls(
             f"gateway.grpc_address {address}: other machines can reach this address, and no token is configured. Use "
@@ -283,23 +283,23 @@ class OpenToAll(SettingsWrong):
         )
 
 
-class StoreCredentialsUnusable(SettingsWrong):
+class InvalidStoreCredentials(InvalidGatewaySettings):
     """A file with the session store's password or certificates cannot be used. The text names setting and file."""
 
 
-class TokenUnusable(SettingsWrong):
+class InvalidToken(InvalidGatewaySettings):
     """A token of the configuration. The message never shows it."""
 
 
-class PolicyUnusable(SettingsWrong):
+class InvalidPolicy(InvalidGatewaySettings):
     """The policy file. One line for each problem."""
 
 
-class TlsUnusable(SettingsWrong):
+class InvalidTlsFiles(InvalidGatewaySettings):
     """A certificate, a key or the clients' authorities."""
 
 
-class JwksUnusable(SettingsWrong):
+class InvalidJwks(InvalidGatewaySettings):
     """The keys that verify JSON Web Tokens."""
 
 

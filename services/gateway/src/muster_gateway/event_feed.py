@@ -67,13 +67,13 @@ _SEARCH_SPAN = 500
 _REQUESTS_LOOK_BACK = 100_000
 
 
-class _Waiting(NamedTuple):
+class _QueuedEvent(NamedTuple):
     value: bytes
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SubscribedEvents:
     """The events that a stream wants of its RM.
 
     :param after: events with a higher id; None: only new ones.
@@ -104,7 +104,7 @@ class EventFeed:
         topics: Topics,
         tail: EventTail,
         rm_id: str,
-        wanted: Wanted,
+        wanted: SubscribedEvents,
         wake: Callable[[], None],
         search_timeout_s: float,
         push_interval_s: float,
@@ -118,7 +118,7 @@ class EventFeed:
         self._end_at_start = 0
         self._passed = wanted.after is None  # whether the place of the tracked events is behind the reader
         self._seen = -1  # records up to this offset are taken, or belong to other RMs
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_QueuedEvent] = deque()
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._left_behind = asyncio.Event()
@@ -173,7 +173,7 @@ class EventFeed:
         if len(self._waiting) >= _WAITING_EVENTS or self._waiting_bytes >= _WAITING_BYTES:
             return False
         self._passed |= self._wanted.after is not None
-        self._waiting.append(_Waiting(record.value, number))
+        self._waiting.append(_QueuedEvent(record.value, number))
         self._waiting_bytes += len(record.value)
         self._wake()
         return True
@@ -271,8 +271,8 @@ class EventFeed:
             log.error("unreadable events", rm_id=self._rm_id, count=unreadable, of=len(batch))
         return encoded
 
-    def _next(self) -> list[_Waiting]:
-        batch: list[_Waiting] = []
+    def _next(self) -> list[_QueuedEvent]:
+        batch: list[_QueuedEvent] = []
         size = 0
         while self._waiting and len(batch) < BATCH_EVENTS:
             if size and size + len(self._waiting[0].value) > BATCH_BYTES:

@@ -24,7 +24,7 @@ _READ_WAIT_S = 1.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 
 
-class Taker(Protocol):
+class EventSubscriber(Protocol):
     """A stream's feed. ``key`` is the key of its RM's records."""
 
     key: bytes
@@ -38,8 +38,8 @@ class Taker(Protocol):
         ...
 
 
-class _Place(NamedTuple):
-    taker: Taker
+class _Subscription(NamedTuple):
+    taker: EventSubscriber
     start: int
 
 
@@ -49,10 +49,10 @@ class EventTail:
     def __init__(self, bus: Readers, topic: str, partition: int) -> None:
         self._bus, self._topic, self._partition = bus, topic, partition
         self._position: int | None = None  # None: the tail does not read
-        self._places: dict[bytes, list[_Place]] = {}
+        self._places: dict[bytes, list[_Subscription]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def join(self, taker: Taker, position: int, *, at_end: bool) -> bool:
+    def join(self, taker: EventSubscriber, position: int, *, at_end: bool) -> bool:
         """Joins a feed at ``position``. Returns False if the tail cannot give it the records from there on.
 
         :param at_end: the feed knows of no record after the position. (No feed starts the tail in the middle of
@@ -65,10 +65,10 @@ class EventTail:
             self._task = asyncio.create_task(self._run(), name=f"event tail {self._partition}")
         elif position < self._position:
             return False
-        self._places.setdefault(taker.key, []).append(_Place(taker, position))
+        self._places.setdefault(taker.key, []).append(_Subscription(taker, position))
         return True
 
-    def leave(self, taker: Taker) -> None:
+    def leave(self, taker: EventSubscriber) -> None:
         """Removes a feed. Has no effect if the feed is no member."""
         left = [place for place in self._places.pop(taker.key, []) if place.taker is not taker]
         if left:

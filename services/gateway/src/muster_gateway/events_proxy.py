@@ -43,7 +43,7 @@ _RECONNECT_MAX_MS = 2_000
 Metadata = tuple[tuple[str, Any], ...]
 
 
-class EventsDoor(Protocol):
+class EventsEndpoint(Protocol):
     """The gateway's muster.v1.Events: this proxy, or the publisher's service in the same process."""
 
     def handlers(self) -> grpc.GenericRpcHandler: ...
@@ -53,7 +53,7 @@ class EventsDoor(Protocol):
         ...
 
 
-class PublisherError(GatewayError):
+class ForwardedError(GatewayError):
     """The publisher's status, unchanged."""
 
     def __init__(self, code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> None:
@@ -179,16 +179,16 @@ class EventsProxy:
     ) -> Exception:
         passed = tuple((name, value) for name, value in trailing or () if _is_forwarded(name))
         if any(name == SOURCE_METADATA for name, _ in passed) or code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return PublisherError(code, details or "", passed)
+            return ForwardedError(code, details or "", passed)
         # The library's text is of no use to the caller, and it names addresses.
         log.warning("event publisher away", url=self._url, status=code.name, details=details)
-        return PublisherError(
+        return ForwardedError(
             grpc.StatusCode.UNAVAILABLE, "the event publisher is not reachable, or broke off: call again", passed
         )
 
 
 async def _refuse(context: Any, error: Exception, method: str) -> None:
-    if isinstance(error, PublisherError):
+    if isinstance(error, ForwardedError):
         metrics.events_calls.labels(method, error.code.name).inc()
         await context.abort(error.code, str(error), error.trailing)
     await refuse(context, error, lambda status: metrics.events_calls.labels(method, status))

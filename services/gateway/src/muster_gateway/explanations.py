@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from muster_gateway.admin_codec import Explained
+from muster_gateway.admin_codec import ExplainTarget
 from muster_gateway.ended import NoneEnded, explain_ended
-from muster_gateway.errors import InvalidRequest, NotThere, ViewSilent, shown
+from muster_gateway.errors import InvalidRequest, NotFound, ViewUnavailable, shown
 from muster_gateway.view_client import ViewAnswer, ViewClient, path_of
 
 _OK, _BAD_REQUEST, _NOT_FOUND = 200, 400, 404
@@ -23,7 +23,7 @@ _NO_RM, _NO_PARTITION = "Resource manager not found", "Partition not found"
 _LISTS = {"asks": "allocationKey", "preempted": "allocationKey", "replacements": "allocationKey"}
 
 
-async def explain(view: ViewClient, history: ViewClient, wanted: Explained) -> tuple[bytes, list[str]]:
+async def explain(view: ViewClient, history: ViewClient, wanted: ExplainTarget) -> tuple[bytes, list[str]]:
     """Returns the explanation as JSON, and as sentences. Raises InvalidRequest, NotThere, ViewSilent, OverLimit.
 
     :param history: asks the event publisher about what the view does not have, because it has ended.
@@ -44,10 +44,10 @@ async def explain(view: ViewClient, history: ViewClient, wanted: Explained) -> t
             except NoneEnded as error:
                 more = f"; {error}" if str(error) else ""
         named = " ".join(shown(part) for part in wanted.parts)
-        raise NotThere(f"{wanted.field} {named} in partition {shown(wanted.partition)}: {message}{more}")
+        raise NotFound(f"{wanted.field} {named} in partition {shown(wanted.partition)}: {message}{more}")
     if answer.status == _BAD_REQUEST:
         raise InvalidRequest(f"{wanted.field}: {message}")
-    raise ViewSilent(f"the view does not know it yet ({message or answer.status}): try again")
+    raise ViewUnavailable(f"the view does not know it yet ({message or answer.status}): try again")
 
 
 def _message(body: bytes) -> str:

@@ -32,14 +32,14 @@ from muster_runtime.http_server import HttpServer
 from muster_runtime.service_lifecycle import ServiceLifecycle
 from starlette.types import Receive, Scope, Send
 
-from muster_gateway.access.active_calls import Calls
+from muster_gateway.access.active_calls import ActiveCalls
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_pages import AuditPages
-from muster_gateway.audit_reader import AuditTrail
-from muster_gateway.authentication import Doorman
-from muster_gateway.http_front import HttpFront, Target
+from muster_gateway.audit_reader import AuditLogReader
+from muster_gateway.authentication import Authenticator
+from muster_gateway.http_front import HttpBackend, HttpFront
 from muster_gateway.quotas import QuotaBook
-from muster_gateway.rates import Rates
+from muster_gateway.rates import RateLimiter
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.view_client import ViewClient
 
@@ -87,7 +87,7 @@ class Backend(Protocol):
         ...
 
     @property
-    def answer(self) -> Target:
+    def answer(self) -> HttpBackend:
         """Passes a request on, with the present caller, and its answer back."""
         ...
 
@@ -101,7 +101,7 @@ class FrontEnd:
     :param listener: a listening socket, which the front end closes at its end.
     :param chance: makes its id.
 
-    The constructor raises SettingsWrong, as ``Doorman`` does.
+    The constructor raises SettingsWrong, as ``Authenticator`` does.
     """
 
     def __init__(
@@ -111,23 +111,23 @@ class FrontEnd:
         topics: Topics,
         clock: Clock,
         gateway_id: str,
-        view: Target,
-        publisher: Target,
+        view: HttpBackend,
+        publisher: HttpBackend,
         backend: Backend,
         listener: socket.socket,
         *,
         chance: Random = SYSTEM,
     ) -> None:
         self._settings, self._bus = settings, bus
-        self._doorman = Doorman(settings)
+        self._doorman = Authenticator(settings)
         self._backend, self._partitions = backend, topics.partitions
         self._note = GatewayNote(settings.pause_timeout_s)
-        self._callers = Calls()
-        self._rates = Rates(QuotaBook(settings.quotas, self._doorman.quota_rules), clock)
+        self._callers = ActiveCalls()
+        self._rates = RateLimiter(QuotaBook(settings.quotas, self._doorman.quota_rules), clock)
         # (A front end that was started again has entries of the same gateway.)
         self._audit = AuditWriter(topics, clock, gateway_id, series=f"http-{new_id(chance, 4)}-")
         self._damage = DamagedParts("the audit entries in them are not shown")
-        trail = AuditTrail(bus, topics, self._damage)
+        trail = AuditLogReader(bus, topics, self._damage)
         client = ViewClient(view, settings.view_timeout_s, settings.view_answer_bytes)
         trail.wait_for_position = client.wait_for_position
         front = HttpFront(

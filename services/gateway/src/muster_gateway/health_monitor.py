@@ -35,7 +35,7 @@ from muster_runtime.read_scope import EVERYTHING
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayError
-from muster_gateway.http_front import Target
+from muster_gateway.http_front import HttpBackend
 from muster_gateway.view_client import ViewClient
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ class GatewayFacts(NamedTuple):
     disk_full: str = ""
 
 
-def check_of(target: Target) -> ServiceCheck:
+def check_of(target: HttpBackend) -> ServiceCheck:
     """Returns the check of a service that answers ``/health`` over HTTP."""
     client = ViewClient(target, CHECK_S, _CHECK_BYTES)
 

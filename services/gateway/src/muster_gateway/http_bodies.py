@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from muster_gateway.http_front import Target, respond_error
+from muster_gateway.http_front import HttpBackend, respond_error
 
 # Bodies of these methods mean nothing. They are not read, because the client may have sent no token.
 WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -42,7 +42,9 @@ async def refuse_body(send: Send, failed: OSError, body_s: float) -> None:
         await respond_error(send, 408, message, [(b"connection", b"close")])
 
 
-def bounded(app: Target, held: HeldBodies, *, bytes_max: int = BODIES_BYTES_MAX, body_s: float = BODY_S) -> Target:
+def bounded(
+    app: HttpBackend, held: HeldBodies, *, bytes_max: int = BODIES_BYTES_MAX, body_s: float = BODY_S
+) -> HttpBackend:
     """Wraps an application that reads whole bodies: beyond the limit of all bodies, or of the time, it is refused.
 
     :param held: shared by the applications of a process.

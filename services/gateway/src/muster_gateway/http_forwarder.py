@@ -20,7 +20,7 @@ from muster_runtime.service_lifecycle import until, wait_disconnected
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
-from muster_gateway.backend_pool import Places
+from muster_gateway.backend_pool import BackendPool
 from muster_gateway.errors import shortened
 from muster_gateway.http_bodies import (
     BODIES_BYTES_MAX,
@@ -75,7 +75,7 @@ _NOT_FOUND = b"404 page not found\n"
 _TEXT = "text/plain; charset=utf-8"
 
 
-class HttpTarget:
+class HttpForwarder:
     """See the module's docstring.
 
     :param url: http://host:port; several of them, with commas: of processes that answer alike.
@@ -96,7 +96,7 @@ class HttpTarget:
         body_s: float = BODY_S,
     ) -> None:
         self._name, self._socket_path = name, socket_path
-        self._places = Places(url if not socket_path else "http://127.0.0.1")
+        self._places = BackendPool(url if not socket_path else "http://127.0.0.1")
         self._stalled_s, self._body_s = stalled_s, body_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_connect=connect_timeout_s)
         self._session: aiohttp.ClientSession | None = None
@@ -114,14 +114,16 @@ class HttpTarget:
         if not raw_path.isascii():  # no path of Muster has such characters
             await respond(send, 404, _TEXT, _NOT_FOUND)
             return
-        body = _Body(receive, self._body_s, self._ahead) if _has_body(scope) else None
+        body = _RequestBody(receive, self._body_s, self._ahead) if _has_body(scope) else None
         try:
             await self._pass_on(scope, receive, send, raw_path, body)
         finally:
             if body is not None:
                 body.let_go()
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, raw_path: bytes, body: _Body | None) -> None:
+    async def _pass_on(
+        self, scope: Scope, receive: Receive, send: Send, raw_path: bytes, body: _RequestBody | None
+    ) -> None:
         try:
             if body is not None:
                 await body.read_ahead()
@@ -147,7 +149,7 @@ class HttpTarget:
             response.release()
 
     async def _ask_while_wanted(
-        self, scope: Scope, receive: Receive, raw_path: bytes, body: _Body | None
+        self, scope: Scope, receive: Receive, raw_path: bytes, body: _RequestBody | None
     ) -> aiohttp.ClientResponse | None:
         """Returns the answer's head; None: the client has left, and the request was cancelled."""
         asking, watching = asyncio.current_task(), list[asyncio.Task[None]]()
@@ -174,7 +176,7 @@ class HttpTarget:
             for task in watching:
                 task.cancel()
 
-    async def _ask(self, scope: Scope, raw_path: bytes, body: _Body | None) -> aiohttp.ClientResponse:
+    async def _ask(self, scope: Scope, raw_path: bytes, body: _RequestBody | None) -> aiohttp.ClientResponse:
         query: bytes = scope.get("query_string", b"")
         path = (raw_path + (b"?" + query if query else b"")).decode("ascii")
         given: RawHeaders = scope["headers"]
@@ -281,7 +283,7 @@ def _has_body(scope: Scope) -> bool:
     return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
 
 
-class _Body:
+class _RequestBody:
     """The body of a client's request.
 
     :param within_s: time for the whole body.

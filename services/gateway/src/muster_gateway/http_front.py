@@ -38,26 +38,26 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.types import Receive, Scope, Send
 
 from muster_gateway import metrics, route_rights
-from muster_gateway.access.active_calls import Calls
+from muster_gateway.access.active_calls import ActiveCalls
 from muster_gateway.audit import AuditWriter
-from muster_gateway.audit_codec import Result
+from muster_gateway.audit_codec import AuditResult
 from muster_gateway.audit_pages import AuditPages
-from muster_gateway.authentication import Doorman, Refusal
+from muster_gateway.authentication import Authenticator, AuthFailure
 from muster_gateway.errors import (
     InvalidRequest,
-    NotIdentified,
-    NotPermitted,
     OverLimit,
-    TooFast,
-    ViewSilent,
+    PermissionDenied,
+    RateLimited,
+    Unauthenticated,
+    ViewUnavailable,
     shortened,
     why_not,
 )
 from muster_gateway.healthcheck import answer_healthcheck
-from muster_gateway.log_throttle import Seldom
+from muster_gateway.log_throttle import LogThrottle
 from muster_gateway.operator_http import whoami
 from muster_gateway.page import Page
-from muster_gateway.rates import Rates
+from muster_gateway.rates import RateLimiter
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ _PLACES = RouteTable()
 _OWN = {route.path: route.handler for route in GATEWAY.routes if route.handler != "front.page"}
 
 
-class Target(Protocol):
+class HttpBackend(Protocol):
     """An object that answers HTTP requests."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
@@ -114,30 +114,30 @@ class HttpFront:
 
     def __init__(
         self,
-        view: Target,
-        publisher: Target,
-        doorman: Doorman,
+        view: HttpBackend,
+        publisher: HttpBackend,
+        doorman: Authenticator,
         live: Callable[[], Awaitable[bool]],
         ready: Callable[[], Awaitable[tuple[bool, list[str]]]],
         health: Callable[[], Awaitable[SystemHealthDao]],
         exposition: Callable[[], Awaitable[bytes]] | None = None,
         default_rm: str = "",
-        calls: Calls | None = None,
-        rates: Rates | None = None,
+        calls: ActiveCalls | None = None,
+        rates: RateLimiter | None = None,
         audit: AuditWriter | None = None,
         trail: AuditPages | None = None,
-        operate: Target | None = None,
+        operate: HttpBackend | None = None,
         *,
         tokens: bool = False,
         note: Callable[[], GatewayNote] = GatewayNote,
     ) -> None:
         self._trail, self._operate, self._tokens = trail, operate, tokens
-        self._calls, self._rates, self._audit = calls if calls is not None else Calls(), rates, audit
+        self._calls, self._rates, self._audit = calls if calls is not None else ActiveCalls(), rates, audit
         self._default_rm, self._note = default_rm_header(default_rm), note
         self._view, self._publisher, self._doorman = view, publisher, doorman
         self._live, self._ready, self._health = _Shared(live), _Shared(ready), _Shared(health)
         self._exposition = SharedExposition(exposition)
-        self._refusals = Seldom(_REFUSED_TOLD_S)
+        self._refusals = LogThrottle(_REFUSED_TOLD_S)
         self._page = Page()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,7 +149,7 @@ class HttpFront:
         rm_id = _rm_of(scope) if needed in _OF_RMS else ""
         try:
             caller = await self._doorman.admit(self._doorman.asked_http(scope), needed, rm_id)
-        except (NotIdentified, NotPermitted) as refused:
+        except (Unauthenticated, PermissionDenied) as refused:
             if self._audit is not None:
                 caller = self._doorman.unadmitted(self._doorman.asked_http(scope))
                 self._audit.refused(caller, str(needed), rm_id, refused)
@@ -158,7 +158,7 @@ class HttpFront:
         if self._rates is not None and needed is not Right.NONE:
             try:
                 self._rates.admit(caller, 0)
-            except TooFast as error:
+            except RateLimited as error:
                 if self._audit is not None:
                     self._audit.refused(caller, str(needed), rm_id, error)
                 metrics.http_refused.labels("rate").inc()
@@ -190,7 +190,7 @@ class HttpFront:
             if strong and needed is not Right.NONE and self._audit is not None:
                 good = 200 <= status < 400
                 reason = "" if good else f"status {status}"
-                result = Result.ACCEPTED if good else Result.FAILED
+                result = AuditResult.ACCEPTED if good else AuditResult.FAILED
                 self._audit.ended(caller, str(needed), rm_id, result, reason)
             elif status == 503 and self._audit is not None and route_rights.is_stream(scope["method"], scope["path"]):
                 self._audit.refused(caller, "call", rm_id, OverLimit("status 503: no place for the stream"))
@@ -218,11 +218,11 @@ class HttpFront:
         else:
             await self._own(scope, identity, receive, send)
 
-    async def _refuse(self, refused: NotIdentified | NotPermitted, scope: Scope, send: Send) -> None:
-        if isinstance(refused, NotIdentified):
+    async def _refuse(self, refused: Unauthenticated | PermissionDenied, scope: Scope, send: Send) -> None:
+        if isinstance(refused, Unauthenticated):
             reason, status = refused.reason, 401
             # A client that sent no token gets no error code (RFC 6750, section 3.1).
-            wrong = refused.reason in (Refusal.UNKNOWN, Refusal.MALFORMED)
+            wrong = refused.reason in (AuthFailure.UNKNOWN, AuthFailure.MALFORMED)
             challenge = 'Bearer realm="muster"' + (', error="invalid_token"' if wrong else "")
         else:
             reason, status = refused.reason, 403
@@ -242,7 +242,7 @@ class HttpFront:
             "client": shortened(self._doorman.client(scope)),
         }
 
-    async def _pass(self, target: Target, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass(self, target: HttpBackend, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         status = 0
 
         async def counted(message: MutableMapping[str, Any]) -> None:
@@ -331,7 +331,7 @@ class HttpFront:
             page = await self._trail.answer(scope.get("query_string", b""))
         except InvalidRequest as error:
             await respond_error(send, 400, str(error), body_wanted=body_wanted)
-        except (OverLimit, ViewSilent, BusError) as error:
+        except (OverLimit, ViewUnavailable, BusError) as error:
             text = (
                 f"the log cannot be read ({why_not(error)}): try again" if isinstance(error, BusError) else str(error)
             )

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 _WITNESS = "the session store"
 
 
-class LogWatch:
+class LogLossDetector:
     """The watch of one gateway.
 
     :ivar loss: the accepted loss, in a sentence; "": the log lost nothing.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from muster_runtime.elapsed import elapsed_s
 
 
-class Seldom:
+class LogThrottle:
     """Limits how often a message is logged.
 
     :param every_s: interval in seconds.

@@ -14,7 +14,7 @@ _CLIENT_MAX = 64
 MAX_DIGITS = 20
 
 
-class Numbers:
+class MessageNumbering:
     """The numbers of a stream's messages, for the records that they become.
 
     :param client: one life of the client.
@@ -39,7 +39,7 @@ class Numbers:
         return sent
 
 
-def numbers_of(metadata: dict[str, str]) -> Numbers | None:
+def numbers_of(metadata: dict[str, str]) -> MessageNumbering | None:
     """Returns the numbers of a stream whose client numbers its messages. Raises InvalidRequest."""
     client, first = metadata.get(CLIENT_METADATA), metadata.get(FIRST_MESSAGE_METADATA)
     if client is None and first is None:
@@ -50,4 +50,4 @@ def numbers_of(metadata: dict[str, str]) -> Numbers | None:
     if first is None or not (first.isascii() and first.isdigit() and len(first) < MAX_DIGITS and int(first) > 0):
         what = f"{FIRST_MESSAGE_METADATA}: {shown(first or '')}"
         raise InvalidRequest(f"{what}, expected the number of the stream's first message (1 or more)")
-    return Numbers(client, int(first))
+    return MessageNumbering(client, int(first))

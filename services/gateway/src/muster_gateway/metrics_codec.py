@@ -17,7 +17,7 @@ from muster_rest.shapes.figures import RuntimeDao, SnapshotDao
 from muster_runtime.process_stats import ProcessStats
 from muster_runtime.read_scope import EVERYTHING, ReadScope
 
-from muster_gateway.errors import InvalidRequest, ViewSilent, shown
+from muster_gateway.errors import InvalidRequest, ViewUnavailable, shown
 from muster_gateway.settings import AdmissionLimits
 
 INTERVAL_DEFAULT_MS, INTERVAL_MIN_MS = 1_000, 100
@@ -113,7 +113,7 @@ class RmStatus(NamedTuple):
 # ---- the view's answer -----------------------------------------------------------------------------------------------
 
 
-class Encoder:
+class SnapshotEncoder:
     """Makes one MetricsSnapshot of the view's JSON.
 
     Call :meth:`steps` to its end, with turns for other tasks in between, then :meth:`message`.
@@ -126,7 +126,7 @@ class Encoder:
         try:
             self._found = _SNAPSHOTS.decode(body)
         except msgspec.MsgspecError as error:
-            raise ViewSilent("the view's answer has an unexpected form: is it of another version?") from error
+            raise ViewUnavailable("the view's answer has an unexpected form: is it of another version?") from error
         self._own, self._streams_open = own, streams_open
         self._made = pb.MetricsSnapshot()
 

@@ -19,8 +19,8 @@ from muster_runtime.caller import current
 from muster_runtime.process_stats import process_figures
 
 from muster_gateway import metrics
-from muster_gateway.errors import GatewayStopping, InvalidRequest, NotThere, OverLimit, ViewSilent
-from muster_gateway.metrics_codec import Encoder, MetricsQuery, RmStatus, decode_request, decode_watch
+from muster_gateway.errors import GatewayStopping, InvalidRequest, NotFound, OverLimit, ViewUnavailable
+from muster_gateway.metrics_codec import MetricsQuery, RmStatus, SnapshotEncoder, decode_request, decode_watch
 from muster_gateway.servicer import refuse
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.shared_snapshots import SharedSnapshots
@@ -74,7 +74,7 @@ class MetricsServicer:
         with metrics.snapshot_seconds.time():
             answer = await self._view.get(_SNAPSHOT, query.rm_id, query.parameters(), query.reach)
             _check(answer)
-            encoder = Encoder(answer.body, process_figures(), len(self._streams))
+            encoder = SnapshotEncoder(answer.body, process_figures(), len(self._streams))
             for _ in encoder.steps():
                 await asyncio.sleep(0)
             if self._rm_status is not None:
@@ -176,5 +176,5 @@ def _check(answer: ViewAnswer) -> None:
         case 400:
             raise InvalidRequest(message)
         case 404:
-            raise NotThere(message)
-    raise ViewSilent(message)
+            raise NotFound(message)
+    raise ViewUnavailable(message)

@@ -27,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from muster_gateway import admin_codec
 from muster_gateway.codec import ConfigurationAnswer, encode_configuration_answer
-from muster_gateway.errors import FromAnotherPage, GatewayError, InvalidRequest, shown
+from muster_gateway.errors import CrossSiteRequest, GatewayError, InvalidRequest, shown
 
 HEADER = b"x-muster-operate"
 _JSON = b"application/json; charset=UTF-8"
@@ -48,7 +48,7 @@ _STATUSES = {
 }
 
 
-class Operations(Protocol):
+class AdminOperations(Protocol):
     """The calls of muster.v1.Admin that the page has; bytes in and out, as over gRPC. They raise GatewayError."""
 
     async def pause(self, raw: bytes) -> bytes: ...
@@ -66,13 +66,13 @@ class Operations(Protocol):
     async def update_configuration(self, raw: bytes) -> ConfigurationAnswer: ...
 
 
-class OperatePages:
+class OperatorHttp:
     """Answers the actions' routes: an ASGI application.
 
     :param record_bytes_max: a record of the log.
     """
 
-    def __init__(self, admin: Operations, *, record_bytes_max: int) -> None:
+    def __init__(self, admin: AdminOperations, *, record_bytes_max: int) -> None:
         self._admin = admin
         self._text_bytes_max = max(record_bytes_max - _AROUND_BYTES, 0)
         self._actions: dict[str, Callable[[dict[str, str]], Awaitable[OperatedDao]]] = {
@@ -208,12 +208,12 @@ def refuse_other_pages(headers: list[tuple[bytes, bytes]]) -> None:
     :param headers: names in lower case.
     """
     if not any(name == HEADER for name, _ in headers):
-        raise FromAnotherPage(f"the header {HEADER.decode()} is missing, expected it with any value")
+        raise CrossSiteRequest(f"the header {HEADER.decode()} is missing, expected it with any value")
     for name, value in headers:
         if name == b"sec-fetch-site" and value.lower() not in (b"same-origin", b"none"):
-            raise FromAnotherPage("it is a request of another host's page")
+            raise CrossSiteRequest("it is a request of another host's page")
         if name == b"origin" and not _own(value, [host for key, host in headers if key == b"host"]):
-            raise FromAnotherPage("it is a request of another host's page: the headers Origin and Host differ")
+            raise CrossSiteRequest("it is a request of another host's page: the headers Origin and Host differ")
 
 
 def _own(origin: bytes, hosts: list[bytes]) -> bool:

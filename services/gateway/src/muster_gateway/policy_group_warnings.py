@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from muster_gateway.codec import GroupMember, Problem
-from muster_gateway.errors import SessionsDown
-from muster_gateway.rm_lifecycle import RmState
-from muster_gateway.session_manager import LifeKeeper
+from muster_gateway.codec import ConfigProblem, GroupMember
+from muster_gateway.errors import SessionStoreDown
+from muster_gateway.rm_lifecycle import RmLifecycleState
+from muster_gateway.session_manager import SessionManager
 from muster_gateway.sessions.contract import Session
 
 log = structlog.get_logger(__name__)
@@ -24,21 +24,21 @@ _FIELD = "policyGroup"
 _NAMED_MAX = 5
 
 
-class PolicyGroups:
+class GroupComparison:
     """Compares the members of policy groups."""
 
-    def __init__(self, life: LifeKeeper) -> None:
+    def __init__(self, life: SessionManager) -> None:
         self._life = life
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[list[Session]] | None = None
 
-    async def warnings(self, rm_id: str, member: GroupMember) -> tuple[Problem, ...]:
+    async def warnings(self, rm_id: str, member: GroupMember) -> tuple[ConfigProblem, ...]:
         """Returns warnings if other RMs of the group have another configuration."""
         if not member.group:
             return ()
         try:
             sessions = await self._sessions()
-        except SessionsDown as error:
+        except SessionStoreDown as error:
             # A failed comparison does not undo the acceptance.
             log.warning("policy group not compared", rm_id=rm_id, error=str(error))
             return (_warning(f"{member.group!r}: not compared with the others of this group: {error}"),)
@@ -56,7 +56,7 @@ class PolicyGroups:
             return await self._life.all_sessions()
 
 
-def other_configurations(rm_id: str, member: GroupMember, sessions: Sequence[Session]) -> tuple[Problem, ...]:
+def other_configurations(rm_id: str, member: GroupMember, sessions: Sequence[Session]) -> tuple[ConfigProblem, ...]:
     """Returns the warning, with names if RMs of the group may know each other. Stopped RMs do not count."""
     others = [
         each.rm_id
@@ -64,7 +64,7 @@ def other_configurations(rm_id: str, member: GroupMember, sessions: Sequence[Ses
         if each.policy_group == member.group
         and each.config_checksum not in ("", member.config_checksum)
         and each.rm_id != rm_id
-        and each.state not in (RmState.INIT, RmState.STOPPED)
+        and each.state not in (RmLifecycleState.INIT, RmLifecycleState.STOPPED)
     ]
     if not others:
         return ()
@@ -78,5 +78,5 @@ def _named(rm_ids: Sequence[str]) -> str:
     return ", ".join(rm_ids[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-def _warning(message: str) -> Problem:
-    return Problem("warning", _FIELD, 0, 0, message)
+def _warning(message: str) -> ConfigProblem:
+    return ConfigProblem("warning", _FIELD, 0, 0, message)

@@ -22,7 +22,7 @@ from muster_runtime.read_scope import fits
 
 from muster_gateway.errors import GatewayError
 from muster_gateway.quota_settings import QuotaRule, QuotaSettings
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.sessions.contract import SessionStore
 
 log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class RmLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RateLimit:
     """Messages and bytes in a second; 0: no limit."""
 
     requests_per_s: float = 0.0
@@ -104,23 +104,23 @@ class QuotaBook:
             found |= {name: value for name in _COUNTED if (value := getattr(rule, name)) is not None}
         return RmLimits(**found)
 
-    def rm_rate(self, identity: Identity, rm_id: str) -> Rate:
+    def rm_rate(self, identity: Identity, rm_id: str) -> RateLimit:
         """Returns how much the streams of an RM may send."""
         own = self._settings.rm
         requests, size = own.requests_per_s, own.bytes_per_s
         for rule in self._rules(identity, rm_id):
             requests = requests if rule.requests_per_s is None else rule.requests_per_s
             size = size if rule.bytes_per_s is None else rule.bytes_per_s
-        return Rate(requests, size)
+        return RateLimit(requests, size)
 
-    def identity_rate(self, identity: Identity) -> Rate:
+    def identity_rate(self, identity: Identity) -> RateLimit:
         """Returns how much an identity may send. Without credentials, nobody in particular calls: no limit."""
         own = self._settings.identity
         requests, size = (own.requests_per_s, own.bytes_per_s) if has_credentials(identity) else (0.0, 0.0)
         for rule in self._rules(identity, None):
             requests = requests if rule.identity_requests_per_s is None else rule.identity_requests_per_s
             size = size if rule.identity_bytes_per_s is None else rule.identity_bytes_per_s
-        return Rate(requests, size)
+        return RateLimit(requests, size)
 
     def resource_managers(self, identity: Identity) -> int:
         """Returns how many RMs an identity may have; see :meth:`identity_rate`."""
@@ -182,7 +182,7 @@ class RmCounts:
             self._since = {each: named for each, named in self._since.items() if each in self._under_way}
             sessions = await self._sessions.all()
             self._read_s = now_s
-            stored = [each for each in sessions if each.state is not RmState.INIT]
+            stored = [each for each in sessions if each.state is not RmLifecycleState.INIT]
             self._known = {each.rm_id: (each.identity, self._partition_of(each.rm_id)) for each in stored} | self._since
 
     def registered(self, rm_id: str, identity: str) -> None:
@@ -194,7 +194,7 @@ class RmCounts:
         self._under_way.pop(rm_id, None)
 
 
-class QuotaNotes:
+class QuotaNotifier:
     """Writes a note when an RM has other limits than this gateway knows.
 
     :param write: writes it. Raises LogDown.
@@ -222,13 +222,13 @@ class QuotaNotes:
             self._sent[rm_id] = limits
 
 
-class Quotas:
+class CallerQuotas:
     """The quotas of a gateway's callers.
 
     :param counts: of the registered RMs; None: the log has one partition, and the scheduler counts alone.
     """
 
-    def __init__(self, book: QuotaBook, notes: QuotaNotes, counts: RmCounts | None) -> None:
+    def __init__(self, book: QuotaBook, notes: QuotaNotifier, counts: RmCounts | None) -> None:
         self._book, self._notes, self._counts = book, notes, counts
 
     async def of_registration(self, rm_id: str) -> RegistrationQuotas:

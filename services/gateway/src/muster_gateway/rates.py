@@ -15,8 +15,8 @@ from muster_bus.clock import Clock
 from muster_runtime.caller import Caller
 
 from muster_gateway import metrics
-from muster_gateway.errors import TooFast, shown
-from muster_gateway.quotas import QuotaBook, Rate
+from muster_gateway.errors import RateLimited, shown
+from muster_gateway.quotas import QuotaBook, RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -27,12 +27,12 @@ _CALM_S = 60.0
 _SHOWN_MAX = 20
 
 
-class Bucket:
+class TokenBucket:
     """What one RM or identity may send."""
 
     __slots__ = ("_at_s", "_bytes", "_requests", "rate")
 
-    def __init__(self, rate: Rate, burst_s: float, now_s: float) -> None:
+    def __init__(self, rate: RateLimit, burst_s: float, now_s: float) -> None:
         self.rate = rate
         self._requests, self._bytes = rate.requests_per_s * burst_s, rate.bytes_per_s * burst_s
         self._at_s = now_s
@@ -64,7 +64,7 @@ class Bucket:
         return now_s - self._at_s > 2 * burst_s and not self.wait_s(now_s)
 
 
-class Rates:
+class RateLimiter:
     """The buckets of a gateway.
 
     :param tell: is called with an RM and a sentence when the RM is slowed, and again only after a minute without.
@@ -72,12 +72,12 @@ class Rates:
 
     def __init__(self, book: QuotaBook, clock: Clock, tell: Callable[[str, str], None] = lambda *_: None) -> None:
         self._book, self._clock, self._tell = book, clock, tell
-        self._buckets: dict[tuple[str, str], Bucket] = {}
+        self._buckets: dict[tuple[str, str], TokenBucket] = {}
         self._slowed: dict[str, tuple[float, str]] = {}
 
-    def of_stream(self, caller: Caller, rm_id: str) -> Pace:
+    def of_stream(self, caller: Caller, rm_id: str) -> StreamPacer:
         """Returns the pace of one stream."""
-        return Pace(self, caller, rm_id)
+        return StreamPacer(self, caller, rm_id)
 
     def take(self, caller: Caller, rm_id: str, size: int) -> float:
         """Takes a message of a stream. Returns for how many seconds the stream must not be read."""
@@ -97,7 +97,7 @@ class Rates:
         bucket = self._bucket(caller, None, now_s)
         if wait_s := bucket.wait_s(now_s):
             metrics.calls_refused.labels("rate").inc()
-            raise TooFast(
+            raise RateLimited(
                 f"identity {shown(caller.identity.name)} sends more than {_words(bucket.rate)} "
                 f"(gateway.quotas.identity): try again in {wait_s:.1f} s",
                 wait_s,
@@ -114,7 +114,7 @@ class Rates:
         found = [f"rm {rm_id}: {message}" for rm_id, (at_s, message) in self._slowed.items() if now_s - at_s < _CALM_S]
         return found if len(found) <= _SHOWN_MAX else [*found[:_SHOWN_MAX], f"{len(found) - _SHOWN_MAX} more"]
 
-    def _bucket(self, caller: Caller, rm_id: str | None, now_s: float) -> Bucket:
+    def _bucket(self, caller: Caller, rm_id: str | None, now_s: float) -> TokenBucket:
         key = ("identity", caller.identity.name) if rm_id is None else ("rm", rm_id)
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -123,7 +123,7 @@ class Rates:
             if len(self._buckets) >= _KEPT_MAX:
                 burst_s = book.burst_s
                 self._buckets = {each: kept for each, kept in self._buckets.items() if not kept.is_full(burst_s, now_s)}
-            bucket = self._buckets[key] = Bucket(rate, book.burst_s, now_s)
+            bucket = self._buckets[key] = TokenBucket(rate, book.burst_s, now_s)
         return bucket
 
     def _note_slow(self, caller: Caller, rm_id: str, now_s: float, *, own: bool) -> None:
@@ -140,10 +140,10 @@ class Rates:
         self._tell(rm_id, message)
 
 
-class Pace:
+class StreamPacer:
     """The pace of one stream."""
 
-    def __init__(self, rates: Rates, caller: Caller, rm_id: str) -> None:
+    def __init__(self, rates: RateLimiter, caller: Caller, rm_id: str) -> None:
         self._rates, self._caller, self._rm_id = rates, caller, rm_id
 
     def take(self, size: int) -> float:
@@ -156,7 +156,7 @@ def pushback(wait_s: float) -> tuple[tuple[str, str]]:
     return (("grpc-retry-pushback-ms", str(math.ceil(wait_s * 1000))),)
 
 
-def _words(rate: Rate) -> str:
+def _words(rate: RateLimit) -> str:
     parts = [f"{rate.requests_per_s:g} requests"] if rate.requests_per_s else []
     parts += [f"{rate.bytes_per_s:g} bytes"] if rate.bytes_per_s else []
     return f"{' or '.join(parts)} in a second"

@@ -11,13 +11,13 @@ from muster_runtime.caller import current
 
 from muster_gateway import metrics
 from muster_gateway.admission import registration_steps
-from muster_gateway.codec import Problem, Registration, RequestCodec
-from muster_gateway.config_preparser import QueueConfigs
+from muster_gateway.codec import ConfigProblem, RegistrationAnswer, RequestCodec
+from muster_gateway.config_preparser import ConfigPreparser
 from muster_gateway.errors import OverLimit, RegistrationRefused, shown
-from muster_gateway.policy_group_warnings import PolicyGroups
-from muster_gateway.quotas import Quotas
-from muster_gateway.scheduler_rpc import Questions
-from muster_gateway.session_manager import LifeKeeper
+from muster_gateway.policy_group_warnings import GroupComparison
+from muster_gateway.quotas import CallerQuotas
+from muster_gateway.scheduler_rpc import SchedulerRpc
+from muster_gateway.session_manager import SessionManager
 from muster_gateway.settings import GatewaySettings
 from muster_gateway.stream_fairness import StepTurns
 
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 _MAX_MESSAGE_CHARS = 4_000
 
 
-class Registrar:
+class RegistrationService:
     """Registers RMs. See the module's docstring."""
 
     def __init__(
@@ -35,18 +35,18 @@ class Registrar:
         settings: GatewaySettings,
         clock: Clock,
         codec: RequestCodec,
-        life: LifeKeeper,
-        questions: Questions,
-        groups: PolicyGroups,
-        configs: QueueConfigs,
-        quotas: Quotas,
+        life: SessionManager,
+        questions: SchedulerRpc,
+        groups: GroupComparison,
+        configs: ConfigPreparser,
+        quotas: CallerQuotas,
         turns: StepTurns,
     ) -> None:
         self._settings, self._clock, self._codec = settings, clock, codec
         self._life, self._questions, self._groups = life, questions, groups
         self._configs, self._quotas, self._turns = configs, quotas, turns
 
-    async def register(self, raw: bytes) -> tuple[Problem, ...]:
+    async def register(self, raw: bytes) -> tuple[ConfigProblem, ...]:
         """Registers an RM. Returns the scheduler's warnings, and those about its policy group.
 
         Raises InvalidRequest, OverLimit, RegistrationRefused, LogDown, SchedulerSilent, SessionsDown.
@@ -57,7 +57,7 @@ class Registrar:
         finally:
             metrics.registration_seconds.observe(self._clock.monotonic() - started_s)
 
-    async def _registered(self, raw: bytes) -> tuple[Problem, ...]:
+    async def _registered(self, raw: bytes) -> tuple[ConfigProblem, ...]:
         # 1. admission
         rm_id, config, raw = await self._turns.run(
             current().identity.name, registration_steps(raw, self._settings.limits)
@@ -70,7 +70,7 @@ class Registrar:
         record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns(), judged, quotas)
         try:
             async with self._configs.place(judged):
-                result, at = await self._questions.ask(Registration, rm_id, request_id, record)
+                result, at = await self._questions.ask(RegistrationAnswer, rm_id, request_id, record)
             # 4. the session
             if not result.accepted:
                 text = refusal(rm_id, result.problems)
@@ -85,7 +85,7 @@ class Registrar:
         return problems
 
 
-def refusal(rm_id: str, problems: tuple[Problem, ...]) -> str:
+def refusal(rm_id: str, problems: tuple[ConfigProblem, ...]) -> str:
     """Returns one message with every problem and its place in the configuration, cut to the length of a status."""
     text = f"registration of rmID {shown(rm_id)} refused: {len(problems)} problem{'s' * (len(problems) != 1)}"
     for number, problem in enumerate(problems):
@@ -96,7 +96,7 @@ def refusal(rm_id: str, problems: tuple[Problem, ...]) -> str:
     return text
 
 
-def describe(problem: Problem) -> str:
+def describe(problem: ConfigProblem) -> str:
     """Returns one line: severity, path, place, message."""
     place = f" (line {problem.line}, column {problem.column})" if problem.line else ""
     return f"{problem.severity}: {problem.path}{place}: {problem.message}"

@@ -40,11 +40,11 @@ from muster_runtime.elapsed import elapsed_s
 from muster_si.positions import Positions, log_digest
 
 from muster_gateway import metrics
-from muster_gateway.codec import Answer, DecidedReport, Registration, Response, read_report, readable_response
-from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerSilent, Superseded, shown
+from muster_gateway.codec import Answer, DecidedReport, RegistrationAnswer, Response, read_report, readable_response
+from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerTimeout, Superseded, shown
 from muster_gateway.scheduler_reports import SchedulerReports
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
-from muster_gateway.stream_fairness import Active
+from muster_gateway.stream_fairness import ActiveRms
 from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)
@@ -68,14 +68,14 @@ _HELD_BACK_S = 1.0
 _SEARCH_SPAN = 500
 
 
-class Due(NamedTuple):
+class DueResponse(NamedTuple):
     """A response that waits to be written, and the cursor after it."""
 
     payload: bytes
     after: Cursor
 
 
-class Feed:
+class ResponseFeed:
     """See the module's docstring.
 
     :param start: cursor of everything already seen.
@@ -103,7 +103,7 @@ class Feed:
         self._seen = start
         self._written = start
         self._resume_after = resume_after
-        self._queue: deque[Due] = deque()
+        self._queue: deque[DueResponse] = deque()
         self._queued_bytes = 0
         self._writing = False
         self._max_responses, self._max_bytes = max_responses, max_bytes
@@ -157,7 +157,7 @@ class Feed:
         self._seen = Cursor(max(sequence, last), offset + 1, sequence if mine else self._seen.last_sent)
         if mine and sequence > self._resume_after:
             payload = response.payload_at(self._positions)
-            self._queue.append(Due(payload, self._seen))
+            self._queue.append(DueResponse(payload, self._seen))
             self._queued_bytes += len(payload)
             self._wake()
 
@@ -180,7 +180,7 @@ class Feed:
         """Tells whether the producer should wait for the stream instead of filling the feed further."""
         return len(self._queue) * 2 > self._max_responses or self._queued_bytes * 2 > self._max_bytes
 
-    def next_due(self) -> Due | None:
+    def next_due(self) -> DueResponse | None:
         """Takes the next response. The caller writes it and then calls ``written``."""
         if not self._queue:
             return None
@@ -189,7 +189,7 @@ class Feed:
         self._writing = True
         return due
 
-    def written(self, due: Due) -> None:
+    def written(self, due: DueResponse) -> None:
         """Records that the response was written."""
         self._recent.append((self._now_s(), self._written))
         self._writing = False
@@ -216,7 +216,7 @@ class Feed:
         metrics.overflows.labels(self.kind.name.lower()).inc()
         self._wake()
 
-    def _pass_registration(self, offset: int, sequence: int, registration: Registration) -> None:
+    def _pass_registration(self, offset: int, sequence: int, registration: RegistrationAnswer) -> None:
         if registration.accepted:
             raise Superseded.by_registration(self.rm_id)
         # A refused registration may or may not have a number; the next response tells.
@@ -226,7 +226,7 @@ class Feed:
 
 
 # Counted only when metrics are read, so that responses pay nothing for it.
-_FEEDS: dict[StreamKind, WeakSet[Feed]] = {kind: WeakSet() for kind in StreamKind}
+_FEEDS: dict[StreamKind, WeakSet[ResponseFeed]] = {kind: WeakSet() for kind in StreamKind}
 
 
 def _count_waiting(kind: StreamKind) -> Callable[[], float]:
@@ -246,7 +246,7 @@ def _damaged(error: LogDamaged) -> str:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingCall:
     key: bytes
     answer: asyncio.Future[tuple[Answer, Cursor]]
 
@@ -274,15 +274,15 @@ class ResponseTail:
         self._stirred, self._damage, self._owners, self._now_s = stirred, damage, owners, now_s
         self._reader: LogReader | None = None
         self._dispatched = 0
-        self._feeds: dict[bytes, dict[StreamKind, Feed]] = {}
-        self._waiting: dict[str, _Waiting] = {}
+        self._feeds: dict[bytes, dict[StreamKind, ResponseFeed]] = {}
+        self._waiting: dict[str, _PendingCall] = {}
         self._waiting_keys: dict[bytes, int] = {}
         self.answering = True
         self.report = DecidedReport()  # the scheduler's last one
         self.positions: Positions | None = None  # since the start
         self._reports = asyncio.Event()
-        self.active = Active(now_s())
-        self.held_back = Active(now_s(), _HELD_BACK_S)  # those whose streams wait for decisions
+        self.active = ActiveRms(now_s())
+        self.held_back = ActiveRms(now_s(), _HELD_BACK_S)  # those whose streams wait for decisions
         # With a reader that calls back, records are dispatched right when they come, while the loop waits.
         self._prompt: PushReader | None = None
         self._waits = False
@@ -385,7 +385,7 @@ class ResponseTail:
         if self._reader is not None:
             await self._reader.close()
 
-    def attach(self, feed: Feed) -> bool:
+    def attach(self, feed: ResponseFeed) -> bool:
         """Attaches the feed if it has seen everything that was dispatched. Returns whether it did."""
         if feed.seen.offset < self._dispatched:
             return False
@@ -393,7 +393,7 @@ class ResponseTail:
         feed.attached = True
         return True
 
-    def detach(self, feed: Feed) -> None:
+    def detach(self, feed: ResponseFeed) -> None:
         """Detaches the feed if it is attached."""
         feed.attached = False
         feeds = self._feeds.get(feed.key)
@@ -408,7 +408,7 @@ class ResponseTail:
         """
         key = rm_id.encode()
         answer: asyncio.Future[tuple[Answer, Cursor]] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = _Waiting(key, answer)
+        self._waiting[request_id] = _PendingCall(key, answer)
         self._waiting_keys[key] = self._waiting_keys.get(key, 0) + 1
         return answer
 
@@ -442,7 +442,7 @@ class ResponseTail:
         if records:
             self._stirred()
 
-    def _offer(self, feed: Feed, offset: int, response: Response) -> None:
+    def _offer(self, feed: ResponseFeed, offset: int, response: Response) -> None:
         if not feed.has_room():
             self.detach(feed)
             feed.overflow()
@@ -476,7 +476,7 @@ class CatchUp:
         self._bus, self._topics, self._batch, self._damage = bus, topics, batch, damage
         self._places = asyncio.Semaphore(max_readers)
 
-    async def run(self, feed: Feed, tail: ResponseTail, room: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, feed: ResponseFeed, tail: ResponseTail, room: Callable[[], Awaitable[None]]) -> None:
         """Returns when the feed is attached.
 
         :param room: writes the queued responses; awaited before each record that finds the queue full.
@@ -495,7 +495,7 @@ class CatchUp:
                 metrics.catch_ups.dec()
                 await reader.close()
 
-    async def _read_on(self, reader: LogReader, feed: Feed, room: Callable[[], Awaitable[None]]) -> None:
+    async def _read_on(self, reader: LogReader, feed: ResponseFeed, room: Callable[[], Awaitable[None]]) -> None:
         try:
             records = await reader.read(self._batch, CATCH_UP_WAIT_S)
         except OffsetOutOfRange as error:
@@ -532,7 +532,7 @@ class CatchUp:
             await room()
 
 
-class StartingPoint:
+class ResumePoint:
     """Finds where a stream's responses begin, from the session and from the RM's own number."""
 
     def __init__(self, bus: Readers, topics: Topics, batch: int, timeout_s: float) -> None:
@@ -602,7 +602,7 @@ class StartingPoint:
             async with asyncio.timeout(self._timeout_s):
                 return await search(reader, rm_id.encode(), *arguments)
         except TimeoutError as error:
-            raise SchedulerSilent(f"the responses of rmID {shown(rm_id)} were not found in time: try again") from error
+            raise SchedulerTimeout(f"the responses of rmID {shown(rm_id)} were not found in time: try again") from error
         finally:
             await reader.close()
 

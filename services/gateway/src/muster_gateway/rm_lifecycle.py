@@ -15,7 +15,7 @@ from enum import IntEnum, StrEnum
 from muster_gateway.errors import IllegalTransition, shown
 
 
-class RmState(IntEnum):
+class RmLifecycleState(IntEnum):
     """The numbers are those of ``muster.bus.v1.RmLifecycle.State``."""
 
     INIT = 1
@@ -24,7 +24,7 @@ class RmState(IntEnum):
     STOPPED = 4
 
 
-class RmEvent(StrEnum):
+class RmLifecycleEvent(StrEnum):
     """An event in an RM's life."""
 
     REGISTERED = "registered"
@@ -36,28 +36,31 @@ class RmEvent(StrEnum):
     FORGOTTEN = "forgotten by an operator"
 
 
-TRANSITIONS: dict[tuple[RmState, RmEvent], RmState] = {
-    (RmState.INIT, RmEvent.REGISTERED): RmState.RUNNING,
-    (RmState.RUNNING, RmEvent.REGISTERED): RmState.RUNNING,
-    (RmState.DISCONNECTED, RmEvent.REGISTERED): RmState.RUNNING,
-    (RmState.STOPPED, RmEvent.REGISTERED): RmState.RUNNING,
-    (RmState.RUNNING, RmEvent.STREAM_OPENED): RmState.RUNNING,
-    (RmState.DISCONNECTED, RmEvent.STREAM_OPENED): RmState.RUNNING,
-    (RmState.RUNNING, RmEvent.ALL_STREAMS_CLOSED): RmState.DISCONNECTED,
-    (RmState.DISCONNECTED, RmEvent.ALL_STREAMS_CLOSED): RmState.DISCONNECTED,
-    (RmState.STOPPED, RmEvent.ALL_STREAMS_CLOSED): RmState.STOPPED,  # the stop itself ends the streams
-    (RmState.RUNNING, RmEvent.LEASE_EXPIRED): RmState.DISCONNECTED,
-    (RmState.DISCONNECTED, RmEvent.PAUSE_TIMEOUT): RmState.STOPPED,
-    (RmState.RUNNING, RmEvent.SHUTDOWN): RmState.STOPPED,
-    (RmState.DISCONNECTED, RmEvent.SHUTDOWN): RmState.STOPPED,
-    (RmState.STOPPED, RmEvent.SHUTDOWN): RmState.STOPPED,
-    (RmState.RUNNING, RmEvent.FORGOTTEN): RmState.INIT,
-    (RmState.DISCONNECTED, RmEvent.FORGOTTEN): RmState.INIT,
-    (RmState.STOPPED, RmEvent.FORGOTTEN): RmState.INIT,
+TRANSITIONS: dict[tuple[RmLifecycleState, RmLifecycleEvent], RmLifecycleState] = {
+    (RmLifecycleState.INIT, RmLifecycleEvent.REGISTERED): RmLifecycleState.RUNNING,
+    (RmLifecycleState.RUNNING, RmLifecycleEvent.REGISTERED): RmLifecycleState.RUNNING,
+    (RmLifecycleState.DISCONNECTED, RmLifecycleEvent.REGISTERED): RmLifecycleState.RUNNING,
+    (RmLifecycleState.STOPPED, RmLifecycleEvent.REGISTERED): RmLifecycleState.RUNNING,
+    (RmLifecycleState.RUNNING, RmLifecycleEvent.STREAM_OPENED): RmLifecycleState.RUNNING,
+    (RmLifecycleState.DISCONNECTED, RmLifecycleEvent.STREAM_OPENED): RmLifecycleState.RUNNING,
+    (RmLifecycleState.RUNNING, RmLifecycleEvent.ALL_STREAMS_CLOSED): RmLifecycleState.DISCONNECTED,
+    (RmLifecycleState.DISCONNECTED, RmLifecycleEvent.ALL_STREAMS_CLOSED): RmLifecycleState.DISCONNECTED,
+    (
+        RmLifecycleState.STOPPED,
+        RmLifecycleEvent.ALL_STREAMS_CLOSED,
+    ): RmLifecycleState.STOPPED,  # the stop itself ends the streams
+    (RmLifecycleState.RUNNING, RmLifecycleEvent.LEASE_EXPIRED): RmLifecycleState.DISCONNECTED,
+    (RmLifecycleState.DISCONNECTED, RmLifecycleEvent.PAUSE_TIMEOUT): RmLifecycleState.STOPPED,
+    (RmLifecycleState.RUNNING, RmLifecycleEvent.SHUTDOWN): RmLifecycleState.STOPPED,
+    (RmLifecycleState.DISCONNECTED, RmLifecycleEvent.SHUTDOWN): RmLifecycleState.STOPPED,
+    (RmLifecycleState.STOPPED, RmLifecycleEvent.SHUTDOWN): RmLifecycleState.STOPPED,
+    (RmLifecycleState.RUNNING, RmLifecycleEvent.FORGOTTEN): RmLifecycleState.INIT,
+    (RmLifecycleState.DISCONNECTED, RmLifecycleEvent.FORGOTTEN): RmLifecycleState.INIT,
+    (RmLifecycleState.STOPPED, RmLifecycleEvent.FORGOTTEN): RmLifecycleState.INIT,
 }
 
 
-def next_state(rm_id: str, state: RmState, event: RmEvent) -> RmState:
+def next_state(rm_id: str, state: RmLifecycleState, event: RmLifecycleEvent) -> RmLifecycleState:
     """Returns the state after the event. Raises IllegalTransition, with the legal events, for a step not in the
     table.
     """

@@ -15,7 +15,7 @@ from muster_runtime.identity import Right
 _ASKED_BEFORE = "OPTIONS"
 
 
-class Rights:
+class RouteRights:
     """The rights of routes. If several routes fit a request, the strongest right counts."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
@@ -48,7 +48,7 @@ def _fits(wanted: list[str], parts: list[str]) -> bool:
     return all(mine == given or mine[0] == "{" for mine, given in zip(wanted, parts, strict=True))
 
 
-needed = Rights(through_the_gateway()).needed
+needed = RouteRights(through_the_gateway()).needed
 
 _STREAMS = frozenset(route.path for route in through_the_gateway() if route.media is Media.JSON_LINES)
 

@@ -17,8 +17,8 @@ from muster_runtime.backoff import before_deadline_s
 from muster_runtime.caller import current
 from muster_runtime.elapsed import elapsed_s
 
-from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, Registration
-from muster_gateway.errors import LogDown, OverLimit, SchedulerSilent, why_not
+from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, RegistrationAnswer
+from muster_gateway.errors import LogDown, OverLimit, SchedulerTimeout, why_not
 from muster_gateway.response_delivery import ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import GatewaySettings
@@ -26,17 +26,17 @@ from muster_gateway.settings import GatewaySettings
 # A caller with a deadline gets the answer that there is none so long before: the library's own text names no part.
 _EARLIER_S = 0.5
 
-A = TypeVar("A", Registration, ConfigurationAnswer, CommandAnswer)
+A = TypeVar("A", RegistrationAnswer, ConfigurationAnswer, CommandAnswer)
 
 # The name of each question in errors, and the advice if there is no answer.
 _WORDS: dict[type, tuple[str, str]] = {
-    Registration: ("registration", "register again"),
+    RegistrationAnswer: ("registration", "register again"),
     ConfigurationAnswer: ("configuration update", "update it again"),
     CommandAnswer: ("command", "ask again"),
 }
 
 
-class Questions:
+class SchedulerRpc:
     """Asks the scheduler. See the module's docstring.
 
     :param fault: returns why a request to a partition is not decided, in a clause; "": nothing is known.
@@ -86,7 +86,7 @@ class Questions:
                 return self._checked(kind, request_id, answered.result())
             current().carried = queued
             fault = self._fault(tail.partition) or f"the scheduler did not answer within {timeout_s:g} s"
-            raise SchedulerSilent(f"{fault}: {again}") from None
+            raise SchedulerTimeout(f"{fault}: {again}") from None
         except BusError as error:
             current().carried = False  # (The log may have it nevertheless: then the trail has both entries.)
             raise LogDown(f"the log does not take the {what} ({why_not(error)}): {again}") from error

@@ -32,46 +32,46 @@ from muster_runtime.http_server import HttpServer
 from muster_runtime.service_lifecycle import ServiceLifecycle
 
 from muster_gateway import admin, audit_reader, callbacks, events_proxy, health_service, metrics, metrics_service
-from muster_gateway.access.active_calls import Calls
+from muster_gateway.access.active_calls import ActiveCalls
 from muster_gateway.access.certificate_ends import CertificateEnds
-from muster_gateway.access.grpc_auth import GrpcDoor
+from muster_gateway.access.grpc_auth import GrpcAuthInterceptor
 from muster_gateway.admin import AdminServicer
 from muster_gateway.audit import AuditWriter
 from muster_gateway.audit_pages import AuditPages
-from muster_gateway.audit_reader import AuditServicer, AuditTrail
-from muster_gateway.authentication import Doorman
+from muster_gateway.audit_reader import AuditLogReader, AuditServicer
+from muster_gateway.authentication import Authenticator
 from muster_gateway.call_limits import CallGuard, CallLimits
 from muster_gateway.callback_codec import gone_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
-from muster_gateway.config_preparser import QueueConfigs
+from muster_gateway.config_preparser import ConfigPreparser
 from muster_gateway.connections import Accounts
 from muster_gateway.doors import Doors, GrpcOffer, HttpServing, SocketDoors
-from muster_gateway.errors import GatewayError, LogDown, SessionsDown, SessionsFull, why_not
+from muster_gateway.errors import GatewayError, LogDown, SessionStoreDown, SessionStoreFull, why_not
 from muster_gateway.event_tail import EventTail
-from muster_gateway.events_proxy import EventsDoor, EventsProxy
+from muster_gateway.events_proxy import EventsEndpoint, EventsProxy
 from muster_gateway.front_end import OtherFront
 from muster_gateway.health_monitor import GatewayFacts, HealthMonitor, check_of
 from muster_gateway.health_service import HealthServicer
-from muster_gateway.http_forwarder import HttpTarget
-from muster_gateway.http_front import HttpFront, Target
-from muster_gateway.log_loss import LogWatch
+from muster_gateway.http_forwarder import HttpForwarder
+from muster_gateway.http_front import HttpBackend, HttpFront
+from muster_gateway.log_loss import LogLossDetector
 from muster_gateway.metrics_service import MetricsServicer
-from muster_gateway.operator_http import OperatePages
-from muster_gateway.policy_group_warnings import PolicyGroups
-from muster_gateway.quotas import QuotaBook, QuotaNotes, Quotas, RmCounts, RmLimits
-from muster_gateway.rates import Rates
-from muster_gateway.registration import Registrar
-from muster_gateway.response_delivery import CatchUp, ResponseTail, StartingPoint
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.operator_http import OperatorHttp
+from muster_gateway.policy_group_warnings import GroupComparison
+from muster_gateway.quotas import CallerQuotas, QuotaBook, QuotaNotifier, RmCounts, RmLimits
+from muster_gateway.rates import RateLimiter
+from muster_gateway.registration import RegistrationService
+from muster_gateway.response_delivery import CatchUp, ResponseTail, ResumePoint
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.scheduler_reports import RequestWriter, SchedulerReports
-from muster_gateway.scheduler_rpc import Questions
+from muster_gateway.scheduler_rpc import SchedulerRpc
 from muster_gateway.servicer import SERVICE, SchedulerServicer, StreamCalls
-from muster_gateway.session_manager import LifeKeeper, why_lost
+from muster_gateway.session_manager import SessionManager, why_lost
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.rebuild import rebuild
 from muster_gateway.settings import GatewaySettings
-from muster_gateway.stream import Parts, StreamTable
+from muster_gateway.stream import StreamDependencies, StreamTable
 from muster_gateway.stream_fairness import StepTurns
 from muster_gateway.view_client import ViewClient
 
@@ -131,9 +131,9 @@ class Gateway:
         sessions: SessionStore,
         clock: Clock,
         *,
-        view: Target | None = None,
-        publisher: Target | None = None,
-        events: EventsDoor | None = None,
+        view: HttpBackend | None = None,
+        publisher: HttpBackend | None = None,
+        events: EventsEndpoint | None = None,
         ready_when: Sequence[Ready] = (),
         services: Mapping[Part, ServiceCheck] | None = None,
         scheduler: Callable[[], SchedulerFacts] | None = None,
@@ -153,17 +153,17 @@ class Gateway:
         self._view, self._publisher, self._events = view, publisher, events
         self._ready_when, self._services, self._one_process = ready_when, services, one_process
         self._log_notes, self._exposition = log_notes, exposition
-        self._doorman, self._callers = Doorman(settings), Calls()
+        self._doorman, self._callers = Authenticator(settings), ActiveCalls()
         self._audit = AuditWriter(topics, clock, self.gateway_id)
         self._damage = DamagedParts(
             "the responses, events and audit entries in them are not sent (an RM that lacks some must register again)"
         )
         self._readers = PassingReaders(bus, self._damage)
-        self._trail = AuditTrail(bus, topics, self._damage)
+        self._trail = AuditLogReader(bus, topics, self._damage)
         self._book = QuotaBook(settings.quotas, self._doorman.quota_rules)
-        self._rates = Rates(self._book, clock, self._tell_slow)
+        self._rates = RateLimiter(self._book, clock, self._tell_slow)
         self._telling: set[asyncio.Task[None]] = set()
-        self._quotas: Quotas | None = None
+        self._quotas: CallerQuotas | None = None
         self._codec = RequestCodec(topics, self.gateway_id)
         self._owners = SchedulerReports(topics.partitions, clock)
         self._table = StreamTable()
@@ -183,7 +183,7 @@ class Gateway:
         )
         self._judge = judge if judge is not None else SandboxedParser(settings.queue_config)
         self._turns = StepTurns(clock.monotonic)
-        self._door = GrpcDoor(
+        self._door = GrpcAuthInterceptor(
             self._doorman,
             self._callers,
             rates=self._rates,
@@ -223,10 +223,10 @@ class Gateway:
             # 2. sessions
             await self.sessions.start()
             self._stack.push_async_callback(self.sessions.close)
-            watch, keeper = LogWatch(self._bus, self.sessions), self._life_keeper()
+            watch, keeper = LogLossDetector(self._bus, self.sessions), self._life_keeper()
             try:
                 await self._sweep(keeper, watch)
-            except SessionsFull as error:  # reading works; a later sweep does the rest
+            except SessionStoreFull as error:  # reading works; a later sweep does the rest
                 log.error("the gateway starts on a full disk", error=str(error))
                 self._sessions_full = True
             # 3. response tails
@@ -284,7 +284,7 @@ class Gateway:
         for task in self._forgetting.values():
             task.cancel()
         await asyncio.gather(*self._forgetting.values(), return_exceptions=True)
-        with contextlib.suppress(SessionsDown):
+        with contextlib.suppress(SessionStoreDown):
             await self.sessions.drop_lease(self.gateway_id)
         await self._doors.close()
         await self._stack.aclose()
@@ -321,7 +321,7 @@ class Gateway:
             problems,
             notes=[*self._doorman.problems(), *self._rates.problems()],
             log_notes=[*self._damage.problems(), *self._log_notes()],
-            disk_full=str(SessionsFull()) if self._sessions_full else "",
+            disk_full=str(SessionStoreFull()) if self._sessions_full else "",
         )
         self._looked = self._clock.monotonic(), facts
         return facts
@@ -356,7 +356,7 @@ class Gateway:
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
-    def _health_monitor(self, view: Target, publisher: Target) -> HealthMonitor:
+    def _health_monitor(self, view: HttpBackend, publisher: HttpBackend) -> HealthMonitor:
         services = self._services
         if services is None:
             services = {Part.VIEW: check_of(view), Part.PUBLISHER: check_of(publisher)}
@@ -371,8 +371,8 @@ class Gateway:
             one_process=self._one_process,
         )
 
-    def _life_keeper(self) -> LifeKeeper:
-        return LifeKeeper(
+    def _life_keeper(self) -> SessionManager:
+        return SessionManager(
             self.sessions,
             self._announce,
             self._callbacks_gone,
@@ -386,13 +386,13 @@ class Gateway:
         unscheduled = self._monitor.unscheduled() if self._monitor is not None else {}
         return GatewayNote(self.settings.pause_timeout_s, unscheduled)
 
-    async def _announce(self, rm_id: str, state: RmState, reason: str) -> None:
+    async def _announce(self, rm_id: str, state: RmLifecycleState, reason: str) -> None:
         await self._write_note(self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns()))
 
     async def _callbacks_gone(self, rm_id: str, epoch: int) -> None:
         await self._write_note(self._codec.callback_stream(rm_id, gone_note(epoch), self._clock.now_ns()))
 
-    async def _tell_loss(self, watch: LogWatch) -> None:
+    async def _tell_loss(self, watch: LogLossDetector) -> None:
         """Asks the scheduler to record an accepted loss as an event of each RM. Raises LogDown, SessionsDown."""
         if not watch.loss:
             return
@@ -423,14 +423,14 @@ class Gateway:
         except (BusError, TimeoutError) as error:
             raise LogDown(f"the log does not take the RM's state ({why_not(error)}): try again") from error
 
-    def _grpc_offer(self, life: LifeKeeper, view: Target, publisher: Target) -> GrpcOffer:
+    def _grpc_offer(self, life: SessionManager, view: HttpBackend, publisher: HttpBackend) -> GrpcOffer:
         """Assembles what the gateway answers over gRPC."""
         assert self._writer is not None
         settings = self.settings
         counts = RmCounts(self.sessions, self._topics.partition_of, self._clock)
-        notes = QuotaNotes(self._book, self._note_quotas)
-        self._quotas = Quotas(self._book, notes, counts if self._topics.partitions > 1 else None)
-        parts = Parts(
+        notes = QuotaNotifier(self._book, self._note_quotas)
+        self._quotas = CallerQuotas(self._book, notes, counts if self._topics.partitions > 1 else None)
+        parts = StreamDependencies(
             settings=settings,
             gateway_id=self.gateway_id,
             bus=self._readers,
@@ -443,7 +443,7 @@ class Gateway:
             tails=self._tails,
             event_tails=[EventTail(self._readers, self._topics.events, p) for p in range(self._topics.partitions)],
             catch_up=CatchUp(self._bus, self._topics, settings.read_batch, settings.max_catch_up_readers, self._damage),
-            starting_point=StartingPoint(
+            starting_point=ResumePoint(
                 self._readers, self._topics, settings.read_batch, settings.registration_timeout_s
             ),
             table=self._table,
@@ -453,11 +453,11 @@ class Gateway:
             turns=self._turns,
         )
         assert self._monitor is not None
-        questions = Questions(settings, self._topics, self._writer, self._tails, self._monitor.fault)
-        groups = PolicyGroups(life)
-        configs = QueueConfigs(self._judge, settings.limits.max_record_bytes)
+        questions = SchedulerRpc(settings, self._topics, self._writer, self._tails, self._monitor.fault)
+        groups = GroupComparison(life)
+        configs = ConfigPreparser(self._judge, settings.limits.max_record_bytes)
         self._stack.push_async_callback(configs.close)
-        registrar = Registrar(
+        registrar = RegistrationService(
             settings, self._clock, self._codec, life, questions, groups, configs, self._quotas, self._turns
         )
         self._servicer = SchedulerServicer(parts, registrar, self._calls)
@@ -501,7 +501,7 @@ class Gateway:
                 grpc_address=settings.grpc_address,
             )
 
-    def _events_door(self) -> EventsDoor:
+    def _events_door(self) -> EventsEndpoint:
         if self._events is None:
             settings = self.settings
             proxy = EventsProxy(
@@ -514,7 +514,7 @@ class Gateway:
             self._events = proxy
         return self._events
 
-    async def _open_http(self, view: Target, publisher: Target, monitor: HealthMonitor) -> None:
+    async def _open_http(self, view: HttpBackend, publisher: HttpBackend, monitor: HealthMonitor) -> None:
         front = self._front(view, publisher, monitor)
         http = self._http = self._doors.open_http(front)
         if http is None:
@@ -531,7 +531,7 @@ class Gateway:
                 role=self.settings.http_open_role,
             )
 
-    def _front(self, view: Target, publisher: Target, monitor: HealthMonitor) -> HttpFront:
+    def _front(self, view: HttpBackend, publisher: HttpBackend, monitor: HealthMonitor) -> HttpFront:
         """Assembles the HTTP application."""
         assert self._admin is not None
         return HttpFront(
@@ -547,15 +547,15 @@ class Gateway:
             self._rates,
             self._audit,
             AuditPages(self._trail),
-            OperatePages(self._admin, record_bytes_max=self.settings.limits.max_record_bytes),
+            OperatorHttp(self._admin, record_bytes_max=self.settings.limits.max_record_bytes),
             tokens=bool(self.settings.tokens) or self.settings.jwt.enabled,
             note=self._note,
         )
 
-    async def _target(self, app: Target | None, url: str, name: str) -> Target:
+    async def _target(self, app: HttpBackend | None, url: str, name: str) -> HttpBackend:
         if app is not None:
             return app
-        target = HttpTarget(url, name, self.settings.http_connect_timeout_s)
+        target = HttpForwarder(url, name, self.settings.http_connect_timeout_s)
         self._stack.push_async_callback(target.close)
         return target
 
@@ -571,7 +571,7 @@ class Gateway:
             try:
                 await self.flush()
                 stored = True
-            except SessionsDown as error:
+            except SessionStoreDown as error:
                 if stored:  # not repeated: ten lines a second would have no more information
                     log.warning("positions not stored", error=str(error))
                 stored = False
@@ -600,7 +600,7 @@ class Gateway:
             if lost is not None:
                 stream.end(lost)
 
-    async def _sweep_for_ever(self, life: LifeKeeper, watch: LogWatch) -> None:
+    async def _sweep_for_ever(self, life: SessionManager, watch: LogLossDetector) -> None:
         while True:
             await asyncio.sleep(in_step_s(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE))
             try:
@@ -609,10 +609,10 @@ class Gateway:
             except LogBehind:
                 raise
             except (GatewayError, BusError) as error:
-                self._sessions_full = isinstance(error, SessionsFull)
+                self._sessions_full = isinstance(error, SessionStoreFull)
                 log.warning("sweep not finished", error=str(error))
 
-    async def _sweep(self, life: LifeKeeper, watch: LogWatch) -> None:
+    async def _sweep(self, life: SessionManager, watch: LogLossDetector) -> None:
         """Raises LogBehind, GatewayError, BusError."""
         await watch.compare()
         if not await self.sessions.filled():
@@ -679,5 +679,5 @@ async def _in_time(answer: Awaitable[bool]) -> bool:
     try:
         async with asyncio.timeout(_HEALTH_TIMEOUT_S):
             return await answer
-    except (TimeoutError, BusError, SessionsDown):
+    except (TimeoutError, BusError, SessionStoreDown):
         return False

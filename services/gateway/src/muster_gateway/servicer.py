@@ -20,9 +20,9 @@ from muster_si.positions import POSITION_METADATA
 from muster_gateway import metrics
 from muster_gateway.audit import AuditWriter
 from muster_gateway.call_limits import CallLimits, caller_of
-from muster_gateway.errors import GatewayError, GatewayStopping, LogDown, NotPermitted, OverLimit
-from muster_gateway.registration import Registrar, describe
-from muster_gateway.stream import Parts, RmStream, unexpected
+from muster_gateway.errors import GatewayError, GatewayStopping, LogDown, OverLimit, PermissionDenied
+from muster_gateway.registration import RegistrationService, describe
+from muster_gateway.stream import RmStream, StreamDependencies, unexpected
 from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ class StreamCalls:
             raise
         except GatewayError as error:
             stream.end(error)
-            if self._audit is not None and isinstance(error, NotPermitted):
+            if self._audit is not None and isinstance(error, PermissionDenied):
                 self._audit.refused(current(), str(error.needed), stream.rm_id, error)
         except LogUnavailable as error:
             log.warning("stream ends, the log is unavailable", stream=name, rm_id=stream.rm_id, error=str(error))
@@ -123,7 +123,7 @@ class StreamCalls:
 class SchedulerServicer:
     """The four methods of SI."""
 
-    def __init__(self, parts: Parts, registrar: Registrar, calls: StreamCalls) -> None:
+    def __init__(self, parts: StreamDependencies, registrar: RegistrationService, calls: StreamCalls) -> None:
         self._parts, self._registrar, self._calls = parts, registrar, calls
 
     def handlers(self) -> grpc.GenericRpcHandler:

@@ -24,20 +24,20 @@ from muster_gateway.codec import NO_GROUP, GroupMember
 from muster_gateway.errors import (
     GatewayError,
     LogDown,
-    NotPossible,
     NotRegistered,
+    PreconditionFailed,
     RmStopped,
-    SessionsDown,
+    SessionStoreDown,
     Superseded,
     shown,
 )
-from muster_gateway.rm_lifecycle import RmEvent, RmState, next_state
+from muster_gateway.rm_lifecycle import RmLifecycleEvent, RmLifecycleState, next_state
 from muster_gateway.sessions.contract import NOBODY, NOWHERE, Cursor, Seat, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
 
 log = structlog.get_logger(__name__)
 
-Announce = Callable[[str, RmState, str], Awaitable[None]]
+Announce = Callable[[str, RmLifecycleState, str], Awaitable[None]]
 CallbacksGone = Callable[[str, int], Awaitable[None]]
 Change = Callable[[Session | None], Session | None]
 
@@ -49,7 +49,7 @@ _SWEPT_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SeatGrant:
     """A seat that a stream has taken, and the place where its responses continue.
 
     :param requests_sent: position where request events continue, from the session.
@@ -73,7 +73,7 @@ class HeldSeat(NamedTuple):
     registered_at: Cursor
 
 
-class OpenStreams(Protocol):
+class LocalStreams(Protocol):
     """The interface of this gateway's streams for a sweep."""
 
     def epoch_of(self, rm_id: str, kind: StreamKind) -> int | None:
@@ -93,7 +93,7 @@ class OpenStreams(Protocol):
     def end(self, rm_id: str, kind: StreamKind, error: GatewayError) -> None: ...
 
 
-class LifeKeeper:
+class SessionManager:
     """See the module's docstring.
 
     :param announce: writes a note to si.requests and returns when it is durable. Raises LogDown.
@@ -125,12 +125,12 @@ class LifeKeeper:
 
         def change(session: Session | None) -> Session | None:
             if session is None:
-                session = Session(rm_id, 0, RmState.INIT, 0, "", RmState.INIT, NOWHERE)
+                session = Session(rm_id, 0, RmLifecycleState.INIT, 0, "", RmLifecycleState.INIT, NOWHERE)
             if session.registered_at.offset >= at.offset:
                 return None
             # ``forgetting_ns`` stays: only the scheduler knows whether the RM was forgotten before or after this.
             fresh = replace(session.without_holders(), registered_at=at, identity=identity)
-            return self._step(_compared_by(fresh, at, member), RmEvent.REGISTERED)
+            return self._step(_compared_by(fresh, at, member), RmLifecycleEvent.REGISTERED)
 
         await self._tell_gone(await self._change(rm_id, change))
 
@@ -146,25 +146,25 @@ class LifeKeeper:
 
         await self._change(rm_id, change)
 
-    async def take_seat(self, rm_id: str, kind: StreamKind) -> Taken:
+    async def take_seat(self, rm_id: str, kind: StreamKind) -> SeatGrant:
         """Takes the seat of a new stream. Raises NotRegistered, RmStopped, SessionsDown, LogDown."""
 
         def change(session: Session | None) -> Session:
-            if session is None or session.state is RmState.INIT:
+            if session is None or session.state is RmLifecycleState.INIT:
                 raise NotRegistered(rm_id)
-            if session.state is RmState.STOPPED:
+            if session.state is RmLifecycleState.STOPPED:
                 raise RmStopped(rm_id, session.why)
             epoch = session.seats[kind].epoch + 1 if kind in session.seats else 1
             seated = session.with_seat(kind, Seat(self._gateway_id, epoch))
             if kind is StreamKind.CALLBACK:
                 seated = replace(seated, callbacks_told=True)
-            return self._step(seated, RmEvent.STREAM_OPENED)
+            return self._step(seated, RmLifecycleEvent.STREAM_OPENED)
 
         session = await self._known(rm_id, change)
         assert session is not None
         cursors = await self._sessions.cursors(rm_id)
         stored = cursors.get(kind, NOWHERE)
-        return Taken(session.seats[kind].epoch, session.registered_at, stored, session.requests_sent)
+        return SeatGrant(session.seats[kind].epoch, session.registered_at, stored, session.requests_sent)
 
     async def located(self, rm_id: str, at: Cursor) -> None:
         """Stores the place of the registration in force, which was found again after a rebuild."""
@@ -197,7 +197,7 @@ class LifeKeeper:
             left = session.vacated(kind)
             if any(seat.gateway_id for seat in left.seats.values()):
                 return left
-            return self._step(left, RmEvent.ALL_STREAMS_CLOSED)
+            return self._step(left, RmLifecycleEvent.ALL_STREAMS_CLOSED)
 
         after = await self._change(rm_id, change)
         if kind is StreamKind.CALLBACK:
@@ -207,9 +207,9 @@ class LifeKeeper:
         """Checks that the RM may send requests outside the streams. Raises NotRegistered, RmStopped, SessionsDown."""
 
         def look(session: Session | None) -> None:
-            if session is None or session.state is RmState.INIT:
+            if session is None or session.state is RmLifecycleState.INIT:
                 raise NotRegistered(rm_id)
-            if session.state is RmState.STOPPED:
+            if session.state is RmLifecycleState.STOPPED:
                 raise RmStopped(rm_id, session.why)
 
         await self._known(rm_id, look)
@@ -218,7 +218,7 @@ class LifeKeeper:
         """Returns the session of an RM that has registered, whatever its state. Raises NotRegistered, SessionsDown."""
 
         def look(session: Session | None) -> None:
-            if session is None or session.state is RmState.INIT:
+            if session is None or session.state is RmLifecycleState.INIT:
                 raise NotRegistered(rm_id)
 
         session = await self._known(rm_id, look)
@@ -232,16 +232,18 @@ class LifeKeeper:
         fill = await self._sessions.filled()
         sessions = await self._sessions.all()
         if not fill or await self._sessions.filled() != fill:
-            raise SessionsDown(_LOST)
-        return sorted((each for each in sessions if each.state is not RmState.INIT), key=lambda each: each.rm_id)
+            raise SessionStoreDown(_LOST)
+        return sorted(
+            (each for each in sessions if each.state is not RmLifecycleState.INIT), key=lambda each: each.rm_id
+        )
 
     async def shut_down(self, rm_id: str) -> None:
         """Stops an RM that announced its shutdown. Raises NotRegistered, SessionsDown, LogDown."""
 
         def change(session: Session | None) -> Session:
-            if session is None or session.state is RmState.INIT:
+            if session is None or session.state is RmLifecycleState.INIT:
                 raise NotRegistered(rm_id)
-            return self._step(session.without_holders(), RmEvent.SHUTDOWN)
+            return self._step(session.without_holders(), RmLifecycleEvent.SHUTDOWN)
 
         await self._tell_gone(await self._known(rm_id, change))
 
@@ -257,11 +259,11 @@ class LifeKeeper:
         """
 
         def change(session: Session | None) -> Session | None:
-            if session is None or session.state is RmState.INIT:
+            if session is None or session.state is RmLifecycleState.INIT:
                 return None
-            if not force and session.state is not RmState.STOPPED:
+            if not force and session.state is not RmLifecycleState.STOPPED:
                 now_ns = self._clock.now_ns()
-                raise NotPossible(
+                raise PreconditionFailed(
                     f"rm_id {shown(rm_id)} is {session.state.name}{rm_status_text.ago(session.since_ns, now_ns)}, "
                     f"expected {rm_status_text.STOPPED}: stop it first, or say that it is to be forgotten all the same "
                     "(force)"
@@ -277,11 +279,11 @@ class LifeKeeper:
         """
 
         def change(session: Session | None) -> Session | None:
-            if session is None or session.state is RmState.INIT or session.registered_at.offset >= at.offset:
+            if session is None or session.state is RmLifecycleState.INIT or session.registered_at.offset >= at.offset:
                 return None
             # The seats' epochs continue, so that late notes about its streams are recognised as late.
             left = replace(session.without_holders(), registered_at=at, forgetting_ns=0, callbacks_told=False)
-            step = self._step(left, RmEvent.FORGOTTEN)
+            step = self._step(left, RmLifecycleEvent.FORGOTTEN)
             return replace(step, announced=step.state)
 
         await self._change(rm_id, change)
@@ -296,7 +298,7 @@ class LifeKeeper:
 
     # ---- steps of time ----------------------------------------------------------------------------------------------
 
-    async def sweep(self, streams: OpenStreams) -> list[str]:
+    async def sweep(self, streams: LocalStreams) -> list[str]:
         """Does one round: renews this gateway's lease, then takes the due steps of all RMs. Raises SessionsDown.
 
         Returns the RMs whose forgetting has an unknown outcome: the caller must ask the scheduler again.
@@ -333,7 +335,7 @@ class LifeKeeper:
             if session.forgetting_ns and (session.forgetting_ns <= before_ns or session.forgetting_ns > now_ns)
         ]
 
-    async def _check_seat(self, streams: OpenStreams, session: Session | None, held: HeldSeat) -> None:
+    async def _check_seat(self, streams: LocalStreams, session: Session | None, held: HeldSeat) -> None:
         rm_id, kind, epoch, _ = held
         if session is None:
             if await self._is_unknown(rm_id):
@@ -345,11 +347,11 @@ class LifeKeeper:
         elif session.seats.get(kind, NOBODY) != Seat(self._gateway_id, epoch):
             await self._sit_again(streams, rm_id, kind, epoch)
 
-    async def _sit_again(self, streams: OpenStreams, rm_id: str, kind: StreamKind, epoch: int) -> None:
+    async def _sit_again(self, streams: LocalStreams, rm_id: str, kind: StreamKind, epoch: int) -> None:
         """Restores the seat of a living stream after the store was rebuilt, or counted this gateway as dead."""
 
         def change(session: Session | None) -> Session | None:
-            if session is None or session.state in (RmState.INIT, RmState.STOPPED):
+            if session is None or session.state in (RmLifecycleState.INIT, RmLifecycleState.STOPPED):
                 return None
             # the stream has ended since the sweep began; it leaves its seat by itself
             if not streams.is_held(rm_id, kind, epoch):
@@ -359,7 +361,7 @@ class LifeKeeper:
             seated = session.with_seat(kind, Seat(self._gateway_id, epoch))
             if kind is StreamKind.CALLBACK:  # the log may not have had this yet when the store was filled from it
                 seated = replace(seated, callbacks_told=True)
-            return self._step(seated, RmEvent.STREAM_OPENED)
+            return self._step(seated, RmLifecycleEvent.STREAM_OPENED)
 
         await self._change(rm_id, change)
 
@@ -376,17 +378,17 @@ class LifeKeeper:
             self._since_ns[session.rm_id] = (session.since_ns, since_ns)
         return (now_ns - since_ns) / 1e9
 
-    async def _sweep_one(self, session: Session, living: frozenset[str], streams: OpenStreams) -> None:
+    async def _sweep_one(self, session: Session, living: frozenset[str], streams: LocalStreams) -> None:
         age_s = self._age_s(session)
         for kind, seat in session.seats.items():
             if seat.gateway_id != self._gateway_id or streams.is_sitting_down(session.rm_id, kind):
                 continue
             if streams.epoch_of(session.rm_id, kind) is None:
                 await self.leave_seat(session.rm_id, kind, seat.epoch)
-        if session.state is RmState.RUNNING and not session.held_by(living) and age_s >= self._lease_ttl_s:
+        if session.state is RmLifecycleState.RUNNING and not session.held_by(living) and age_s >= self._lease_ttl_s:
             await self._expire(session, living)
-        elif session.state is RmState.DISCONNECTED and age_s >= self._pause_timeout_s:
-            await self._change(session.rm_id, self._only_if(session, RmEvent.PAUSE_TIMEOUT))
+        elif session.state is RmLifecycleState.DISCONNECTED and age_s >= self._pause_timeout_s:
+            await self._change(session.rm_id, self._only_if(session, RmLifecycleEvent.PAUSE_TIMEOUT))
         elif session.announced is not session.state and age_s >= self._lease_ttl_s:
             await self._tell(session)
         if age_s >= self._lease_ttl_s:
@@ -396,7 +398,7 @@ class LifeKeeper:
         def change(session: Session | None) -> Session | None:
             if session is None or session.version != seen.version or session.held_by(living):
                 return None
-            return self._step(session.vacated(*session.seats), RmEvent.LEASE_EXPIRED)
+            return self._step(session.vacated(*session.seats), RmLifecycleEvent.LEASE_EXPIRED)
 
         await self._tell_gone(await self._change(seen.rm_id, change))
 
@@ -418,7 +420,7 @@ class LifeKeeper:
         if after is not None and after.seats.get(StreamKind.CALLBACK) == Seat("", seat.epoch + 1):
             await self._tell_gone(after)
 
-    def _only_if(self, seen: Session, event: RmEvent) -> Change:
+    def _only_if(self, seen: Session, event: RmLifecycleEvent) -> Change:
         def change(session: Session | None) -> Session | None:
             if session is None or session.version != seen.version:
                 return None
@@ -428,9 +430,9 @@ class LifeKeeper:
 
     # ---- the two halves of a step ---------------------------------------------------------------------------------
 
-    def _step(self, session: Session, event: RmEvent) -> Session:
+    def _step(self, session: Session, event: RmLifecycleEvent) -> Session:
         state = next_state(session.rm_id, session.state, event)
-        if state is session.state and event is not RmEvent.REGISTERED:
+        if state is session.state and event is not RmLifecycleEvent.REGISTERED:
             return session
         return replace(session, state=state, since_ns=self._clock.now_ns(), why=event.value)
 
@@ -451,7 +453,7 @@ class LifeKeeper:
                 if stored.state is not stored.announced:
                     await self._tell(stored)
                 return stored
-        raise SessionsDown(f"the session of rmID {shown(rm_id)} changed too often to take a step: try again")
+        raise SessionStoreDown(f"the session of rmID {shown(rm_id)} changed too often to take a step: try again")
 
     async def _known(self, rm_id: str, change: Change) -> Session | None:
         """Does the same as ``_change``, but raises SessionsDown instead of NotRegistered if the store has lost its
@@ -464,7 +466,7 @@ class LifeKeeper:
         except NotRegistered as error:
             if await self._is_unknown(rm_id):
                 raise
-            raise SessionsDown(_LOST) from error
+            raise SessionStoreDown(_LOST) from error
 
     async def _is_unknown(self, rm_id: str) -> bool:
         """Tells whether the RM has not registered. False: it has, or the store lost its content meanwhile. (Another
@@ -472,7 +474,7 @@ class LifeKeeper:
         """
         fill = await self._sessions.filled()
         session = await self._sessions.get(rm_id)
-        has_registered = session is not None and session.state is not RmState.INIT
+        has_registered = session is not None and session.state is not RmLifecycleState.INIT
         return bool(fill) and not has_registered and await self._sessions.filled() == fill
 
     async def _tell(self, session: Session) -> None:
@@ -513,9 +515,9 @@ def why_lost(session: Session, held: HeldSeat) -> GatewayError | None:
     Whoever notices it first tells the RM the same reason: a sweep, a stored position, the response feed.
     """
     rm_id, kind, epoch, registered_at = held
-    if session.state is RmState.STOPPED:
+    if session.state is RmLifecycleState.STOPPED:
         return RmStopped(rm_id, session.why)
-    if session.state is RmState.INIT:
+    if session.state is RmLifecycleState.INIT:
         return NotRegistered(rm_id)
     if session.seats.get(kind, NOBODY).epoch <= epoch:
         return None

@@ -16,7 +16,7 @@ Take = Callable[[MetricsQuery], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CachedSnapshot:
     """A snapshot.
 
     :param began_s: start of the snapshot, by the monotonic clock; it shows the state of that moment or a little later.
@@ -28,12 +28,12 @@ class Taken:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedQuery:
     """A query with watchers."""
 
     watchers: int = 0
-    taken: Taken | None = None
-    taking: asyncio.Task[Taken] | None = None
+    taken: CachedSnapshot | None = None
+    taking: asyncio.Task[CachedSnapshot] | None = None
 
 
 class SharedSnapshots:
@@ -44,13 +44,13 @@ class SharedSnapshots:
 
     def __init__(self, take: Take, clock: Clock) -> None:
         self._take, self._clock = take, clock
-        self._watched: dict[MetricsQuery, _Watched] = {}
+        self._watched: dict[MetricsQuery, _WatchedQuery] = {}
         self._closed = False
 
     @contextlib.contextmanager
     def watching(self, query: MetricsQuery) -> Iterator[None]:
         """Keeps a query open: :meth:`get` accepts it within the ``with`` block."""
-        watched = self._watched.setdefault(query, _Watched())
+        watched = self._watched.setdefault(query, _WatchedQuery())
         watched.watchers += 1
         try:
             yield
@@ -61,7 +61,7 @@ class SharedSnapshots:
                 if watched.taking is not None:
                     watched.taking.cancel()
 
-    async def get(self, query: MetricsQuery, not_before_s: float) -> Taken:
+    async def get(self, query: MetricsQuery, not_before_s: float) -> CachedSnapshot:
         """Returns a snapshot that began at ``not_before_s`` or later, or one that is being taken now."""
         watched = self._watched[query]
         if watched.taken is not None and watched.taken.began_s >= not_before_s:
@@ -84,11 +84,11 @@ class SharedSnapshots:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _taken(self, watched: _Watched, query: MetricsQuery) -> Taken:
+    async def _taken(self, watched: _WatchedQuery, query: MetricsQuery) -> CachedSnapshot:
         began_s = self._clock.monotonic()
         try:
             made = await self._take(query)
-            watched.taken = Taken(made, began_s, self._clock.monotonic() - began_s)
+            watched.taken = CachedSnapshot(made, began_s, self._clock.monotonic() - began_s)
             return watched.taken
         finally:
             watched.taking = None

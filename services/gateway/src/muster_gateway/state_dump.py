@@ -18,7 +18,7 @@ from muster_runtime.go_json import go_json
 from muster_runtime.secrets import masked_json, masked_text
 
 from muster_gateway.codec import CommandAnswer, CommandCode
-from muster_gateway.errors import GatewayError, SchedulerSilent, ViewSilent
+from muster_gateway.errors import GatewayError, SchedulerTimeout, ViewUnavailable
 from muster_gateway.view_client import PIECE_BYTES, ViewClient, path_of
 
 _OK, _NOT_FOUND = 200, 404
@@ -101,7 +101,7 @@ class StateDump:
     async def _json(self, *parts: str) -> Any:
         answer = await self._view.get(path_of(*parts), self._rm_id)
         if answer.status != _OK:
-            raise ViewSilent(
+            raise ViewUnavailable(
                 f"the view does not know the resource manager yet (HTTP status {answer.status}): try again"
             )
         return answer.json()
@@ -115,7 +115,9 @@ class StateDump:
                 if answer.status == _NOT_FOUND:
                     continue  # a partition that was removed meanwhile
                 if answer.status != _OK:
-                    raise ViewSilent(f"the view answers {'/'.join(path)} with HTTP status {answer.status}: try again")
+                    raise ViewUnavailable(
+                        f"the view answers {'/'.join(path)} with HTTP status {answer.status}: try again"
+                    )
                 async for part in _elements(answer.pieces) if listed else answer.pieces:
                     if written and not started:
                         yield b","
@@ -129,13 +131,13 @@ async def _elements(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for piece in pieces:  # no piece is empty
         text = held + (piece[1:] if first else piece)
         if first and piece[:1] != b"[":
-            raise ViewSilent("the view answers with something else than a list")
+            raise ViewUnavailable("the view answers with something else than a list")
         first = False
         held = text[-len(_END) :]
         if len(text) > len(_END):
             yield text[: -len(_END)]
     if held != _END:
-        raise ViewSilent("the view broke off in its answer: try again")
+        raise ViewUnavailable("the view broke off in its answer: try again")
 
 
 async def _own_words(rm_id: str, own: asyncio.Task[CommandAnswer] | None) -> bytes:
@@ -144,7 +146,7 @@ async def _own_words(rm_id: str, own: asyncio.Task[CommandAnswer] | None) -> byt
         return go_json(NO_CALLBACK)
     try:
         answer = await own
-    except SchedulerSilent:
+    except SchedulerTimeout:
         # The scheduler passes the RM's answer on. For an RM that cannot be asked, it answers at once.
         return go_json(
             {"error": f"the resource manager {rm_id} did not answer, and no scheduler said why: make another dump"}

@@ -39,29 +39,29 @@ from muster_gateway.authentication import check_rm
 from muster_gateway.codec import DecidedReport, RequestCodec
 from muster_gateway.connections import Accounts
 from muster_gateway.errors import (
+    FirstMessageTimeout,
     GatewayError,
     InvalidRequest,
     LogDown,
     OverLimit,
-    RightWithdrawn,
+    RightRevoked,
     RmShutDown,
     StreamEnded,
     Superseded,
-    TooSilent,
     shown,
     why_not,
 )
 from muster_gateway.event_tail import EventTail
-from muster_gateway.message_numbers import MAX_DIGITS, Numbers, numbers_of
-from muster_gateway.quotas import Quotas
-from muster_gateway.rates import Rates
-from muster_gateway.response_delivery import RESUME_METADATA, CatchUp, Feed, ResponseTail, StartingPoint
-from muster_gateway.session_manager import HeldSeat, LifeKeeper, Taken
+from muster_gateway.message_numbers import MAX_DIGITS, MessageNumbering, numbers_of
+from muster_gateway.quotas import CallerQuotas
+from muster_gateway.rates import RateLimiter
+from muster_gateway.response_delivery import RESUME_METADATA, CatchUp, ResponseFeed, ResponseTail, ResumePoint
+from muster_gateway.session_manager import HeldSeat, SeatGrant, SessionManager
 from muster_gateway.sessions.contract import NOWHERE, Advance, Cursor, SessionStore
 from muster_gateway.settings import AdmissionLimits, GatewaySettings
 from muster_gateway.stream_fairness import StepTurns
 from muster_gateway.stream_kind import StreamKind
-from muster_gateway.undecided import Undecided
+from muster_gateway.undecided import UndecidedRequests
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -76,7 +76,7 @@ _LAST_WRITES_S = 1.0
 _SUPERSEDE_WAIT_S = 2.0
 
 
-class Context(Protocol):
+class StreamContext(Protocol):
     """The used part of ``grpc.aio.ServicerContext``."""
 
     def read(self) -> Awaitable[Any]: ...
@@ -87,7 +87,7 @@ class Context(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class StreamDependencies:
     """The objects that all streams of a gateway share."""
 
     settings: GatewaySettings
@@ -98,14 +98,14 @@ class Parts:
     writer: LogWriter
     codec: RequestCodec
     sessions: SessionStore
-    life: LifeKeeper
+    life: SessionManager
     tails: list[ResponseTail]
     event_tails: list[EventTail]
     catch_up: CatchUp
-    starting_point: StartingPoint
+    starting_point: ResumePoint
     table: StreamTable
-    quotas: Quotas
-    rates: Rates
+    quotas: CallerQuotas
+    rates: RateLimiter
     accounts: Accounts
     turns: StepTurns
 
@@ -182,7 +182,7 @@ class StreamTable:
 class RmStream:
     """See the module's docstring. Used once: ``run``, then ``finish``, which may outlive the handler."""
 
-    def __init__(self, parts: Parts, kind: StreamKind, context: Context) -> None:
+    def __init__(self, parts: StreamDependencies, kind: StreamKind, context: StreamContext) -> None:
         self._parts, self.kind, self._context = parts, kind, context
         self._caller = current()
         self.rm_id = ""
@@ -191,7 +191,7 @@ class RmStream:
         self._partition = 0
         self.stored: Cursor = NOWHERE  # the session store's value
         self.storing: asyncio.Future[None] | None = None  # set while a position is being stored
-        self._feed: Feed | None = None
+        self._feed: ResponseFeed | None = None
         self._last_cursor: Cursor | None = None
         self._resumes = False  # the client names its place
         self._tail: ResponseTail | None = None
@@ -205,8 +205,8 @@ class RmStream:
         self._room = asyncio.Event()
         self._answers: deque[bytes] = deque()
         self._inflight_bytes = 0
-        self._undecided = Undecided(parts.settings)
-        self._numbers: Numbers | None = None
+        self._undecided = UndecidedRequests(parts.settings)
+        self._numbers: MessageNumbering | None = None
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -307,7 +307,7 @@ class RmStream:
         cursor = self._cursor_of(self._feed)
         return Advance(self.rm_id, self.kind, self.epoch, cursor) if cursor != self.stored else None
 
-    def _cursor_of(self, feed: Feed) -> Cursor:
+    def _cursor_of(self, feed: ResponseFeed) -> Cursor:
         """The cursor to store. A client that names no number may not have what was written last: this gateway may die,
         and so may the connection. (A question that is lost passes its deadline, and comes again.)
         """
@@ -354,7 +354,7 @@ class RmStream:
             first = await self._first_message(timeout_s)
         except TimeoutError:
             metrics.calls_refused.labels("no_message").inc()
-            raise TooSilent(
+            raise FirstMessageTimeout(
                 f"no message within {timeout_s:g} s (gateway.calls.first_message_timeout_s): an RM may open its "
                 f"streams long before its first message, if the metadata {RM_METADATA} names its rmID"
             ) from None
@@ -367,7 +367,7 @@ class RmStream:
         """Raises NotPermitted if the caller may not act as the RM. Ends the stream when the caller loses that right."""
         caller = self._caller
         check_rm(Right.ACT, caller, self.rm_id)
-        caller.on_withdrawn(lambda: self.end(RightWithdrawn(caller.identity.name)))
+        caller.on_withdrawn(lambda: self.end(RightRevoked(caller.identity.name)))
 
     async def _first_message(self, timeout_s: float | None) -> Any:
         """Returns the first message, or EOF. Raises the error that ends the stream meanwhile, or TimeoutError.
@@ -426,7 +426,7 @@ class RmStream:
         settings = parts.settings
         self._partition = parts.topics.partition_of(self.rm_id)
         self._tail = parts.tails[self._partition]
-        self._feed = Feed(
+        self._feed = ResponseFeed(
             self.rm_id,
             self.kind,
             start,
@@ -439,7 +439,9 @@ class RmStream:
         )
         parts.table.stirred.set()
 
-    async def _find_start(self, registered_at: Cursor, taken: Taken, resume_after: int | None) -> tuple[Cursor, int]:
+    async def _find_start(
+        self, registered_at: Cursor, taken: SeatGrant, resume_after: int | None
+    ) -> tuple[Cursor, int]:
         return await self._parts.starting_point.find(self.rm_id, registered_at, taken.stored, resume_after)
 
     async def _seated(self) -> None:

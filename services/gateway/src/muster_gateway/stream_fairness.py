@@ -87,7 +87,7 @@ class StepTurns:
             asyncio.get_running_loop().call_soon(self._next)
 
 
-class Active:
+class ActiveRms:
     """The RMs of a partition that were active lately: through whichever gateway, since all read the same responses.
 
     :param lasts_s: one to two of these times is *lately*.

@@ -27,7 +27,7 @@ _COMMIT_US_MAX = 50_000
 _RECORD_BYTES_MIN = 512
 
 
-class Undecided:
+class UndecidedRequests:
     """One stream's requests that the scheduler has not decided, by the work that they are, in the log's order.
 
     :ivar cost: the scheduler's processor time for a byte of them (µs).

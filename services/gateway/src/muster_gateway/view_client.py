@@ -25,8 +25,8 @@ from muster_runtime.positions import ReadRefused, wait_of
 from muster_runtime.read_scope import ReadScope
 from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
-from muster_gateway.errors import InvalidRequest, OverLimit, ViewSilent
-from muster_gateway.http_front import Target
+from muster_gateway.errors import InvalidRequest, OverLimit, ViewUnavailable
+from muster_gateway.http_front import HttpBackend
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ class ViewAnswer:
         try:
             return json.loads(self.body)
         except ValueError:
-            raise ViewSilent("the view's answer is not JSON: try again") from None
+            raise ViewUnavailable("the view's answer is not JSON: try again") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ViewClient:
 
     def __init__(
         self,
-        view: Target,
+        view: HttpBackend,
         timeout_s: float,
         max_bytes: int,
         default_rm: str = "",
@@ -119,7 +119,7 @@ class ViewClient:
                         raise OverLimit(f"the view's answer is over {self._max_bytes:,} bytes: ask {path} by HTTP")
                 return ViewAnswer(answer.status, bytes(body))
         except TimeoutError:
-            raise ViewSilent(f"the view did not answer within {timeout_s:g} s: try again") from None
+            raise ViewUnavailable(f"the view did not answer within {timeout_s:g} s: try again") from None
 
     async def wait_for_position(self) -> None:
         """Returns when the view shows the position that the present caller named, if it named one. Callers that take a
@@ -153,38 +153,38 @@ class ViewClient:
         caller = current()
         shown = reach if reach is not None else caller.reach()
         own = [*default_rm_header(self._default_rm), *self._note().header(), *_after(caller)]
-        call = _Call(self._view, _scope(path, asked, own, shown))
+        call = _ViewCall(self._view, _scope(path, asked, own, shown))
         try:
             status = await self._in_time(call.status, _AFTER_S if caller.after else 0)
             if caller.after and status in (_BAD, _UNAVAILABLE):
                 await self._refuse(call, status)
             if status == _UNAVAILABLE and not any_status:
-                raise ViewSilent("the view is not reachable: try again")
+                raise ViewUnavailable("the view is not reachable: try again")
             async with aclosing(self._pieces(call)) as pieces:
                 yield ViewBody(status, pieces)
         finally:
             await call.end()
 
-    async def _pieces(self, call: _Call) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, call: _ViewCall) -> AsyncGenerator[bytes, None]:
         while (body := await self._in_time(call.next_body)) is not None:
             for start in range(0, len(body), PIECE_BYTES):
                 yield body[start : start + PIECE_BYTES]
 
-    async def _refuse(self, call: _Call, status: int) -> None:
+    async def _refuse(self, call: _ViewCall, status: int) -> None:
         """Raises the error of a read that named a position, with the view's own text."""
         body = await self._in_time(call.next_body) or b""
         try:
             message = str(json.loads(body)["message"])
         except (ValueError, KeyError, TypeError):
             return
-        raise InvalidRequest(message) if status == _BAD else ViewSilent(message)
+        raise InvalidRequest(message) if status == _BAD else ViewUnavailable(message)
 
     async def _in_time(self, step: Callable[[], Awaitable[T]], more_s: float = 0) -> T:
         try:
             async with asyncio.timeout(self._timeout_s + more_s):
                 return await step()
         except TimeoutError:
-            raise ViewSilent(f"the view said nothing for {self._timeout_s:g} s: try again") from None
+            raise ViewUnavailable(f"the view said nothing for {self._timeout_s:g} s: try again") from None
 
 
 def _after(caller: Caller) -> list[tuple[bytes, bytes]]:
@@ -229,10 +229,10 @@ def _scope(path: str, query: Mapping[str, str], own: list[tuple[bytes, bytes]], 
     }
 
 
-class _Call:
+class _ViewCall:
     """One call of the target, in a task of its own. The task waits while the reader does not read."""
 
-    def __init__(self, target: Target, scope: dict[str, Any]) -> None:
+    def __init__(self, target: HttpBackend, scope: dict[str, Any]) -> None:
         self._messages: asyncio.Queue[MutableMapping[str, Any] | None] = asyncio.Queue(_AHEAD)
         self._ended = asyncio.Event()
         self._asked = False
@@ -243,7 +243,7 @@ class _Call:
         """Returns the answer's status. Raises ViewSilent if there is none."""
         message = await self._messages.get()
         if message is None:
-            raise ViewSilent("the view broke off without an answer: try again")
+            raise ViewUnavailable("the view broke off without an answer: try again")
         status: int = message["status"]
         return status
 
@@ -253,7 +253,7 @@ class _Call:
             return None
         message = await self._messages.get()
         if message is None:
-            raise ViewSilent("the view broke off in its answer: try again")
+            raise ViewUnavailable("the view broke off in its answer: try again")
         self._finished = not message.get("more_body", False)
         body: bytes = message.get("body", b"")
         return body
@@ -266,7 +266,7 @@ class _Call:
             await asyncio.wait({self._task}, timeout=_CANCEL_AGAIN_S)  # a library may swallow a cancellation
         del self._task  # where it was cancelled, this call is a variable: a circle
 
-    async def _run(self, target: Target, scope: dict[str, Any]) -> None:
+    async def _run(self, target: HttpBackend, scope: dict[str, Any]) -> None:
         try:
             await target(scope, self._receive, self._messages.put)
         except Exception as error:

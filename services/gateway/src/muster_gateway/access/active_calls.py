@@ -12,7 +12,7 @@ from muster_runtime.identity import Rights
 log = structlog.get_logger(__name__)
 
 
-class Calls:
+class ActiveCalls:
     """The callers of both doors whose calls are under way."""
 
     def __init__(self) -> None:

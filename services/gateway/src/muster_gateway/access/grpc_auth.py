@@ -30,15 +30,15 @@ from muster_runtime.service_lifecycle import until
 from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
 from muster_gateway import metrics
-from muster_gateway.access.active_calls import Calls
+from muster_gateway.access.active_calls import ActiveCalls
 from muster_gateway.access.request_codec import REQUEST_BYTES_MAX, may_be_large, rm_steps
 from muster_gateway.audit import AuditWriter
-from muster_gateway.audit_codec import Result
-from muster_gateway.authentication import Asked, Doorman
+from muster_gateway.audit_codec import AuditResult
+from muster_gateway.authentication import Authenticator, PresentedCredentials
 from muster_gateway.call_limits import CallLimits
-from muster_gateway.errors import NotIdentified, NotPermitted, OverLimit, RightWithdrawn, TooFast, shortened
-from muster_gateway.log_throttle import Seldom
-from muster_gateway.rates import Rates, pushback
+from muster_gateway.errors import OverLimit, PermissionDenied, RateLimited, RightRevoked, Unauthenticated, shortened
+from muster_gateway.log_throttle import LogThrottle
+from muster_gateway.rates import RateLimiter, pushback
 from muster_gateway.stream_fairness import StepTurns
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ _STREAM_LIMITS = _LIMITS | {grpc.StatusCode.DEADLINE_EXCEEDED}
 Handler = Callable[[Any, Any], Any]
 
 
-class GrpcDoor(grpc.aio.ServerInterceptor):
+class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
     """See the module's docstring.
 
     :param methods: by their names in calls.
@@ -68,10 +68,10 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
 
     def __init__(
         self,
-        doorman: Doorman,
-        calls: Calls,
+        doorman: Authenticator,
+        calls: ActiveCalls,
         methods: dict[str, Method] | None = None,
-        rates: Rates | None = None,
+        rates: RateLimiter | None = None,
         audit: AuditWriter | None = None,
         limits: CallLimits | None = None,
         turns: StepTurns | None = None,
@@ -80,7 +80,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         self._doorman, self._calls, self._rates, self._audit = doorman, calls, rates, audit
         self._limits = limits
         self._methods = by_path(METHODS) if methods is None else methods
-        self._refusals = Seldom(_REFUSED_TOLD_S)
+        self._refusals = LogThrottle(_REFUSED_TOLD_S)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Returns the method's handler, behind the checks. (The library's interface.)"""
@@ -115,7 +115,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
             async with self._under_way(method, request, rm_id, caller, context):
                 await send_headers(context)
                 if not await until(inner(request, context), withdrawn.wait()):
-                    gone = RightWithdrawn(caller.identity.name)
+                    gone = RightRevoked(caller.identity.name)
                     await context.abort(gone.code, str(gone))
 
         return handle
@@ -146,14 +146,14 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
                     self._audit.refused(caller, "call", named, OverLimit(_status(context)))
                 raise
             return
-        result, reason = Result.ACCEPTED, ""
+        result, reason = AuditResult.ACCEPTED, ""
         try:
             yield
         except asyncio.CancelledError:
-            result, reason = Result.FAILED, "the caller ended the call"
+            result, reason = AuditResult.FAILED, "the caller ended the call"
             raise
         except BaseException:
-            result, reason = Result.FAILED, _status(context)
+            result, reason = AuditResult.FAILED, _status(context)
             raise
         finally:
             self._audit.ended(caller, method.action, rm_id, result, reason)
@@ -190,11 +190,11 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
     async def _admit(self, method: Method, request: Any, rm_id: str, context: Any) -> Caller:
         """Returns the call's caller, or ends the call with UNAUTHENTICATED or PERMISSION_DENIED."""
         peer: str = context.peer()
-        asked: Asked | None = None
+        asked: PresentedCredentials | None = None
         try:
             asked = self._doorman.asked_grpc(method.path, context)
             caller = await self._doorman.admit(asked, method.right, rm_id)
-        except (NotIdentified, NotPermitted) as refused:
+        except (Unauthenticated, PermissionDenied) as refused:
             metrics.grpc_refused.labels(refused.reason).inc()
             if self._audit is not None and asked is not None:
                 self._audit.refused(self._doorman.unadmitted(asked), method.action, rm_id, refused)
@@ -213,7 +213,7 @@ class GrpcDoor(grpc.aio.ServerInterceptor):
         if self._rates is not None and method.right is not Right.NONE and isinstance(request, bytes):
             try:
                 self._rates.admit(caller, len(request))
-            except TooFast as error:
+            except RateLimited as error:
                 if self._audit is not None:
                     self._audit.refused(caller, method.action, rm_id, error)
                 context.set_trailing_metadata(pushback(error.wait_s))

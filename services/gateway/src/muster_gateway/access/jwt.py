@@ -26,8 +26,8 @@ from muster_runtime.elapsed import elapsed_s
 from muster_runtime.identity import RESERVED_NAMES
 
 from muster_gateway.access.certificates import usable_name
-from muster_gateway.access.reloading_files import Watched
-from muster_gateway.errors import JwksUnusable
+from muster_gateway.access.reloading_files import ReloadingValue
+from muster_gateway.errors import InvalidJwks
 from muster_gateway.settings import JwtSettings
 
 log = structlog.get_logger(__name__)
@@ -42,11 +42,11 @@ _REMEMBERED = 1024
 _KINDS = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 
-class UnknownKey(Exception):
+class UnknownJwtKey(Exception):
     """The token names a key that is not known. Newer keys may have it."""
 
 
-class WrongToken(Exception):
+class InvalidJwt(Exception):
     """The token is not valid. The text says why; it repeats nothing of the token."""
 
 
@@ -75,9 +75,9 @@ class JwtVerifier:
         monotonic: Callable[[], float] = elapsed_s,
     ) -> None:
         self._settings, self._wall, self._monotonic = settings, wall, monotonic
-        self.file: Watched[Keys] | None = None
+        self.file: ReloadingValue[Keys] | None = None
         if settings.jwks_file is not None:
-            self.file = Watched("gateway.jwt.jwks_file", [settings.jwks_file], self._read_file)
+            self.file = ReloadingValue("gateway.jwt.jwks_file", [settings.jwks_file], self._read_file)
         self._fetched: Keys = {}
         self._fetched_s = float("-inf")
         self._asked_s = float("-inf")
@@ -93,7 +93,7 @@ class JwtVerifier:
     def verify(self, token: str) -> str:
         """Returns the name that a token proves. Raises UnknownKey, WrongToken."""
         if len(token) > _TOKEN_CHARS_MAX:
-            raise WrongToken(f"it has over {_TOKEN_CHARS_MAX} characters")
+            raise InvalidJwt(f"it has over {_TOKEN_CHARS_MAX} characters")
         digest = sha256(token.encode()).digest()
         known = self._remembered.get(digest)
         if known is not None and self._wall() < known[1]:
@@ -135,10 +135,10 @@ class JwtVerifier:
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
-            raise WrongToken("it is malformed") from None
+            raise InvalidJwt("it is malformed") from None
         algorithm = header.get("alg")
         if algorithm not in settings.algorithms:
-            raise WrongToken(f"its algorithm is not one of {', '.join(settings.algorithms)}")
+            raise InvalidJwt(f"its algorithm is not one of {', '.join(settings.algorithms)}")
         key = self._key(header.get("kid"), str(algorithm))
         try:
             claims = jwt.decode(
@@ -151,22 +151,22 @@ class JwtVerifier:
                 options={"require": ["exp", "iss", "aud", settings.name_claim]},
             )
         except jwt.ExpiredSignatureError:
-            raise WrongToken("it has expired") from None
+            raise InvalidJwt("it has expired") from None
         except jwt.ImmatureSignatureError:
-            raise WrongToken("it is not valid yet") from None
+            raise InvalidJwt("it is not valid yet") from None
         except jwt.InvalidIssuerError:
-            raise WrongToken("its issuer is not gateway.jwt.issuer") from None
+            raise InvalidJwt("its issuer is not gateway.jwt.issuer") from None
         except jwt.InvalidAudienceError:
-            raise WrongToken("its audience is not gateway.jwt.audience") from None
+            raise InvalidJwt("its audience is not gateway.jwt.audience") from None
         except jwt.MissingRequiredClaimError as error:
-            raise WrongToken(f"the claim {error.claim} is missing") from None
+            raise InvalidJwt(f"the claim {error.claim} is missing") from None
         except jwt.InvalidSignatureError:
-            raise WrongToken("its signature is wrong") from None
+            raise InvalidJwt("its signature is wrong") from None
         except (jwt.PyJWTError, ValueError, TypeError):
-            raise WrongToken("it is not valid") from None
+            raise InvalidJwt("it is not valid") from None
         name = claims[settings.name_claim]
         if not isinstance(name, str) or not usable_name(name) or name in RESERVED_NAMES:
-            raise WrongToken(f"the claim {settings.name_claim} is no name: expected printable ASCII without blanks")
+            raise InvalidJwt(f"the claim {settings.name_claim} is no name: expected printable ASCII without blanks")
         return name, float(claims["exp"]) + settings.leeway_s
 
     def _key(self, kid: object, algorithm: str) -> Any:
@@ -179,13 +179,13 @@ class JwtVerifier:
         elif kid is None and len(keys) == 1:
             found = next(iter(keys.values()))
         if found is None:
-            raise UnknownKey
+            raise UnknownJwtKey
         if found["kty"] != _KINDS[algorithm[:2]] or found.get("alg", algorithm) != algorithm:
-            raise WrongToken("its algorithm does not fit its key")
+            raise InvalidJwt("its algorithm does not fit its key")
         try:
             return jwt.PyJWK(found, algorithm=algorithm).key
         except jwt.PyJWTError:
-            raise WrongToken("its key cannot be used") from None
+            raise InvalidJwt("its key cannot be used") from None
 
     # ---- the keys ---------------------------------------------------------------------------------------------------
 
@@ -196,14 +196,14 @@ class JwtVerifier:
             with path.open("rb") as file:
                 content = file.read(_JWKS_BYTES_MAX + 1)
         except OSError as error:
-            raise JwksUnusable(f"gateway.jwt.jwks_file {path}: cannot be read: {error.strerror}") from None
+            raise InvalidJwks(f"gateway.jwt.jwks_file {path}: cannot be read: {error.strerror}") from None
         return _parsed(f"gateway.jwt.jwks_file {path}", content)
 
     async def _fetch(self) -> None:
         url = self._settings.jwks_url
         try:
             self._fetched = _parsed(f"gateway.jwt.jwks_url {url}", await self._got(url))
-        except JwksUnusable as error:
+        except InvalidJwks as error:
             self._problem = str(error)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._problem = f"gateway.jwt.jwks_url {url}: does not answer: {type(error).__name__}"
@@ -224,7 +224,7 @@ class JwtVerifier:
             session.get(url, allow_redirects=False, ssl=context) as answer,
         ):
             if answer.status != 200:
-                raise JwksUnusable(f"gateway.jwt.jwks_url {url}: HTTP status {answer.status}")
+                raise InvalidJwks(f"gateway.jwt.jwks_url {url}: HTTP status {answer.status}")
             content = bytearray()
             async for piece in answer.content.iter_any():
                 content += piece
@@ -236,16 +236,16 @@ class JwtVerifier:
 def _parsed(source: str, content: bytes) -> Keys:
     """Returns the usable keys by key id. Keys for other uses and shared secrets are left out. Raises JwksUnusable."""
     if len(content) > _JWKS_BYTES_MAX:
-        raise JwksUnusable(f"{source}: is over {_JWKS_BYTES_MAX:,} bytes")
+        raise InvalidJwks(f"{source}: is over {_JWKS_BYTES_MAX:,} bytes")
     try:
         listed = json.loads(content)["keys"]
         assert isinstance(listed, list)
     except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
-        raise JwksUnusable(f'{source}: expected a JWKS, an object with the list "keys"') from None
+        raise InvalidJwks(f'{source}: expected a JWKS, an object with the list "keys"') from None
     keys: Keys = {}
     for each in listed[:_KEYS_MAX]:
         if isinstance(each, dict) and each.get("kty") in _KINDS.values() and each.get("use", "sig") == "sig":
             keys[str(each.get("kid", ""))] = each
     if not keys:
-        raise JwksUnusable(f"{source}: has no RSA, EC or OKP key for signatures")
+        raise InvalidJwks(f"{source}: has no RSA, EC or OKP key for signatures")
     return keys

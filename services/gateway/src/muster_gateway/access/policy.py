@@ -32,7 +32,7 @@ from muster_runtime.identity import RESERVED_NAMES, Identity, Rights, Role
 from muster_runtime.read_scope import ANY, ReadScope, fits
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from muster_gateway.errors import PolicyUnusable, shown
+from muster_gateway.errors import InvalidPolicy, shown
 from muster_gateway.quota_settings import QuotaRule
 
 POLICY_BYTES_MAX = 1024 * 1024
@@ -122,21 +122,21 @@ def read_policy(path: Path) -> PolicyFile:
         with path.open("rb") as file:
             content = file.read(POLICY_BYTES_MAX + 1)
     except OSError as error:
-        raise PolicyUnusable(f"{path}: cannot be read: {error.strerror}") from None
+        raise InvalidPolicy(f"{path}: cannot be read: {error.strerror}") from None
     if len(content) > POLICY_BYTES_MAX:
-        raise PolicyUnusable(f"{path}: is over {POLICY_BYTES_MAX:,} bytes")
+        raise InvalidPolicy(f"{path}: is over {POLICY_BYTES_MAX:,} bytes")
     try:
         return PolicyFile.model_validate(tomllib.loads(content.decode("utf-8")))
     except UnicodeDecodeError as error:
-        raise PolicyUnusable(f"{path}: is not UTF-8 text at byte {error.start}") from None
+        raise InvalidPolicy(f"{path}: is not UTF-8 text at byte {error.start}") from None
     except tomllib.TOMLDecodeError as error:
-        raise PolicyUnusable(f"{path}: is no TOML: {error}") from None
+        raise InvalidPolicy(f"{path}: is no TOML: {error}") from None
     except RecursionError:
-        raise PolicyUnusable(f"{path}: is nested too deeply") from None
+        raise InvalidPolicy(f"{path}: is nested too deeply") from None
     except ValidationError as error:
-        raise PolicyUnusable("\n".join(f"{path}: {line}" for line in _problems(error))) from None
+        raise InvalidPolicy("\n".join(f"{path}: {line}" for line in _problems(error))) from None
     except ValueError as error:  # a number of more digits than Python reads
-        raise PolicyUnusable(f"{path}: is no TOML: {error}") from None
+        raise InvalidPolicy(f"{path}: is no TOML: {error}") from None
 
 
 def _problems(error: ValidationError) -> list[str]:

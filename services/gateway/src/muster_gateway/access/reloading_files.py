@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from muster_gateway.errors import SettingsWrong
+from muster_gateway.errors import InvalidGatewaySettings
 
 log = structlog.get_logger(__name__)
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 _State = tuple[tuple[int, int, int] | None, ...]
 
 
-class Watched(Generic[T]):
+class ReloadingValue(Generic[T]):
     """A value that is made of files, whole or not at all: a bad change keeps the last good value.
 
     :param what: for messages.
@@ -41,7 +41,7 @@ class Watched(Generic[T]):
         self._state = state
         try:
             self.value = self._read()
-        except SettingsWrong as error:
+        except InvalidGatewaySettings as error:
             self.problem = f"{self._what}: {error}; what was read before stays in force"
             log.warning("change not taken", what=self._what, problem=str(error))
             return False

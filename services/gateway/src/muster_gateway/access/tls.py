@@ -12,13 +12,13 @@ from typing import Any
 
 import grpc
 
-from muster_gateway.access.reloading_files import Watched
-from muster_gateway.errors import TlsUnusable
+from muster_gateway.access.reloading_files import ReloadingValue
+from muster_gateway.errors import InvalidTlsFiles
 from muster_gateway.settings import TlsSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class TlsMaterial:
     """What the files hold, checked as a whole.
 
     :ivar client_ca: None: clients' certificates are not asked for.
@@ -31,7 +31,7 @@ class Material:
     context: ssl.SSLContext
 
 
-class TlsDoor:
+class TlsCertificates:
     """The certificates in force.
 
     The constructor raises TlsUnusable if the files cannot be used.
@@ -40,14 +40,14 @@ class TlsDoor:
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
         files = [each for each in (settings.certificate, settings.key, settings.client_ca) if each is not None]
-        self.files: Watched[Material] = Watched("gateway.tls", files, self._read)
+        self.files: ReloadingValue[TlsMaterial] = ReloadingValue("gateway.tls", files, self._read)
 
     def credentials(self, *, client_certificates: bool) -> grpc.ServerCredentials:
         """Returns the credentials of a gRPC address.
 
         :param client_certificates: clients must have one. (The library cannot ask for one that may be missing.)
         """
-        given: list[Material] = [self.files.value]
+        given: list[TlsMaterial] = [self.files.value]
 
         def newest() -> grpc.ServerCertificateConfiguration | None:
             """Called by the library, in a thread of its own, before each handshake. None: no change."""
@@ -62,9 +62,9 @@ class TlsDoor:
 
     def context(self) -> ssl.SSLContext:
         """Returns the context of the HTTP front: each connection gets the newest certificates."""
-        return _Newest(self.files)
+        return _ReloadingContext(self.files)
 
-    def _read(self) -> Material:
+    def _read(self) -> TlsMaterial:
         settings = self._settings
         assert settings.certificate is not None
         assert settings.key is not None
@@ -76,7 +76,7 @@ class TlsDoor:
         try:
             context.load_cert_chain(settings.certificate, settings.key, password=lambda: b"")
         except (ssl.SSLError, OSError, ValueError) as error:
-            raise TlsUnusable(
+            raise InvalidTlsFiles(
                 f"gateway.tls.certificate {settings.certificate} and gateway.tls.key {settings.key}: "
                 f"expected a PEM chain and its unencrypted PEM key: {_reason(error)}"
             ) from None
@@ -86,20 +86,20 @@ class TlsDoor:
             try:
                 context.load_verify_locations(cadata=client_ca.decode("ascii"))
             except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
-                raise TlsUnusable(
+                raise InvalidTlsFiles(
                     f"gateway.tls.client_ca {settings.client_ca}: expected PEM certificates: {_reason(error)}"
                 ) from None
             required = settings.client_certificates == "required"
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
-        return Material(certificate, key, client_ca, context)
+        return TlsMaterial(certificate, key, client_ca, context)
 
 
-class _Newest(ssl.SSLContext):
+class _ReloadingContext(ssl.SSLContext):
     """A context that gives each new connection the newest context."""
 
-    files: Watched[Material]
+    files: ReloadingValue[TlsMaterial]
 
-    def __new__(cls, files: Watched[Material]) -> _Newest:
+    def __new__(cls, files: ReloadingValue[TlsMaterial]) -> _ReloadingContext:
         made = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
         made.files = files
         return made
@@ -108,7 +108,7 @@ class _Newest(ssl.SSLContext):
         return self.files.value.context.wrap_bio(*given, **more)
 
 
-def _configuration(material: Material, *, client_certificates: bool) -> grpc.ServerCertificateConfiguration:
+def _configuration(material: TlsMaterial, *, client_certificates: bool) -> grpc.ServerCertificateConfiguration:
     pairs = [(material.key, material.certificate)]
     return grpc.ssl_server_certificate_configuration(pairs, material.client_ca if client_certificates else None)
 
@@ -117,7 +117,7 @@ def _bytes(setting: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise TlsUnusable(f"{setting} {path}: cannot be read: {error.strerror}") from None
+        raise InvalidTlsFiles(f"{setting} {path}: cannot be read: {error.strerror}") from None
 
 
 def _reason(error: Exception) -> str:

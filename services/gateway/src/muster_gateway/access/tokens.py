@@ -9,7 +9,7 @@ from pathlib import Path
 
 from muster_runtime.identity import Identity, Proof, Role, rights_of
 
-from muster_gateway.errors import TokenUnusable
+from muster_gateway.errors import InvalidToken
 from muster_gateway.settings import DIGEST, TOKEN, TOKEN_CHARS_MIN, TOKEN_EXPECTED, Token
 
 # A larger file holds no token. Reading all of it would waste memory.
@@ -33,7 +33,7 @@ class Tokens:
             identity = Identity(name, rights_of(Role(entry.role)), Proof.TOKEN)
             for digest in dict.fromkeys(map(_stored, _tokens(setting, entry))):
                 if digest in owners:
-                    raise TokenUnusable(f"{setting} and gateway.tokens.{owners[digest]}: the same token, expected two")
+                    raise InvalidToken(f"{setting} and gateway.tokens.{owners[digest]}: the same token, expected two")
                 owners[digest] = name
                 self._known.append((digest, identity))
 
@@ -79,7 +79,7 @@ def _tokens(setting: str, entry: Token) -> list[str]:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines or not all(map(_usable, lines)) or len(lines) > _TOKENS_OF_FILE_MAX:
         more = f"; one in a line, at most {_TOKENS_OF_FILE_MAX}"
-        raise TokenUnusable(f"{setting}.token_file {entry.token_file}: {TOKEN_EXPECTED}{more}")
+        raise InvalidToken(f"{setting}.token_file {entry.token_file}: {TOKEN_EXPECTED}{more}")
     return lines
 
 
@@ -94,6 +94,6 @@ def _read(setting: str, path: Path) -> str:
         # a file over the limit holds no token, whatever its beginning looks like
         return content.decode("ascii").strip() if len(content) <= _TOKEN_FILE_BYTES_MAX else ""
     except OSError as error:
-        raise TokenUnusable(f"{setting} {path}: cannot be read: {error.strerror}") from None
+        raise InvalidToken(f"{setting} {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise TokenUnusable(f"{setting} {path}: {TOKEN_EXPECTED}") from None
+        raise InvalidToken(f"{setting} {path}: {TOKEN_EXPECTED}") from None

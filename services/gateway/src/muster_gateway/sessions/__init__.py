@@ -8,7 +8,7 @@ from muster_bus.clock import Clock
 from muster_runtime.optional_packages import require
 from muster_runtime.store_credentials import StoreFileUnusable
 
-from muster_gateway.errors import StoreCredentialsUnusable
+from muster_gateway.errors import InvalidStoreCredentials
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.settings import GatewaySettings
 
@@ -40,4 +40,4 @@ def make_sessions(settings: GatewaySettings, clock: Clock) -> SessionStore:
             tls=settings.sessions_tls(),
         )
     except StoreFileUnusable as error:
-        raise StoreCredentialsUnusable(str(error)) from error
+        raise InvalidStoreCredentials(str(error)) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.sessions.contract import UNKNOWN, Cursor, Seat, Session
 from muster_gateway.stream_kind import SI_KINDS, StreamKind
 
@@ -52,10 +52,10 @@ def _session(content: Any, version: int) -> Session:
     return Session(
         rm_id=content["rm"],
         version=version,
-        state=RmState(content["state"]),
+        state=RmLifecycleState(content["state"]),
         since_ns=content["since_ns"],
         why=content["why"],
-        announced=RmState(content["announced"]),
+        announced=RmLifecycleState(content["announced"]),
         registered_at=Cursor(*content["registered_at"]),
         seats={_KINDS[kind]: Seat(*seat) for kind, seat in seats.items() if kind in _KINDS},
         callbacks_told=content.get("callbacks_told", False),

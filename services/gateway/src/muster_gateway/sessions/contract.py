@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.stream_kind import StreamKind
 
 UNKNOWN = -1
@@ -85,10 +85,10 @@ class Session:
 
     rm_id: str
     version: int
-    state: RmState
+    state: RmLifecycleState
     since_ns: int
     why: str
-    announced: RmState
+    announced: RmLifecycleState
     registered_at: Cursor
     seats: Mapping[StreamKind, Seat] = field(default_factory=dict)
     callbacks_told: bool = False

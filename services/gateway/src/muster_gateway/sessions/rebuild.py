@@ -15,9 +15,9 @@ from muster_bus.log import Log
 from muster_bus.topics import Topics, is_forgotten_state_key, is_registration_key, is_rm_state_key
 from muster_runtime.chance import new_id
 
-from muster_gateway.codec import NO_GROUP, GroupMember, KnownRm, read_forgotten, read_known_rm, read_registration
-from muster_gateway.errors import SessionsDown
-from muster_gateway.rm_lifecycle import RmState
+from muster_gateway.codec import NO_GROUP, GroupMember, RmStateRecord, read_forgotten, read_known_rm, read_registration
+from muster_gateway.errors import SessionStoreDown
+from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.sessions.contract import NOWHERE, Seat, Session, SessionStore
 from muster_gateway.stream_kind import StreamKind
 
@@ -43,7 +43,7 @@ async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock
             log.info("sessions filled from the log", added=added)
             return added
         log.warning("the session store lost its content while it was filled", added=added)
-    raise SessionsDown("the session store loses its content while it is filled from the log")
+    raise SessionStoreDown("the session store loses its content while it is filled from the log")
 
 
 async def _fill(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) -> int:
@@ -56,7 +56,7 @@ async def _fill(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) 
     return added
 
 
-def _session(known: KnownRm, member: GroupMember, identity: str, clock: Clock) -> Session:
+def _session(known: RmStateRecord, member: GroupMember, identity: str, clock: Clock) -> Session:
     return Session(
         rm_id=known.rm_id,
         version=0,
@@ -75,9 +75,9 @@ def _session(known: KnownRm, member: GroupMember, identity: str, clock: Clock) -
 
 async def _known_rms(
     bus: Log, topics: Topics, partition: int
-) -> tuple[list[KnownRm], dict[str, tuple[GroupMember, str]]]:
+) -> tuple[list[RmStateRecord], dict[str, tuple[GroupMember, str]]]:
     reader = await bus.reader(topics.state, partition)
-    found: dict[str, KnownRm] = {}
+    found: dict[str, RmStateRecord] = {}
     members: dict[str, tuple[GroupMember, str]] = {}
     try:
         end = await reader.end_offset()
@@ -105,4 +105,4 @@ async def _known_rms(
                     found[known.rm_id] = known
     finally:
         await reader.close()
-    return [each for each in found.values() if each.state is not RmState.INIT or each.callbacks_epoch], members
+    return [each for each in found.values() if each.state is not RmLifecycleState.INIT or each.callbacks_epoch], members

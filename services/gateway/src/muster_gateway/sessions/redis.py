@@ -27,7 +27,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import RedisError
 
-from muster_gateway.errors import SessionsDown
+from muster_gateway.errors import SessionStoreDown
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import Advance, Cursor, Session
 from muster_gateway.stream_kind import StreamKind
@@ -84,7 +84,7 @@ def _or_down(
             return await method(self, *args, **kwargs)
         except (RedisError, OSError, TimeoutError) as error:
             self.report(error)
-            raise SessionsDown(f"the session store does not answer: {type(error).__name__}") from error
+            raise SessionStoreDown(f"the session store does not answer: {type(error).__name__}") from error
 
     return wrapped
 
@@ -131,7 +131,7 @@ class RedisSessions:
             await self._redis.ping()
         except (RedisError, OSError, TimeoutError) as error:
             why = redis_problem(error, _NAMES, has_tls=self._has_tls) or type(error).__name__
-            raise SessionsDown(f"the session store does not answer: {why}") from error
+            raise SessionStoreDown(f"the session store does not answer: {why}") from error
 
     async def close(self) -> None:
         await self._redis.aclose()

@@ -21,7 +21,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_runtime.private_files import make_private_database, make_private_directory
 
-from muster_gateway.errors import SessionsDown, SessionsFull
+from muster_gateway.errors import SessionStoreDown, SessionStoreFull
 from muster_gateway.sessions.codec import from_json, to_json
 from muster_gateway.sessions.contract import Advance, Cursor, Session
 from muster_gateway.stream_kind import StreamKind
@@ -70,7 +70,7 @@ class SqliteSessions:
     async def healthy(self) -> bool:
         try:
             await self.filled()
-        except SessionsDown:
+        except SessionStoreDown:
             return False
         return True
 
@@ -136,10 +136,10 @@ class SqliteSessions:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work, *arguments)
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-                raise SessionsFull from error
-            raise SessionsDown(f"the session store does not answer: {type(error).__name__}") from error
+                raise SessionStoreFull from error
+            raise SessionStoreDown(f"the session store does not answer: {type(error).__name__}") from error
         except (OSError, RuntimeError) as error:  # RuntimeError: the thread was shut down
-            raise SessionsDown(f"the session store does not answer: {type(error).__name__}") from error
+            raise SessionStoreDown(f"the session store does not answer: {type(error).__name__}") from error
 
     def _do(self, work: Callable[..., T], *arguments: object) -> T:
         try:

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from manual_clock import ManualClock
 from muster_core.external.errors import CursorExpired, SourceError, SourceSaysNonsense, SourceUnavailable
 from muster_informers.contract import ChangeType, InformerContext, ListWatch
-from muster_informers.sources.http import HttpSource, LendingHttpSource, make_informer
+from muster_informers.sources.http import HttpSource, OfferHttpSource, make_informer
 
 HOSTS = b'[{"id": "a"}, {"id": "b"}]'
 JSON = {"Content-Type": "application/json"}
@@ -218,7 +218,7 @@ async def test_a_token_in_a_file_is_read_for_each_request(server: HttpServer, ma
 
 async def test_offers_are_given_back_until_the_server_says_so(server: HttpServer, make: Make) -> None:
     source = make(give_back_url=f"{server.url}/offers", token="hunter2")
-    assert isinstance(source, LendingHttpSource)
+    assert isinstance(source, OfferHttpSource)
     server.answer = lambda _: Reply(409)
     with pytest.raises(SourceUnavailable, match="status 409, expected 2xx"):
         await source.give_back(["o-1", "o-2"])

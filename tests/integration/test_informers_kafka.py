@@ -15,7 +15,7 @@ from contract.informer_rigs import DEADLINE_S, KafkaRig, rig_of, told
 from muster_core.external.errors import CursorExpired, SourceUnavailable
 from muster_informers.contract import ChangeType, ListWatch
 from muster_informers.sources import kafka
-from muster_informers.sources.kafka import LendingKafkaSource
+from muster_informers.sources.kafka import OfferKafkaSource
 from waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -175,7 +175,7 @@ async def test_offers_are_given_back_to_their_topic(rig: KafkaRig, admin: AIOKaf
     back = f"{rig.topic}-back"
     await admin.create_topics([NewTopic(back, 1, 1)])
     source = rig.make(give_back_topic=back)
-    assert isinstance(source, LendingKafkaSource)
+    assert isinstance(source, OfferKafkaSource)
     await rig.down()
     with pytest.raises(SourceUnavailable, match="giving back"):
         await source.give_back(["o-1"])

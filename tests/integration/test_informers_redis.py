@@ -10,7 +10,7 @@ from contract.informer_rigs import RedisRig, next_deltas, rig_of
 from muster_core.external.errors import BadDocument, CursorExpired, SourceSaysNonsense, SourceUnavailable
 from muster_informers.contract import ChangeType, ListWatch
 from muster_informers.documents import read_document
-from muster_informers.sources.redis import LendingRedisSource
+from muster_informers.sources.redis import OfferRedisSource
 
 pytestmark = pytest.mark.redis
 
@@ -234,7 +234,7 @@ async def test_a_wrong_password_is_reported_without_showing_it(rig: RedisRig) ->
 
 async def test_offers_are_given_back_to_their_stream(rig: RedisRig) -> None:
     source = rig.make(give_back_stream=rig.back, give_back_entries=1000)
-    assert isinstance(source, LendingRedisSource)
+    assert isinstance(source, OfferRedisSource)
     await rig.down()
     with pytest.raises(SourceUnavailable):
         await source.give_back(["o-1"])

@@ -19,7 +19,7 @@ from muster_core.external.model import SourceState
 from muster_core.model.commands import Command, SetCallbacks
 from muster_core.model.outcome import Event, Fact, Outcome
 from muster_core.scheduler import SchedulerCore
-from muster_informers.sync_gate import Gate
+from muster_informers.sync_gate import SyncGate
 from muster_scheduler.callback_ingest import policy_of
 from muster_scheduler.machine import SchedulerMachine
 from muster_state import state_codec
@@ -135,7 +135,7 @@ class ExternalLife:
     def _new_machine(self) -> SchedulerMachine:
         names = tuple(each.name for each in self.informers)
         life = f"life-{self._life}"
-        gate = Gate(life, {wire.RM: tuple(("default", name) for name in names)}) if names else Gate()
+        gate = SyncGate(life, {wire.RM: tuple(("default", name) for name in names)}) if names else SyncGate()
         self.laws.gate = (life, names)
         for each in self.informers:
             if each.life != life:

@@ -11,7 +11,7 @@ from manual_clock import ManualClock
 from muster_core.external.errors import CursorExpired
 from muster_core.external.model import ExternalAllocation, ExternalKind, ExternalObject, SourceState
 from muster_informers.contract import ChangeType, Delta, Document, Listing
-from muster_informers.indexer import Key, key_of
+from muster_informers.indexer import SourceKey, key_of
 from muster_informers.informer import SharedIndexInformer
 from muster_runtime.watchdog import Usage
 
@@ -160,12 +160,12 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self.known: dict[Key, ExternalObject] = {}
+        self.known: dict[SourceKey, ExternalObject] = {}
         self.told: list[tuple[str, str]] = []
         self.initials: list[str] = []
-        self.distrusted: list[Key] = []
+        self.distrusted: list[SourceKey] = []
         self.believed: list[ExternalAllocation | None] = []
-        self.forgotten: list[Key] = []
+        self.forgotten: list[SourceKey] = []
         self.fails: dict[str, Exception] = {}
         for kind in ExternalKind:
             setattr(self, f"add_{kind}", self._add)
@@ -176,11 +176,11 @@ class Recorder:
         raise AttributeError(name)
 
     def distrust(self, kind: ExternalKind, object_id: str, believed: ExternalAllocation | None = None) -> None:
-        self.distrusted.append(Key(kind, object_id))
+        self.distrusted.append(SourceKey(kind, object_id))
         self.believed.append(believed)
 
     def forget(self, kind: ExternalKind, object_id: str) -> None:
-        self.forgotten.append(Key(kind, object_id))
+        self.forgotten.append(SourceKey(kind, object_id))
 
     def _add(self, what: ExternalObject, *, initial: bool) -> None:
         key = self._call("add", what)
@@ -198,7 +198,7 @@ class Recorder:
         key = self._call("delete", what)
         assert self.known.pop(key) == what
 
-    def _call(self, method: str, what: ExternalObject) -> Key:
+    def _call(self, method: str, what: ExternalObject) -> SourceKey:
         key = key_of(what)
         if key.object_id in self.fails:
             raise self.fails[key.object_id]

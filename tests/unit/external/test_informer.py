@@ -9,7 +9,7 @@ import pytest
 from muster_core.external.errors import CursorExpired, SourceSaysNonsense, SourceUnavailable
 from muster_core.external.model import ExternalAllocation, ExternalKind, ExternalNode, ExternalObject, SourceState
 from muster_informers.contract import ChangeType, Delta
-from muster_informers.indexer import Key
+from muster_informers.indexer import SourceKey
 from muster_informers.informer import NOT_WHOLE, SLICE, SharedIndexInformer
 from muster_informers.problems import LINES_MAX, PROBLEMS_MAX
 from muster_runtime.watchdog import Usage
@@ -68,7 +68,7 @@ async def test_changes_are_delivered_in_order() -> None:
         await settled()
         assert running.handler.told == [("add", "h1"), ("add", "h2"), ("update", "h1"), ("delete", "h2")]
         assert running.handler.initials == ["h1"]
-        assert running.handler.known == {Key(NODE, "h1"): ExternalNode("h1", {"vcore": 5})}
+        assert running.handler.known == {SourceKey(NODE, "h1"): ExternalNode("h1", {"vcore": 5})}
 
 
 async def test_the_type_of_a_change_is_decided_by_the_store() -> None:
@@ -239,14 +239,14 @@ async def test_doubles_and_late_versions_are_dropped() -> None:
             running.manager.tell(ChangeType.MODIFIED, node("h1", vcore, version=version))
         await settled()
         assert running.handler.told == [("add", "h1")]
-        kept = running.informer.store.kept(Key(NODE, "h1"))
+        kept = running.informer.store.kept(SourceKey(NODE, "h1"))
         assert kept is not None
         assert kept.version == 6
         assert not running.informer.problems
         running.manager.tell(ChangeType.MODIFIED, node("h1", 7, version=6))
         await settled()
         assert "version 6 is known with another content" in running.informer.problems[0].text
-        assert running.handler.known[Key(NODE, "h1")] == ExternalNode("h1", {"vcore": 5})
+        assert running.handler.known[SourceKey(NODE, "h1")] == ExternalNode("h1", {"vcore": 5})
 
 
 async def test_without_versions_the_last_word_counts() -> None:
@@ -305,8 +305,8 @@ async def test_an_unreadable_document_of_a_known_object_makes_it_doubtful_until_
         await running.start()
         running.manager.tell(ChangeType.MODIFIED, {"id": "h1", "capacity": {"vcore": -1}})
         await settled()
-        assert running.handler.distrusted == [Key(NODE, "h1")]
-        assert running.handler.known == {Key(NODE, "h1"): ExternalNode("h1", {"vcore": 5})}
+        assert running.handler.distrusted == [SourceKey(NODE, "h1")]
+        assert running.handler.known == {SourceKey(NODE, "h1"): ExternalNode("h1", {"vcore": 5})}
         problem = running.informer.problems[0]
         assert (problem.kind, problem.object_id) == ("node", "h1")
         assert problem.text == f"capacity.vcore: -1, expected an amount from 0 to {2**53}"
@@ -325,12 +325,12 @@ async def test_unreadable_documents_in_a_listing() -> None:
         await running.start()
         assert running.informer.has_synced(), "one bad document stops nobody"
         assert running.ids == ["h1"]
-        assert running.handler.distrusted == [Key(NODE, "h2")], "an earlier life may have recorded it"
+        assert running.handler.distrusted == [SourceKey(NODE, "h2")], "an earlier life may have recorded it"
         running.manager.spoilt = {("node", "h1"): {"id": "h1", "nodes": 3}}
         running.manager.expire()
         await running.time.advance(1)
         assert running.ids == ["h1", "h2"], "known objects stay"
-        assert running.handler.distrusted == [Key(NODE, "h2"), Key(NODE, "h1")]
+        assert running.handler.distrusted == [SourceKey(NODE, "h2"), SourceKey(NODE, "h1")]
 
 
 @pytest.mark.parametrize("by", ["a change", "a listing"])
@@ -341,7 +341,7 @@ async def test_an_object_that_was_never_readable_is_forgotten_at_its_end(by: str
         running.manager.set(node("h2"))
         running.manager.spoilt["node", "h2"] = {"id": "h2", "capacity": "much"}
         await running.start()
-        assert (running.ids, running.handler.distrusted) == (["h1"], [Key(NODE, "h2")])
+        assert (running.ids, running.handler.distrusted) == (["h1"], [SourceKey(NODE, "h2")])
         del running.manager.spoilt["node", "h2"]
         if by == "a listing":
             running.manager.objects.pop(("node", "h2"))
@@ -349,11 +349,11 @@ async def test_an_object_that_was_never_readable_is_forgotten_at_its_end(by: str
         else:
             running.manager.delete("node", "h2")
         await settled()
-        assert running.handler.forgotten == [Key(NODE, "h2")]
+        assert running.handler.forgotten == [SourceKey(NODE, "h2")]
         running.manager.set(node("h2"))
         running.manager.delete("node", "h2")
         await settled()
-        assert running.handler.forgotten == [Key(NODE, "h2")], "once: now it was read"
+        assert running.handler.forgotten == [SourceKey(NODE, "h2")], "once: now it was read"
 
 
 async def test_a_document_that_the_source_could_not_read() -> None:
@@ -363,7 +363,7 @@ async def test_a_document_that_the_source_could_not_read() -> None:
         why = {"unreadable": "record 7: no JSON", "kind": "node", "id": "h1"}
         running.manager.tell(ChangeType.MODIFIED, why)
         await settled()
-        assert running.handler.distrusted == [Key(NODE, "h1")]
+        assert running.handler.distrusted == [SourceKey(NODE, "h1")]
         assert running.informer.problems[0].text == "record 7: no JSON"
 
 
@@ -378,7 +378,7 @@ async def test_a_listing_of_which_a_part_is_nobodys_deletes_nothing(document: di
         running.manager.expire()
         await running.time.advance(1)
         assert running.ids == ["h1", "h2"]
-        assert running.handler.distrusted == [Key(NODE, "h2")]
+        assert running.handler.distrusted == [SourceKey(NODE, "h2")]
         assert running.informer.state is SourceState.LIVE, "the readable objects are in the store"
         # The informer lists again until the listing is complete.
         running.manager.extra = []
@@ -433,9 +433,9 @@ async def test_one_id_twice_in_a_listing() -> None:
         running.manager.extra = [node("h1", 6), node("new", 1), node("new", 2), node("double", 1), node("double", 1)]
         running.manager.expire()
         await running.time.advance(1)
-        assert running.handler.known[Key(NODE, "h1")] == ExternalNode("h1", {"vcore": 5})
+        assert running.handler.known[SourceKey(NODE, "h1")] == ExternalNode("h1", {"vcore": 5})
         assert running.ids == ["double", "h1"], "an unreadable new object is not stored"
-        assert running.handler.distrusted == [Key(NODE, "h1"), Key(NODE, "new")]
+        assert running.handler.distrusted == [SourceKey(NODE, "h1"), SourceKey(NODE, "new")]
         assert {problem.object_id for problem in running.informer.problems} == {"h1", "new"}
         running.manager.extra = []
         running.manager.expire()
@@ -451,7 +451,7 @@ async def test_an_unreadable_allocation_is_assumed_to_be_on_its_node() -> None:
     async with Running() as running:
         running.manager.extra = [vm("vm-1", quantities={"vcore": "few"}), vm("vm-2"), vm("vm-2", node_id="h2")]
         await running.start()
-        assert running.handler.distrusted == [Key(ALLOCATION, "vm-1"), Key(ALLOCATION, "vm-2")]
+        assert running.handler.distrusted == [SourceKey(ALLOCATION, "vm-1"), SourceKey(ALLOCATION, "vm-2")]
         assert running.handler.believed == [
             ExternalAllocation("vm-1", "h1", {}),
             ExternalAllocation("vm-2", "h1", {"vcore": 4000}),
@@ -493,7 +493,7 @@ async def test_a_handler_that_fails_on_one_object_is_asked_for_the_others() -> N
         running.handler.fails = {"h1": ValueError("password=hunter2 is wrong")}
         await running.start()
         assert running.ids == ["h2"]
-        assert running.handler.distrusted == [Key(NODE, "h1")]
+        assert running.handler.distrusted == [SourceKey(NODE, "h1")]
         text = running.informer.problems[0].text
         assert text.startswith("Recorder: ValueError: password=*** is wrong (")
         running.handler.fails = {"h2": RuntimeError("no")}
@@ -501,7 +501,7 @@ async def test_a_handler_that_fails_on_one_object_is_asked_for_the_others() -> N
         running.manager.delete("node", "h2")
         await settled()
         assert running.ids == ["h1", "h2"]
-        assert running.handler.distrusted == [Key(NODE, "h1"), Key(NODE, "h2")]
+        assert running.handler.distrusted == [SourceKey(NODE, "h1"), SourceKey(NODE, "h2")]
         assert running.informer.has_synced()
 
 
@@ -526,7 +526,7 @@ async def test_a_filter_that_starts_and_stops_to_match() -> None:
         running.manager.tell(ChangeType.MODIFIED, {"id": "other", "x": 1})
         running.manager.tell(ChangeType.MODIFIED, {"id": "small", "x": 1})
         await settled()
-        assert running.handler.distrusted == [Key(NODE, "small")]
+        assert running.handler.distrusted == [SourceKey(NODE, "small")]
 
 
 async def test_several_handlers_and_one_that_comes_late() -> None:

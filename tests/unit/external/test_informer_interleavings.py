@@ -15,7 +15,7 @@ from muster_core.external.model import ExternalKind, ExternalObject, SourceState
 from muster_informers.contract import ChangeType, HandlerContext
 from muster_informers.documents import read_document
 from muster_informers.handlers.default import make_handler
-from muster_informers.indexer import Key
+from muster_informers.indexer import SourceKey
 from muster_informers.log_cache import LogCache
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state import external_codec as codec
@@ -110,16 +110,16 @@ class Life:
         await asyncio.gather(self.writing, return_exceptions=True)
         await self.running.__aexit__()
 
-    async def on_the_log(self) -> tuple[dict[Key, ExternalObject], set[Key], list[SourceState]]:
+    async def on_the_log(self) -> tuple[dict[SourceKey, ExternalObject], set[SourceKey], list[SourceState]]:
         """Return the scheduler's view of the records: objects, stale objects, states."""
-        known: dict[Key, ExternalObject] = {}
-        stale: set[Key] = set()
+        known: dict[SourceKey, ExternalObject] = {}
+        stale: set[SourceKey] = set()
         states: list[SourceState] = []
         reader = await self.log.reader(TOPICS.requests, 0)
         for record in await reader.read(100_000, 0):
             update, note = codec.decode(pb.RequestEnvelope.FromString(record.value or b"").external)
             for change in update.changes if update is not None else ():
-                key = Key(change.kind, change.object_id)
+                key = SourceKey(change.kind, change.object_id)
                 if change.what is not None:
                     known[key] = change.what
                     stale.discard(key)
@@ -205,7 +205,7 @@ async def live(steps: list[tuple[Any, ...]], says_versions: bool) -> None:
         expected = {}
         for document in life.manager.objects.values():
             kind, object_id, _, what = read_document(document)
-            expected[Key(kind, object_id)] = what
+            expected[SourceKey(kind, object_id)] = what
         informer = life.running.informer
         assert {key: informer.store.get(*key) for key in informer.store} == expected
         assert life.running.handler.known == expected
@@ -240,7 +240,7 @@ async def test_an_object_that_moves_between_kinds_of_faults() -> None:
         await step(life, ("unsaid set", "b", 2))
         await life.running.time.advance(1)
         known, stale, _ = await life.on_the_log()
-        assert list(known) == [Key(ExternalKind.NODE, "a")]
+        assert list(known) == [SourceKey(ExternalKind.NODE, "a")]
         assert stale == set(known)
         await step(life, ("expire",))
         await life.running.time.advance(1)

@@ -11,7 +11,7 @@ from contract.informer_rigs import context
 from muster_core.external.errors import InformerSettingsWrong
 from muster_informers.registry import get_informer
 from muster_informers.sources.empty import EmptyOptions
-from muster_informers.sources.file import FileOptions
+from muster_informers.sources.file import FileSourceOptions
 from muster_informers.sources.http import HttpOptions
 from muster_informers.sources.kafka import KafkaOptions
 from muster_informers.sources.redis import RedisOptions
@@ -23,7 +23,7 @@ REDIS = {"url": "redis://h/0", "key": "hosts", "stream": "changes"}
 SECRET = "hunter2"
 MODELS: Mapping[str, type[BaseModel]] = {
     "empty": EmptyOptions,
-    "file": FileOptions,
+    "file": FileSourceOptions,
     "http": HttpOptions,
     "kafka": KafkaOptions,
     "redis": RedisOptions,

@@ -12,7 +12,7 @@ from muster_bus.topics import Topics, state_key
 from muster_core.external.errors import SourceUnavailable
 from muster_core.external.model import ExternalKind, ExternalOffer, ExternalPool, OfferState
 from muster_core.external.reports import ReportedObject, SourceEntry
-from muster_informers.offer_return import BATCH_MAX, OfferOutlet, taker_of
+from muster_informers.offer_return import BATCH_MAX, OfferReturner, taker_of
 from muster_state import state_codec
 from unit.external.faking import Manager, ManualTime, settled
 
@@ -49,7 +49,7 @@ class Rig:
         self.writer = await self.log.writer("state")
         taker = taker_of(self.framework)
         assert taker is not None
-        self.outlet = OfferOutlet(
+        self.outlet = OfferReturner(
             rm_id="rm/1",
             partition="default",
             source="mesos",

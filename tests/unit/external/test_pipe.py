@@ -16,18 +16,18 @@ from muster_bus.pipe.messages import Append, AppendResults, PipeRecord, error_of
 from muster_bus.pipe.pipe_appends import PipeWriter
 from muster_bus.topics import Topics, state_key
 from muster_informers.child import PipeLog
-from muster_informers.pipe_log_server import LogEnd
+from muster_informers.pipe_log_server import PipeLogServer
 from muster_informers.pipe_messages import (
-    Answer,
-    Ask,
-    Begin,
-    Ended,
-    Family,
+    InformersEnded,
+    InformersStatus,
+    LogReply,
+    LogRequest,
     Message,
+    MetricFamily,
+    MetricSamples,
     ReadRecord,
-    Sampled,
-    Stop,
-    Told,
+    StartInformers,
+    StopInformers,
 )
 from muster_runtime.message_channel import FRAME_BYTES_MAX, Channel
 
@@ -50,15 +50,15 @@ async def channels() -> tuple[Channel[Message], Channel[Message]]:
 
 
 MESSAGES: list[Message] = [
-    Begin({"a": [1, "s3cret", None, 0.5]}, {"partitions": 4}, (0, 2), "life", "info", "json", ("/x",)),
+    StartInformers({"a": [1, "s3cret", None, 0.5]}, {"partitions": 4}, (0, 2), "life", "info", "json", ("/x",)),
     Append((PipeRecord(1, "t", 0, b"k", b"v" * 3_000_000, (("h", b"x"),)), PipeRecord(2, "t", 1, None, None))),
     AppendResults(((1, 7),), tuple((number, failure_of(error)) for number, error in enumerate(ERRORS))),
-    Ask(1, 2, "open", topic="t", partition=3, offset=None),
-    Answer(1, 9, (ReadRecord(8, 5, b"k", None),)),
-    Told(True, ("vms",), ("informer vms (http): it is away",)),
-    Sampled((Family("m", "What it is.", "gauge", (("m", {"source": "vms"}, 1.5),)),)),
-    Ended({"vms": "away"}),
-    Stop(),
+    LogRequest(1, 2, "open", topic="t", partition=3, offset=None),
+    LogReply(1, 9, (ReadRecord(8, 5, b"k", None),)),
+    InformersStatus(True, ("vms",), ("informer vms (http): it is away",)),
+    MetricSamples((MetricFamily("m", "What it is.", "gauge", (("m", {"source": "vms"}, 1.5),)),)),
+    InformersEnded({"vms": "away"}),
+    StopInformers(),
 ]
 
 
@@ -77,7 +77,7 @@ async def test_a_closed_end_is_detected_and_half_a_frame_is_no_message() -> None
     other.close()
     assert await channel.receive() is None
     channel.close()
-    channel.send(Stop())  # nobody minds
+    channel.send(StopInformers())  # nobody minds
 
 
 @pytest.mark.parametrize("said", [b"\x00\x00\x00\x02no", (FRAME_BYTES_MAX + 1).to_bytes(4, "big")])
@@ -139,17 +139,17 @@ async def both(before: Callable[[], None] = lambda: None) -> AsyncIterator[tuple
     await log.start()
     here, there = await channels()
     defects: list[BaseException] = []
-    end = LogEnd(here, await log.writer("external"), log, OFFERS, SystemClock(), defects.append)
+    end = PipeLogServer(here, await log.writer("external"), log, OFFERS, SystemClock(), defects.append)
     bus = PipeLog(there, before)
 
     async def serve() -> None:
         while (message := await here.receive()) is not None:
-            assert isinstance(message, Append | Ask)
+            assert isinstance(message, Append | LogRequest)
             end.take(message)
 
     async def listen() -> None:
         while (message := await there.receive()) is not None:
-            assert isinstance(message, AppendResults | Answer)
+            assert isinstance(message, AppendResults | LogReply)
             bus.take(message)
 
     tasks = [asyncio.create_task(serve()), asyncio.create_task(listen())]

@@ -14,7 +14,7 @@ from muster_core import invariants
 from muster_core.external.model import ExternalChange, ExternalKind, ExternalObject, SourceState, id_of, kind_of
 from muster_core.model.outcome import Outcome
 from muster_core.scheduler import SchedulerCore
-from muster_informers.sync_gate import Gate
+from muster_informers.sync_gate import SyncGate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.muster.v1.audit_pb2 import AuditEntry
@@ -54,7 +54,7 @@ class Rig:
     """
 
     def __init__(
-        self, budget: int = 2000, default_config: str = "", check_every_ns: int = 0, gate: Gate | None = None
+        self, budget: int = 2000, default_config: str = "", check_every_ns: int = 0, gate: SyncGate | None = None
     ) -> None:
         self.topics = Topics(partitions=1)
         self.now_ns = 1_000 * SECOND_NS
@@ -69,7 +69,7 @@ class Rig:
         self._untold: set[str] = set()
         self._offset = 0
         uuids = count(1)
-        self.gate = gate if gate is not None else Gate()
+        self.gate = gate if gate is not None else SyncGate()
         self._factory: Callable[[], SchedulerMachine] = lambda: SchedulerMachine(
             self.topics, lambda: f"uuid-{next(uuids)}", default_config, budget, check_every_ns, gate=self.gate
         )

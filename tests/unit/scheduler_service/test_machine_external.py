@@ -14,7 +14,7 @@ from muster_core.external.model import (
     ExternalPool,
     SourceState,
 )
-from muster_informers.sync_gate import Gate, life_again
+from muster_informers.sync_gate import SyncGate, life_again
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2
 from muster_scheduler.machine import SchedulerMachine
@@ -54,8 +54,8 @@ def sources(rig: Rig) -> dict[str, tuple[str, str, str]]:
     return found
 
 
-def gate(*names: str, life: str = "life-1") -> Gate:
-    return Gate(life, {RM: tuple(("default", name) for name in names)})
+def gate(*names: str, life: str = "life-1") -> SyncGate:
+    return SyncGate(life, {RM: tuple(("default", name) for name in names)})
 
 
 def decides(rig: Rig, key: str) -> bool:
@@ -289,7 +289,7 @@ def test_an_rm_that_registers_while_a_source_is_awaited_waits_too() -> None:
 
 
 def test_other_rms_do_not_wait() -> None:
-    other = Gate("life-1", {"rm-2": (("default", "vms"),)})
+    other = SyncGate("life-1", {"rm-2": (("default", "vms"),)})
     assert decides(furnished(Rig(gate=other)), "k1")
 
 

@@ -30,11 +30,11 @@ from muster_informers.contract import EVENT_HANDLERS_GROUP, EventHandler, Extern
 from muster_informers.filters import responsible_for_node
 from muster_informers.handlers.base import BaseEventHandler
 from muster_informers.handlers.default import DefaultEventHandler
-from muster_informers.native_handler import Call, Judged, word_of
+from muster_informers.native_handler import CallResult, HandlerCall, word_of
 from muster_informers.registry import Registry
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
-from muster_informers.sync_gate import Gate
+from muster_informers.sync_gate import SyncGate
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.watchdog import Usage
 from muster_scheduler.consult import Natives, NativeSource
@@ -532,7 +532,7 @@ class Silent:
     async def handlers_ready(self) -> int:
         return self.life
 
-    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[Call]) -> Sequence[Judged]:
+    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> Sequence[CallResult]:
         self.asked += 1
         if self.is_silent:
             await asyncio.Event().wait()
@@ -665,7 +665,7 @@ def test_statements_stay_without_the_table_until_the_source_is_emptied() -> None
     it.send(registration(), node("n1", vcore=8))
     it.rig.rebuild()
     assert it.rig.core.external.source("default", SOURCE).state is SourceState.LIVE
-    it.rig.gate = Gate("life-2")
+    it.rig.gate = SyncGate("life-2")
     it.rig.consult = None
     it.rig.rebuild()
     it.rig.settle()

@@ -10,7 +10,7 @@ import pytest
 from builders import SECOND_NS
 from muster_bus.log import Record
 from muster_core.external.model import SourceState
-from muster_informers.sync_gate import Gate
+from muster_informers.sync_gate import SyncGate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.bus.v1 import state_pb2 as pb_state
 from muster_proto.si.v1 import si_pb2 as si
@@ -35,7 +35,7 @@ class Told(NamedTuple):
 class World:
     """A machine with one RM, whose ask waits (its node is too small), and followers of its log."""
 
-    def __init__(self, gate: Gate | None = None, **extra: str) -> None:
+    def __init__(self, gate: SyncGate | None = None, **extra: str) -> None:
         self.rig = Rig(gate=gate)
         self.start_ns = self.rig.now_ns
         self.register(**extra)
@@ -165,7 +165,7 @@ def test_an_operators_pause_precedes_a_simultaneous_absence() -> None:
 
 @pytest.mark.parametrize("ends", [SourceState.LIVE, SourceState.STALE])
 def test_a_wait_for_a_source_has_its_times(ends: SourceState) -> None:
-    world = World(Gate("life-1", {RM: (("default", "vms"),)}))
+    world = World(SyncGate("life-1", {RM: (("default", "vms"),)}))
     world.rig.wait(10)
     world.rig.send(make.said(state=SourceState.LISTING))
     assert world.told() == [Told("SOURCE_LISTING", 0)], "the wait began with the registration"
@@ -183,16 +183,16 @@ def test_a_wait_for_a_source_has_its_times(ends: SourceState) -> None:
 
 
 def test_a_scheduler_that_starts_again_waits_from_then_on_and_goes_on_with_a_wait_that_was_not_over() -> None:
-    world = World(Gate("life-1", {RM: (("default", "vms"),)}))
+    world = World(SyncGate("life-1", {RM: (("default", "vms"),)}))
     world.rig.send(make.said(state=SourceState.LIVE))
     world.rig.wait(10)
-    world.rig.gate = Gate("life-2", {RM: (("default", "vms"),)})
+    world.rig.gate = SyncGate("life-2", {RM: (("default", "vms"),)})
     world.rig.rebuild()
     world.rig.wait(1)
     world.rig.send(make.said(state=SourceState.LISTING, life="life-2"))
     assert world.told() == [Told("LARGER_THAN_ANY_NODE", 0, 10), Told("SOURCE_LISTING", 10)]
     world.rig.wait(9)
-    world.rig.gate = Gate("life-3", {RM: (("default", "vms"),)})
+    world.rig.gate = SyncGate("life-3", {RM: (("default", "vms"),)})
     world.rig.rebuild()
     world.rig.wait(10)
     world.rig.send(make.said(state=SourceState.LIVE, life="life-3"))
@@ -202,9 +202,9 @@ def test_a_scheduler_that_starts_again_waits_from_then_on_and_goes_on_with_a_wai
 
 
 def test_a_start_without_the_source_ends_the_wait_for_it() -> None:
-    world = World(Gate("life-1", {RM: (("default", "vms"),)}))
+    world = World(SyncGate("life-1", {RM: (("default", "vms"),)}))
     world.rig.wait(10)
-    world.rig.gate = Gate("life-2")
+    world.rig.gate = SyncGate("life-2")
     world.rig.rebuild()
     world.rig.settle()
     world.rig.wait(5)
@@ -212,7 +212,7 @@ def test_a_start_without_the_source_ends_the_wait_for_it() -> None:
 
 
 def test_a_source_that_lists_again_while_all_is_decided_is_no_reason() -> None:
-    world = World(Gate("life-1", {RM: (("default", "vms"),)}))
+    world = World(SyncGate("life-1", {RM: (("default", "vms"),)}))
     world.rig.send(make.said(state=SourceState.LIVE))
     world.rig.wait(5)
     world.rig.send(make.said(state=SourceState.LISTING))

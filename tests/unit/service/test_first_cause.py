@@ -14,7 +14,7 @@ from muster_bus.topics import Topics
 from muster_cli.followers_child import _ended
 from muster_cli.followers_front import FollowersFront, FrontState
 from muster_informers.child import serve
-from muster_informers.pipe_messages import Begin, Stop, Told
+from muster_informers.pipe_messages import InformersStatus, StartInformers, StopInformers
 from muster_informers.settings import ExternalSettings
 from muster_runtime import logs
 from muster_runtime.ending import first_of
@@ -112,7 +112,7 @@ class Pipe:
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
-        if isinstance(message, Told):
+        if isinstance(message, InformersStatus):
             for each in self.then:
                 self.messages.put_nowait(each)
             if self.breaks is not None:
@@ -125,8 +125,10 @@ class Pipe:
         """All is sent."""
 
 
-def _begin() -> Begin:
-    return Begin(ExternalSettings().in_clear(), asdict(Topics()), (0,), "life", *logs.configured(), tuple(sys.path))
+def _begin() -> StartInformers:
+    return StartInformers(
+        ExternalSettings().in_clear(), asdict(Topics()), (0,), "life", *logs.configured(), tuple(sys.path)
+    )
 
 
 async def _served(pipe: Pipe) -> None:
@@ -135,14 +137,14 @@ async def _served(pipe: Pipe) -> None:
 
 
 async def test_informers_that_are_told_to_stop_end_well_although_a_report_fails_then() -> None:
-    await _served(Pipe(_begin(), Stop(), breaks=OSError("the report")))
+    await _served(Pipe(_begin(), StopInformers(), breaks=OSError("the report")))
 
 
 async def test_informers_say_what_failed_although_they_are_told_to_stop_then() -> None:
     with pytest.raises(OSError, match="the report"):
-        await _served(Pipe(_begin(), breaks=OSError("the report"), then=(Stop(),)))
+        await _served(Pipe(_begin(), breaks=OSError("the report"), then=(StopInformers(),)))
 
 
 async def test_informers_whose_parent_goes_end_with_that() -> None:
     with pytest.raises(EOFError):
-        await _served(Pipe(_begin(), then=(None, Stop())))
+        await _served(Pipe(_begin(), then=(None, StopInformers())))

@@ -30,16 +30,16 @@ from muster_runtime.message_channel import Channel
 
 from muster_informers import child_metrics
 from muster_informers.pipe_messages import (
-    Answer,
-    Answered,
-    Ask,
-    Begin,
-    Ended,
-    Judge,
+    HandlerReply,
+    HandlerRequest,
+    InformersEnded,
+    InformersStatus,
+    LogReply,
+    LogRequest,
     Message,
-    Sampled,
-    Stop,
-    Told,
+    MetricSamples,
+    StartInformers,
+    StopInformers,
 )
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
@@ -102,7 +102,7 @@ class PipeLog:
         self._writers: list[PipeWriter] = []
         self._asked = 0
         self._readers = 0
-        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._answers: dict[int, asyncio.Future[LogReply]] = {}
 
     async def start(self) -> None: ...
 
@@ -135,14 +135,14 @@ class PipeLog:
         self._before()
         self._channel.send(append)
 
-    async def ask(self, what: str, reader: int, **more: object) -> Answer:
+    async def ask(self, what: str, reader: int, **more: object) -> LogReply:
         """Asks the parent. Raises the log's error."""
         self._asked += 1
         number = self._asked
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[LogReply] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
         try:
-            self._channel.send(Ask(number, reader, what, **more))  # type: ignore[arg-type]
+            self._channel.send(LogRequest(number, reader, what, **more))  # type: ignore[arg-type]
             answer = await future
         finally:
             self._answers.pop(number, None)
@@ -150,7 +150,7 @@ class PipeLog:
             raise error_of(answer.failure)
         return answer
 
-    def take(self, message: AppendResults | Answer) -> None:
+    def take(self, message: AppendResults | LogReply) -> None:
         if isinstance(message, AppendResults):
             for writer in self._writers:
                 writer.settle(message)
@@ -158,14 +158,14 @@ class PipeLog:
             future.set_result(message)
 
 
-class _Teller:
+class _StatusReporter:
     """Reports the informers' state to the parent when it changes. The report is sent before the informers' records, so
     that health knows a state before a reader sees it on the log.
     """
 
     def __init__(self, channel: Channel[Message], clock: Clock) -> None:
         self._channel, self._clock = channel, clock
-        self._last: Told | None = None
+        self._last: InformersStatus | None = None
         self._next_s = 0.0
         self.service: ExternalService | None = None
 
@@ -173,7 +173,7 @@ class _Teller:
         began_s = self._clock.monotonic()
         if self.service is None or began_s < self._next_s:
             return
-        told = Told(self.service.synced, tuple(self.service.known()), tuple(self.service.problems()))
+        told = InformersStatus(self.service.synced, tuple(self.service.known()), tuple(self.service.problems()))
         if told != self._last:
             self._last = told
             self._channel.send(told)
@@ -186,7 +186,7 @@ class _Teller:
             self.tell()
             if self._clock.monotonic() - sampled_s >= _SAMPLE_S:
                 sampled_s = self._clock.monotonic()
-                self._channel.send(Sampled(child_metrics.families()))
+                self._channel.send(MetricSamples(child_metrics.families()))
             await asyncio.sleep(_TELL_S)
 
 
@@ -194,18 +194,18 @@ async def serve(channel: Channel[Message], clock: Clock) -> None:
     """Runs informers by the parent's instructions, until it sends Stop. Raises EOFError: the parent is gone."""
     # 1. the parent's instructions
     begin = await channel.receive()
-    if not isinstance(begin, Begin):
+    if not isinstance(begin, StartInformers):
         raise EOFError
     logs.configure(cast("logs.Level", begin.log_level), cast("logs.Format", begin.log_format))
     sys.path[:] = begin.path
-    teller = _Teller(channel, clock)
+    teller = _StatusReporter(channel, clock)
     bus = PipeLog(channel, teller.tell)
     settings = ExternalSettings.model_validate(begin.settings)
     topics = Topics(**begin.topics)  # type: ignore[arg-type]
     try:
         service = ExternalService(settings, bus, topics, clock, begin.partitions, begin.life)
     except InvalidExternalSettings as error:
-        channel.send(Ended({}, tuple(error.problems)))
+        channel.send(InformersEnded({}, tuple(error.problems)))
         await _stopped(channel, bus)
         return
     teller.service = service
@@ -235,13 +235,13 @@ async def _stopped(channel: Channel[Message], bus: PipeLog, service: ExternalSer
         match message:
             case None:
                 raise EOFError
-            case Stop():
+            case StopInformers():
                 return
-            case AppendResults() | Answer():
+            case AppendResults() | LogReply():
                 bus.take(message)
-            case Judge() if service is not None:
+            case HandlerRequest() if service is not None:
                 judged = await service.judge(message.name, 0, message.begins, message.calls)
-                channel.send(Answered(message.number, tuple(judged)))
+                channel.send(HandlerReply(message.number, tuple(judged)))
 
 
 async def _tell_end(service: ExternalService, channel: Channel[Message]) -> None:
@@ -249,7 +249,7 @@ async def _tell_end(service: ExternalService, channel: Channel[Message]) -> None
     try:
         await service.wait()
     except NotSynced as error:
-        channel.send(Ended(error.informers))
+        channel.send(InformersEnded(error.informers))
     await asyncio.Event().wait()
 
 

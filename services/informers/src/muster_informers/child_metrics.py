@@ -16,10 +16,10 @@ from prometheus_client.samples import Sample
 
 from muster_informers import metrics
 from muster_informers.informer import STATE_NUMBERS
-from muster_informers.pipe_messages import Family
+from muster_informers.pipe_messages import MetricFamily
 
 
-def families() -> tuple[Family, ...]:
+def families() -> tuple[MetricFamily, ...]:
     """Returns the present metrics of this process's informers."""
     return tuple(_family(each) for collector in metrics.OF_INFORMERS for each in collector.collect())
 
@@ -29,7 +29,7 @@ class ChildSamples(Collector):
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._registry = registry
-        self._families: Sequence[Family] = families()
+        self._families: Sequence[MetricFamily] = families()
 
     def begin(self) -> None:
         for each in metrics.OF_INFORMERS:
@@ -44,7 +44,7 @@ class ChildSamples(Collector):
             with suppress(ValueError):  # another collector may have done so
                 self._registry.register(each)
 
-    def take(self, told: Sequence[Family]) -> None:
+    def take(self, told: Sequence[MetricFamily]) -> None:
         self._families = told
 
     def lost(self) -> None:
@@ -64,11 +64,11 @@ class ChildSamples(Collector):
         return ()  # its names are those of the metrics that it replaces
 
 
-def _family(collected: Collected) -> Family:
+def _family(collected: Collected) -> MetricFamily:
     samples = tuple((each.name, dict(each.labels), float(each.value)) for each in collected.samples)
-    return Family(collected.name, collected.documentation, collected.type, samples)
+    return MetricFamily(collected.name, collected.documentation, collected.type, samples)
 
 
-def _all_set(family: Family, value: float) -> Family:
+def _all_set(family: MetricFamily, value: float) -> MetricFamily:
     samples = tuple((name, labels, float(value)) for name, labels, _ in family.samples)
-    return Family(family.name, family.documentation, family.type, samples)
+    return MetricFamily(family.name, family.documentation, family.type, samples)

@@ -68,7 +68,7 @@ _CORES_MIN = 100
 _KINDS = {kind.value: kind for kind in ExternalKind}
 
 
-class Identity(NamedTuple):
+class ObjectIdentity(NamedTuple):
     """The object of a document.
 
     :ivar version: None: it has none.
@@ -79,7 +79,7 @@ class Identity(NamedTuple):
     version: int | None
 
 
-class Said(NamedTuple):
+class DocumentContent(NamedTuple):
     """The content of a document."""
 
     kind: ExternalKind
@@ -88,7 +88,7 @@ class Said(NamedTuple):
     what: ExternalObject
 
 
-class _Wrong(Exception):
+class _FieldError(Exception):
     """A field's problem; the BadDocument that it becomes also names the object."""
 
 
@@ -110,14 +110,14 @@ class Field:
     required: bool = False
 
 
-def read_document(document: object) -> Said:
+def read_document(document: object) -> DocumentContent:
     """A document as an object of the core. Raises BadDocument for any other value of any type."""
     kind, object_id, version, given = _identity(document)
     values: dict[str, Any] = {}
     try:
         values = _read_fields(given.items(), _BY_NAME[kind], object_id if kind is ExternalKind.POOL else None)
         what: ExternalObject = _TYPES[kind](object_id, **values)
-    except _Wrong as problem:
+    except _FieldError as problem:
         raise BadDocument(str(problem), kind.value, object_id, _node_of(kind, given)) from None
     except TypeError:
         # The missing fields without a default; found only now, because they are rare.
@@ -126,13 +126,13 @@ def read_document(document: object) -> Said:
             raise
         text = f"{missing.name}: missing, expected {missing.expected}"
         raise BadDocument(text, kind.value, object_id, _node_of(kind, given)) from None
-    return Said(kind, object_id, version, what)
+    return DocumentContent(kind, object_id, version, what)
 
 
-def read_identity(document: object) -> Identity:
+def read_identity(document: object) -> ObjectIdentity:
     """The kind and id of a document's object; the other fields are not read. Raises BadDocument."""
     kind, object_id, version, _ = _identity(document)
-    return Identity(kind, object_id, version)
+    return ObjectIdentity(kind, object_id, version)
 
 
 def read_durations(given: Mapping[str, object], names: Sequence[str]) -> dict[str, int]:
@@ -145,7 +145,7 @@ def read_durations(given: Mapping[str, object], names: Sequence[str]) -> dict[st
         raise BadDocument(f"{_label(unknown)}: unknown key, expected one of {', '.join(fields)}")
     try:
         return _read_fields(given.items(), fields)
-    except _Wrong as problem:
+    except _FieldError as problem:
         raise BadDocument(str(problem)) from None
 
 
@@ -199,11 +199,11 @@ def _read_fields(
         if field is None:
             if name in _COMMON:
                 continue
-            raise _Wrong(f"{_label(name)}: unknown field, expected one of {', '.join(fields)}")
+            raise _FieldError(f"{_label(name)}: unknown field, expected one of {', '.join(fields)}")
         if value is None:
             continue  # as if absent: an empty key of YAML
         if field.attribute in values:
-            raise _Wrong(f"{name}: {field.attribute} is given in two ways, expected one of them")
+            raise _FieldError(f"{name}: {field.attribute} is given in two ways, expected one of them")
         values[field.attribute] = (
             field.read(value, name) if resource_type is None else _amount(value, name, resource_type)
         )
@@ -224,7 +224,7 @@ def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[
         raise BadDocument(f"kind: {shown(given)}, expected one of {', '.join(_KINDS)}", "", known_id)
     try:
         object_id = _path(object_id, "id") if kind is ExternalKind.QUEUE else _name(object_id, "id")
-    except _Wrong as problem:
+    except _FieldError as problem:
         raise BadDocument(str(problem), kind.value) from None
     version = document.get("version")
     if version is not None and (
@@ -271,23 +271,23 @@ def _path(value: object, path: str) -> str:
 
 def _named(value: object, path: str, limit: int) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"{path}: {shown(value)}, expected a text of 1 to {limit} characters")
+        raise _FieldError(f"{path}: {shown(value)}, expected a text of 1 to {limit} characters")
     if problem := name_problem(value, path, limit):
-        raise _Wrong(problem)
+        raise _FieldError(problem)
     return value
 
 
 def _text(value: object, path: str) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"{path}: {shown(value)}, expected a text")
+        raise _FieldError(f"{path}: {shown(value)}, expected a text")
     if problem := text_problem(value, path):
-        raise _Wrong(problem)
+        raise _FieldError(problem)
     return value
 
 
 def _flag(value: object, path: str) -> bool:
     if not isinstance(value, bool):
-        raise _Wrong(f"{path}: {shown(value)}, expected true or false")
+        raise _FieldError(f"{path}: {shown(value)}, expected true or false")
     return value
 
 
@@ -300,19 +300,21 @@ def _amount(value: object, path: str, resource_type: str) -> int:
                 raise InvalidQuantity("it is too long")
             amount = parse_quantity(resource_type, value)
         except InvalidQuantity as error:
-            raise _Wrong(f'{path}: {shown(value)}, expected an amount such as 4000, "4" or "16Gi": {error}') from None
+            raise _FieldError(
+                f'{path}: {shown(value)}, expected an amount such as 4000, "4" or "16Gi": {error}'
+            ) from None
     elif isinstance(value, float) and value.is_integer():  # many writers of JSON write whole numbers as 1e9
         amount = int(value)
     if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= QUANTITY_MAX:
-        raise _Wrong(f"{path}: {shown(value)}, expected an amount from 0 to {QUANTITY_MAX}")
+        raise _FieldError(f"{path}: {shown(value)}, expected an amount from 0 to {QUANTITY_MAX}")
     return amount
 
 
 def _quantities(value: object, path: str) -> dict[str, int]:
     if not isinstance(value, Mapping):
-        raise _Wrong(f"{path}: {shown(value)}, expected a mapping of resource types to amounts")
+        raise _FieldError(f"{path}: {shown(value)}, expected a mapping of resource types to amounts")
     if len(value) > TYPES_MAX:
-        raise _Wrong(f"{path}: {len(value)} types, expected at most {TYPES_MAX}")
+        raise _FieldError(f"{path}: {len(value)} types, expected at most {TYPES_MAX}")
     read: dict[str, int] = {}
     for name, given in value.items():
         if type(given) is int and type(name) is str and 0 <= given <= QUANTITY_MAX and name in USUAL_TYPES:
@@ -322,7 +324,7 @@ def _quantities(value: object, path: str) -> dict[str, int]:
             read[name] = _amount(given, f"{path}.{_label(name)}", name)
     cores = read.get(CPU, 0)
     if 0 < cores < _CORES_MIN and not isinstance(given := value[CPU], str):
-        raise _Wrong(
+        raise _FieldError(
             f"{path}.{CPU}: {shown(given)}, expected thousandths of a core as an integer from {_CORES_MIN} on "
             f'({cores * 1000}), or a text with the intended amount ("{cores}" cores, "{cores}m")'
         )
@@ -331,40 +333,40 @@ def _quantities(value: object, path: str) -> dict[str, int]:
 
 def _texts(value: object, path: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise _Wrong(f"{path}: {shown(value)}, expected a mapping of names to texts")
+        raise _FieldError(f"{path}: {shown(value)}, expected a mapping of names to texts")
     if len(value) > TAGS_MAX:
-        raise _Wrong(f"{path}: {len(value)} entries, expected at most {TAGS_MAX}")
+        raise _FieldError(f"{path}: {len(value)} entries, expected at most {TAGS_MAX}")
     read: dict[str, str] = {}
     size = 0
     for name, text in value.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise _Wrong(f"{path}.{_label(name)}: {shown(text)}, expected a text by name")
+            raise _FieldError(f"{path}.{_label(name)}: {shown(text)}, expected a text by name")
         if not (name.isascii() and text.isascii()):
             try:
                 size += len(name.encode()) + len(text.encode())
             except UnicodeEncodeError:
-                raise _Wrong(
+                raise _FieldError(
                     f"{path}.{_label(name)}: {shown(text)} has half a character, expected text that UTF-8 can carry"
                 ) from None
         else:
             size += len(name) + len(text)
         read[name] = text
     if size > TAGS_BYTES_MAX:
-        raise _Wrong(f"{path}: {size} bytes, expected at most {TAGS_BYTES_MAX}")
+        raise _FieldError(f"{path}: {size} bytes, expected at most {TAGS_BYTES_MAX}")
     return read
 
 
 def _groups(value: object, path: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise _Wrong(f"{path}: {shown(value)}, expected a list of names")
+        raise _FieldError(f"{path}: {shown(value)}, expected a list of names")
     if len(value) > GROUPS_MAX:
-        raise _Wrong(f"{path}: {len(value)} names, expected at most {GROUPS_MAX}")
+        raise _FieldError(f"{path}: {len(value)} names, expected at most {GROUPS_MAX}")
     return tuple(_name(each, f"{path}[{number}]") for number, each in enumerate(value))
 
 
 def _priority(value: object, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -PRIORITY_MAX - 1 <= value <= PRIORITY_MAX:
-        raise _Wrong(f"{path}: {shown(value)}, expected an integer from {-PRIORITY_MAX - 1} to {PRIORITY_MAX}")
+        raise _FieldError(f"{path}: {shown(value)}, expected an integer from {-PRIORITY_MAX - 1} to {PRIORITY_MAX}")
     return value
 
 
@@ -377,7 +379,7 @@ def _duration(value: object, path: str) -> int:
         except (ValueError, IndexError):
             duration_ns = -1
     if not 0 <= duration_ns <= DURATION_NS_MAX:
-        raise _Wrong(f"{path}: {shown(value)}, expected a duration such as 30s or 1h30m, up to a century")
+        raise _FieldError(f"{path}: {shown(value)}, expected a duration such as 30s or 1h30m, up to a century")
     return duration_ns
 
 
@@ -385,7 +387,7 @@ def _seconds(value: object, path: str) -> int:
     """Converts a number of seconds to nanoseconds."""
     seconds_max = DURATION_NS_MAX // 1_000_000_000
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= seconds_max:
-        raise _Wrong(f"{path}: {shown(value)}, expected seconds from 0 to {seconds_max}")
+        raise _FieldError(f"{path}: {shown(value)}, expected seconds from 0 to {seconds_max}")
     return value * 1_000_000_000 if isinstance(value, int) else min(round(value * 1e9), DURATION_NS_MAX)
 
 

@@ -25,7 +25,7 @@ from muster_core.external.model import (
 )
 
 from muster_informers.contract import EventHandler
-from muster_informers.handler_registration import Predicate, Registration
+from muster_informers.handler_registration import HandlerRegistration, Predicate
 from muster_informers.handlers.base import AnyKindEventHandler
 from muster_informers.indexer import key_of
 
@@ -71,16 +71,16 @@ def filtering(handler: EventHandler, predicate: Predicate) -> EventHandler:
     """A handler that sees only objects that pass the predicate: an object that starts to pass is added, one that stops
     is deleted.
     """
-    return Filtering(handler, predicate)
+    return FilteringHandler(handler, predicate)
 
 
-class Filtering(AnyKindEventHandler):
+class FilteringHandler(AnyKindEventHandler):
     """See :func:`filtering`. (An informer filters by its own ``predicate``; this class is for handlers inside
     handlers.)
     """
 
     def __init__(self, handler: EventHandler, predicate: Predicate) -> None:
-        self._registration = Registration(handler, predicate, None, None)
+        self._registration = HandlerRegistration(handler, predicate, None, None)
 
     def added(self, what: ExternalObject, *, initial: bool) -> None:
         self._registration.deliver(key_of(what), what, initial=initial)

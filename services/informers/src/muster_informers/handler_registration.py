@@ -9,7 +9,7 @@ from typing import Any
 from muster_core.external.model import ExternalKind, ExternalObject
 
 from muster_informers.contract import EventHandler
-from muster_informers.indexer import Key
+from muster_informers.indexer import SourceKey
 
 Predicate = Callable[[ExternalObject], bool]
 # Called with (kind, id), and for an unreadable allocation perhaps with the state to assume.
@@ -18,7 +18,7 @@ Forget = Callable[[ExternalKind, str], None]
 Ready = Callable[[], Awaitable[None]]
 
 
-class Registration:
+class HandlerRegistration:
     """The registration of a handler at an informer.
 
     :ivar told: the objects that the handler knows, by key: of each the last add or update that succeeded.
@@ -38,8 +38,8 @@ class Registration:
         self.distrust = distrust
         self.forget = forget
         self.ready = ready
-        self.told: dict[Key, ExternalObject] = {}
-        self.doubtful: dict[Key, None] = {}
+        self.told: dict[SourceKey, ExternalObject] = {}
+        self.doubtful: dict[SourceKey, None] = {}
         self.caught_up = True
         self.tasks: list[asyncio.Task[None]] = []
         self.resync_s = 0.0
@@ -53,7 +53,7 @@ class Registration:
             for kind in ExternalKind
         }
 
-    def deliver(self, key: Key, what: ExternalObject | None, *, initial: bool) -> None:
+    def deliver(self, key: SourceKey, what: ExternalObject | None, *, initial: bool) -> None:
         """Gives the handler an object's new state; None: the object was removed. Raises the handler's exceptions."""
         told = self.told.get(key)
         if what is not None and (self.predicate is None or self.predicate(what)):

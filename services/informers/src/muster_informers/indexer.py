@@ -26,14 +26,14 @@ from muster_core.external.model import (
 IndexFunction = Callable[[ExternalObject], Iterable[str]]
 
 
-class Key(NamedTuple):
+class SourceKey(NamedTuple):
     """Identifies an object of a source."""
 
     kind: ExternalKind
     object_id: str
 
 
-class Kept(NamedTuple):
+class StoredObject(NamedTuple):
     """The store's entry of an object.
 
     :ivar version: from its document; None: it had none.
@@ -43,9 +43,9 @@ class Kept(NamedTuple):
     version: int | None
 
 
-def key_of(what: ExternalObject) -> Key:
+def key_of(what: ExternalObject) -> SourceKey:
     """Returns the key of an object."""
-    return Key(kind_of(what), id_of(what))
+    return SourceKey(kind_of(what), id_of(what))
 
 
 def node_of(what: ExternalObject) -> str:
@@ -62,7 +62,7 @@ def _by_node(what: ExternalObject) -> Iterable[str]:
     return (node_id,) if node_id else ()
 
 
-class Store:
+class ObjectIndexer:
     """The objects of a source.
 
     :param indexers: by name, beside ``node``.
@@ -70,27 +70,27 @@ class Store:
 
     def __init__(self, indexers: Mapping[str, IndexFunction] | None = None) -> None:
         self._indexers: dict[str, IndexFunction] = {"node": _by_node, **(indexers or {})}
-        self._kept: dict[Key, Kept] = {}
+        self._kept: dict[SourceKey, StoredObject] = {}
         # Index → value → keys. Dicts instead of sets: they keep the order.
-        self._indices: dict[str, dict[str, dict[Key, None]]] = {name: {} for name in self._indexers}
+        self._indices: dict[str, dict[str, dict[SourceKey, None]]] = {name: {} for name in self._indexers}
         self._counts = dict.fromkeys(ExternalKind, 0)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[SourceKey]:
         return iter(self._kept)
 
     def get(self, kind: ExternalKind, object_id: str) -> ExternalObject | None:
         """Returns the object; None: the source has not reported it."""
-        kept = self._kept.get(Key(kind, object_id))
+        kept = self._kept.get(SourceKey(kind, object_id))
         return None if kept is None else kept.what
 
-    def kept(self, key: Key) -> Kept | None:
+    def kept(self, key: SourceKey) -> StoredObject | None:
         """Returns the object with its version."""
         return self._kept.get(key)
 
-    def keys(self, kind: ExternalKind | None = None) -> Sequence[Key]:
+    def keys(self, kind: ExternalKind | None = None) -> Sequence[SourceKey]:
         """The keys of all objects, or of those of a kind, in the order in which they were added."""
         return [key for key in self._kept if kind is None or key.kind is kind]
 
@@ -102,7 +102,7 @@ class Store:
         """The objects for which an indexer gives this value. Raises KeyError: there is no such indexer."""
         return [self._kept[key].what for key in self._indices[name].get(value, ())]
 
-    def put(self, key: Key, what: ExternalObject, version: int | None = None) -> None:
+    def put(self, key: SourceKey, what: ExternalObject, version: int | None = None) -> None:
         """Stores an object and replaces an earlier state."""
         kept = self._kept.get(key)
         if kept is None or kept.what is not what:
@@ -114,9 +114,9 @@ class Store:
                 index = self._indices[name]
                 for value in function(what):
                     index.setdefault(value, {})[key] = None
-        self._kept[key] = Kept(what, version)
+        self._kept[key] = StoredObject(what, version)
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: SourceKey) -> None:
         """Removes a stored object."""
         self._unindex(key, self._kept.pop(key).what)
         self._counts[key.kind] -= 1
@@ -125,7 +125,7 @@ class Store:
         """All objects, or those of a kind, in the order in which they were added."""
         return [kept.what for key, kept in self._kept.items() if kind is None or key.kind is kind]
 
-    def _unindex(self, key: Key, what: ExternalObject) -> None:
+    def _unindex(self, key: SourceKey, what: ExternalObject) -> None:
         for name, function in self._indexers.items():
             index = self._indices[name]
             for value in function(what):

@@ -74,10 +74,10 @@ from muster_runtime.watchdog import LOOK_S, Reading, Usage, Watchdog, look_every
 
 from muster_informers import metrics
 from muster_informers.contract import ChangeType, Delta, Document, EventHandler, Listing, ListWatch
-from muster_informers.documents import Said, read_document, read_identity
-from muster_informers.handler_registration import Distrust, Forget, Predicate, Ready, Registration
-from muster_informers.indexer import IndexFunction, Key, Store
-from muster_informers.problems import Problem, Problems
+from muster_informers.documents import DocumentContent, read_document, read_identity
+from muster_informers.handler_registration import Distrust, Forget, HandlerRegistration, Predicate, Ready
+from muster_informers.indexer import IndexFunction, ObjectIndexer, SourceKey
+from muster_informers.problems import SourceProblem, SourceProblems
 
 log = structlog.get_logger(__name__)
 
@@ -96,11 +96,11 @@ OnState = Callable[[SourceState, str], None]
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class _Untold(SourceError):
+class _UnnamedChange(SourceError):
     """A change does not name its object: only a new listing can show what has changed."""
 
 
-class _Again(CursorExpired):
+class _IncompleteListing(CursorExpired):
     """The last listing was not whole, and the next one is due."""
 
 
@@ -137,7 +137,7 @@ class SharedIndexInformer:
         log_context: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self.store = Store(indexers)
+        self.store = ObjectIndexer(indexers)
         self.state = SourceState.LISTING
         self.reason = ""
         self.last_error = ""
@@ -151,7 +151,7 @@ class SharedIndexInformer:
         self._wait_min_s, self._wait_max_s = wait_min_s, wait_max_s
         self._on_state = on_state
         self._log = log.bind(source=name, **(log_context or {}))
-        self._registrations: list[Registration] = []
+        self._registrations: list[HandlerRegistration] = []
         self._running = False
         self._synced = asyncio.Event()
         # -- the state of list and watch
@@ -165,11 +165,11 @@ class SharedIndexInformer:
         self._heard_at = clock.monotonic()
         self._attempt: asyncio.Task[None] | None = None
         self._cut = ""  # the reason why the attempt is cut off
-        self._deletions: OrderedDict[Key, int] = OrderedDict()
+        self._deletions: OrderedDict[SourceKey, int] = OrderedDict()
         # Distrusted objects that are not in the store: the scheduler may know them from an earlier run.
-        self._unread: dict[Key, None] = {}
+        self._unread: dict[SourceKey, None] = {}
         # -- for operators
-        self._problems = Problems(clock, self._log)
+        self._problems = SourceProblems(clock, self._log)
         self._counts = dict.fromkeys([*ChangeType, "DROPPED"], 0)
 
     # ---- use --------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class SharedIndexInformer:
         distrust: Distrust | None = None,
         ready: Ready | None = None,
         forget: Forget | None = None,
-    ) -> Registration:
+    ) -> HandlerRegistration:
         """Adds a handler. While the informer runs, the new handler first gets all objects in the store.
 
         :param predicate: the handler sees only objects for which this is true. It gets ADD or DELETE when an object
@@ -193,7 +193,7 @@ class SharedIndexInformer:
         :param forget: called for a removed object that was never readable since the informer started, so that the
             handler never got it; a cache's ``cache.delete``.
         """
-        registration = Registration(handler, predicate, distrust, ready, forget)
+        registration = HandlerRegistration(handler, predicate, distrust, ready, forget)
         registration.resync_s = self._resync_s if resync_s is None else resync_s
         self._registrations.append(registration)
         if self._running:
@@ -217,14 +217,14 @@ class SharedIndexInformer:
             self._tell(SourceState.STALE, reason)
 
     @property
-    def problems(self) -> Sequence[Problem]:
+    def problems(self) -> Sequence[SourceProblem]:
         """The problems of the source and of the handlers, newest first; bounded."""
         return self._problems.newest()
 
-    def distrusted(self) -> list[Problem]:
+    def distrusted(self) -> list[SourceProblem]:
         """The distrusted objects, each with its last problem; newest first, bounded."""
         keys = set(self._unread).union(*(registration.doubtful for registration in self._registrations))
-        found: dict[tuple[str, str], Problem] = {}
+        found: dict[tuple[str, str], SourceProblem] = {}
         for problem in self.problems:
             if (problem.kind, problem.object_id) in keys:
                 found.setdefault((problem.kind, problem.object_id), problem)
@@ -318,7 +318,7 @@ class SharedIndexInformer:
                     self._note_alive()
                 self._answered()
                 if not self._is_whole and self._heard_at - self._listed_at >= RELIST_S:
-                    raise _Again
+                    raise _IncompleteListing
         finally:
             self._watching = False
             await _close(watch)
@@ -391,8 +391,8 @@ class SharedIndexInformer:
         """Takes a listing. False: it was not whole."""
         initial = not self._synced.is_set()
         # 1. read all documents
-        said: dict[ExternalKind, dict[str, Said]] = {kind: {} for kind in ExternalKind}
-        bad: dict[Key, ExternalAllocation | None] = {}
+        said: dict[ExternalKind, dict[str, DocumentContent]] = {kind: {} for kind in ExternalKind}
+        bad: dict[SourceKey, ExternalAllocation | None] = {}
         is_whole = True
         async for documents in self._slices(listing.documents):
             for document in documents:
@@ -426,8 +426,8 @@ class SharedIndexInformer:
     def _read_listed(
         self,
         document: Document,
-        said: dict[ExternalKind, dict[str, Said]],
-        bad: dict[Key, ExternalAllocation | None],
+        said: dict[ExternalKind, dict[str, DocumentContent]],
+        bad: dict[SourceKey, ExternalAllocation | None],
     ) -> bool:
         """Reads one document of a listing. Returns False if it cannot be assigned to an object.
 
@@ -439,9 +439,9 @@ class SharedIndexInformer:
             self._problem(error.kind, error.object_id, str(error))
             if not (error.kind and error.object_id):
                 return False
-            bad[Key(ExternalKind(error.kind), error.object_id)] = _believed(error)
+            bad[SourceKey(ExternalKind(error.kind), error.object_id)] = _believed(error)
             return True
-        key = Key(each.kind, each.object_id)
+        key = SourceKey(each.kind, each.object_id)
         other = said[each.kind].setdefault(each.object_id, each)
         if other is not each:
             if other.what != each.what:
@@ -459,22 +459,22 @@ class SharedIndexInformer:
                 try:
                     if delta.type == ChangeType.DELETED:
                         kind, object_id, version = read_identity(delta.document)
-                        self._take_deletion(Key(kind, object_id), version)
+                        self._take_deletion(SourceKey(kind, object_id), version)
                     else:
                         self._take(read_document(delta.document), initial=False)
                 except BadDocument as error:
                     self._problem(error.kind, error.object_id, str(error))
                     if error.kind and error.object_id:
-                        self._distrust(Key(ExternalKind(error.kind), error.object_id), believed=_believed(error))
+                        self._distrust(SourceKey(ExternalKind(error.kind), error.object_id), believed=_believed(error))
                     else:
                         untold = str(error)
                 self._cursor = delta.cursor
         if untold:
-            raise _Untold(f"a change that names no object: {untold}")
+            raise _UnnamedChange(f"a change that names no object: {untold}")
 
-    def _take(self, said: Said, *, initial: bool, is_listed: bool = False) -> None:
+    def _take(self, said: DocumentContent, *, initial: bool, is_listed: bool = False) -> None:
         """Takes an object's state. The most likely conditions come first."""
-        key, what, version = Key(said.kind, said.object_id), said.what, said.version
+        key, what, version = SourceKey(said.kind, said.object_id), said.what, said.version
         kept = self.store.kept(key)
         # The handlers to call. A handler that doubts the object also gets a known state again.
         to = [registration for registration in self._registrations if key in registration.doubtful]
@@ -506,7 +506,7 @@ class SharedIndexInformer:
         for registration in to:
             self._deliver(registration, key, what, initial=initial)
 
-    def _drop(self, key: Key, version: int, known: int, *, is_same: bool, is_listed: bool) -> None:
+    def _drop(self, key: SourceKey, version: int, known: int, *, is_same: bool, is_listed: bool) -> None:
         """Drops a version that is not newer than the known one. Reports only contradictions; duplicates are usual."""
         self._counts["DROPPED"] += 1
         if version == known and not is_same:
@@ -516,7 +516,7 @@ class SharedIndexInformer:
             text = f"version {version} is listed and {known} is known, expected none that is older"
             self._problem(key.kind, key.object_id, text)
 
-    def _take_deletion(self, key: Key, version: int | None) -> None:
+    def _take_deletion(self, key: SourceKey, version: int | None) -> None:
         kept = self.store.kept(key)
         if version is not None:
             if kept is not None and kept.version is not None and version < kept.version:
@@ -533,13 +533,15 @@ class SharedIndexInformer:
         else:
             self._counts["DROPPED"] += 1
 
-    def _remove(self, key: Key) -> None:
+    def _remove(self, key: SourceKey) -> None:
         self._counts[ChangeType.DELETED] += 1
         self.store.remove(key)
         for registration in self._registrations:
             self._deliver(registration, key, None, initial=False)
 
-    def _deliver(self, registration: Registration, key: Key, what: ExternalObject | None, *, initial: bool) -> None:
+    def _deliver(
+        self, registration: HandlerRegistration, key: SourceKey, what: ExternalObject | None, *, initial: bool
+    ) -> None:
         try:
             registration.deliver(key, what, initial=initial)
         except Exception as error:
@@ -551,8 +553,8 @@ class SharedIndexInformer:
 
     def _distrust(
         self,
-        key: Key,
-        registrations: Iterable[Registration] | None = None,
+        key: SourceKey,
+        registrations: Iterable[HandlerRegistration] | None = None,
         believed: ExternalAllocation | None = None,
     ) -> None:
         """Distrusts an object. (The scheduler may know an object that is not in the store from an earlier life. For an
@@ -577,7 +579,7 @@ class SharedIndexInformer:
             else:
                 registration.distrust(key.kind, key.object_id, believed)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: SourceKey) -> None:
         """Notifies the handlers that an unreadable object was removed."""
         del self._unread[key]
         for registration in self._registrations:
@@ -608,11 +610,11 @@ class SharedIndexInformer:
         for kind in ExternalKind:
             metrics.objects.labels(self.name, kind.value).set(self.store.count(kind))
 
-    def _start(self, registration: Registration) -> None:
+    def _start(self, registration: HandlerRegistration) -> None:
         if registration.resync_s > 0:
             registration.tasks.append(asyncio.create_task(self._resync(registration)))
 
-    async def _resync(self, registration: Registration) -> None:
+    async def _resync(self, registration: HandlerRegistration) -> None:
         """Gives every object to the handler again once in each period, spread over half the period."""
         while True:
             await self._sleep(registration.resync_s / 2)
@@ -623,13 +625,13 @@ class SharedIndexInformer:
             async for some in self._slices(keys, pause_s):
                 self._give(registration, some, initial=False)
 
-    async def _catch_up(self, registration: Registration) -> None:
+    async def _catch_up(self, registration: HandlerRegistration) -> None:
         """Gives the objects in the store to a late handler. Meanwhile it gets changes like every handler."""
         async for some in self._slices(self.store.keys()):
             self._give(registration, [key for key in some if key not in registration.told], initial=True)
         registration.caught_up = True
 
-    def _give(self, registration: Registration, keys: Iterable[Key], *, initial: bool) -> None:
+    def _give(self, registration: HandlerRegistration, keys: Iterable[SourceKey], *, initial: bool) -> None:
         for key in keys:
             if kept := self.store.kept(key):
                 self._deliver(registration, key, kept.what, initial=initial)

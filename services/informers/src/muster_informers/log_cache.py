@@ -47,7 +47,7 @@ from muster_runtime.backoff import growing_s
 from muster_state.external_codec import SourceStateNote, check, encode
 
 from muster_informers import metrics
-from muster_informers.indexer import Key
+from muster_informers.indexer import SourceKey
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ OnProblem = Callable[[str, str, str], None]
 _PACE_S = 0.1
 
 
-class _Part:
+class _PendingChanges:
     """The waiting changes between two notes.
 
     :ivar changes: the newest change of each object.
@@ -80,8 +80,8 @@ class _Part:
     __slots__ = ("changes", "doubted", "note", "since", "waiters")
 
     def __init__(self) -> None:
-        self.changes: dict[Key, ExternalChange] = {}
-        self.doubted: dict[Key, None] = {}
+        self.changes: dict[SourceKey, ExternalChange] = {}
+        self.doubted: dict[SourceKey, None] = {}
         self.note: SourceStateNote | None = None
         self.since = 0.0
         self.waiters: list[asyncio.Future[None]] = []
@@ -89,7 +89,7 @@ class _Part:
     def __bool__(self) -> bool:
         return bool(self.changes) or self.note is not None or bool(self.waiters)
 
-    def take(self, later: _Part) -> None:
+    def take(self, later: _PendingChanges) -> None:
         """Adds the changes of a later part, and ends with that part's note."""
         for key, change in later.changes.items():
             earlier = self.changes.get(key)
@@ -103,9 +103,9 @@ class _Part:
         self.note = later.note
         self.waiters += later.waiters
 
-    def first(self, count: int) -> _Part:
+    def first(self, count: int) -> _PendingChanges:
         """Takes out the changes that wait longest, as a part of their own."""
-        part = _Part()
+        part = _PendingChanges()
         part.since = self.since
         for key in list(islice(self.changes, count)):
             part.changes[key] = self.changes.pop(key)
@@ -168,10 +168,10 @@ class LogCache:
         self._on_problem = on_problem
         self._log = log.bind(source=source, rm=rm_id, partition=partition)
         # -- waiting: parts that a note ended, then the open one; and the part that is being written
-        self._parts: deque[_Part] = deque()
-        self._open = _Part()
-        self._writing: _Part | None = None
-        self._known: set[Key] = set()  # objects that this life has put, on the log or on the way there
+        self._parts: deque[_PendingChanges] = deque()
+        self._open = _PendingChanges()
+        self._writing: _PendingChanges | None = None
+        self._known: set[SourceKey] = set()  # objects that this life has put, on the log or on the way there
         # -- waiting tasks
         self._woken = asyncio.Event()  # changes or notes wait to be written
         self._hurry = asyncio.Event()  # a caller waits for the write
@@ -192,7 +192,7 @@ class LogCache:
 
     def put(self, what: ExternalObject) -> None:
         """Sets the new state of an object, which is the whole object. Raises BadDocument: it cannot go to the log."""
-        key = Key(kind_of(what), id_of(what))
+        key = SourceKey(kind_of(what), id_of(what))
         change = ExternalChange(*key, what)
         check(change)
         self._open.doubted.pop(key, None)
@@ -200,7 +200,7 @@ class LogCache:
 
     def delete(self, kind: ExternalKind, object_id: str) -> None:
         """Removes an object that does not exist any more. Raises BadDocument: no object can have this id."""
-        key = Key(kind, object_id)
+        key = SourceKey(kind, object_id)
         change = ExternalChange(*key, None)
         check(change)
         self._open.doubted.pop(key, None)
@@ -217,7 +217,7 @@ class LogCache:
 
         :param believed: see :class:`~muster_informers.contract.ExternalCache`.
         """
-        key = Key(kind, object_id)
+        key = SourceKey(kind, object_id)
         waiting = self._open.changes.get(key)
         if waiting is None:
             change = ExternalChange(*key, believed, stale=True)
@@ -230,7 +230,7 @@ class LogCache:
     def note(self, state: SourceState, drains: bool = True, reason: str = "") -> None:
         """Notes the source's state, after all earlier changes."""
         self._is_live = state is SourceState.LIVE
-        part, self._open = self._open, _Part()
+        part, self._open = self._open, _PendingChanges()
         part.note = SourceStateNote(state, drains, reason)
         if not part.changes:
             part.since = self._clock.monotonic()
@@ -281,7 +281,7 @@ class LogCache:
             self._end(error)
             raise
 
-    def _say(self, key: Key, change: ExternalChange) -> None:
+    def _say(self, key: SourceKey, change: ExternalChange) -> None:
         open_part = self._open
         if not open_part.changes:
             open_part.since = self._clock.monotonic()
@@ -295,7 +295,7 @@ class LogCache:
             self._hurry.set()
         self._woken.set()
 
-    def _is_known(self, key: Key) -> bool:
+    def _is_known(self, key: SourceKey) -> bool:
         return key in self._known or any(key in part.changes for part in self._parts)
 
     def _merge(self) -> None:
@@ -323,7 +323,7 @@ class LogCache:
         """Whether the limit of changes per second applies: it does not apply to a listing."""
         return self._per_s_max > 0 and self._is_live
 
-    def _next(self) -> _Part | None:
+    def _next(self) -> _PendingChanges | None:
         if self._parts:
             return self._parts.popleft()
         if not self._open:
@@ -332,10 +332,10 @@ class LogCache:
             count = max(round(self._per_s_max * _PACE_S), 1)
             if len(self._open.changes) > count:
                 return self._open.first(count)
-        part, self._open = self._open, _Part()
+        part, self._open = self._open, _PendingChanges()
         return part
 
-    async def _write(self, part: _Part) -> None:
+    async def _write(self, part: _PendingChanges) -> None:
         changes = part.ordered()
         for key, change in part.changes.items():
             if change.what is not None:
@@ -430,7 +430,7 @@ class LogCache:
             self._give_up(change, error)
         return []
 
-    def _wrote(self, part: _Part) -> None:
+    def _wrote(self, part: _PendingChanges) -> None:
         now = self._clock.monotonic()
         metrics.cache_seconds.labels(self._source).observe(now - part.since)
         metrics.cache_pending.labels(self._source).set(self.pending)

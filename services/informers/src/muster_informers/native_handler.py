@@ -52,8 +52,8 @@ from muster_state.external_codec import change_bytes, check
 from muster_informers import metrics
 from muster_informers.contract import EventHandler, Options
 from muster_informers.filters import owner_of_node
-from muster_informers.indexer import Key, key_of
-from muster_informers.problems import Problems
+from muster_informers.indexer import SourceKey, key_of
+from muster_informers.problems import SourceProblems
 from muster_informers.settings import InformerTable
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ _FAILED_MAX = 100
 RmObject = ExternalNode | ExternalApplication | ExternalAllocation
 
 
-class Told(StrEnum):
+class ObjectEvent(StrEnum):
     """The event of an object, and so the method to call."""
 
     ADD = "add"
@@ -76,14 +76,14 @@ class Told(StrEnum):
     DELETE = "delete"
 
 
-class Call(msgspec.Struct, array_like=True, frozen=True):
+class HandlerCall(msgspec.Struct, array_like=True, frozen=True):
     """One call of the handler.
 
     :param initial: the object existed when the handler began.
     :param may_refuse: the RM can get a rejection of it.
     """
 
-    told: Told
+    told: ObjectEvent
     initial: bool = False
     may_refuse: bool = False
     node: ExternalNode | None = None
@@ -107,19 +107,19 @@ class Call(msgspec.Struct, array_like=True, frozen=True):
 
 
 def call_of(
-    told: Told, what: RmObject, old: RmObject | None = None, *, initial: bool = False, may_refuse: bool = False
-) -> Call:
+    told: ObjectEvent, what: RmObject, old: RmObject | None = None, *, initial: bool = False, may_refuse: bool = False
+) -> HandlerCall:
     """Returns the call about an object."""
     match what:
         case ExternalNode():
-            return Call(told, initial, may_refuse, node=what, old_node=old)  # type: ignore[arg-type]
+            return HandlerCall(told, initial, may_refuse, node=what, old_node=old)  # type: ignore[arg-type]
         case ExternalApplication():
-            return Call(told, initial, may_refuse, application=what, old_application=old)  # type: ignore[arg-type]
+            return HandlerCall(told, initial, may_refuse, application=what, old_application=old)  # type: ignore[arg-type]
         case ExternalAllocation():
-            return Call(told, initial, may_refuse, allocation=what, old_allocation=old)  # type: ignore[arg-type]
+            return HandlerCall(told, initial, may_refuse, allocation=what, old_allocation=old)  # type: ignore[arg-type]
 
 
-class Judged(msgspec.Struct, array_like=True, frozen=True):
+class CallResult(msgspec.Struct, array_like=True, frozen=True):
     """The result of a call.
 
     :param refused: the reason of the refusal; "": it is taken.
@@ -132,7 +132,7 @@ class Judged(msgspec.Struct, array_like=True, frozen=True):
     failed: bool = False
 
 
-_TAKEN = Judged()
+_TAKEN = CallResult()
 
 
 def timeout_of(name: str, options: Options) -> float:
@@ -168,15 +168,17 @@ def word_of(said: ExternalNode, put: ExternalNode) -> ExternalNode | None:
     return ExternalNode(said.node_id, capacity or None, occupied, attributes, schedulable, brings=False)
 
 
-def failure(call: Call, why: str, *, drains: bool) -> Judged:
+def failure(call: HandlerCall, why: str, *, drains: bool) -> CallResult:
     """Returns the result of a call on which the handler failed."""
-    if not drains or call.told is Told.DELETE:
-        return Judged(failed=True)
-    is_there = call.told is Told.UPDATE or call.initial
+    if not drains or call.told is ObjectEvent.DELETE:
+        return CallResult(failed=True)
+    is_there = call.told is ObjectEvent.UPDATE or call.initial
     if isinstance(call.what, ExternalNode) and is_there:
         closed = ExternalNode(call.what.node_id, schedulable=False, brings=False)
-        return Judged(changes=(change_bytes(ExternalChange(ExternalKind.NODE, closed.node_id, closed)),), failed=True)
-    return Judged(why if call.may_refuse else "", failed=True)
+        return CallResult(
+            changes=(change_bytes(ExternalChange(ExternalKind.NODE, closed.node_id, closed)),), failed=True
+        )
+    return CallResult(why if call.may_refuse else "", failed=True)
 
 
 class NativeCache:
@@ -186,9 +188,9 @@ class NativeCache:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._about: Key | None = None
+        self._about: SourceKey | None = None
         self.put_object: ExternalObject | None = None
-        self.others: dict[Key, ExternalChange] = {}
+        self.others: dict[SourceKey, ExternalChange] = {}
 
     @property
     def source(self) -> str:
@@ -217,19 +219,19 @@ class NativeCache:
 
     def delete(self, kind: ExternalKind, object_id: str) -> None:
         """Deletes an object."""
-        if Key(kind, object_id) == self._during():
+        if SourceKey(kind, object_id) == self._during():
             self.put_object = None
         else:
             self._say(ExternalChange(kind, object_id, None))
 
     def distrust(self, kind: ExternalKind, object_id: str, believed: ExternalAllocation | None = None) -> None:
         """Marks an object's last state as unreliable."""
-        if Key(kind, object_id) == self._during():
+        if SourceKey(kind, object_id) == self._during():
             self.put_object = None
         else:
             self._say(ExternalChange(kind, object_id, believed, stale=True))
 
-    def _during(self) -> Key:
+    def _during(self) -> SourceKey:
         if self._about is None:
             raise NotTaken(
                 f"source {self._source}: no call is under way, expected put, delete and distrust within a call about "
@@ -239,10 +241,10 @@ class NativeCache:
 
     def _say(self, change: ExternalChange) -> None:
         check(change)
-        self.others[Key(change.kind, change.object_id)] = change
+        self.others[SourceKey(change.kind, change.object_id)] = change
 
 
-class NativeJudge:
+class NativeHandler:
     """The handler of one RM's own objects.
 
     :param make: makes a handler for the cache, once for each life of the RM's objects.
@@ -265,8 +267,8 @@ class NativeJudge:
         self._make = make
         self._instance, self._instances = instance, tuple(instances)
         self._log = log.bind(source=name, rm=table.rm, partition=table.partition_name)
-        self._problems = Problems(clock, self._log)
-        self._failed: dict[Key, str] = {}
+        self._problems = SourceProblems(clock, self._log)
+        self._failed: dict[SourceKey, str] = {}
         self._broken = ""  # why there is no handler; "": there is one
         self._cache = NativeCache(name)
         self._handler = make(self._cache)
@@ -294,7 +296,7 @@ class NativeJudge:
             self._broken = plain(f"event handler {self._handler_name} cannot begin: {masked_text(said)}")
             self._log.error("event handler cannot begin", why=self._broken)
 
-    def judge(self, calls: Sequence[Call]) -> list[Judged]:
+    def judge(self, calls: Sequence[HandlerCall]) -> list[CallResult]:
         """Calls the handler in this order."""
         return [self._judge(call) for call in calls]
 
@@ -309,11 +311,11 @@ class NativeJudge:
         more = f" (and on {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""
         return f"informer {self.name} ({NATIVE}): {why} on {kind} {object_id}{more}, which is {then}"
 
-    def _judge(self, call: Call) -> Judged:
+    def _judge(self, call: HandlerCall) -> CallResult:
         what = call.what
         key = key_of(what)
         # 1. the filter
-        if self._instances and isinstance(what, ExternalNode) and call.told is not Told.DELETE:
+        if self._instances and isinstance(what, ExternalNode) and call.told is not ObjectEvent.DELETE:
             owner = owner_of_node(what.node_id, self._instances)
             if owner != self._instance:
                 self._failed.pop(key, None)
@@ -337,10 +339,10 @@ class NativeJudge:
         self._failed.pop(key, None)
         # 3. the objects that it put
         others = [change_bytes(change) for change in self._cache.others.values()]
-        if call.told is Told.DELETE:
+        if call.told is ObjectEvent.DELETE:
             if isinstance(what, ExternalNode):
                 others.append(_no_word(what))
-            return Judged(changes=tuple(others)) if others else _TAKEN
+            return CallResult(changes=tuple(others)) if others else _TAKEN
         put = self._cache.put_object
         if put is None:
             return self._refusal(call, f"it did not put {key.kind} {key.object_id} into its cache")
@@ -348,39 +350,39 @@ class NativeJudge:
             assert isinstance(put, ExternalNode)
             word = word_of(what, put)
             said = _no_word(what) if word is None else change_bytes(ExternalChange(key.kind, key.object_id, word))
-            return Judged(changes=(*others, said))
+            return CallResult(changes=(*others, said))
         if put != what:
             self._problems.add(
                 key.kind, key.object_id, "the handler changed it, which only nodes can be: taken as it was said"
             )
-        return Judged(changes=tuple(others)) if others else _TAKEN
+        return CallResult(changes=tuple(others)) if others else _TAKEN
 
-    def _tell(self, call: Call) -> None:
+    def _tell(self, call: HandlerCall) -> None:
         what, old = call.what, call.old
         method: Any = getattr(self._handler, f"{call.told}_{kind_of(what)}")
-        if call.told is Told.ADD:
+        if call.told is ObjectEvent.ADD:
             method(what, initial=call.initial)
-        elif call.told is Told.UPDATE:
+        elif call.told is ObjectEvent.UPDATE:
             method(old, what)
         else:
             method(what)
 
-    def _refusal(self, call: Call, why: str) -> Judged:
+    def _refusal(self, call: HandlerCall, why: str) -> CallResult:
         return self._refused(call, plain(f"event handler {self._handler_name} does not take it: {why}"))
 
-    def _refused(self, call: Call, why: str) -> Judged:
+    def _refused(self, call: HandlerCall, why: str) -> CallResult:
         if call.may_refuse:
-            return Judged(why)
-        if isinstance(call.what, ExternalNode) and call.told is not Told.DELETE:
+            return CallResult(why)
+        if isinstance(call.what, ExternalNode) and call.told is not ObjectEvent.DELETE:
             # The node cannot be refused any more, so it takes no new allocations.
             return failure(call, "", drains=True)
         return _TAKEN
 
-    def _failure(self, call: Call, key: Key, error: Exception) -> Judged:
+    def _failure(self, call: HandlerCall, key: SourceKey, error: Exception) -> CallResult:
         why = plain(f"event handler {self._handler_name} failed: {type(error).__name__}: {masked_text(str(error))}")
         metrics.problems.labels(self.name).inc()
         self._problems.add(key.kind, key.object_id, why)
-        if call.told is not Told.DELETE:
+        if call.told is not ObjectEvent.DELETE:
             self._failed[key] = why
             if len(self._failed) > _FAILED_MAX:
                 del self._failed[next(iter(self._failed))]

@@ -47,7 +47,7 @@ def taker_of(source: ListWatch) -> OfferTaker | None:
     return cast("OfferTaker", source) if callable(getattr(source, "give_back", None)) else None
 
 
-class OfferOutlet:
+class OfferReturner:
     """Gives offers back to one source. ``run`` in a task.
 
     :param topic: of states; ``log_partition`` is the RM's.

@@ -18,14 +18,14 @@ from muster_bus.pipe.messages import Append, failure_of
 from muster_bus.pipe.pipe_appends import PipeAppendServer
 from muster_runtime.message_channel import Channel
 
-from muster_informers.pipe_messages import Answer, Ask, Message, ReadRecord
+from muster_informers.pipe_messages import LogReply, LogRequest, Message, ReadRecord
 
 # How long a reader waits for an offer, and how long it then collects further offers.
 _READ_S, _GATHER_S = 0.25, 0.02
 _READ_RECORDS_MAX = 10_000
 
 
-class LogEnd:
+class PipeLogServer:
     """See the module's docstring.
 
     :param offers: the prefixes of the keys of the sources' offers.
@@ -48,7 +48,7 @@ class LogEnd:
         self._readers: dict[int, LogReader] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
 
-    def take(self, message: Append | Ask) -> None:
+    def take(self, message: Append | LogRequest) -> None:
         """Carries out a message. Its answer follows when it is known."""
         if isinstance(message, Append):
             self._appends.take(message)
@@ -82,29 +82,29 @@ class LogEnd:
 
     # ---- reads -------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, ask: Ask) -> None:
+    async def _answer(self, ask: LogRequest) -> None:
         try:
             answer = await self._asked(ask)
         except LogError as error:
-            answer = Answer(ask.number, failure=failure_of(error))
+            answer = LogReply(ask.number, failure=failure_of(error))
         self._channel.send(answer)
 
-    async def _asked(self, ask: Ask) -> Answer:
+    async def _asked(self, ask: LogRequest) -> LogReply:
         if ask.what == "open":
             reader = self._readers[ask.reader] = await self._log.reader(ask.topic, ask.partition, ask.offset)
-            return Answer(ask.number, reader.position)
+            return LogReply(ask.number, reader.position)
         if ask.what == "close":
             if (closed := self._readers.pop(ask.reader, None)) is not None:
                 await closed.close()
-            return Answer(ask.number)
+            return LogReply(ask.number)
         reader = self._readers[ask.reader]
         if ask.what == "first":
-            return Answer(ask.number, await reader.first_offset())
+            return LogReply(ask.number, await reader.first_offset())
         if ask.what == "end":
-            return Answer(ask.number, await reader.end_offset())
+            return LogReply(ask.number, await reader.end_offset())
         return await self._read(ask, reader)
 
-    async def _read(self, ask: Ask, reader: LogReader) -> Answer:
+    async def _read(self, ask: LogRequest, reader: LogReader) -> LogReply:
         """The next offers; other records of the topic are skipped."""
         if ask.offset is not None and ask.offset != reader.position:
             reader.seek(ask.offset)
@@ -122,4 +122,4 @@ class LogEnd:
                 await asyncio.sleep(_GATHER_S)
             else:
                 await asyncio.sleep(0)
-        return Answer(ask.number, reader.position, tuple(found))
+        return LogReply(ask.number, reader.position, tuple(found))

@@ -2,7 +2,7 @@
 
 The informers' process is a child of the scheduler's (``process.py``, ``child.py``) and has no log of its own: it
 appends and reads through its parent (``muster_runtime.message_channel``, ``muster_bus.pipe.pipe_appends``). Secrets
-come over the pipe, too, in :class:`Begin`, so they are in no command line and no environment.
+come over the pipe, too, in :class:`StartInformers`, so they are in no command line and no environment.
 
 =========  =========  ==================================================================
 from       message    says
@@ -31,10 +31,10 @@ import msgspec
 from muster_bus.pipe.messages import Append, AppendResults, EncodedError
 from muster_runtime import message_channel
 
-from muster_informers.native_handler import Call, Judged
+from muster_informers.native_handler import CallResult, HandlerCall
 
 
-class Begin(message_channel.Message):
+class StartInformers(message_channel.Message):
     """:param settings: ``ExternalSettings.in_clear``.
     :param topics: the fields of ``Topics``.
     :param path: the search path of modules, as in the parent.
@@ -58,7 +58,7 @@ class ReadRecord(msgspec.Struct, array_like=True, frozen=True):
     value: bytes | None
 
 
-class Answer(message_channel.Message):
+class LogReply(message_channel.Message):
     """:param number: the Ask's.
     :param offset: the position after the records read, or the requested offset.
     """
@@ -69,7 +69,7 @@ class Answer(message_channel.Message):
     failure: EncodedError | None = None
 
 
-class Judge(message_channel.Message):
+class HandlerRequest(message_channel.Message):
     """:param name: the informer's.
     :param begins: its handler begins anew.
     """
@@ -77,21 +77,21 @@ class Judge(message_channel.Message):
     number: int
     name: str
     begins: bool
-    calls: tuple[Call, ...]
+    calls: tuple[HandlerCall, ...]
 
 
-class Answered(message_channel.Message):
+class HandlerReply(message_channel.Message):
     """:param number: the Judge's."""
 
     number: int
-    judged: tuple[Judged, ...]
+    judged: tuple[CallResult, ...]
 
 
-class Stop(message_channel.Message):
+class StopInformers(message_channel.Message):
     """The scheduler stops."""
 
 
-class Ask(message_channel.Message):
+class LogRequest(message_channel.Message):
     """:param reader: its number.
     :param offset: start of ``open`` and ``read``; None: the first offset.
     """
@@ -106,7 +106,7 @@ class Ask(message_channel.Message):
     timeout_s: float = 0.0
 
 
-class Told(message_channel.Message):
+class InformersStatus(message_channel.Message):
     """:param synced: the scheduler waits for no source any more.
     :param known: the sources that have synced once.
     """
@@ -116,7 +116,7 @@ class Told(message_channel.Message):
     problems: tuple[str, ...]
 
 
-class Family(msgspec.Struct, array_like=True, frozen=True):
+class MetricFamily(msgspec.Struct, array_like=True, frozen=True):
     """A metric with its samples: (name, labels, value)."""
 
     name: str
@@ -125,13 +125,13 @@ class Family(msgspec.Struct, array_like=True, frozen=True):
     samples: tuple[tuple[str, dict[str, str], float], ...]
 
 
-class Sampled(message_channel.Message):
+class MetricSamples(message_channel.Message):
     """The child's metrics."""
 
-    families: tuple[Family, ...]
+    families: tuple[MetricFamily, ...]
 
 
-class Ended(message_channel.Message):
+class InformersEnded(message_channel.Message):
     """:param late: by informer, why it had not synced.
     :param problems: otherwise: the problems of the settings.
     """
@@ -140,4 +140,16 @@ class Ended(message_channel.Message):
     problems: tuple[str, ...] = ()
 
 
-Message = Begin | AppendResults | Answer | Judge | Stop | Append | Ask | Answered | Told | Sampled | Ended
+Message = (
+    StartInformers
+    | AppendResults
+    | LogReply
+    | HandlerRequest
+    | StopInformers
+    | Append
+    | LogRequest
+    | HandlerReply
+    | InformersStatus
+    | MetricSamples
+    | InformersEnded
+)

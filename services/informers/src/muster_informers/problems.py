@@ -16,7 +16,7 @@ LINES_MAX, LINES_WINDOW_S = 20, 60.0
 
 
 @dataclass(slots=True)
-class Problem:
+class SourceProblem:
     """A problem of a source or handler.
 
     :ivar kind: with ``object_id``, the object; "": not known, or the whole source.
@@ -31,16 +31,16 @@ class Problem:
     count: int = 1
 
 
-class Problems:
+class SourceProblems:
     """A source's newest problems. Each is logged once for its object and text, with a limit of lines per time."""
 
     def __init__(self, clock: Clock, log: FilteringBoundLogger) -> None:
         self._clock = clock
         self._log = log
-        self._kept: OrderedDict[tuple[str, str, str], Problem] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, str], SourceProblem] = OrderedDict()
         self._lines, self._lines_since = 0, clock.monotonic()
 
-    def newest(self) -> Sequence[Problem]:
+    def newest(self) -> Sequence[SourceProblem]:
         """Returns the problems, newest first; at most :data:`PROBLEMS_MAX`."""
         return list(reversed(self._kept.values()))
 
@@ -52,7 +52,7 @@ class Problems:
             known.at_ns, known.count = now_ns, known.count + 1
             self._kept.move_to_end((kind, object_id, text))
             return
-        self._kept[kind, object_id, text] = Problem(kind, object_id, text, now_ns)
+        self._kept[kind, object_id, text] = SourceProblem(kind, object_id, text, now_ns)
         if len(self._kept) > PROBLEMS_MAX:
             self._kept.popitem(last=False)
         now = self._clock.monotonic()

@@ -44,12 +44,22 @@ from muster_state.external_codec import SourceStateNote, encode
 
 from muster_informers import metrics
 from muster_informers.child_metrics import ChildSamples
-from muster_informers.native_handler import NATIVE, Call, Judged
-from muster_informers.pipe_log_server import LogEnd
-from muster_informers.pipe_messages import Answered, Ask, Begin, Ended, Judge, Message, Sampled, Stop, Told
+from muster_informers.native_handler import NATIVE, CallResult, HandlerCall
+from muster_informers.pipe_log_server import PipeLogServer
+from muster_informers.pipe_messages import (
+    HandlerReply,
+    HandlerRequest,
+    InformersEnded,
+    InformersStatus,
+    LogRequest,
+    Message,
+    MetricSamples,
+    StartInformers,
+    StopInformers,
+)
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings, InformerTable
-from muster_informers.sync_gate import Gate, life_again
+from muster_informers.sync_gate import SyncGate, life_again
 
 log = structlog.get_logger(__name__)
 
@@ -98,8 +108,8 @@ class ExternalProcess:
         self._stopping = asyncio.Event()
         self._begun_s = clock.monotonic()
         # -- the child's state
-        self._child: _Informers | None = None
-        self._told: Told | None = None
+        self._child: _InformerChild | None = None
+        self._told: InformersStatus | None = None
         self._known: set[str] = set()
         self._synced = False
         self._gone = ""  # why no child runs; "": one runs
@@ -112,10 +122,10 @@ class ExternalProcess:
         self._number = 0
         self._runs = asyncio.Event()
         self._asked = 0
-        self._answers: dict[int, asyncio.Future[Answered]] = {}
+        self._answers: dict[int, asyncio.Future[HandlerReply]] = {}
 
     @property
-    def gate(self) -> Gate:
+    def gate(self) -> SyncGate:
         return self._gate
 
     @property
@@ -176,7 +186,7 @@ class ExternalProcess:
             raise LogUnavailable("the scheduler stops: the RM's requests are not accepted any more")
         return self._number
 
-    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[Call]) -> Sequence[Judged]:
+    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> Sequence[CallResult]:
         """Asks the handler of an RM's own objects.
 
         :param life: the child's number. Raises HandlerGone when that child has ended.
@@ -187,10 +197,10 @@ class ExternalProcess:
             raise HandlerExited(f"the informers' process {life}")
         self._asked += 1
         number = self._asked
-        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[HandlerReply] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
-            child.send(Judge(number, name, begins, tuple(calls)))
+            child.send(HandlerRequest(number, name, begins, tuple(calls)))
             return (await answer).judged
         finally:
             self._answers.pop(number, None)
@@ -245,7 +255,7 @@ class ExternalProcess:
         life = life_again(self._life, self._starts)
         metrics.process_starts.inc()
         try:
-            child = await _Informers.start(self._writer, self._log, self._offers(), self._clock)
+            child = await _InformerChild.start(self._writer, self._log, self._offers(), self._clock)
         except OSError as error:
             return f"cannot be started: {error.strerror or error}"
         self._child = child
@@ -264,7 +274,7 @@ class ExternalProcess:
                 _fail(answer, HandlerExited(f"the informers' process {self._number}"))
             await child.end()
 
-    def _begin(self, life: str) -> Begin:
+    def _begin(self, life: str) -> StartInformers:
         settings = self._settings.in_clear()
         given: dict[str, dict[str, object]] = settings["informers"]  # type: ignore[assignment]
         for name in self._tables:
@@ -277,7 +287,7 @@ class ExternalProcess:
             if life == self._life:
                 settings["sync_timeout_s"] = self._settings.sync_timeout_s
         level, form = logs.configured()
-        return Begin(settings, asdict(self._topics), self._partitions, life, level, form, tuple(sys.path))
+        return StartInformers(settings, asdict(self._topics), self._partitions, life, level, form, tuple(sys.path))
 
     def _offers(self) -> tuple[bytes, ...]:
         """The prefixes of the keys of these sources' offers."""
@@ -286,28 +296,28 @@ class ExternalProcess:
             for name, table in self._tables.items()
         )
 
-    def _take(self, message: Answered | Told | Sampled | Ended) -> None:
+    def _take(self, message: HandlerReply | InformersStatus | MetricSamples | InformersEnded) -> None:
         assert self._first is not None
         match message:
-            case Answered():
+            case HandlerReply():
                 answer = self._answers.get(message.number)
                 if answer is not None and not answer.done():
                     answer.set_result(message)
-            case Told():
+            case InformersStatus():
                 self._told, self._gone = message, ""
                 self._known.update(message.known)
                 if message.synced and not self._synced:
                     self._synced = True
                     if not self._first.done():
                         self._first.set_result(None)
-            case Sampled():
+            case MetricSamples():
                 self._samples.take(message.families)
-            case Ended() if not self._synced:
+            case InformersEnded() if not self._synced:
                 error: Exception = NotSynced(self._settings.sync_timeout_s, message.late)
                 if message.problems:
                     error = InvalidExternalSettings(*message.problems)
                 _fail(self._first, error)
-            case Ended():
+            case InformersEnded():
                 log.error("informers cannot begin again", problems=message.problems)
                 if self._child is not None:
                     self._child.kill(f"could not begin: {'; '.join(message.problems)}")
@@ -348,7 +358,7 @@ class ExternalProcess:
                     break
 
 
-class _Informers:
+class _InformerChild:
     """A child process of informers, and the end of its pipe that serves the log."""
 
     def __init__(
@@ -361,10 +371,10 @@ class _Informers:
         clock: Clock,
     ) -> None:
         self._child, self._channel = child, channel
-        self._log_end = LogEnd(channel, writer, bus, offers, clock, self._cannot_be_served)
+        self._log_end = PipeLogServer(channel, writer, bus, offers, clock, self._cannot_be_served)
 
     @classmethod
-    async def start(cls, writer: LogWriter, bus: Log, offers: tuple[bytes, ...], clock: Clock) -> _Informers:
+    async def start(cls, writer: LogWriter, bus: Log, offers: tuple[bytes, ...], clock: Clock) -> _InformerChild:
         """Raises OSError."""
         child: ChildProcess[Message] = ChildProcess.spawn("muster_informers.child", Message)
         return cls(child, await child.connect(), writer, bus, offers, clock)
@@ -376,15 +386,15 @@ class _Informers:
     def usage(self) -> Usage:
         return self._child.usage()
 
-    def begin(self, begin: Begin) -> None:
+    def begin(self, begin: StartInformers) -> None:
         log.info("the informers' process was started", pid=self.pid, life=begin.life)
         self._channel.send(begin)
 
-    def send(self, message: Judge) -> None:
+    def send(self, message: HandlerRequest) -> None:
         self._channel.send(message)
 
     def tell_to_stop(self) -> None:
-        self._channel.send(Stop())
+        self._channel.send(StopInformers())
 
     def kill(self, why: str) -> None:
         """Ends the child at once.
@@ -393,14 +403,18 @@ class _Informers:
         """
         self._child.kill(why)
 
-    async def listen(self, take: Callable[[Answered | Told | Sampled | Ended], None], available_s: float) -> str:
+    async def listen(
+        self,
+        take: Callable[[HandlerReply | InformersStatus | MetricSamples | InformersEnded], None],
+        available_s: float,
+    ) -> str:
         """Serves the child until it is gone and all its records are on the log. Returns the reason of its end."""
 
         def heard(message: Message) -> None:
             match message:
-                case Append() | Ask():
+                case Append() | LogRequest():
                     self._log_end.take(message)
-                case Answered() | Told() | Sampled() | Ended():
+                case HandlerReply() | InformersStatus() | MetricSamples() | InformersEnded():
                     take(message)
                 case _:
                     raise ValueError(f"a {type(message).__name__}")

@@ -41,11 +41,11 @@ from muster_informers.contract import EventHandler, HandlerContext, InformerCont
 from muster_informers.filters import responsible_for
 from muster_informers.informer import SharedIndexInformer
 from muster_informers.log_cache import LogCache
-from muster_informers.native_handler import NATIVE, Call, Judged, NativeCache, NativeJudge
-from muster_informers.offer_return import OfferOutlet, taker_of
+from muster_informers.native_handler import NATIVE, CallResult, HandlerCall, NativeCache, NativeHandler
+from muster_informers.offer_return import OfferReturner, taker_of
 from muster_informers.registry import Registry
 from muster_informers.settings import ExternalSettings, InformerTable
-from muster_informers.sync_gate import Gate
+from muster_informers.sync_gate import SyncGate
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 STOP_TIMEOUT_S = 5.0
 
 
-class _LateWriter:
+class _DeferredWriter:
     """A writer that is opened together with the log: caches and handlers are made before."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class _LateWriter:
 
 
 @dataclass(slots=True)
-class _Bringing:
+class _InformerTask:
     """One informer with its parts.
 
     :ivar synced: its first listing is on the log.
@@ -89,7 +89,7 @@ class _Bringing:
     table: InformerTable
     cache: LogCache
     informer: SharedIndexInformer
-    outlet: OfferOutlet | None
+    outlet: OfferReturner | None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     synced: bool = False
     given_up: bool = False
@@ -151,9 +151,9 @@ class ExternalService:
         self._life = life
         self.usage = usage
         self._informers, self._event_handlers = informers, event_handlers
-        self._writer = _LateWriter()
-        self._bringing: list[_Bringing] = []
-        self._judges: dict[str, NativeJudge] = {}
+        self._writer = _DeferredWriter()
+        self._bringing: list[_InformerTask] = []
+        self._judges: dict[str, NativeHandler] = {}
         self._waiting: asyncio.Task[None] | None = None
         self._synced = False
         self._make(partitions)
@@ -186,7 +186,7 @@ class ExternalService:
         if problems:
             raise InvalidExternalSettings(*problems)
 
-    def _bring(self, name: str, table: InformerTable) -> _Bringing:
+    def _bring(self, name: str, table: InformerTable) -> _InformerTask:
         """An informer with its handler and cache, not yet connected. Raises SettingsWrong."""
         place = {"rm": table.rm, "partition": table.partition_name}
         made_in = InformerContext(name, self._clock, str(self._settings.base))
@@ -222,7 +222,7 @@ class ExternalService:
         outlet = (
             None
             if taker is None
-            else OfferOutlet(
+            else OfferReturner(
                 rm_id=table.rm,
                 partition=table.partition_name,
                 source=name,
@@ -232,10 +232,10 @@ class ExternalService:
                 taker=taker,
             )
         )
-        bringing = _Bringing(name, table, cache, informer, outlet)  # on_state refers to this
+        bringing = _InformerTask(name, table, cache, informer, outlet)  # on_state refers to this
         return bringing
 
-    def _judge_of(self, name: str, table: InformerTable) -> NativeJudge:
+    def _judge_of(self, name: str, table: InformerTable) -> NativeHandler:
         """Makes the handler of an RM's own objects. Raises SettingsWrong."""
         for other, known in self._settings.informers.items():
             is_same = (known.kind, known.rm, known.partition_name) == (NATIVE, table.rm, table.partition_name)
@@ -253,15 +253,15 @@ class ExternalService:
             return registry.get_event_handler(wanted, path, cache, context, self._event_handlers)
 
         settings = self._settings
-        return NativeJudge(name, table, wanted, make, self._clock, settings.instance, settings.instances)
+        return NativeHandler(name, table, wanted, make, self._clock, settings.instance, settings.instances)
 
     @property
-    def natives(self) -> dict[str, NativeJudge]:
+    def natives(self) -> dict[str, NativeHandler]:
         """The handlers of RMs' own objects, by the informer's name."""
         return self._judges
 
     @property
-    def gate(self) -> Gate:
+    def gate(self) -> SyncGate:
         """The sources that the machines of this process wait for."""
         sources: dict[str, tuple[tuple[str, str], ...]] = {}
         for each in self._bringing:
@@ -270,7 +270,7 @@ class ExternalService:
         for judge in self._judges.values():
             table = judge.table
             natives[table.rm] = (*natives.get(table.rm, ()), (table.partition_name, judge.name))
-        return Gate(self._life, sources, natives)
+        return SyncGate(self._life, sources, natives)
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class ExternalService:
         """Returns at once, always with the same life, because the handlers are in this process."""
         return 1
 
-    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[Call]) -> list[Judged]:
+    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> list[CallResult]:
         """Asks the handler of an RM's own objects.
 
         :param begins: it begins anew.
@@ -357,7 +357,7 @@ class ExternalService:
 
     # ---- one informer ------------------------------------------------------------------------------------------------
 
-    async def _run_informer(self, each: _Bringing) -> None:
+    async def _run_informer(self, each: _InformerTask) -> None:
         try:
             await each.informer.run()
         except Exception as error:
@@ -367,7 +367,7 @@ class ExternalService:
                 each.cache.note(SourceState.STALE, each.drains, each.died)
                 self._let_go(each.table.rm)
 
-    async def _run_cache(self, each: _Bringing) -> None:
+    async def _run_cache(self, each: _InformerTask) -> None:
         try:
             await each.cache.run()
         except LogError:
@@ -387,7 +387,7 @@ class ExternalService:
             with contextlib.suppress(LogError):
                 await self._writer.append(OutRecord(self._topics.requests, partition, each.table.rm.encode(), value))
 
-    async def _run_outlet(self, each: _Bringing) -> None:
+    async def _run_outlet(self, each: _InformerTask) -> None:
         assert each.outlet is not None
         try:
             await each.outlet.run()
@@ -397,11 +397,11 @@ class ExternalService:
             log.exception("offers are given back no more", source=each.name)
             each.outlet_died = plain(f"{type(error).__name__}: {masked_text(str(error))}")
 
-    def _died(self, each: _Bringing, what: str, error: Exception) -> None:
+    def _died(self, each: _InformerTask, what: str, error: Exception) -> None:
         each.died = plain(f"its {what} failed: {type(error).__name__}: {masked_text(str(error))}")
         log.error("informer ended by a defect", source=each.name, what=what, exc_info=error)
 
-    def _heard(self, each: _Bringing, state: SourceState, reason: str) -> None:
+    def _heard(self, each: _InformerTask, state: SourceState, reason: str) -> None:
         """Notes an informer's state; LIVE only once no other source of its RM is still listing."""
         each.held = state is SourceState.LIVE and any(
             other.holds_others for other in self._bringing if other.table.rm == each.table.rm
@@ -450,7 +450,7 @@ class ExternalService:
         if self._bringing:
             log.info("informers synced", informers=len(self._bringing) - len(late), given_up=len(late))
 
-    async def _wait_for(self, each: _Bringing) -> None:
+    async def _wait_for(self, each: _InformerTask) -> None:
         """Returns when the first listing is on the log; never, if it never is."""
         await each.informer.wait_synced()
         try:
@@ -461,7 +461,7 @@ class ExternalService:
         self._let_go(each.table.rm)
 
 
-def _problem(each: _Bringing) -> str:
+def _problem(each: _InformerTask) -> str:
     """Returns an informer's problem; "": none."""
     who = f"informer {each.name} ({each.table.kind})"
     then = "its nodes take no new allocations" if each.drains else "its last report still counts"

@@ -14,7 +14,7 @@ def life_again(life: str, number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class SyncGate:
     """The sources that this start of the scheduler waits for. The informers' service builds it, and the machine asks
     it.
 

@@ -46,8 +46,8 @@ from muster_core.partition import Partition
 from muster_core.requests.node_requests import attributes_after
 from muster_core.scheduler import SchedulerCore
 from muster_informers import metrics
-from muster_informers.indexer import Key, key_of
-from muster_informers.native_handler import Call, Judged, RmObject, Told, call_of, failure
+from muster_informers.indexer import SourceKey, key_of
+from muster_informers.native_handler import CallResult, HandlerCall, ObjectEvent, RmObject, call_of, failure
 from muster_runtime.watchdog import Usage, patiently, until_stuck
 from muster_si.constants import FOREIGN
 from muster_si.tags import is_forced
@@ -78,7 +78,7 @@ class Handlers(Protocol):
         """
         ...
 
-    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[Call]) -> Sequence[Judged]:
+    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> Sequence[CallResult]:
         """Asks one handler. Raises HandlerGone if that life has ended."""
         ...
 
@@ -245,7 +245,7 @@ class Natives:
             return
         source = spoken.source
         began_s = self._clock.monotonic()
-        listed: list[Judged] | None = None
+        listed: list[CallResult] | None = None
         try:
             listed, judged = await self._answers(spoken, machine, registrations, known, [each.call for each in asked])
         except HandlerTimeout as silent:
@@ -271,8 +271,8 @@ class Natives:
             )
 
     async def _answers(
-        self, spoken: _Spoken, machine: Judging, registrations: int, known: _Known, calls: Sequence[Call]
-    ) -> tuple[list[Judged] | None, list[Judged]]:
+        self, spoken: _Spoken, machine: Judging, registrations: int, known: _Known, calls: Sequence[HandlerCall]
+    ) -> tuple[list[CallResult] | None, list[CallResult]]:
         """Returns the handler's answers: to everything that existed, if the handler began again (else None), and to the
         calls.
 
@@ -285,14 +285,14 @@ class Natives:
             raise HandlerTimeout(f"{spoken.silent}, a moment ago")
         life = 0
 
-        async def asked() -> tuple[list[Judged] | None, list[Judged]]:
+        async def asked() -> tuple[list[CallResult] | None, list[CallResult]]:
             nonlocal life
             while True:
                 life = await handlers.handlers_ready()
                 knows = (machine, registrations, life)
                 listing = [] if spoken.knows == knows else known.listing()
                 begins, all_calls = spoken.knows != knows, [*listing, *calls]
-                judged: list[Judged] = []
+                judged: list[CallResult] = []
                 try:
                     for start in range(0, len(all_calls), _CALLS_MAX):
                         some = all_calls[start : start + _CALLS_MAX]
@@ -321,10 +321,10 @@ class _Asked(NamedTuple):
     offset: int
     at: int
     is_refusable: bool
-    call: Call
+    call: HandlerCall
 
 
-def _became(result: Judged) -> str:
+def _became(result: CallResult) -> str:
     if result.failed:
         return "FAILED"
     return "REFUSED" if result.refused else "TAKEN"
@@ -342,11 +342,11 @@ class _Known:
         self._core, self._name = core, partition
         self._partition: Partition | None = core.partitions.get(partition) if core is not None else None
         self._later: dict[tuple[str, str, str], RmObject | None] = {}
-        self._words: dict[Key, None] = {}
+        self._words: dict[SourceKey, None] = {}
 
     # ---- calls of requests -------------------------------------------------------------------------------------------
 
-    def calls(self, command: Command) -> Iterator[tuple[int, bool, Call]]:
+    def calls(self, command: Command) -> Iterator[tuple[int, bool, HandlerCall]]:
         """Yields the calls that a request means: the item's place, whether the item may be refused, and the call. The
         order is that in which the core takes the items.
         """
@@ -363,13 +363,13 @@ class _Known:
                 for at, (partition, app_id) in enumerate(command.remove, len(command.new)):
                     if partition_name(partition) == self._name and (old := self._app(app_id)) is not None:
                         self._set(old, None)
-                        yield at, False, call_of(Told.DELETE, old)
+                        yield at, False, call_of(ObjectEvent.DELETE, old)
             case UpdateAllocations():
                 for at, release in enumerate(command.releases):
                     if partition_name(release.partition) == self._name:
                         for allocation in self._released(release):
                             self._set(allocation, None)
-                            yield at, False, call_of(Told.DELETE, allocation)
+                            yield at, False, call_of(ObjectEvent.DELETE, allocation)
                 for at, ask in enumerate(command.asks, len(command.releases)):
                     if partition_name(ask.partition) == self._name:
                         yield at, True, self._ask(ask)
@@ -384,7 +384,7 @@ class _Known:
         )
         return not elsewhere and partition_name("") == self._name
 
-    def _node(self, item: NodeItem) -> Iterator[tuple[bool, Call]]:
+    def _node(self, item: NodeItem) -> Iterator[tuple[bool, HandlerCall]]:
         old = self._node_of(item.node_id)
         if item.action in _CREATIONS:
             node = ExternalNode(
@@ -400,7 +400,7 @@ class _Known:
             return  # the core refuses this, too
         elif item.action is NodeAction.DECOMISSION:
             self._set(old, None)
-            yield False, call_of(Told.DELETE, old)
+            yield False, call_of(ObjectEvent.DELETE, old)
         elif item.action is NodeAction.UPDATE:
             node = replace(
                 old,
@@ -415,11 +415,11 @@ class _Known:
         for each in item.existing:
             yield False, self._ask(replace(each, node_id=item.node_id))
 
-    def _application(self, item: AppItem) -> Call:
+    def _application(self, item: AppItem) -> HandlerCall:
         app = ExternalApplication(item.app_id, item.queue, item.user, tuple(item.groups), dict(item.tags))
         return self._is(app, self._app(item.app_id), may_refuse=not is_forced(item.tags))
 
-    def _ask(self, item: AskItem) -> Call:
+    def _ask(self, item: AskItem) -> HandlerCall:
         what = ExternalAllocation(
             item.key, item.node_id, dict(item.quantities), item.app_id, item.priority, dict(item.tags)
         )
@@ -427,9 +427,9 @@ class _Known:
         runs = bool(item.node_id) or FOREIGN in item.tags
         return self._is(what, old, may_refuse=not runs and old is None)
 
-    def _is(self, what: RmObject, old: RmObject | None, *, may_refuse: bool = False) -> Call:
+    def _is(self, what: RmObject, old: RmObject | None, *, may_refuse: bool = False) -> HandlerCall:
         self._set(what, what)
-        return call_of(Told.ADD if old is None else Told.UPDATE, what, old, may_refuse=may_refuse)
+        return call_of(ObjectEvent.ADD if old is None else ObjectEvent.UPDATE, what, old, may_refuse=may_refuse)
 
     def _released(self, item: ReleaseItem) -> list[ExternalAllocation]:
         """Returns the RM's allocations and asks that a release ends, as far as they are known."""
@@ -466,7 +466,7 @@ class _Known:
 
     # ---- existing objects -------------------------------------------------------------------------------------------
 
-    def listing(self) -> list[Call]:
+    def listing(self) -> list[HandlerCall]:
         """Returns a call for every object, parents first."""
         partition = self._partition
         if partition is None:
@@ -483,14 +483,14 @@ class _Known:
                 if not held.ordinal and held.key not in app.asks
             )
         found += (_as_allocation("", held) for held in partition.foreign.values() if not held.source)
-        return [call_of(Told.ADD, what, initial=True) for what in found]
+        return [call_of(ObjectEvent.ADD, what, initial=True) for what in found]
 
     def news(self, source: str, changes: Sequence[bytes]) -> tuple[ExternalChange, ...]:
         """Returns a source's changes, without removals of objects that it never reported."""
         found = []
         for raw in changes:
             change = change_of(raw)
-            key = Key(change.kind, change.object_id)
+            key = SourceKey(change.kind, change.object_id)
             if change.what is not None:
                 self._words[key] = None
             elif self._words.pop(key, 0) == 0 and not self._is_said(source, key):
@@ -498,7 +498,7 @@ class _Known:
             found.append(change)
         return tuple(found)
 
-    def _is_said(self, source: str, key: Key) -> bool:
+    def _is_said(self, source: str, key: SourceKey) -> bool:
         books = self._core.external.partitions.get(self._name) if self._core is not None else None
         return books is None or books.entry(source, key.kind, key.object_id) is not None
 

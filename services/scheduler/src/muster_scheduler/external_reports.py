@@ -10,7 +10,7 @@ from muster_core.external.model import NOT_CONFIGURED, ApplyExternalChanges, Set
 from muster_core.external.validation import name_problem
 from muster_core.model.commands import SetSchedulingEnabled
 from muster_core.model.steps import LIGHT_STEP, Steps, emptied, finish
-from muster_informers.sync_gate import Gate
+from muster_informers.sync_gate import SyncGate
 
 from muster_scheduler import pauses
 from muster_scheduler.dead_letters import Unreadable
@@ -25,7 +25,7 @@ class Sources:
     :param gate: the sources that the scheduler must wait for; without a life: none, and none is given up.
     """
 
-    def __init__(self, roster: Roster, gate: Gate) -> None:
+    def __init__(self, roster: Roster, gate: SyncGate) -> None:
         self._roster = roster
         self._gate = gate
         self._ignored: dict[tuple[str, str], str] = {}  # (RM, source) → life; for the log

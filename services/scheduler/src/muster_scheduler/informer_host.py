@@ -12,7 +12,7 @@ from muster_bus.topics import Topics
 from muster_informers.process import ExternalProcess
 from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
-from muster_informers.sync_gate import Gate
+from muster_informers.sync_gate import SyncGate
 from muster_runtime.chance import new_uuid
 from muster_runtime.watchdog import Usage
 
@@ -53,7 +53,7 @@ class Outside:
         self.natives = natives_of(service, self._service, settings.sync_timeout_s, clock, life)
 
     @property
-    def gate(self) -> Gate:
+    def gate(self) -> SyncGate:
         """The sources that the machines of these partitions wait for."""
         return self._service.gate
 

@@ -26,7 +26,7 @@ from muster_core.model.commands import (
 from muster_core.model.outcome import ConfigurationResult, Outcome
 from muster_core.model.steps import FEW, finish
 from muster_core.scheduler import SchedulerCore
-from muster_informers.sync_gate import Gate
+from muster_informers.sync_gate import SyncGate
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
@@ -72,7 +72,7 @@ _SHOWN_MAX = 256  # characters of an id in a reason
 # Requests that an RM may cause before it registers. For these, an unknown RM does not reveal a record that is in the
 # wrong partition.
 _BEFORE_REGISTRATION = frozenset({"register", "external"})
-_NO_GATE = Gate()
+_NO_GATE = SyncGate()
 # A tick begins no further RM's decisions after so long. The other RMs' come next, after new requests.
 _TURN_S = 0.01
 # Allocations that an RM gets in one go however many share a batch.
@@ -109,7 +109,7 @@ class SchedulerMachine:
         check_invariants_every_ns: int = 0,
         groups: UserGroups | None = None,
         monotonic_s: Callable[[], float] = lambda: 0.0,
-        gate: Gate = _NO_GATE,
+        gate: SyncGate = _NO_GATE,
         times: RecordedTime | None = None,
         steps: Steps | None = None,
         *,

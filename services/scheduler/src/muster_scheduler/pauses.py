@@ -20,7 +20,7 @@ from __future__ import annotations
 from muster_core.external.model import SourceState
 from muster_core.external.reports import ExternalReports
 from muster_core.model.reason_history import PAST_KEPT, counts
-from muster_informers.sync_gate import Gate
+from muster_informers.sync_gate import SyncGate
 from muster_state.state_folder import Pause, PauseKind, RmInfo
 
 
@@ -57,7 +57,7 @@ def mark_awaited(info: RmInfo, awaited: tuple[str, ...], now_ns: int) -> bool:
     return end(info, PauseKind.LISTING, since_ns, now_ns, last[-1] if last else "")
 
 
-def awaited(gate: Gate, books: ExternalReports | None, rm_id: str) -> tuple[str, ...]:
+def awaited(gate: SyncGate, books: ExternalReports | None, rm_id: str) -> tuple[str, ...]:
     """Returns the sources that have not listed since the informers started. The scheduler waits for them."""
     found = []
     for partition, source in gate.awaited(rm_id):

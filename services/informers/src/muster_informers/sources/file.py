@@ -34,7 +34,7 @@ from pydantic import Field, model_validator
 
 from muster_informers.contract import Delta, InformerContext, Listing, Options
 from muster_informers.sources.document_parsing import Format, read_documents
-from muster_informers.sources.listing_diff import Contents, Seen, contents_of, cursor_of, differences, seen
+from muster_informers.sources.listing_diff import Contents, DocumentDigest, contents_of, cursor_of, differences, seen
 from muster_informers.sources.options import Bytes, InformerOptions, Seconds, SecondsOrNone, options_as
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ _FORMATS: dict[str, Format] = {
 _LOOKS_MAX = 20
 
 
-class FileOptions(InformerOptions):
+class FileSourceOptions(InformerOptions):
     """The options of an informer of the kind ``file``."""
 
     path: str = Field("", description="the file; relative to the settings' directory")
@@ -68,7 +68,7 @@ class FileOptions(InformerOptions):
     max_bytes: Bytes = Field(64 << 20, description="largest size of all files together")
 
     @model_validator(mode="after")
-    def _one_place(self) -> FileOptions:
+    def _one_place(self) -> FileSourceOptions:
         if bool(self.path) == bool(self.directory):
             raise ValueError("expected either path or directory")
         if self.pattern and not self.directory:
@@ -80,7 +80,7 @@ class FileOptions(InformerOptions):
 
 def make_informer(options: Options, context: InformerContext) -> FileSource:
     """The factory of ``muster.informers``."""
-    return FileSource(options_as(FileOptions, options, context), context)
+    return FileSource(options_as(FileSourceOptions, options, context), context)
 
 
 class _Stat(NamedTuple):
@@ -93,12 +93,12 @@ class _Stat(NamedTuple):
     changed_ns: tuple[int, int]
 
 
-class _Moved(Exception):
+class _FileChanged(Exception):
     """The file changed while it was being read."""
 
 
-class _Read(NamedTuple):
-    documents: Sequence[Seen]
+class _FileRead(NamedTuple):
+    documents: Sequence[DocumentDigest]
     contents: Contents
     cursor: str
 
@@ -106,7 +106,7 @@ class _Read(NamedTuple):
 class FileSource:
     """See :class:`muster_informers.contract.ListWatch`."""
 
-    def __init__(self, options: FileOptions, context: InformerContext) -> None:
+    def __init__(self, options: FileSourceOptions, context: InformerContext) -> None:
         self._options = options
         self._place = Path(context.base) / (options.path or options.directory)
         self._clock: Clock = context.clock
@@ -147,7 +147,7 @@ class FileSource:
         self._contents, self._cursor = read.contents, read.cursor
         return deltas
 
-    async def _settled(self) -> _Read:
+    async def _settled(self) -> _FileRead:
         """Reads files that have not changed for ``settle_s``."""
         stats = await self._threaded(self._look)
         for _ in range(_LOOKS_MAX):
@@ -156,7 +156,7 @@ class FileSource:
             if stats != before:
                 continue
             self._stats = ()
-            with suppress(_Moved):
+            with suppress(_FileChanged):
                 read = await self._threaded(partial(self._read, before))
                 self._stats, self._read_s = before, self._clock.monotonic()
                 return read
@@ -206,7 +206,7 @@ class FileSource:
         pattern = self._options.pattern
         return path.match(pattern) if pattern else path.suffix.lower() in _FORMATS
 
-    def _read(self, stats: Sequence[_Stat]) -> _Read:
+    def _read(self, stats: Sequence[_Stat]) -> _FileRead:
         """Reads files whose stats are equal to ``stats`` before and after. Raises _Moved."""
         left = self._options.max_bytes
         texts = []
@@ -215,20 +215,20 @@ class FileSource:
             with os.fdopen(os.open(before.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
                 data = file.read(left + 1)
                 if _as_stat(before.path, os.fstat(file.fileno())) != before:
-                    raise _Moved
+                    raise _FileChanged
             left -= len(data)
             if left < 0:
                 raise SourceSaysNonsense(f"{before.path}: more than {self._options.max_bytes} bytes (max_bytes)")
             texts.append(data)
         if self._look() != stats:
-            raise _Moved
+            raise _FileChanged
         documents = [
             seen(document)
             for (path, *_), data in zip(stats, texts, strict=True)
             for document in read_documents(data, self._format(path), str(path))
         ]
         contents = contents_of(documents)
-        return _Read(documents, contents, cursor_of(contents))
+        return _FileRead(documents, contents, cursor_of(contents))
 
     def _format(self, path: Path) -> Format:
         form = self._options.format

@@ -45,8 +45,8 @@ from muster_informers.sources.document_parsing import Format, read_documents
 from muster_informers.sources.error_text import text_of, without_secrets
 from muster_informers.sources.listing_diff import (
     Contents,
+    DocumentDigest,
     Key,
-    Seen,
     contents_of,
     cursor_of,
     differences,
@@ -150,7 +150,7 @@ def make_informer(options: Options, context: InformerContext) -> HttpSource:
     """The factory of ``muster.informers``."""
     given = options_as(HttpOptions, options, context)
     secure = _ssl_context(given, context)
-    kind = LendingHttpSource if given.give_back_url else HttpSource
+    kind = OfferHttpSource if given.give_back_url else HttpSource
     return kind(given, context, secure)
 
 
@@ -163,7 +163,7 @@ class _Page(NamedTuple):
     next_url: str
 
 
-class _Answer(NamedTuple):
+class _HttpReply(NamedTuple):
     """The answer to one request. ``body`` None: unchanged (304)."""
 
     url: httpx.URL
@@ -171,11 +171,11 @@ class _Answer(NamedTuple):
     body: bytes | None
 
 
-class _Reading(NamedTuple):
+class _PageSet(NamedTuple):
     """All pages, and the documents of the changed ones."""
 
     pages: dict[str, _Page]
-    documents: list[Seen]
+    documents: list[DocumentDigest]
 
 
 class HttpSource:
@@ -253,10 +253,10 @@ class HttpSource:
 
     # ---- pages ------------------------------------------------------------------------------------------------------
 
-    async def _read(self, known: dict[str, _Page]) -> _Reading:
+    async def _read(self, known: dict[str, _Page]) -> _PageSet:
         """Reads all pages, one after the other; known pages are requested with their ETag."""
         pages: dict[str, _Page] = {}
-        documents: list[Seen] = []
+        documents: list[DocumentDigest] = []
         left = self._options.max_bytes
         url = str(self._url)
         while url:
@@ -275,9 +275,9 @@ class HttpSource:
                 page, new = await self._page(answer, before)
                 documents += new
             pages[url], url = page, page.next_url
-        return _Reading(pages, documents)
+        return _PageSet(pages, documents)
 
-    async def _page(self, answer: _Answer, before: _Page | None) -> tuple[_Page, Sequence[Seen]]:
+    async def _page(self, answer: _HttpReply, before: _Page | None) -> tuple[_Page, Sequence[DocumentDigest]]:
         """An answer's page and its documents; no documents if it has not changed."""
         body = answer.body or b""
         digest = blake2b(body, digest_size=16).digest()
@@ -291,7 +291,7 @@ class HttpSource:
         documents = await asyncio.to_thread(lambda: [seen(each) for each in read_documents(body, form, where)])
         return _Page(etag, digest, contents_of(documents), next_url), documents
 
-    def _next_url(self, answer: _Answer) -> str:
+    def _next_url(self, answer: _HttpReply) -> str:
         """The URL of the next page; "": there is none. Raises SourceSaysNonsense: it is on another host."""
         links = _links(answer.headers)
         if "next" not in links:
@@ -306,7 +306,7 @@ class HttpSource:
             )
         return str(url.copy_with(fragment=None))
 
-    def _format(self, answer: _Answer) -> Format:
+    def _format(self, answer: _HttpReply) -> Format:
         """Raises SourceSaysNonsense: the encoding is unknown, or the end of the data is missing."""
         media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         form: Format | None
@@ -331,7 +331,7 @@ class HttpSource:
 
     # ---- one request ------------------------------------------------------------------------------------------------
 
-    async def _get(self, url: httpx.URL, etag: str, max_bytes: int) -> _Answer:
+    async def _get(self, url: httpx.URL, etag: str, max_bytes: int) -> _HttpReply:
         """Asks once: 1 wait if the server asked for it, 2 send, 3 follow redirects, 4 judge the status, 5 read."""
         headers = {"Accept": "application/json, application/x-ndjson, application/yaml;q=0.9, */*;q=0.1"}
         if etag:
@@ -349,9 +349,9 @@ class HttpSource:
                             url = self._redirected(url, response)  # 3
                             continue
                         if response.status_code == 304 and etag:
-                            return _Answer(url, response.headers, None)
+                            return _HttpReply(url, response.headers, None)
                         self._judge(url, response)  # 4
-                        return _Answer(url, response.headers, await self._body(url, response, max_bytes))  # 5
+                        return _HttpReply(url, response.headers, await self._body(url, response, max_bytes))  # 5
                     finally:
                         await response.aclose()
             except TimeoutError:
@@ -467,7 +467,7 @@ class HttpSource:
         return without_secrets(str(url))
 
 
-class LendingHttpSource(HttpSource):
+class OfferHttpSource(HttpSource):
     """Also an :class:`muster_informers.contract.OfferTaker`."""
 
     def _other_origins(self) -> Sequence[Origin]:

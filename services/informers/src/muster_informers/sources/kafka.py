@@ -119,11 +119,11 @@ def make_informer(options: Options, context: InformerContext) -> KafkaSource:
         security.connection()
     except StoreFileUnusable as error:
         raise InformerSettingsWrong(str(error)) from None
-    kind = LendingKafkaSource if given.give_back_topic else KafkaSource
+    kind = OfferKafkaSource if given.give_back_topic else KafkaSource
     return kind(given, context, security)
 
 
-class _Found(NamedTuple):
+class _NewestRecord(NamedTuple):
     """The newest record of a key in a partition that has a value."""
 
     value: bytes
@@ -175,9 +175,9 @@ class KafkaSource:
 
     async def _newest(
         self, consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]
-    ) -> dict[tuple[int, bytes | None], _Found]:
+    ) -> dict[tuple[int, bytes | None], _NewestRecord]:
         """The newest records by partition (-1: the marker's) and key. Invisible records count as read."""
-        newest: dict[tuple[int, bytes | None], _Found] = {}
+        newest: dict[tuple[int, bytes | None], _NewestRecord] = {}
         moved_s, before = self._clock.monotonic(), dict[TopicPartition, int]()
         while True:
             positions = await self._positions(consumer)
@@ -194,7 +194,7 @@ class KafkaSource:
                 if record.value is None:
                     newest.pop(key, None)
                 else:
-                    newest[key] = _Found(record.value, record.offset)
+                    newest[key] = _NewestRecord(record.value, record.offset)
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
         positions = _positions_of(cursor)
@@ -343,7 +343,7 @@ class KafkaSource:
             await stop(consumer.stop())
 
 
-class LendingKafkaSource(KafkaSource):
+class OfferKafkaSource(KafkaSource):
     """Also an :class:`muster_informers.contract.OfferTaker`."""
 
     _producer: AIOKafkaProducer | None = None

@@ -22,7 +22,7 @@ Key = tuple[str, str]
 Contents = Mapping[Key, tuple[bytes, ...]]
 
 
-class Seen(NamedTuple):
+class DocumentDigest(NamedTuple):
     """A document, with the values for its comparison."""
 
     key: Key
@@ -30,16 +30,16 @@ class Seen(NamedTuple):
     document: Document
 
 
-def seen(document: Document) -> Seen:
+def seen(document: Document) -> DocumentDigest:
     """Returns the document's key and digest. The order of a document's fields does not matter."""
     digest = blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).digest()
     kind, object_id = document.get("kind", ExternalKind.NODE.value), document.get("id")
     if isinstance(kind, str) and kind and isinstance(object_id, str) and object_id:
-        return Seen((kind, object_id), digest, document)
-    return Seen(("", digest.hex()), digest, document)
+        return DocumentDigest((kind, object_id), digest, document)
+    return DocumentDigest(("", digest.hex()), digest, document)
 
 
-def contents_of(documents: Iterable[Seen]) -> dict[Key, tuple[bytes, ...]]:
+def contents_of(documents: Iterable[DocumentDigest]) -> dict[Key, tuple[bytes, ...]]:
     """Returns the contents of each key, in the documents' order."""
     found: dict[Key, tuple[bytes, ...]] = {}
     for key, digest, _ in documents:
@@ -69,7 +69,7 @@ def cursor_of(contents: Contents) -> str:
 
 
 def differences(
-    before: Contents, now: Contents, documents: Iterable[Seen], cursors: tuple[str, str]
+    before: Contents, now: Contents, documents: Iterable[DocumentDigest], cursors: tuple[str, str]
 ) -> Sequence[Delta]:
     """Returns the removed objects, then the new and changed ones.
 

@@ -120,11 +120,11 @@ class RedisOptions(InformerOptions):
 def make_informer(options: Options, context: InformerContext) -> RedisSource:
     """The factory of ``muster.informers``."""
     given = options_as(RedisOptions, options, context)
-    kind = LendingRedisSource if given.give_back_stream else RedisSource
+    kind = OfferRedisSource if given.give_back_stream else RedisSource
     return kind(given, context)
 
 
-class _Place(NamedTuple):
+class _StreamPosition(NamedTuple):
     """A place in the stream.
 
     :param added: how many entries were ever added up to this place; None: the server does not count them.
@@ -231,12 +231,16 @@ class RedisSource:
 
     # ---- the stream -------------------------------------------------------------------------------------------------
 
-    async def _end(self) -> _Place:
+    async def _end(self) -> _StreamPosition:
         """Returns the stream's end."""
         info = await self._info(self._redis.xinfo_stream(self._options.stream))
-        return _Place((0, 0), 0) if info is None else _Place(_id(info["last-generated-id"]), info.get("entries-added"))
+        return (
+            _StreamPosition((0, 0), 0)
+            if info is None
+            else _StreamPosition(_id(info["last-generated-id"]), info.get("entries-added"))
+        )
 
-    async def _step(self, place: _Place) -> tuple[Sequence[Entry], _Place]:
+    async def _step(self, place: _StreamPosition) -> tuple[Sequence[Entry], _StreamPosition]:
         """The entries after a place, and the place behind them. Raises CursorExpired: some entries are lost."""
         stream = self._options.stream
         async with self._redis.pipeline(transaction=True) as together:
@@ -252,9 +256,9 @@ class RedisSource:
         if not self._judged(entries):
             return (), place._replace(last=_id(info["last-generated-id"]))
         added = None if place.added is None else place.added + len(entries)
-        return entries, _Place(_id(entries[-1][0]), added)
+        return entries, _StreamPosition(_id(entries[-1][0]), added)
 
-    def _prove(self, info: dict[str, Any], place: _Place) -> None:
+    def _prove(self, info: dict[str, Any], place: _StreamPosition) -> None:
         """Checks that no entry between a place and the stream's end was lost. Raises CursorExpired."""
         stream, last, added = self._options.stream, _id(info["last-generated-id"]), info.get("entries-added")
         if last < place.last:
@@ -378,7 +382,7 @@ class RedisSource:
         return redis_problem(error, self._names, has_tls=self._options.url.get_secret_value().startswith("rediss://"))
 
 
-class LendingRedisSource(RedisSource):
+class OfferRedisSource(RedisSource):
     """Also :class:`muster_informers.contract.OfferTaker`, with connections of its own: it may be called while a watch
     ends and closes the others.
     """
@@ -449,10 +453,10 @@ def _text(entry_id: EntryId) -> str:
     return f"{entry_id[0]}-{entry_id[1]}"
 
 
-def _place_of(cursor: str) -> _Place:
+def _place_of(cursor: str) -> _StreamPosition:
     """Parses a cursor. Raises CursorExpired if it is invalid."""
     last, _, added = cursor.partition(";")
     try:
-        return _Place(_id(last), int(added) if added else None)
+        return _StreamPosition(_id(last), int(added) if added else None)
     except ValueError:
         raise CursorExpired(f"the cursor {cursor!r} names no place in a stream") from None

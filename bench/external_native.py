@@ -35,7 +35,7 @@ from muster_informers.service import ExternalService
 from muster_informers.settings import ExternalSettings
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.consult import Natives
+from muster_scheduler.consult import NativeConsultation
 from muster_scheduler.informer_host import natives_of
 from muster_si.constants import NODE_PARTITION
 
@@ -51,7 +51,7 @@ class Consulted(Machine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.natives: Natives | None = None
+        self.natives: NativeConsultation | None = None
 
     async def take_all(self, values: Sequence[bytes]) -> int:
         """Process one batch as the worker does."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from muster_scheduler.errors import SourceUnavailable
+from muster_scheduler.errors import GroupSourceUnavailable
 from muster_scheduler.group_resolution import LdapSource, UserGroups
 from muster_scheduler.settings import UserSettings
 from openldap import Directory, directory_of
@@ -66,7 +66,7 @@ def test_with_tls_its_certificate_must_be_known(
     directory: Directory, tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guarded = {"Port": str(directory.tls_port), "SSL": "true"}
-    with pytest.raises(SourceUnavailable, match="LDAPSocketOpenError"):
+    with pytest.raises(GroupSourceUnavailable, match="LDAPSocketOpenError"):
         LdapSource(_secrets(tmp_path / "unknown", directory, **guarded), 5)("ann")
     assert LdapSource(_secrets(tmp_path / "any", directory, **guarded, Insecure="true"), 5)("bob") == ("bob", "ops")
     (tmp_path / "ca.crt").write_bytes(authority.pem)
@@ -75,7 +75,7 @@ def test_with_tls_its_certificate_must_be_known(
 
 
 def test_a_wrong_password_and_a_port_without_tls(directory: Directory, tmp_path: Path) -> None:
-    with pytest.raises(SourceUnavailable, match="LDAPInvalidCredentialsResult"):
+    with pytest.raises(GroupSourceUnavailable, match="LDAPInvalidCredentialsResult"):
         LdapSource(_secrets(tmp_path / "password", directory, BindPassword="wrong staple"), 5)("ann")
-    with pytest.raises(SourceUnavailable, match="LDAPSocketOpenError"):
+    with pytest.raises(GroupSourceUnavailable, match="LDAPSocketOpenError"):
         LdapSource(_secrets(tmp_path / "plain", directory, SSL="true"), 5)("ann")

@@ -106,7 +106,7 @@ def _vms_take_no_room(patch: pytest.MonkeyPatch) -> None:
 
 def _decides_at_once(patch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for."""
-    patch.setattr(external_reports.Sources, "awaited", lambda self, rm_id: ())
+    patch.setattr(external_reports.ExternalReportIngest, "awaited", lambda self, rm_id: ())
 
 
 def _what_is_gone_stays(patch: pytest.MonkeyPatch) -> None:

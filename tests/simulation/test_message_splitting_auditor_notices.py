@@ -108,7 +108,7 @@ def _generation_of_the_message(patch: pytest.MonkeyPatch) -> None:
     """All of a message is read in the generation that one of its items shows."""
     whole = generation.seen
 
-    def at_the_start(command: Any) -> generation.Seen | None:
+    def at_the_start(command: Any) -> generation.GenerationEvidence | None:
         seen = whole(command)
         return None if seen is None else seen._replace(at=0)
 
@@ -119,7 +119,7 @@ def _asks_show_first(patch: pytest.MonkeyPatch) -> None:
     """Asks are looked at for the generation before the releases, which are taken before them."""
     whole = generation.seen
 
-    def asks_first(command: Any) -> generation.Seen | None:
+    def asks_first(command: Any) -> generation.GenerationEvidence | None:
         if isinstance(command, UpdateAllocations) and command.releases:
             seen = whole(UpdateAllocations(command.asks))
             if seen is not None:

@@ -37,7 +37,7 @@ from muster_informers.settings import ExternalSettings
 from muster_informers.sync_gate import SyncGate
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.watchdog import Usage
-from muster_scheduler.consult import Natives, NativeSource
+from muster_scheduler.consult import NativeConsultation, NativeSource
 from muster_scheduler.informer_host import natives_of
 from simulation.messages import CONFIG as MESSAGES_CONFIG
 from simulation.messages import RM as MESSAGES_RM
@@ -555,7 +555,7 @@ class Silent:
 def behind(it: Handled, clock: ManualClock) -> Silent:
     silent = Silent(it.service)
     source = NativeSource(SOURCE, RM, "default", "told", True, 0.05)
-    it.natives = Natives([source], silent, clock, "life-1", 0.05, pause_s=30.0)
+    it.natives = NativeConsultation([source], silent, clock, "life-1", 0.05, pause_s=30.0)
     return silent
 
 

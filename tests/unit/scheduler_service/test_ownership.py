@@ -5,19 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_scheduler.ownership import Action, Do, Holding, Ownership
+from muster_scheduler.ownership import ActionKind, Ownership, OwnershipAction, PartitionPhase
 
-IDLE, FOLLOWING, OWNING, RELEASING, FENCED = Holding
+IDLE, FOLLOWING, OWNING, RELEASING, FENCED = PartitionPhase
 P = 3
 
 
-def in_state(holding: Holding, now_s: float = 0.0) -> Ownership:
+def in_state(holding: PartitionPhase, now_s: float = 0.0) -> Ownership:
     """A machine whose partition P is in this state."""
     ownership = Ownership(wait_first_s=1.0, wait_limit_s=8.0)
     match holding:
-        case Holding.FOLLOWING:
+        case PartitionPhase.FOLLOWING:
             ownership.shared((), (P,), now_s)
-        case Holding.OWNING | Holding.RELEASING | Holding.FENCED:
+        case PartitionPhase.OWNING | PartitionPhase.RELEASING | PartitionPhase.FENCED:
             ownership.shared((P,), (), now_s)
             if holding is RELEASING:
                 ownership.shared((), (), now_s)
@@ -28,74 +28,85 @@ def in_state(holding: Holding, now_s: float = 0.0) -> Ownership:
 
 
 # state, then for the share owner / standby / neither: the action and the next state
-TABLE: list[tuple[Holding, tuple[Do | None, Holding], tuple[Do | None, Holding], tuple[Do | None, Holding]]] = [
-    (IDLE, (Do.OWN, OWNING), (Do.FOLLOW, FOLLOWING), (None, IDLE)),
-    (FOLLOWING, (Do.OWN, OWNING), (None, FOLLOWING), (Do.DROP, IDLE)),
-    (OWNING, (None, OWNING), (Do.RELEASE, RELEASING), (Do.RELEASE, RELEASING)),
+TABLE: list[
+    tuple[
+        PartitionPhase,
+        tuple[ActionKind | None, PartitionPhase],
+        tuple[ActionKind | None, PartitionPhase],
+        tuple[ActionKind | None, PartitionPhase],
+    ]
+] = [
+    (IDLE, (ActionKind.OWN, OWNING), (ActionKind.FOLLOW, FOLLOWING), (None, IDLE)),
+    (FOLLOWING, (ActionKind.OWN, OWNING), (None, FOLLOWING), (ActionKind.DROP, IDLE)),
+    (OWNING, (None, OWNING), (ActionKind.RELEASE, RELEASING), (ActionKind.RELEASE, RELEASING)),
     (RELEASING, (None, RELEASING), (None, RELEASING), (None, RELEASING)),
-    (FENCED, (None, FENCED), (Do.FOLLOW, FOLLOWING), (None, IDLE)),
+    (FENCED, (None, FENCED), (ActionKind.FOLLOW, FOLLOWING), (None, IDLE)),
 ]
 
 
 @pytest.mark.parametrize(("holding", "owner", "standby", "neither"), TABLE, ids=lambda value: str(value))
 def test_a_share_in_each_state(
-    holding: Holding,
-    owner: tuple[Do | None, Holding],
-    standby: tuple[Do | None, Holding],
-    neither: tuple[Do | None, Holding],
+    holding: PartitionPhase,
+    owner: tuple[ActionKind | None, PartitionPhase],
+    standby: tuple[ActionKind | None, PartitionPhase],
+    neither: tuple[ActionKind | None, PartitionPhase],
 ) -> None:
     for owned, standbys, (action, after) in (((P,), (), owner), ((), (P,), standby), ((), (), neither)):
         ownership = in_state(holding)
-        assert ownership.shared(owned, standbys, 0.5) == ([] if action is None else [Action(action, P)])
+        assert ownership.shared(owned, standbys, 0.5) == ([] if action is None else [OwnershipAction(action, P)])
         assert ownership.holding(P) is after
 
 
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.parametrize(
     ("owned", "standbys", "expected", "after"),
-    [((P,), (), Do.OWN, OWNING), ((), (P,), Do.FOLLOW, FOLLOWING), ((), (), None, IDLE)],
+    [((P,), (), ActionKind.OWN, OWNING), ((), (P,), ActionKind.FOLLOW, FOLLOWING), ((), (), None, IDLE)],
     ids=["owner", "standby", "neither"],
 )
 def test_after_a_release_the_newest_share_counts(
-    owned: tuple[int, ...], standbys: tuple[int, ...], expected: Do | None, after: Holding, fenced: bool
+    owned: tuple[int, ...], standbys: tuple[int, ...], expected: ActionKind | None, after: PartitionPhase, fenced: bool
 ) -> None:
     """Also if the next owner fenced the worker before it had drained."""
     ownership = in_state(RELEASING)
     assert ownership.shared(owned, standbys, 0.0) == []
-    assert ownership.ended(P, 0.1, fenced=fenced) == ([] if expected is None else [Action(expected, P)])
+    assert ownership.ended(P, 0.1, fenced=fenced) == ([] if expected is None else [OwnershipAction(expected, P)])
     assert ownership.holding(P) is after
 
 
 def test_a_fenced_owner_asks_for_a_new_share_and_waits_longer_each_time() -> None:
     ownership, now_s = in_state(IDLE), 100.0
-    assert ownership.shared((P,), (), now_s) == [Action(Do.OWN, P)]
+    assert ownership.shared((P,), (), now_s) == [OwnershipAction(ActionKind.OWN, P)]
     waits = []
     for _ in range(6):
-        assert ownership.ended(P, now_s, fenced=True) == [Action(Do.REJOIN, P)]
+        assert ownership.ended(P, now_s, fenced=True) == [OwnershipAction(ActionKind.REJOIN, P)]
         due_s = ownership.next_due_s()
         assert due_s is not None
         waits.append(due_s - now_s)
         assert ownership.shared((P,), (), due_s - 0.01) == []  # a share that comes meanwhile does not shorten the wait
         assert ownership.due(due_s - 0.01) == []
-        assert ownership.due(due_s) == [Action(Do.OWN, P)]
+        assert ownership.due(due_s) == [OwnershipAction(ActionKind.OWN, P)]
         assert ownership.next_due_s() is None
         now_s = due_s
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     # an ownership that lasted resets the wait
-    assert ownership.ended(P, now_s + 9.0, fenced=True) == [Action(Do.REJOIN, P)]
+    assert ownership.ended(P, now_s + 9.0, fenced=True) == [OwnershipAction(ActionKind.REJOIN, P)]
     assert ownership.next_due_s() == now_s + 10.0
 
 
 def test_a_fenced_owner_whose_partition_went_to_another_follows_it_at_once() -> None:
     ownership = in_state(FENCED)
-    assert ownership.shared((), (P,), 0.2) == [Action(Do.FOLLOW, P)]
+    assert ownership.shared((), (P,), 0.2) == [OwnershipAction(ActionKind.FOLLOW, P)]
     assert ownership.next_due_s() is None
 
 
 def test_what_is_given_up_comes_before_what_is_taken() -> None:
     ownership = Ownership()
     ownership.shared((0, 1), (2, 3), 0.0)
-    assert ownership.shared((0, 2), (1,), 1.0) == [Action(Do.RELEASE, 1), Action(Do.DROP, 3), Action(Do.OWN, 2)]
+    assert ownership.shared((0, 2), (1,), 1.0) == [
+        OwnershipAction(ActionKind.RELEASE, 1),
+        OwnershipAction(ActionKind.DROP, 3),
+        OwnershipAction(ActionKind.OWN, 2),
+    ]
     assert ownership.held(OWNING) == [0, 2]
     assert ownership.held(RELEASING) == [1]
 
@@ -110,22 +121,22 @@ def test_random_lives_never_run_a_partition_twice_and_come_to_rest_as_the_share_
     owned: set[int] = set()
     standbys: set[int] = set()
 
-    def take(actions: list[Action]) -> None:
+    def take(actions: list[OwnershipAction]) -> None:
         for do, of in actions:
             match do:
-                case Do.OWN:
+                case ActionKind.OWN:
                     assert of not in running
                     running.add(of)
                     following.discard(of)
-                case Do.RELEASE:
+                case ActionKind.RELEASE:
                     assert of in running
                     assert of not in releasing
                     releasing.add(of)
-                case Do.FOLLOW:
+                case ActionKind.FOLLOW:
                     assert of not in following
                     assert of not in running
                     following.add(of)
-                case Do.DROP:
+                case ActionKind.DROP:
                     following.remove(of)
 
     def end(partition: int, *, fenced: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.group_configuration import PolicyGroups
+from muster_scheduler.group_configuration import GroupConfigurations
 from muster_scheduler.machine import SchedulerMachine
 from unit.scheduler_service import rig as make
 from unit.scheduler_service.rig import Rig
@@ -17,7 +17,7 @@ def config(leaf: str) -> str:
     return f"partitions:\n- name: default\n  queues:\n  - {{name: root, submitacl: '*', queues: [{{name: {leaf}}}]}}\n"
 
 
-def started(groups: PolicyGroups) -> Rig:
+def started(groups: GroupConfigurations) -> Rig:
     rig = Rig()
     rig.machine = SchedulerMachine(rig.topics, lambda: "uuid", groups)
     return rig
@@ -42,7 +42,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_an_empty_configuration_is_the_groups_file_else_the_default(directory: Path) -> None:
-    rig = started(PolicyGroups(config("default"), directory))
+    rig = started(GroupConfigurations(config("default"), directory))
     for group, leaf in (("batch", "from-file"), ("other", "default"), ("", "default"), ("../outside", "default")):
         answer = register(rig, f"rm-{leaf}-{len(group)}", group)
         assert (answer.accepted, list(answer.problems)) == (True, [])
@@ -52,7 +52,7 @@ def test_an_empty_configuration_is_the_groups_file_else_the_default(directory: P
 
 
 def test_the_files_text_is_recorded_and_not_read_again_after_a_restart(directory: Path) -> None:
-    rig = started(PolicyGroups("", directory))
+    rig = started(GroupConfigurations("", directory))
     register(rig, "rm", "batch")
     (directory / "batch.yaml").write_text(config("another"))
     rig.rebuild()
@@ -64,7 +64,7 @@ def test_the_files_text_is_recorded_and_not_read_again_after_a_restart(directory
 )
 def test_a_file_that_cannot_be_taken_refuses_the_registration(directory: Path, content: bytes) -> None:
     (directory / "batch.yaml").write_bytes(content)
-    rig = started(PolicyGroups(config("default"), directory))
+    rig = started(GroupConfigurations(config("default"), directory))
     answer = register(rig, "rm", "batch")
     assert not answer.accepted
     assert any(problem.severity == pb.ConfigProblem.ERROR for problem in answer.problems)
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_taken_refuses_the_registration(directory: Path, c
 
 def test_another_rm_of_the_group_lends_its_configuration_where_the_operator_wants_it() -> None:
     for shared, leaf in ((True, "b"), (False, "default")):
-        rig = started(PolicyGroups(config("default"), shared=shared))
+        rig = started(GroupConfigurations(config("default"), shared=shared))
         register(rig, "first", "batch", config("a"))
         rig.wait(1)
         register(rig, "second", "batch", config("b"))
@@ -87,7 +87,7 @@ def test_another_rm_of_the_group_lends_its_configuration_where_the_operator_want
 def test_an_answer_says_what_an_rm_of_a_group_is_compared_by() -> None:
     """(The gateway compares: it knows the RMs of all partitions.)"""
     for shared in (True, False):
-        rig = started(PolicyGroups(config("default"), shared=shared))
+        rig = started(GroupConfigurations(config("default"), shared=shared))
         first, same, other = (register(rig, f"rm-{n}", "batch", config(leaf)) for n, leaf in enumerate("aab"))
         assert [each.policy_group.group for each in (first, same, other)] == ["batch"] * 3
         assert [each.policy_group.named for each in (first, same, other)] == [shared] * 3
@@ -103,13 +103,13 @@ def test_an_answer_says_what_an_rm_of_a_group_is_compared_by() -> None:
 
 
 def test_configurations_from_a_file_or_the_default_are_compared_too(directory: Path) -> None:
-    rig = started(PolicyGroups(config("default"), directory))
+    rig = started(GroupConfigurations(config("default"), directory))
     assert register(rig, "a", "batch").policy_group == register(rig, "b", "batch", config("from-file")).policy_group
     assert register(rig, "c", "g").policy_group == register(rig, "d", "g", config("default")).policy_group
 
 
 def test_an_update_that_names_another_group_is_taken_with_a_warning() -> None:
-    rig = started(PolicyGroups())
+    rig = started(GroupConfigurations())
     register(rig, "rm", "batch", config("a"))
     rig.send(si.UpdateConfigurationRequest(rmID="rm", config=config("b"), policyGroup="other"), rm_id="rm")
     answer = rig.registrations[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from muster_bus.clock import NO_ANCHOR, STEP_NS, Anchor, SystemClock
-from muster_scheduler.recorded_time import DIFFERENCE_SHOWN_NS, NoSteps, RecordedTime, Steps, difference_text
+from muster_scheduler.recorded_time import DIFFERENCE_SHOWN_NS, ClockSteps, NoSteps, RecordedTime, difference_text
 from unit.bus.test_clock import DAY, SECOND, Machine, within
 
 
@@ -137,7 +137,7 @@ def test_partitions_of_one_process_keep_the_times_of_those_who_had_them() -> Non
 
 def test_health_shows_the_last_step_for_an_hour_and_a_difference_as_long_as_it_is() -> None:
     now_s = 0.0
-    steps = Steps(lambda: now_s)
+    steps = ClockSteps(lambda: now_s)
     assert steps.problems() == []
     steps.note("it stepped")
     steps.note("it stepped again")

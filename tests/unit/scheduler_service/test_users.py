@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from muster_scheduler import group_resolution
-from muster_scheduler.errors import BadLdapConfig, SourceUnavailable, UnknownUser
+from muster_scheduler.errors import BadLdapConfig, GroupSourceUnavailable, UnknownUser
 from muster_scheduler.group_resolution import (
     KNOWN_NS,
     LOOKUPS_MAX,
@@ -122,7 +122,7 @@ def test_an_unknown_user_does_not_count_against_the_source() -> None:
 
 def test_a_source_that_did_not_answer_is_let_alone_for_half_a_minute() -> None:
     source = Source()
-    source.answer = SourceUnavailable("gone")
+    source.answer = GroupSourceUnavailable("gone")
     groups = _asking(source)
     assert "did not answer" in _reason(groups, "ann")
     assert "did not answer" in _reason(groups, "bob", NOW_NS + UNKNOWN_NS - 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster_scheduler.errors import SourceUnavailable, UnknownUser
+from muster_scheduler.errors import GroupSourceUnavailable, UnknownUser
 from muster_scheduler.group_resolution import LdapConfig, LdapSource, UserGroups
 from muster_scheduler.settings import UserSettings
 
@@ -83,7 +83,7 @@ def test_the_group_attribute_is_read_beside_member_of_where_it_is_returned(tmp_p
 
 
 def test_a_wrong_password_is_a_source_that_does_not_answer(tmp_path: Path) -> None:
-    with pytest.raises(SourceUnavailable, match="LDAP: LDAPInvalidCredentialsResult") as raised:
+    with pytest.raises(GroupSourceUnavailable, match="LDAP: LDAPInvalidCredentialsResult") as raised:
         _source(tmp_path, BindPassword="wrong staple")("ann")
     assert "staple" not in str(raised.value)
 
@@ -113,5 +113,5 @@ def test_a_directory_that_is_not_there_and_one_that_says_nothing(tmp_path: Path,
     with socket.socket() as closed:  # (bound, so that nobody else listens there)
         closed.bind(("127.0.0.1", 0))
         (directory / "Port").write_text(str(closed.getsockname()[1]))
-        with pytest.raises(SourceUnavailable, match="LDAPSocketOpenError"):
+        with pytest.raises(GroupSourceUnavailable, match="LDAPSocketOpenError"):
             LdapSource(directory, 5.0)("ann")

@@ -25,7 +25,7 @@ from muster_runtime.secrets import masked_text
 from muster_state.state_folder import PauseKind, RmEntry, RmInfo
 
 from muster_scheduler import callback_ingest, end_application, generation, pauses
-from muster_scheduler.config_validation import ConfigJudge, changes, event_warnings, too_large_with
+from muster_scheduler.config_validation import ConfigValidator, changes, event_warnings, too_large_with
 from muster_scheduler.emit import Emitter
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class AdminCommands:
 
     def __init__(
         self,
-        judge: ConfigJudge,
+        judge: ConfigValidator,
         text_for: Callable[[RmInfo, str], tuple[str, list[pb.ConfigProblem]]],
         member_of: Callable[[str, str], pb.PolicyGroupMember | None],
     ) -> None:

@@ -26,7 +26,7 @@ _PROBLEMS_MAX = 3
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenRequest:
     """A request whose outcome follows.
 
     :ivar start: number of the batch's records before it.
@@ -38,17 +38,17 @@ class _Open:
     start: int
 
 
-class AuditTrail:
+class AuditRecorder:
     """Makes the entries of one partition. Each audited request is between :meth:`begin` and :meth:`end`."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._open: _Open | None = None
+        self._open: _OpenRequest | None = None
 
     def begin(self, record: Record, envelope: pb.RequestEnvelope, body: str, start: int) -> None:
         """Notes a request before it is carried out, if it is audited."""
         if body in _AUDITED and _is_audited(envelope, body):
-            self._open = _Open(record, envelope, body, start)
+            self._open = _OpenRequest(record, envelope, body, start)
 
     def end(self, outputs: list[OutRecord], recorded_ns: int) -> None:
         """Appends the entry of the request that began, if it is audited.
@@ -99,7 +99,7 @@ def _is_audited(envelope: pb.RequestEnvelope, body: str) -> bool:
     return body != "admin" or envelope.admin.WhichOneof("command") != "dump_rm_state"
 
 
-def _describe(entry: AuditEntry, opened: _Open) -> None:
+def _describe(entry: AuditEntry, opened: _OpenRequest) -> None:
     """Sets action and objects."""
     envelope = opened.envelope
     match opened.body:

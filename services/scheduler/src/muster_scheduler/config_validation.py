@@ -25,7 +25,7 @@ _LINE_BYTES_MAX = 600
 _KEPT_MAX = 16
 
 
-class Judgement(NamedTuple):
+class ConfigVerdict(NamedTuple):
     """The verdict on a text.
 
     :param config: None: it is refused.
@@ -37,14 +37,14 @@ class Judgement(NamedTuple):
     problems: list[pb.ConfigProblem]
 
 
-class ConfigJudge:
+class ConfigValidator:
     """Judges texts for one machine."""
 
     def __init__(self, groups: UserGroups) -> None:
         self._groups = groups
-        self._kept: OrderedDict[bytes, Judgement] = OrderedDict()
+        self._kept: OrderedDict[bytes, ConfigVerdict] = OrderedDict()
 
-    def judge(self, text: str, judged: pb.JudgedConfiguration | None = None, rm_id: str = "") -> Judgement:
+    def judge(self, text: str, judged: pb.JudgedConfiguration | None = None, rm_id: str = "") -> ConfigVerdict:
         """Returns the verdict on a text, with all errors and warnings.
 
         :param rm_id: the RM whose configuration it is to be; "": of any.
@@ -54,21 +54,21 @@ class ConfigJudge:
         found = self._found(text, judged)
         problems = [*found.problems, *_resolver_problems(self._groups, found.config), *_others(rm_id, found.config)]
         refused = any(problem.severity == pb.ConfigProblem.ERROR for problem in problems)
-        return Judgement(None if refused else found.config, found.compiled, problems)
+        return ConfigVerdict(None if refused else found.config, found.compiled, problems)
 
-    def _found(self, text: str, judged: pb.JudgedConfiguration | None) -> Judgement:
+    def _found(self, text: str, judged: pb.JudgedConfiguration | None) -> ConfigVerdict:
         if judged is not None:
             if not judged.accepted:
-                return Judgement(None, b"", list(judged.problems))
+                return ConfigVerdict(None, b"", list(judged.problems))
             config = config_codec.decode(text, judged.compiled)
             if config is not None:
-                return Judgement(config, judged.compiled, list(judged.problems))
+                return ConfigVerdict(config, judged.compiled, list(judged.problems))
         name = config_codec.digest(text)
         found = self._kept.get(name)
         if found is None:
             config, problems = load_queue_config(text)
             value = config_codec.encode(text, config) if config is not None and text.strip() else b""
-            found = self._kept[name] = Judgement(config, value, [*map(_problem, problems)])
+            found = self._kept[name] = ConfigVerdict(config, value, [*map(_problem, problems)])
             if len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
         return found

@@ -66,7 +66,7 @@ _CREATIONS = (NodeAction.CREATE, NodeAction.CREATE_DRAIN)
 Command = UpdateAllocations | UpdateApplications | UpdateNodes
 
 
-class Handlers(Protocol):
+class HandlerHost(Protocol):
     """The handlers, in this process or in another (``ExternalService``, ``ExternalProcess``)."""
 
     @property
@@ -104,7 +104,7 @@ class NativeSource:
 
 
 @dataclass(slots=True)
-class Verdict:
+class RequestVerdict:
     """A handler's verdict on one request. A request that the handler accepts without changes has none.
 
     :ivar changes: by the item's place in the request: the commands to apply right before it.
@@ -140,20 +140,20 @@ class Verdict:
         return None
 
 
-class Judging(Protocol):
+class VerdictTarget(Protocol):
     """The part of a machine that this module uses."""
 
     def registered(self, rm_id: str) -> tuple[SchedulerCore | None, int]:
         """Returns an RM's core, and the number of its registrations."""
         ...
 
-    def expect(self, verdicts: Mapping[int, Verdict]) -> None:
+    def expect(self, verdicts: Mapping[int, RequestVerdict]) -> None:
         """Takes verdicts, by the offset of their requests, which come next."""
         ...
 
 
 @dataclass(slots=True)
-class _Spoken:
+class _SourceProgress:
     """One source, and the progress of its handler.
 
     :ivar knows: (machine, registrations, life of the handler) that got everything.
@@ -161,13 +161,13 @@ class _Spoken:
     """
 
     source: NativeSource
-    knows: tuple[Judging, int, int] | None = None
+    knows: tuple[VerdictTarget, int, int] | None = None
     lives: int = 0
     silent: str = ""
     silent_until_s: float = 0.0
 
 
-class Natives:
+class NativeConsultation:
     """See the module's docstring. One object serves all partitions of a process.
 
     :param life: id of this process; prefix of its sources' lives on the log.
@@ -176,7 +176,7 @@ class Natives:
     def __init__(
         self,
         sources: Sequence[NativeSource],
-        handlers: Handlers,
+        handlers: HandlerHost,
         clock: Clock,
         life: str,
         sync_timeout_s: float,
@@ -184,9 +184,9 @@ class Natives:
     ) -> None:
         self._handlers, self._clock, self._life = handlers, clock, life
         self._sync_timeout_s, self._pause_s = sync_timeout_s, pause_s
-        self._by_key: dict[bytes, list[_Spoken]] = {}
+        self._by_key: dict[bytes, list[_SourceProgress]] = {}
         for source in sources:
-            self._by_key.setdefault(source.rm_id.encode(), []).append(_Spoken(source))
+            self._by_key.setdefault(source.rm_id.encode(), []).append(_SourceProgress(source))
 
     def problems(self) -> list[str]:
         """Returns the handlers that are not asked now, one sentence each."""
@@ -199,14 +199,14 @@ class Natives:
             if now_s < spoken.silent_until_s
         ]
 
-    async def consult(self, machine: Judging, records: Sequence[Record]) -> None:
+    async def consult(self, machine: VerdictTarget, records: Sequence[Record]) -> None:
         """Asks handlers about the machine's next requests. Raises LogUnavailable when everything stops."""
         # 1. find the requests
         by_rm: dict[bytes, list[Record]] = {}
         for record in records:
             if record.key in self._by_key:
                 by_rm.setdefault(record.key, []).append(record)
-        verdicts: dict[int, Verdict] = {}
+        verdicts: dict[int, RequestVerdict] = {}
         for key, of_rm in by_rm.items():
             for spoken in self._by_key[key]:
                 await self._consult(spoken, machine, of_rm, verdicts)
@@ -214,31 +214,35 @@ class Natives:
         machine.expect(verdicts)
 
     async def _consult(
-        self, spoken: _Spoken, machine: Judging, records: Sequence[Record], verdicts: dict[int, Verdict]
+        self,
+        spoken: _SourceProgress,
+        machine: VerdictTarget,
+        records: Sequence[Record],
+        verdicts: dict[int, RequestVerdict],
     ) -> None:
         source = spoken.source
         core, registrations = machine.registered(source.rm_id)
-        known = _Known(core, source.partition)
-        asked: list[_Asked] = []
+        known = _ForeseenObjects(core, source.partition)
+        asked: list[_CallOrigin] = []
         for record in records:
             # 2. the calls
             body, command = ingest.said(record.value)
             if body == "register":
                 await self._ask(spoken, machine, registrations, known, asked, verdicts)
                 registrations, asked = registrations + 1, []
-                known = _Known(None, source.partition)
+                known = _ForeseenObjects(None, source.partition)
             elif command is not None and registrations:
-                asked += (_Asked(record.offset, *call) for call in known.calls(command))
+                asked += (_CallOrigin(record.offset, *call) for call in known.calls(command))
         await self._ask(spoken, machine, registrations, known, asked, verdicts)
 
     async def _ask(
         self,
-        spoken: _Spoken,
-        machine: Judging,
+        spoken: _SourceProgress,
+        machine: VerdictTarget,
         registrations: int,
-        known: _Known,
-        asked: Sequence[_Asked],
-        verdicts: dict[int, Verdict],
+        known: _ForeseenObjects,
+        asked: Sequence[_CallOrigin],
+        verdicts: dict[int, RequestVerdict],
     ) -> None:
         """3. Asks the handler about the requests of one registration."""
         if not asked:
@@ -256,13 +260,13 @@ class Natives:
         for each, result in zip(asked, judged, strict=True):
             metrics.native_objects.labels(source.name, _became(result)).inc()
             if changes := known.news(source.name, result.changes):
-                verdict = verdicts.setdefault(each.offset, Verdict(registrations))
+                verdict = verdicts.setdefault(each.offset, RequestVerdict(registrations))
                 verdict.changes.setdefault(each.at, []).append(ApplyExternalChanges(*place, life, changes))
             if result.refused and each.is_refusable:
-                verdicts.setdefault(each.offset, Verdict(registrations)).refused[each.at] = result.refused
+                verdicts.setdefault(each.offset, RequestVerdict(registrations)).refused[each.at] = result.refused
         if listed is not None:
             words = tuple(change for each in listed for raw in each.changes if (change := change_of(raw)).what)
-            verdict = verdicts.setdefault(asked[0].offset, Verdict(registrations))
+            verdict = verdicts.setdefault(asked[0].offset, RequestVerdict(registrations))
             first = verdict.begins.setdefault(asked[0].at, [])
             first += (
                 SetSourceState(*place, life, SourceState.LISTING, source.drains),
@@ -271,7 +275,12 @@ class Natives:
             )
 
     async def _answers(
-        self, spoken: _Spoken, machine: Judging, registrations: int, known: _Known, calls: Sequence[HandlerCall]
+        self,
+        spoken: _SourceProgress,
+        machine: VerdictTarget,
+        registrations: int,
+        known: _ForeseenObjects,
+        calls: Sequence[HandlerCall],
     ) -> tuple[list[CallResult] | None, list[CallResult]]:
         """Returns the handler's answers: to everything that existed, if the handler began again (else None), and to the
         calls.
@@ -315,7 +324,7 @@ class Natives:
             raise HandlerTimeout(why) from None
 
 
-class _Asked(NamedTuple):
+class _CallOrigin(NamedTuple):
     """A call, and its item: the request's offset, and the item's place in the request."""
 
     offset: int
@@ -330,7 +339,7 @@ def _became(result: CallResult) -> str:
     return "REFUSED" if result.refused else "TAKEN"
 
 
-class _Known:
+class _ForeseenObjects:
     """An RM's objects in one partition, with the foreseeable effects of the batch's requests.
 
     (The core has not taken the requests yet. If it refuses an object, a later request reports the object as new again.)

@@ -21,7 +21,7 @@ _ITEMS: dict[str, type[Message]] = {
 }
 
 
-class Unreadable(Exception):
+class UnreadableRequest(Exception):
     """A record that the scheduler cannot read. The text gives the reason, without the record's content."""
 
 

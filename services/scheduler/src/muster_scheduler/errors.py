@@ -33,5 +33,5 @@ class BadLdapConfig(SchedulerServiceError):
     """The secrets for LDAP are missing or wrong. The text names the files, never their content."""
 
 
-class SourceUnavailable(SchedulerServiceError):
+class GroupSourceUnavailable(SchedulerServiceError):
     """A source of groups did not answer in time."""

@@ -13,19 +13,19 @@ from muster_core.model.steps import LIGHT_STEP, Steps, emptied, finish
 from muster_informers.sync_gate import SyncGate
 
 from muster_scheduler import pauses
-from muster_scheduler.dead_letters import Unreadable
-from muster_scheduler.rm_table import Roster
+from muster_scheduler.dead_letters import UnreadableRequest
+from muster_scheduler.rm_table import RmTable
 
 log = structlog.get_logger(__name__)
 
 
-class Sources:
+class ExternalReportIngest:
     """Applies what external sources report.
 
     :param gate: the sources that the scheduler must wait for; without a life: none, and none is given up.
     """
 
-    def __init__(self, roster: Roster, gate: SyncGate) -> None:
+    def __init__(self, roster: RmTable, gate: SyncGate) -> None:
         self._roster = roster
         self._gate = gate
         self._ignored: dict[tuple[str, str], str] = {}  # (RM, source) → life; for the log
@@ -39,7 +39,7 @@ class Sources:
         that yet, and its informers list again. If they counted, those of this start would be an earlier life for ever.)
         """
         if problem := name_problem(rm_id, "rm_id"):
-            raise Unreadable(problem)
+            raise UnreadableRequest(problem)
         state = self._roster.folder.rms.get(rm_id)
         out = self._roster.outcome(rm_id)
         for command in commands:

@@ -49,7 +49,7 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
     return [pb.ConfigProblem(severity=pb.ConfigProblem.WARNING, path=BY_KEY, message=why)]
 
 
-class Seen(NamedTuple):
+class GenerationEvidence(NamedTuple):
     """An item that shows the generation.
 
     :ivar by: the message or field.
@@ -61,23 +61,23 @@ class Seen(NamedTuple):
     at: int
 
 
-def seen(command: UpdateAllocations | UpdateNodes) -> Seen | None:
+def seen(command: UpdateAllocations | UpdateNodes) -> GenerationEvidence | None:
     """Returns the first item of a request that shows the generation; None if every item fits both generations."""
     if isinstance(command, UpdateNodes):
         for at, node in enumerate(command.nodes):
             if node.existing:
-                return Seen(PREVIOUS, "NodeInfo.existingAllocations", at)
+                return GenerationEvidence(PREVIOUS, "NodeInfo.existingAllocations", at)
         return None
     for at, release in enumerate(command.releases):
         if release.ask_only:
-            return Seen(PREVIOUS, "AllocationAskRelease", at)
+            return GenerationEvidence(PREVIOUS, "AllocationAskRelease", at)
         if release.uuid:
-            return Seen(PREVIOUS, "AllocationRelease.UUID", at)
+            return GenerationEvidence(PREVIOUS, "AllocationRelease.UUID", at)
     for at, item in enumerate(command.asks, len(command.releases)):
         if item.uuid:
-            return Seen(PREVIOUS, "Allocation.UUID", at)
+            return GenerationEvidence(PREVIOUS, "Allocation.UUID", at)
         if not item.node_id and item.previous_generation:
-            return Seen(PREVIOUS, "AllocationAsk", at)
+            return GenerationEvidence(PREVIOUS, "AllocationAsk", at)
         if not item.node_id and FOREIGN not in item.tags:
-            return Seen(CURRENT, "Allocation without nodeID", at)
+            return GenerationEvidence(CURRENT, "Allocation without nodeID", at)
     return None

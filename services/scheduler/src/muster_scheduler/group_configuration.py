@@ -20,7 +20,7 @@ _FILE_BYTES_MAX = 1 << 20  # as for a registration
 _FIELD = "policyGroup"
 
 
-class PolicyGroups:
+class GroupConfigurations:
     """Finds configurations.
 
     :param default_config: the configuration if nothing else is found.

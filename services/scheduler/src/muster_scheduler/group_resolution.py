@@ -35,7 +35,7 @@ from muster_core.queues.placement_rules import NAME_CHARACTERS_MAX
 from muster_core.scheduler import SchedulerCore
 from muster_runtime.optional_packages import ExtraMissing, require
 
-from muster_scheduler.errors import BadLdapConfig, SchedulerServiceError, SourceUnavailable, UnknownUser
+from muster_scheduler.errors import BadLdapConfig, GroupSourceUnavailable, SchedulerServiceError, UnknownUser
 from muster_scheduler.settings import UserSettings
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ Source = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _CachedGroups:
     """``groups`` None: refused, with the reason."""
 
     groups: tuple[str, ...] | None
@@ -81,7 +81,7 @@ class UserGroups:
             "ldap": self._ldap,
             "test": groups_of_test_users,
         }
-        self._answers: dict[tuple[str, str], _Answer] = {}
+        self._answers: dict[tuple[str, str], _CachedGroups] = {}
         self._silent_until_ns: dict[str, int] = {}
         self._sweep_ns = 0
         self._slots = threading.BoundedSemaphore(LOOKUPS_MAX)
@@ -116,28 +116,28 @@ class UserGroups:
             raise UnknownUser(answer.reason)
         return answer.groups
 
-    def _ask(self, source: Source, resolver_type: str, user: str, now_ns: int) -> _Answer:
+    def _ask(self, source: Source, resolver_type: str, user: str, now_ns: int) -> _CachedGroups:
         silent = f"user {user[:_SHOWN_MAX]!r}: the resolver {resolver_type} did not answer, try again later"
         if len(user) > NAME_CHARACTERS_MAX or not user.isprintable():
             # A name that the system's library cannot handle must not count as a source that did not answer.
-            return _Answer(None, _invalid(user), now_ns)
+            return _CachedGroups(None, _invalid(user), now_ns)
         if self._silent_until_ns.get(resolver_type, 0) > now_ns:
-            return _Answer(None, silent, now_ns)
+            return _CachedGroups(None, silent, now_ns)
         try:
-            answer = _Answer(self._within_time(source, user), "", now_ns + KNOWN_NS)
+            answer = _CachedGroups(self._within_time(source, user), "", now_ns + KNOWN_NS)
         except UnknownUser as error:
-            answer = _Answer(None, error.reason, now_ns + UNKNOWN_NS)
-        except (SourceUnavailable, BadLdapConfig) as error:
+            answer = _CachedGroups(None, error.reason, now_ns + UNKNOWN_NS)
+        except (GroupSourceUnavailable, BadLdapConfig) as error:
             log.warning("users' groups cannot be looked up", resolver=resolver_type, why=str(error))
             self._silent_until_ns[resolver_type] = now_ns + UNKNOWN_NS
-            return _Answer(None, silent, now_ns)
+            return _CachedGroups(None, silent, now_ns)
         self._answers[resolver_type, user] = answer
         return answer
 
     def _within_time(self, source: Source, user: str) -> tuple[str, ...]:
         """Asks in a separate thread, because the system's library and name servers keep no time limit."""
         if not self._slots.acquire(blocking=False):
-            raise SourceUnavailable(f"{LOOKUPS_MAX} look-ups hang already")
+            raise GroupSourceUnavailable(f"{LOOKUPS_MAX} look-ups hang already")
         answers: queue.SimpleQueue[tuple[str, ...] | BaseException] = queue.SimpleQueue()
 
         def ask() -> None:
@@ -152,11 +152,11 @@ class UserGroups:
         try:
             answer = answers.get(timeout=self._settings.lookup_timeout_s)
         except queue.Empty:
-            raise SourceUnavailable(f"no answer within {self._settings.lookup_timeout_s} s") from None
+            raise GroupSourceUnavailable(f"no answer within {self._settings.lookup_timeout_s} s") from None
         if isinstance(answer, SchedulerServiceError):
             raise answer
         if isinstance(answer, BaseException):
-            raise SourceUnavailable(f"{type(answer).__name__}") from answer
+            raise GroupSourceUnavailable(f"{type(answer).__name__}") from answer
         return answer
 
     def _sweep(self, now_ns: int) -> None:
@@ -334,7 +334,7 @@ class LdapSource:
             finally:
                 connection.unbind()
         except LDAPException as error:
-            raise SourceUnavailable(f"LDAP: {type(error).__name__}") from error
+            raise GroupSourceUnavailable(f"LDAP: {type(error).__name__}") from error
         found = (_first_value(name) for name in names)
         return tuple(dict.fromkeys([user, *(name for name in found if name)]))
 

@@ -16,12 +16,12 @@ from muster_informers.sync_gate import SyncGate
 from muster_runtime.chance import new_uuid
 from muster_runtime.watchdog import Usage
 
-from muster_scheduler.consult import Handlers, Natives, NativeSource
+from muster_scheduler.consult import HandlerHost, NativeConsultation, NativeSource
 
 log = structlog.get_logger(__name__)
 
 
-class Outside:
+class InformerHost:
     """The external sources of the RMs in these partitions. Each object is one life of them: it starts once.
 
     The informers run in this process or in a child. The constructor opens nothing; it raises
@@ -80,8 +80,8 @@ class Outside:
 
 
 def natives_of(
-    service: ExternalService, handlers: Handlers, sync_timeout_s: float, clock: Clock, life: str
-) -> Natives | None:
+    service: ExternalService, handlers: HandlerHost, sync_timeout_s: float, clock: Clock, life: str
+) -> NativeConsultation | None:
     """Returns the bridge to native event handlers; None if no informer of kind ``native`` is configured."""
     sources = [
         NativeSource(
@@ -89,4 +89,4 @@ def natives_of(
         )
         for judge in service.natives.values()
     ]
-    return Natives(sources, handlers, clock, life, sync_timeout_s) if sources else None
+    return NativeConsultation(sources, handlers, clock, life, sync_timeout_s) if sources else None

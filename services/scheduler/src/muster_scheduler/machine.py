@@ -52,17 +52,17 @@ from muster_scheduler import (
     pauses,
 )
 from muster_scheduler.admin_commands import CHANGES_MAX, AdminCommands
-from muster_scheduler.config_validation import ConfigJudge
-from muster_scheduler.consult import Verdict
-from muster_scheduler.dead_letters import Unreadable, dead_letter
+from muster_scheduler.config_validation import ConfigValidator
+from muster_scheduler.consult import RequestVerdict
+from muster_scheduler.dead_letters import UnreadableRequest, dead_letter
 from muster_scheduler.emit import Emitter, write_states
-from muster_scheduler.external_reports import Sources
-from muster_scheduler.group_configuration import PolicyGroups
+from muster_scheduler.external_reports import ExternalReportIngest
+from muster_scheduler.group_configuration import GroupConfigurations
 from muster_scheduler.group_resolution import UserGroups, with_groups
-from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps
-from muster_scheduler.registrar import Registrar
+from muster_scheduler.recorded_time import ClockSteps, NoSteps, RecordedTime
+from muster_scheduler.registrar import RmRegistrar
 from muster_scheduler.rm_quotas import ReachedQuotas, RmQuotas
-from muster_scheduler.rm_table import Roster
+from muster_scheduler.rm_table import RmTable
 from muster_scheduler.tally import Stopwatch, complete
 
 log = structlog.get_logger(__name__)
@@ -104,14 +104,14 @@ class SchedulerMachine:
         self,
         topics: Topics,
         new_uuid: Callable[[], str],
-        configurations: PolicyGroups | str = "",
+        configurations: GroupConfigurations | str = "",
         max_allocations_batch: int = 200,
         check_invariants_every_ns: int = 0,
         groups: UserGroups | None = None,
         monotonic_s: Callable[[], float] = lambda: 0.0,
         gate: SyncGate = _NO_GATE,
         times: RecordedTime | None = None,
-        steps: Steps | None = None,
+        steps: ClockSteps | None = None,
         *,
         holds: bool = False,
         reached: ReachedQuotas | None = None,
@@ -119,11 +119,11 @@ class SchedulerMachine:
     ) -> None:
         self._topics = topics
         self._new_uuid = new_uuid
-        self._policy_groups = PolicyGroups(configurations) if isinstance(configurations, str) else configurations
+        self._policy_groups = GroupConfigurations(configurations) if isinstance(configurations, str) else configurations
         self._budget = max_allocations_batch
         self._check_every_ns = check_invariants_every_ns
         self._groups = groups if groups is not None else UserGroups()
-        self._judge = ConfigJudge(self._groups)
+        self._judge = ConfigValidator(self._groups)
         self._admin = AdminCommands(self._judge, self._text_for, self._policy_groups.member)
         self._audit = audit.AuditTrail(topics)
         self._holds = holds
@@ -131,18 +131,18 @@ class SchedulerMachine:
         self._held: set[str] = set()
         self._checked_ns = 0
         self._watch = Stopwatch(monotonic_s)
-        self._roster = roster = Roster()
+        self._roster = roster = RmTable()
         self._folder, self._emitters, self._outcomes = roster.folder, roster.emitters, roster.outcomes
         self._unexhausted, self._unwritten = roster.unexhausted, roster.unwritten
         self._deadlines = roster.deadlines
         self._folder.dispose = dispose
         # Event handlers' verdicts on the next requests, by offset (``consult.py``).
-        self._verdicts: Mapping[int, Verdict] = {}
+        self._verdicts: Mapping[int, RequestVerdict] = {}
         self._times = times if times is not None else RecordedTime(NoSteps())
-        self._steps = steps if steps is not None else Steps(monotonic_s)
-        self._sources = Sources(roster, gate)
+        self._steps = steps if steps is not None else ClockSteps(monotonic_s)
+        self._sources = ExternalReportIngest(roster, gate)
         self._quotas = RmQuotas(roster, reached if reached is not None else ReachedQuotas(monotonic_s))
-        self._registrar = Registrar(
+        self._registrar = RmRegistrar(
             topics,
             roster,
             new_uuid,
@@ -221,7 +221,7 @@ class SchedulerMachine:
         state = self._folder.rms.get(rm_id)
         return (None, 0) if state is None else (state.core, state.info.registrations)
 
-    def expect(self, verdicts: Mapping[int, Verdict]) -> None:
+    def expect(self, verdicts: Mapping[int, RequestVerdict]) -> None:
         """Takes event handlers' verdicts on the next requests."""
         self._verdicts = verdicts
 
@@ -243,7 +243,7 @@ class SchedulerMachine:
                 rm_id = yield from self._take(record, now_ns, outputs)
                 touched[rm_id] = None
                 self._watch.lap(rm_id)
-            except Unreadable as why:
+            except UnreadableRequest as why:
                 outputs.append(dead_letter(self._topics.dead_letters, record, str(why)))
             self._audit.end(outputs, self._times.anchor.offset_ns + now_ns)
             if not count % FEW:  # (a request of one item is a tenth of a millisecond)
@@ -370,10 +370,12 @@ class SchedulerMachine:
             body = envelope.WhichOneof("body")
             rm_id = envelope.rm_id
             if body is None or not rm_id:
-                raise Unreadable("an envelope without a body or without rm_id")
+                raise UnreadableRequest("an envelope without a body or without rm_id")
             self._audit.begin(record, envelope, body, len(outputs))
             if body in _BEFORE_REGISTRATION and self._topics.partition_of(rm_id) != record.partition:
-                raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}")
+                raise UnreadableRequest(
+                    f"RM {rm_id[:_SHOWN_MAX]!r} belongs to partition {self._topics.partition_of(rm_id)}"
+                )
             if body == "external":
                 yield from self._paused(
                     rm_id, self._sources.apply_in_steps(rm_id, ingest.external(envelope.external), now_ns)
@@ -425,11 +427,11 @@ class SchedulerMachine:
                 case "notice":
                     yield from self._note(state, envelope.notice, now_ns, outputs)
                 case _:
-                    raise Unreadable(f"a body of the kind {body}, which this version does not know")
+                    raise UnreadableRequest(f"a body of the kind {body}, which this version does not know")
         except DecodeError as error:
-            raise Unreadable("not a RequestEnvelope with an SI request in it") from error
+            raise UnreadableRequest("not a RequestEnvelope with an SI request in it") from error
         except BadDocument as error:
-            raise Unreadable(f"external changes: {error}") from error
+            raise UnreadableRequest(f"external changes: {error}") from error
         return rm_id
 
     def _taking(self, rm_id: str, envelope: pb.RequestEnvelope, body: str) -> RmEntry | None:
@@ -439,7 +441,7 @@ class SchedulerMachine:
             if rm_id in self._folder.forgotten:  # the request was under way when the RM was forgotten
                 log.info("request of a forgotten rm passed over", rm=rm_id, body=body)
                 return None
-            raise Unreadable(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
+            raise UnreadableRequest(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
         if envelope.HasField("sent") and not state.info.sent.take(body, envelope.sent):
             metrics.requests_repeated.inc()
             return None
@@ -449,7 +451,7 @@ class SchedulerMachine:
         self,
         state: RmEntry,
         read: Callable[[], ingest.Items],
-        verdict: Verdict | None,
+        verdict: RequestVerdict | None,
         now_ns: int,
         outputs: list[OutRecord],
     ) -> Iterator[Sequence[OutRecord]]:
@@ -499,7 +501,7 @@ class SchedulerMachine:
         yield from self._paused(rm_id, core.apply_in_steps(items, now_ns, out))
 
     def _recognise(
-        self, state: RmEntry, seen: generation.Seen, now_ns: int, outputs: list[OutRecord]
+        self, state: RmEntry, seen: generation.GenerationEvidence, now_ns: int, outputs: list[OutRecord]
     ) -> Generator[Sequence[OutRecord], None, Outcome]:
         """Takes the generation that an item shows. Returns the outcome to continue with."""
         info = state.info
@@ -525,7 +527,7 @@ class SchedulerMachine:
 
     def _live(self, state: RmEntry, note: pb.RmLifecycle, now_ns: int, out: Outcome, outputs: list[OutRecord]) -> None:
         if note.state not in _LIVES:
-            raise Unreadable(f"a lifecycle note with the unknown state {note.state}")
+            raise UnreadableRequest(f"a lifecycle note with the unknown state {note.state}")
         life = pb.RmLifecycle.State.Name(note.state)
         if life == state.info.life:
             return

@@ -33,7 +33,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Holding(StrEnum):
+class PartitionPhase(StrEnum):
     """The state of a partition in this process."""
 
     IDLE = "idle"
@@ -43,7 +43,7 @@ class Holding(StrEnum):
     FENCED = "fenced"
 
 
-class Role(StrEnum):
+class AssignedRole(StrEnum):
     """What the newest share says about a partition."""
 
     NONE = "none"
@@ -51,7 +51,7 @@ class Role(StrEnum):
     OWNER = "owner"
 
 
-class Do(StrEnum):
+class ActionKind(StrEnum):
     """The kinds of actions. OWN takes the standby of the partition with it, if there is one."""
 
     FOLLOW = "follow"
@@ -61,17 +61,17 @@ class Do(StrEnum):
     REJOIN = "rejoin"
 
 
-class Action(NamedTuple):
+class OwnershipAction(NamedTuple):
     """What the caller does now."""
 
-    do: Do
+    do: ActionKind
     partition: int
 
 
 @dataclass(slots=True)
 class _Entry:
-    holding: Holding = Holding.IDLE
-    role: Role = Role.NONE
+    holding: PartitionPhase = PartitionPhase.IDLE
+    role: AssignedRole = AssignedRole.NONE
     since_s: float = 0.0  # it owns
     fences: int = 0  # in a row
     until_s: float = 0.0  # it does not take the partition again
@@ -90,34 +90,34 @@ class Ownership:
 
     # ---- in ----------------------------------------------------------------------------------------------------------
 
-    def shared(self, owned: Iterable[int], standbys: Iterable[int], now_s: float) -> list[Action]:
+    def shared(self, owned: Iterable[int], standbys: Iterable[int], now_s: float) -> list[OwnershipAction]:
         """Takes a share of the group. What this process gives up comes first."""
-        roles = {**dict.fromkeys(standbys, Role.STANDBY), **dict.fromkeys(owned, Role.OWNER)}
+        roles = {**dict.fromkeys(standbys, AssignedRole.STANDBY), **dict.fromkeys(owned, AssignedRole.OWNER)}
         for partition in roles:
             self._entries.setdefault(partition, _Entry())
-        actions: list[Action] = []
+        actions: list[OwnershipAction] = []
         for partition, entry in sorted(self._entries.items()):
-            entry.role = roles.get(partition, Role.NONE)
+            entry.role = roles.get(partition, AssignedRole.NONE)
             actions += self._follow_role(partition, entry, now_s)
-        return sorted(actions, key=lambda action: action.do not in (Do.RELEASE, Do.DROP))
+        return sorted(actions, key=lambda action: action.do not in (ActionKind.RELEASE, ActionKind.DROP))
 
-    def ended(self, partition: int, now_s: float, *, fenced: bool) -> list[Action]:
+    def ended(self, partition: int, now_s: float, *, fenced: bool) -> list[OwnershipAction]:
         """Takes the end of a partition's worker: it was released, or fenced."""
         entry = self._entries[partition]
-        was, entry.holding = entry.holding, Holding.IDLE
-        if not fenced or was is Holding.RELEASING or entry.role is not Role.OWNER:
+        was, entry.holding = entry.holding, PartitionPhase.IDLE
+        if not fenced or was is PartitionPhase.RELEASING or entry.role is not AssignedRole.OWNER:
             entry.fences = 0
             return self._follow_role(partition, entry, now_s)
         entry.fences = 1 if now_s - entry.since_s > self._wait_limit_s else entry.fences + 1
         wait_s = min(self._wait_limit_s, self._wait_first_s * 2 ** min(entry.fences - 1, 20))
-        entry.holding, entry.until_s = Holding.FENCED, now_s + wait_s
-        return [Action(Do.REJOIN, partition)]
+        entry.holding, entry.until_s = PartitionPhase.FENCED, now_s + wait_s
+        return [OwnershipAction(ActionKind.REJOIN, partition)]
 
-    def due(self, now_s: float) -> list[Action]:
+    def due(self, now_s: float) -> list[OwnershipAction]:
         """Takes the time: waits that are over."""
-        actions: list[Action] = []
+        actions: list[OwnershipAction] = []
         for partition, entry in sorted(self._entries.items()):
-            if entry.holding is Holding.FENCED:
+            if entry.holding is PartitionPhase.FENCED:
                 actions += self._follow_role(partition, entry, now_s)
         return actions
 
@@ -125,38 +125,38 @@ class Ownership:
 
     def next_due_s(self) -> float | None:
         """Returns when ``due`` has something to do; None: never."""
-        waits = [entry.until_s for entry in self._entries.values() if entry.holding is Holding.FENCED]
+        waits = [entry.until_s for entry in self._entries.values() if entry.holding is PartitionPhase.FENCED]
         return min(waits, default=None)
 
-    def holding(self, partition: int) -> Holding:
+    def holding(self, partition: int) -> PartitionPhase:
         """Returns a partition's state."""
-        return self._entries[partition].holding if partition in self._entries else Holding.IDLE
+        return self._entries[partition].holding if partition in self._entries else PartitionPhase.IDLE
 
-    def held(self, *holdings: Holding) -> list[int]:
+    def held(self, *holdings: PartitionPhase) -> list[int]:
         """Returns the partitions in these states."""
         return sorted(partition for partition, entry in self._entries.items() if entry.holding in holdings)
 
-    def _follow_role(self, partition: int, entry: _Entry, now_s: float) -> list[Action]:
+    def _follow_role(self, partition: int, entry: _Entry, now_s: float) -> list[OwnershipAction]:
         match entry.holding, entry.role:
-            case ((Holding.IDLE | Holding.FOLLOWING), Role.OWNER):
+            case ((PartitionPhase.IDLE | PartitionPhase.FOLLOWING), AssignedRole.OWNER):
                 return self._own(partition, entry, now_s)
-            case Holding.FENCED, Role.OWNER if now_s >= entry.until_s:
+            case PartitionPhase.FENCED, AssignedRole.OWNER if now_s >= entry.until_s:
                 return self._own(partition, entry, now_s)
-            case ((Holding.IDLE | Holding.FENCED), Role.STANDBY):
-                entry.holding = Holding.FOLLOWING
-                return [Action(Do.FOLLOW, partition)]
-            case Holding.FOLLOWING, Role.NONE:
-                entry.holding = Holding.IDLE
-                return [Action(Do.DROP, partition)]
-            case Holding.FENCED, Role.NONE:
-                entry.holding = Holding.IDLE
-            case Holding.OWNING, (Role.STANDBY | Role.NONE):
-                entry.holding = Holding.RELEASING
-                return [Action(Do.RELEASE, partition)]
+            case ((PartitionPhase.IDLE | PartitionPhase.FENCED), AssignedRole.STANDBY):
+                entry.holding = PartitionPhase.FOLLOWING
+                return [OwnershipAction(ActionKind.FOLLOW, partition)]
+            case PartitionPhase.FOLLOWING, AssignedRole.NONE:
+                entry.holding = PartitionPhase.IDLE
+                return [OwnershipAction(ActionKind.DROP, partition)]
+            case PartitionPhase.FENCED, AssignedRole.NONE:
+                entry.holding = PartitionPhase.IDLE
+            case PartitionPhase.OWNING, (AssignedRole.STANDBY | AssignedRole.NONE):
+                entry.holding = PartitionPhase.RELEASING
+                return [OwnershipAction(ActionKind.RELEASE, partition)]
             case _:
                 pass
         return []
 
-    def _own(self, partition: int, entry: _Entry, now_s: float) -> list[Action]:
-        entry.holding, entry.since_s = Holding.OWNING, now_s
-        return [Action(Do.OWN, partition)]
+    def _own(self, partition: int, entry: _Entry, now_s: float) -> list[OwnershipAction]:
+        entry.holding, entry.since_s = PartitionPhase.OWNING, now_s
+        return [OwnershipAction(ActionKind.OWN, partition)]

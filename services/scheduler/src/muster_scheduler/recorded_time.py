@@ -23,7 +23,7 @@ DIFFERENCE_SHOWN_NS = 60_000_000_000
 _NEAR_NS = 1_000_000
 
 
-class Source(Protocol):
+class AnchorSource(Protocol):
     """A clock that knows of its steps; see :class:`muster_bus.clock.SystemClock`."""
 
     offset_ns: int
@@ -42,7 +42,7 @@ class NoSteps:
         return Anchor()
 
 
-class Steps:
+class ClockSteps:
     """The steps that the machines of a process saw, for health. Each is logged once."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
@@ -66,7 +66,7 @@ class RecordedTime:
     :ivar anchor: for the records of RMs.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: AnchorSource) -> None:
         self._source = source
         self._time: SlewedTime | None = None
         # A time of the clock, and the recorded time at that moment.

@@ -23,21 +23,21 @@ from muster_state.state_folder import ForgottenRm, RmEntry, RmInfo, core_in_step
 
 from muster_scheduler import callback_ingest, config_validation, end_application, generation, pauses
 from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered
-from muster_scheduler.config_validation import ConfigJudge
+from muster_scheduler.config_validation import ConfigValidator
 from muster_scheduler.deregistration import own_keys, published, take_over
 from muster_scheduler.emit import Emitter, admin_result, write_states
-from muster_scheduler.external_reports import Sources
-from muster_scheduler.group_configuration import PolicyGroups
+from muster_scheduler.external_reports import ExternalReportIngest
+from muster_scheduler.group_configuration import GroupConfigurations
 from muster_scheduler.recorded_time import RecordedTime
 from muster_scheduler.rm_quotas import RmQuotas
-from muster_scheduler.rm_table import Roster
+from muster_scheduler.rm_table import RmTable
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
 
-class Registrar:
+class RmRegistrar:
     """Begins and ends the lives of a partition's RMs.
 
     :param new_uuid: returns a new InstanceUUID.
@@ -48,12 +48,12 @@ class Registrar:
     def __init__(
         self,
         topics: Topics,
-        roster: Roster,
+        roster: RmTable,
         new_uuid: Callable[[], str],
-        policy_groups: PolicyGroups,
-        judge: ConfigJudge,
+        policy_groups: GroupConfigurations,
+        judge: ConfigValidator,
         admin: AdminCommands,
-        sources: Sources,
+        sources: ExternalReportIngest,
         times: RecordedTime,
         quotas: RmQuotas,
         dispose: Callable[[Steps], None],

@@ -22,7 +22,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_state.state_folder import RmEntry, quotas_of
 
 from muster_scheduler import history_notices, metrics
-from muster_scheduler.rm_table import Roster
+from muster_scheduler.rm_table import RmTable
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class ReachedQuotas:
 class RmQuotas:
     """The quotas of the RMs of one partition of the log."""
 
-    def __init__(self, roster: Roster, reached: ReachedQuotas) -> None:
+    def __init__(self, roster: RmTable, reached: ReachedQuotas) -> None:
         self._roster, self._reached = roster, reached
 
     def folded(self, now_ns: int) -> None:

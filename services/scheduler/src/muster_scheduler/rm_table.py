@@ -13,7 +13,7 @@ from muster_scheduler.emit import Emitter
 
 
 @dataclass(slots=True)
-class Roster:
+class RmTable:
     """What the machine and its parts share. All dictionaries are by the RM's id; their order is that of the turns.
 
     :ivar folder: registered and forgotten RMs, and the reports of external sources.

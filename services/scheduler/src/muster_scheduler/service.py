@@ -37,14 +37,14 @@ from muster_scheduler import metrics
 from muster_scheduler.dead_letters import without_secrets
 from muster_scheduler.emit import decided_report
 from muster_scheduler.errors import BadDefaultConfig
-from muster_scheduler.group_configuration import PolicyGroups
+from muster_scheduler.group_configuration import GroupConfigurations
 from muster_scheduler.group_resolution import UserGroups
 from muster_scheduler.heartbeats import Heartbeats
-from muster_scheduler.informer_host import Outside
+from muster_scheduler.informer_host import InformerHost
 from muster_scheduler.machine import SchedulerMachine
 from muster_scheduler.owned import OwnedPartitions, problem_of
-from muster_scheduler.ownership import Action, Do, Holding, Ownership
-from muster_scheduler.recorded_time import NoSteps, RecordedTime, Steps, difference_text
+from muster_scheduler.ownership import ActionKind, Ownership, OwnershipAction, PartitionPhase
+from muster_scheduler.recorded_time import ClockSteps, NoSteps, RecordedTime, difference_text
 from muster_scheduler.rm_quotas import ReachedQuotas
 from muster_scheduler.settings import SchedulerSettings
 
@@ -90,10 +90,10 @@ class SchedulerService:
             )
             self._membership = bus.membership(terms, clock)
         # In a group, the informers of a partition live as long as it is owned. Otherwise all of them have one life.
-        whole = Outside(settings.external, bus, topics, clock, settings.partitions or every, chance, usage)
+        whole = InformerHost(settings.external, bus, topics, clock, settings.partitions or every, chance, usage)
         self._whole = whole if whole.is_empty or not self._is_grouped else None
-        self._outside: dict[int, Outside] = {}
-        self._steps = Steps(clock.monotonic)
+        self._outside: dict[int, InformerHost] = {}
+        self._steps = ClockSteps(clock.monotonic)
         self._times: dict[int, RecordedTime] = {}  # by partition, of its latest machine
         self._reached = ReachedQuotas(clock.monotonic)
         self._disposal = Disposal(clock.processor_s)
@@ -121,7 +121,7 @@ class SchedulerService:
 
     async def start(self) -> None:
         """Begins to work on the partitions, or to join the group. Raises BadDefaultConfig."""
-        policy_groups = PolicyGroups(
+        policy_groups = GroupConfigurations(
             self._default_config(), self._settings.policy_groups_dir, shared=self._settings.share_policy_groups
         )
         groups = UserGroups(self._settings.users)  # shared, so that a directory that hangs costs one wait
@@ -260,19 +260,19 @@ class SchedulerService:
         self._ends.append(partition)
         self._news.set()
 
-    def _do(self, actions: list[Action]) -> None:
+    def _do(self, actions: list[OwnershipAction]) -> None:
         for action, of in actions:
             match action:
-                case Do.OWN:
+                case ActionKind.OWN:
                     self._own(of)
-                case Do.RELEASE:
+                case ActionKind.RELEASE:
                     self._workers[of].stop()
-                case Do.FOLLOW:
+                case ActionKind.FOLLOW:
                     self._follow(of)
-                case Do.DROP:
+                case ActionKind.DROP:
                     self._outside.pop(of, None)
                     self._drop(self._standbys.pop(of))
-                case Do.REJOIN:
+                case ActionKind.REJOIN:
                     self._membership.rejoin()
         if actions:
             self._count()
@@ -300,7 +300,7 @@ class SchedulerService:
         task.add_done_callback(lambda _: self._note_end(partition))
         self._running[partition] = task
 
-    async def _run(self, worker: PartitionWorker, outside: Outside) -> None:
+    async def _run(self, worker: PartitionWorker, outside: InformerHost) -> None:
         """Runs a worker, and the informers that live as long as it."""
         if outside is self._whole:
             await worker.run()
@@ -322,13 +322,13 @@ class SchedulerService:
                 task.cancel()
             await asyncio.gather(listing, working, return_exceptions=True)
 
-    def _outside_of(self, partition: int) -> Outside:
+    def _outside_of(self, partition: int) -> InformerHost:
         if self._whole is not None:
             return self._whole
         found = self._outside.get(partition)
         if found is None:
             settings, of = self._settings.external, (partition,)
-            found = Outside(settings, self._log, self._topics, self._clock, of, self._chance, self._usage)
+            found = InformerHost(settings, self._log, self._topics, self._clock, of, self._chance, self._usage)
             self._outside[partition] = found
         return found
 
@@ -413,7 +413,7 @@ class SchedulerService:
             "schedulers": share.members if share is not None else 0,
         }
 
-    def _in_use(self) -> list[Outside]:
+    def _in_use(self) -> list[InformerHost]:
         """Returns the external sources of the owned partitions."""
         if self._whole is not None:
             return [self._whole]
@@ -426,7 +426,7 @@ class SchedulerService:
         found += [
             f"partition {partition} was taken over by a scheduler outside of the group (with scheduler.partitions?); "
             "it is taken again after a wait"
-            for partition in self._ownership.held(Holding.FENCED)
+            for partition in self._ownership.held(PartitionPhase.FENCED)
         ]
         if not self._running and not self._is_grouped:
             found.append("no partition is owned")

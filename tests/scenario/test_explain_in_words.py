@@ -33,7 +33,7 @@ from muster_state.state_folder import RmInfo
 from muster_view.explain import current_state
 from muster_view.explain import node as explain_node
 from muster_view.explain import queue as explain_queue
-from muster_view.explain.current_state import Present
+from muster_view.explain.current_state import CurrentState
 from preempting import Arena
 from unit.view import explained
 from unit.view.explained import GIB, Explained, add, application, cluster, decoded, one_queue
@@ -499,7 +499,7 @@ def test_closed_nodes_are_counted_once_for_each_size_that_is_asked_for(monkeypat
     arena.do(nodes(NodeAction.CREATE_DRAIN, {"closed": {"vcore": 8_000}}))
     counted: list[Mapping[Cordon, int]] = []
     monkeypatch.setattr(current_state, "closed_counts", counted.append)
-    present = Present(arena.partition)
+    present = CurrentState(arena.partition)
     for asked in (9_000, 9_000, 8_000, 9_000):
         present.closed_for(Reason(ReasonCode.LARGER_THAN_ANY_NODE, resource_type="vcore", asked=asked))
     assert counted == [{}, {Cordon(CordonKind.RM): 1}]

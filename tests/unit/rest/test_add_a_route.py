@@ -18,7 +18,7 @@ from muster_rest.shapes.base import MusterShape
 from muster_runtime.identity import Right
 from muster_view.fold_gate import FoldGate
 from muster_view.rest import json_render
-from muster_view.rest.http_messages import Answer, Call
+from muster_view.rest.http_messages import HttpAnswer, HttpCall
 from muster_view.rest.rest import ViewRest
 from muster_view.settings import ViewSettings
 from unit.view.recorded import Bench
@@ -44,8 +44,8 @@ DRAINS = Route(
 
 
 # 2. the handler
-async def drains(call: Call) -> Answer:
-    return Answer(json_render.body(DrainDao(partition=call.path["partition"], nodes=["n1"])))
+async def drains(call: HttpCall) -> HttpAnswer:
+    return HttpAnswer(json_render.body(DrainDao(partition=call.path["partition"], nodes=["n1"])))
 
 
 SERVICES = (replace(VIEW, routes=(*VIEW.routes, DRAINS)), PUBLISHER, GATEWAY)

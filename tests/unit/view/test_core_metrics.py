@@ -14,7 +14,7 @@ from muster_core.model.commands import AskItem, NodeAction, Termination, UpdateA
 from muster_core.model.states import AppState
 from muster_state.tally import DECIDING_LIMITS_US, Tally
 from muster_view.metrics import yunikorn_metrics
-from muster_view.metrics.object_counts import Census, PartitionCensus
+from muster_view.metrics.object_counts import PartitionCounts, StateCounts
 from unit.view.recorded import Bench, Recorded, client_of
 
 METRICS = "/ws/v1/metrics"
@@ -447,7 +447,7 @@ async def test_two_queues_of_one_name_share_a_family(bench: Bench) -> None:
 # ---- incremental counts and full counts agree ----------------------------------------------------------------
 
 
-def counted(census: PartitionCensus) -> dict[str, Any]:
+def counted(census: PartitionCounts) -> dict[str, Any]:
     while census.weigh(7):
         pass
     return {
@@ -470,7 +470,7 @@ async def test_incremental_counts_equal_a_full_count(bench: Bench, seed: int) ->
             if chance.random() < 0.3:
                 (counted(follower.census.of(each)) for each in follower.rms["rm1"].core.partitions.values())
         partition = follower.rms["rm1"].core.partitions["default"]
-        anew = Census({})
+        anew = StateCounts({})
         anew.settled(follower.rms)
         assert counted(follower.census.of(partition)) == counted(anew.of(partition))
         containers = follower.census.counts["rm1"].containers

@@ -147,7 +147,7 @@ def test_delays_are_shown_where_they_have_an_effect() -> None:
     cluster = Cluster(queues, partition="placementrules: [{name: provided, create: true}],")
     cluster.app("x", "root.p.made")
     tails = {
-        path: dao.queue_tail(cluster.partition, queue, dao.INT32_MIN, dao.Allocating([], 0))
+        path: dao.queue_tail(cluster.partition, queue, dao.INT32_MIN, dao.AllocatingApplications([], 0))
         for path, queue in cluster.partition.queues.items()
     }
     assert {path: (tail.preemption_delay, tail.quota_preemption_delay) for path, tail in tails.items()} == {
@@ -175,7 +175,7 @@ def test_preemption_can_be_disabled_and_bad_values_mean_the_default() -> None:
         " preemption.delay: soon, priority.offset: '99999999999', quota.preemption.delay: -5s}}]}"
     )
     partition = Cluster(queues).partition
-    tail = dao.queue_tail(partition, partition.queues["root.a"], dao.INT32_MIN, dao.Allocating([], 0))
+    tail = dao.queue_tail(partition, partition.queues["root.a"], dao.INT32_MIN, dao.AllocatingApplications([], 0))
     assert not tail.preemption_enabled
     assert (tail.preemption_delay, tail.quota_preemption_delay, tail.priority_offset) == ("30s", "0s", 0)
 

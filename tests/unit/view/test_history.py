@@ -7,14 +7,14 @@ import asyncio
 from builders import Cluster
 from muster_core.model.commands import AskItem, UpdateAllocations
 from muster_state.state_folder import RmEntry, RmInfo
-from muster_view.rest.history import SAMPLES_MAX, History
+from muster_view.rest.history import SAMPLES_MAX, CountHistory
 from unit.view.recorded import Bench, client_of
 
 OPEN = "{name: root, submitacl: '*', queues: [{name: a}]}"
 
 
 def test_running_applications_and_allocations() -> None:
-    cluster, history = Cluster(OPEN), History()
+    cluster, history = Cluster(OPEN), CountHistory()
     states = {"rm1": RmEntry(RmInfo("rm1"), cluster.core)}
     cluster.node("n1", vcore=10)
     cluster.app("x", "root.a")
@@ -36,7 +36,7 @@ def test_running_applications_and_allocations() -> None:
 
 
 def test_allocations_that_the_rm_brings_back_count_and_foreign_ones_do_not() -> None:
-    cluster, history = Cluster(OPEN), History()
+    cluster, history = Cluster(OPEN), CountHistory()
     cluster.node("n1", vcore=10)
     cluster.app("x", "root.a")
     tags = {"foreign": "default"}
@@ -53,7 +53,7 @@ def test_allocations_that_the_rm_brings_back_count_and_foreign_ones_do_not() -> 
 
 
 def test_a_day_is_kept_and_rms_that_are_gone_are_forgotten() -> None:
-    history, states = History(), {"rm1": RmEntry(RmInfo("rm1"), Cluster(OPEN).core)}
+    history, states = CountHistory(), {"rm1": RmEntry(RmInfo("rm1"), Cluster(OPEN).core)}
     for minute in range(SAMPLES_MAX + 5):
         history.take(states, minute)
     assert [each.timestamp for each in history.applications("rm1")][:: SAMPLES_MAX - 1] == [5, SAMPLES_MAX + 4]

@@ -126,7 +126,7 @@ async def test_queues_of_an_rm_that_registers_anew_are_as_they_were_at_last(benc
 async def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     monkeypatch.setattr(object_states, "_KEPT_BYTES", 2_000)
     rm = bench.rm()
-    departed = object_states.Departed()
+    departed = object_states.RemovedObjects()
     for number in range(30):
         name = f"n{number % 10 if number < 20 else 0}"
         rm.cluster.node(name, vcore=1)

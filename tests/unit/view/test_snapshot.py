@@ -24,7 +24,7 @@ from muster_state.state_folder import RmEntry
 from muster_state.tally import Tally
 from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import json_render, snapshot
-from muster_view.rest.snapshot import Lag, Section, Wanted
+from muster_view.rest.snapshot import Section, SnapshotQuery, ViewLag
 from unit.view.recorded import Bench, Recorded, client_of
 
 S = "/ws/v1/metrics/snapshot"
@@ -246,8 +246,10 @@ def test_ten_thousand_nodes_are_looked_at_in_many_small_steps(bench: Bench) -> N
     rm = bench.rm()
     rm.do(UpdateNodes(tuple(NodeItem(f"n{n}", NodeAction.CREATE, capacity={"vcore": 1_000}) for n in range(10_000))))
     partition = rm.cluster.partition
-    wanted = Wanted(frozenset(Section), partition, partition.root, 1_000)
-    pieces = list(snapshot.snapshot(RmEntry(rm.info, rm.cluster.core), wanted, Lag(0, 0.0), RecentAllocations(), 1, ""))
+    wanted = SnapshotQuery(frozenset(Section), partition, partition.root, 1_000)
+    pieces = list(
+        snapshot.snapshot(RmEntry(rm.info, rm.cluster.core), wanted, ViewLag(0, 0.0), RecentAllocations(), 1, "")
+    )
     assert len(pieces) > 2 * 10_000 / 500 + 1_000 / 100
     assert max(piece.count(b'"nodeId"') for piece in pieces) <= json_render._PER_PIECE
 
@@ -256,9 +258,11 @@ def test_a_node_that_goes_between_two_pieces_is_left_out(bench: Bench) -> None:
     rm = bench.rm()
     rm.do(UpdateNodes(tuple(NodeItem(f"n{n}", NodeAction.CREATE, capacity={"vcore": 1_000}) for n in range(300))))
     partition = rm.cluster.partition
-    wanted = Wanted(frozenset({Section.NODES}), partition, partition.root, 1_000)
+    wanted = SnapshotQuery(frozenset({Section.NODES}), partition, partition.root, 1_000)
     shown = b""
-    for piece in snapshot.snapshot(RmEntry(rm.info, rm.cluster.core), wanted, Lag(0, 0.0), RecentAllocations(), 1, ""):
+    for piece in snapshot.snapshot(
+        RmEntry(rm.info, rm.cluster.core), wanted, ViewLag(0, 0.0), RecentAllocations(), 1, ""
+    ):
         if b'"n0"' in piece:
             rm.do(UpdateNodes((NodeItem("n299", NodeAction.DECOMISSION),)))
         shown += piece

@@ -8,7 +8,7 @@ from builders import Cluster, nodes
 from muster_core.model.commands import NodeAction, UpdateApplications
 from muster_state.state_folder import RmEntry, RmInfo
 from muster_view.rest import state_dump
-from muster_view.rest.history import History
+from muster_view.rest.history import CountHistory
 from unit.view.recorded import Bench, client_of
 
 P = "/ws/v1/partition/default"
@@ -70,7 +70,7 @@ def test_objects_removed_during_the_dump_are_left_out() -> None:
     for name in ("1", "2", "3"):
         cluster.node(f"n{name}", vcore=1)
         cluster.app(f"x{name}", "root.a")
-    dump = state_dump.pieces(RmEntry(RmInfo("rm1"), cluster.core), History(), {}, 7)
+    dump = state_dump.pieces(RmEntry(RmInfo("rm1"), cluster.core), CountHistory(), {}, 7)
     whole = b""
     for begun, goes in (
         (b'"applicationID":"x1"', UpdateApplications(remove=(("default", "x2"),))),
@@ -139,7 +139,7 @@ async def test_a_type_that_comes_after_a_refusal(bench: Bench) -> None:
 
 def test_its_two_histories_are_of_one_moment() -> None:
     cluster = Cluster("{name: root, submitacl: '*', queues: [{name: a}]}")
-    states, history = {"rm1": RmEntry(RmInfo("rm1"), cluster.core)}, History()
+    states, history = {"rm1": RmEntry(RmInfo("rm1"), cluster.core)}, CountHistory()
     history.take(states, 1)
     dump = b""
     for piece in state_dump.pieces(states["rm1"], history, {}, 7):

@@ -15,7 +15,7 @@ from muster_view.explain import asks as explain
 from muster_view.explain import node as explain_node
 from muster_view.explain import queue as explain_queue
 from muster_view.metrics.recent import RecentAllocations
-from muster_view.rest.snapshot import Lag, Section, Wanted, snapshot
+from muster_view.rest.snapshot import Section, SnapshotQuery, ViewLag, snapshot
 from preempting import Arena, item
 from unit.view.explained import decoded, one_queue
 
@@ -45,8 +45,8 @@ def test_every_answer_says_the_same_of_it(arena: Arena, open_proposals: int, cod
     assert decoded(explain_queue.explained(partition, queue, now_ns, pause=None, turns=turns))["asks"] == wanted
     node = explain_node.explained(partition, partition.nodes["n1"], now_ns, pause=None, turns=turns)
     assert json.loads(b"".join(node))["waiting"]["reasons"] == wanted
-    only = Wanted(frozenset({Section.SCHEDULER}), partition, partition.root, 1)
-    shown = json.loads(b"".join(snapshot(state, only, Lag(0, 0.0), RecentAllocations(), now_ns, "")))
+    only = SnapshotQuery(frozenset({Section.SCHEDULER}), partition, partition.root, 1)
+    shown = json.loads(b"".join(snapshot(state, only, ViewLag(0, 0.0), RecentAllocations(), now_ns, "")))
     assert shown["scheduler"]["pendingByReason"] == wanted
     assert json.loads(b"".join(explain.pending(state, now_ns)))["counts"] == wanted
 

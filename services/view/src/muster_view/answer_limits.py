@@ -14,7 +14,7 @@ import structlog
 from muster_runtime.http_server import cut
 from starlette.types import Message, Scope, Send
 
-from muster_view.errors import ReaderStalled, RequestRefused
+from muster_view.errors import HttpError, ReaderStalled
 from muster_view.settings import ViewSettings
 
 log = structlog.get_logger(__name__)
@@ -23,17 +23,17 @@ log = structlog.get_logger(__name__)
 _SMALL_BYTES = 256 * 1024
 
 
-class Held:
+class AnswerMemory:
     """The memory of one answer; given back at the end."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: AnswerLimits) -> None:
         self._limits = limits
         self._bytes = self._dumps = 0
 
     def take_dump(self) -> None:
         """Counts a dump; called once. Raises RequestRefused: ``dumps_max`` is reached."""
         if self._limits.dumps >= self._limits.dumps_max:
-            raise RequestRefused(503, f"{self._limits.dumps} state dumps are under way already: try again")
+            raise HttpError(503, f"{self._limits.dumps} state dumps are under way already: try again")
         self._limits.dumps += 1
         self._dumps = 1
 
@@ -42,7 +42,7 @@ class Held:
         limits, self._bytes = self._limits, self._bytes + size
         limits.held_bytes += size
         if limits.held_bytes > limits.bytes_max and self._bytes > _SMALL_BYTES:
-            raise RequestRefused(503, "Too many large answers are under way: try again")
+            raise HttpError(503, "Too many large answers are under way: try again")
 
     def give_back(self) -> None:
         """Gives the memory back, once."""
@@ -51,7 +51,7 @@ class Held:
         self._bytes = self._dumps = 0
 
 
-class Limits:
+class AnswerLimits:
     """The limits for all answers together.
 
     :ivar held_bytes: the bytes of the answers under way, at most ``bytes_max``.
@@ -64,9 +64,9 @@ class Limits:
         self._stalled_s = settings.stalled_s
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[Held]:
+    def holding(self) -> Iterator[AnswerMemory]:
         """Returns the account of one answer, until it is sent."""
-        held = Held(self)
+        held = AnswerMemory(self)
         try:
             yield held
         finally:

@@ -11,7 +11,7 @@ class ViewError(Exception):
     """Root of the tree above."""
 
 
-class RequestRefused(ViewError):
+class HttpError(ViewError):
     """An error answer to a request.
 
     :param status: HTTP status of the answer.

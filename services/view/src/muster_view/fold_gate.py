@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from muster_bus.clock import Clock
 
 
-class Slice:
+class TimeSlice:
     """Time that one piece of work may keep the event loop.
 
     ::
@@ -130,7 +130,7 @@ class FoldGate:
 
 async def cooperate(steps: Iterator[None], clock: Clock, slice_s: float) -> None:
     """Exhausts steps of work, with turns for others in between."""
-    slice_ = Slice(clock, slice_s)
+    slice_ = TimeSlice(clock, slice_s)
     for _ in steps:
         if slice_.used_up():
             await slice_.rest()

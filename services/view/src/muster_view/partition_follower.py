@@ -28,11 +28,11 @@ from muster_state import state_codec
 from muster_state.state_folder import RmEntry, StateFolder
 from muster_whatif.forecast.run_time_model import RunTimeHistory, came_of
 
-from muster_view.fold_gate import FoldGate, Slice
+from muster_view.fold_gate import FoldGate, TimeSlice
 from muster_view.metrics import metrics
-from muster_view.metrics.object_counts import Census, Counts
+from muster_view.metrics.object_counts import ObjectCounts, StateCounts
 from muster_view.metrics.recent import RecentAllocations
-from muster_view.rest.object_states import Departed
+from muster_view.rest.object_states import RemovedObjects
 from muster_view.settings import ViewSettings
 
 log = structlog.get_logger(__name__)
@@ -71,12 +71,12 @@ class PartitionFollower:
         self.problem = ""
         self._log, self._topic, self._settings, self._clock, self._gate = log_, topics.state, settings, clock, gate
         self._folder: StateFolder | None = None
-        self._counts: dict[str, Counts] = {}
-        self._census = Census(self._counts, self._core_ended)
+        self._counts: dict[str, ObjectCounts] = {}
+        self._census = StateCounts(self._counts, self._core_ended)
         # Cores that were dropped, and how many answers had begun then.
         self._ended: deque[tuple[int, SchedulerCore]] = deque()
         self._disposal = Disposal(clock.processor_s)
-        self.departed = Departed()
+        self.departed = RemovedObjects()
         self.lengths: dict[str, RunTimeHistory] = {}
         self.recent: dict[str, RecentAllocations] = {}
         self._since_ns = clock.now_ns()
@@ -110,7 +110,7 @@ class PartitionFollower:
         return self._folder.external if self._folder is not None else {}
 
     @property
-    def census(self) -> Census:
+    def census(self) -> StateCounts:
         """The counts of the RMs, made during the fold."""
         return self._census
 
@@ -284,7 +284,7 @@ class PartitionFollower:
             if parse_state_key(key)[1] == state_codec.REGISTRATION:
                 await asyncio.to_thread(folder.read_ahead, key, value)
         # 2. in slices, all of it
-        slice_ = Slice(self._clock, self._slice_s())
+        slice_ = TimeSlice(self._clock, self._slice_s())
         if records:
             self._whole.clear()
         for record in records:
@@ -303,14 +303,14 @@ class PartitionFollower:
             metrics.FOLDED.labels(str(self.partition)).inc(len(records))
             metrics.FOLD_SECONDS.labels(str(self.partition)).inc(slice_.worked_s)
 
-    async def _rest(self, slice_: Slice) -> None:
+    async def _rest(self, slice_: TimeSlice) -> None:
         """Lets other tasks run between two slices. A partition that reads wait for goes before the others."""
         self.version += 1
         slice_s = slice_.length_s = self._slice_s()
         goes_on = self._awaited or (self._is_wanted() and not self._gate.is_awaited())
         await slice_.rest(0.0 if goes_on else _IDLE_PAUSE_SLICES * slice_s)
 
-    async def _wake_readers(self, slice_: Slice) -> None:
+    async def _wake_readers(self, slice_: TimeSlice) -> None:
         """Shows the state between two transactions to the reads that wait for it."""
         self.version += 1
         self._note_stamp()
@@ -357,7 +357,7 @@ class PartitionFollower:
             self._reader = await self._log.reader(self._topic, self.partition)
         else:
             self._reader.seek(await self._reader.first_offset())
-        reader, census = self._reader, Census(self._counts, self._core_ended)
+        reader, census = self._reader, StateCounts(self._counts, self._core_ended)
         folder = StateFolder(census, self._leaving)
         end = await reader.end_offset()
         while reader.position < end:

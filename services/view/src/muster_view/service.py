@@ -24,14 +24,14 @@ from starlette.types import ASGIApp
 from muster_view.fold_gate import FoldGate, cooperate
 from muster_view.health import HealthCheck
 from muster_view.metrics import metrics
-from muster_view.metrics.object_counts import Counts
+from muster_view.metrics.object_counts import ObjectCounts
 from muster_view.metrics.recent import RecentAllocations
-from muster_view.metrics.yunikorn_metrics import Counted
+from muster_view.metrics.yunikorn_metrics import RmSample
 from muster_view.partition_follower import PartitionFollower
 from muster_view.rest import external
-from muster_view.rest.event_streams import OpenStreams
-from muster_view.rest.history import History
-from muster_view.rest.object_states import Departed
+from muster_view.rest.event_streams import EventStreamLister
+from muster_view.rest.history import CountHistory
+from muster_view.rest.object_states import RemovedObjects
 from muster_view.rest.rest import ViewRest
 from muster_view.settings import ViewSettings
 
@@ -74,13 +74,13 @@ class ViewService:
             lambda partition: end_of(bus, topics.requests, partition),
         )
         self.asgi = ViewRest(self, settings, clock, self._gate, process_metrics=not with_others, waits=self.waits)
-        self._history = History()
-        self._streams = OpenStreams(settings.publisher_url) if settings.publisher_url else None
+        self._history = CountHistory()
+        self._streams = EventStreamLister(settings.publisher_url) if settings.publisher_url else None
         self._damaged: Callable[[], list[str]] = list
         self._health: dict[str | None, tuple[float, HealthDao]] = {}
         self._checking = asyncio.Lock()
         self._server: HttpServer | None = None
-        self._rm_states = metrics.RmStates(
+        self._rm_states = metrics.RmStateCollector(
             lambda: {rm_id: (state.info.life, state.info.paused) for rm_id, state in self.states().items()}
         )
         self._life = ServiceLifecycle("view")
@@ -94,7 +94,7 @@ class ViewService:
 
         :param damaged: returns the damaged parts of the log that it passed over, one sentence each.
         """
-        self._streams, self._damaged = OpenStreams(publisher), damaged
+        self._streams, self._damaged = EventStreamLister(publisher), damaged
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class ViewService:
         """The open event streams of an RM, if the view knows an event publisher and it answers."""
         return await self._streams.of(rm_id) if self._streams is not None else []
 
-    def counted(self, rm_id: str | None = None) -> list[Counted]:
+    def counted(self, rm_id: str | None = None) -> list[RmSample]:
         """The figures for metrics, of one RM; None: of all RMs, sorted by id."""
         found = []
         for follower in self._of(rm_id):
@@ -205,10 +205,10 @@ class ViewService:
             for known, state in follower.rms.items():
                 if rm_id in (None, known):
                     partitions = tuple((each, census.of(each)) for each in state.core.partitions.values())
-                    found.append(Counted(state, census.counts.get(known) or Counts(), partitions))
+                    found.append(RmSample(state, census.counts.get(known) or ObjectCounts(), partitions))
         return sorted(found, key=lambda each: each.state.info.rm_id)
 
-    def departed(self, rm_id: str) -> Departed:
+    def departed(self, rm_id: str) -> RemovedObjects:
         """The last states of removed objects, in an RM's partition."""
         return self._of(rm_id)[0].departed
 
@@ -235,7 +235,7 @@ class ViewService:
         """The log partition of an RM."""
         return self._topics.partition_of(rm_id)
 
-    def history(self) -> History:
+    def history(self) -> CountHistory:
         """The numbers of applications and allocations over time."""
         return self._history
 

@@ -44,7 +44,7 @@ from muster_state.state_folder import PauseKind, RmEntry, RmInfo
 from muster_view.explain import current_state, fair, wait_history
 from muster_view.explain import gang as explain_gang
 from muster_view.explain import preemption as explain_preemption
-from muster_view.explain.current_state import Present
+from muster_view.explain.current_state import CurrentState
 from muster_view.explain.preemption import Victims
 from muster_view.rest import dao
 from muster_view.rest.json_render import Pieces, small
@@ -106,7 +106,7 @@ def past_pauses(state: RmEntry) -> Past:
     return tuple(sorted(found, key=lambda each: each.until_ns))
 
 
-class Turns:
+class ScopeWaits:
     """Asks that wait because the RM answers another proposal first. Made for one answer: it searches each application
     for its proposal once.
 
@@ -133,13 +133,13 @@ class Turns:
         )
 
 
-def turns_of(state: RmEntry) -> Turns:
+def turns_of(state: RmEntry) -> ScopeWaits:
     """The turns for one answer about an RM."""
     stream = state.info.callbacks
-    return Turns(somewhere=bool(stream.predicates and stream.open_proposals))
+    return ScopeWaits(somewhere=bool(stream.predicates and stream.open_proposals))
 
 
-def reason_of(wanted: Ask, *, pause: Reason | None, turns: Turns | None = None) -> Reason:
+def reason_of(wanted: Ask, *, pause: Reason | None, turns: ScopeWaits | None = None) -> Reason:
     """Why an ask is pending now.
 
     If the scheduler makes no decisions (the RM is stopped or paused, or a queue of the path is stopped), that is the
@@ -153,7 +153,7 @@ def reason_of(wanted: Ask, *, pause: Reason | None, turns: Turns | None = None) 
     reason = ask_reason(wanted)
     if reason is not None:
         return reason
-    turn = (turns or Turns()).reason(wanted)
+    turn = (turns or ScopeWaits()).reason(wanted)
     return turn or Reason(ReasonCode.WAITING_FOR_TURN, since_ns=wanted.created_ns)
 
 
@@ -173,12 +173,12 @@ class Explainer:
         *,
         pause: Reason | None,
         pauses: Past = (),
-        turns: Turns | None = None,
+        turns: ScopeWaits | None = None,
     ) -> None:
-        self._turns = turns or Turns()
+        self._turns = turns or ScopeWaits()
         self._partition, self._victims, self._now_ns, self._pause = partition, victims, now_ns, pause
         self._pauses = pauses
-        self._present = Present(partition)
+        self._present = CurrentState(partition)
         self._sentences: dict[tuple[int, str], str] = {}
         self._closed: dict[int, Reason] = {}
         self._shares: dict[Queue, list[FairShareDao]] = {}
@@ -370,7 +370,7 @@ def summary(state: RmEntry, description: str) -> SummaryDao:
     )
 
 
-def _counts(app: Application, pause: Reason | None, *, turns: Turns) -> Counter[str]:
+def _counts(app: Application, pause: Reason | None, *, turns: ScopeWaits) -> Counter[str]:
     """The missing allocations of an application, by reason."""
     counts: Counter[str] = Counter()
     for wanted, code in reasons(app, pause=pause, turns=turns):
@@ -378,7 +378,7 @@ def _counts(app: Application, pause: Reason | None, *, turns: Turns) -> Counter[
     return counts
 
 
-def reasons(app: Application, *, pause: Reason | None, turns: Turns) -> Iterator[tuple[Ask, str]]:
+def reasons(app: Application, *, pause: Reason | None, turns: ScopeWaits) -> Iterator[tuple[Ask, str]]:
     """Yields the pending asks of an application, each with its reason's code. Asks of one group share a reason."""
     codes: dict[AskGroup, str] = {}
     for wanted in app.asks.values():
@@ -482,7 +482,7 @@ def _as_now(partition: Partition, app: Application) -> Reason | None:
     reason = app.reason
     if reason is None:
         return None
-    return current_state.as_now(reason, Present(partition).of(app, reason)) or reason
+    return current_state.as_now(reason, CurrentState(partition).of(app, reason)) or reason
 
 
 def _waiting(reason: Reason) -> WaitingDao:

@@ -28,7 +28,7 @@ _MAXIMA = frozenset(
 )
 
 
-class Present:
+class CurrentState:
     """The current figures, each computed once for one answer: those of nodes cost O(nodes)."""
 
     def __init__(self, partition: Partition) -> None:

@@ -30,7 +30,7 @@ from muster_rest.shapes.explain import (
 from muster_runtime.go_json import go_json
 
 from muster_view.explain import gang
-from muster_view.explain.asks import Turns, reason_of
+from muster_view.explain.asks import ScopeWaits, reason_of
 from muster_view.explain.reason_phrases import WAITS
 from muster_view.rest import dao
 from muster_view.rest.json_render import Pieces, small
@@ -47,7 +47,7 @@ def explained(
     *,
     pause: Reason | None,
     external: ExternalReports | None = None,
-    turns: Turns | None = None,
+    turns: ScopeWaits | None = None,
 ) -> Pieces:
     """Renders a node: O(its allocations, and the groups of pending asks in its partition).
 
@@ -61,7 +61,7 @@ def explained(
     on = _said_of(partition, node, external)
     parts = parts_of(on) if on is not None else []
     merged = merge(node.reported, parts) if parts else None
-    waiting = yield from _waiting(partition, node, pause, turns or Turns())
+    waiting = yield from _waiting(partition, node, pause, turns or ScopeWaits())
     quantities = partition.types.quantities
     held, foreign = _in_order(node.allocations.values()), _in_order(node.foreign.values())
     found = NodeHeadDao(
@@ -183,7 +183,7 @@ def _told(held: Allocation) -> str:
 
 
 def _waiting(
-    partition: Partition, node: Node, pause: Reason | None, turns: Turns
+    partition: Partition, node: Node, pause: Reason | None, turns: ScopeWaits
 ) -> Generator[bytes, None, WouldFitDao]:
     """Counts the pending asks that fit on the node now, and the others. Only its free resources count, no limits."""
     lacking: Counter[str] = Counter()

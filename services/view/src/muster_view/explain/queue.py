@@ -18,7 +18,7 @@ from muster_core.preemption.victims import POLICY
 from muster_rest.shapes.explain import GuaranteeDao, QueueDao
 
 from muster_view.explain import fair, gang, wait_history
-from muster_view.explain.asks import Turns, reason_of
+from muster_view.explain.asks import ScopeWaits, reason_of
 from muster_view.explain.preemption import fence_of
 from muster_view.rest import dao
 
@@ -30,14 +30,14 @@ def explained(
     *,
     pause: Reason | None,
     pauses: Past = (),
-    turns: Turns | None = None,
+    turns: ScopeWaits | None = None,
 ) -> QueueDao:
     """Renders a queue: O(pending asks in the queue and its descendants).
 
     :param pause: why the scheduler makes no decisions; ``pauses``: the past ones.
     :param turns: which asks wait for the answer to another proposal.
     """
-    turns = turns or Turns()
+    turns = turns or ScopeWaits()
     quantities = partition.types.quantities
     guarantees = _guarantees(queue)
     fence, protected_by = fence_of(queue), _protected_by(queue)
@@ -137,7 +137,7 @@ def _applications(queue: Queue) -> int:
     return len(queue.applications) if queue.leaf else sum(map(_applications, queue.children.values()))
 
 
-def _asks(partition: Partition, queue: Queue, pause: Reason | None, turns: Turns) -> Counter[str]:
+def _asks(partition: Partition, queue: Queue, pause: Reason | None, turns: ScopeWaits) -> Counter[str]:
     """The number of pending asks in the queue and its descendants, by reason."""
     counts: Counter[str] = Counter()
     for child in queue.children.values():

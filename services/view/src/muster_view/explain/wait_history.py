@@ -127,7 +127,7 @@ def _was(reason: Reason) -> str:
 # ---- of an application, of a queue -----------------------------------------------------------------------------------
 
 
-class _About(NamedTuple):
+class _ReasonKey(NamedTuple):
     """The part of a reason that all its asks share."""
 
     code: str
@@ -136,13 +136,13 @@ class _About(NamedTuple):
     resource_type: str
 
 
-class _Times:
+class _ReasonTimes:
     """The times in which some ask had a reason; overlapping times become one."""
 
     def __init__(self, pauses: Past) -> None:
         self._pauses = [(each.reason.since_ns, each.until_ns) for each in pauses]
-        self._pieces: dict[_About, list[tuple[int, int]]] = {}
-        self._asks: dict[_About, int] = {}
+        self._pieces: dict[_ReasonKey, list[tuple[int, int]]] = {}
+        self._asks: dict[_ReasonKey, int] = {}
 
     def add_pauses(self, pauses: Past, since_ns: int) -> None:
         """The times without decisions since the arrival of an ask."""
@@ -163,7 +163,7 @@ class _Times:
         self._pieces.setdefault(about, []).append((began_ns, 0))
         self._asks[about] = self._asks.get(about, 0) + asks
 
-    def _add(self, about: _About, start_ns: int, end_ns: int) -> None:
+    def _add(self, about: _ReasonKey, start_ns: int, end_ns: int) -> None:
         if counts(start_ns, end_ns):
             self._pieces.setdefault(about, []).append((start_ns, end_ns))
 
@@ -193,8 +193,8 @@ def _order(each: EpisodeDao) -> tuple[int, int, str, str, str, str]:
     return each.since, each.until, each.reason, each.limit_queue, each.who, each.resource_type
 
 
-def _about(reason: Reason) -> _About:
-    return _About(reason.code.value, reason.queue, reason.who, reason.resource_type)
+def _about(reason: Reason) -> _ReasonKey:
+    return _ReasonKey(reason.code.value, reason.queue, reason.who, reason.resource_type)
 
 
 def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -240,7 +240,7 @@ def _for(each: EpisodeDao) -> str:
 
 def of_application(app: Application, reason_of: Callable[[Ask], Reason], pauses: Past = ()) -> list[EpisodeDao]:
     """Current and earlier reasons of the application and its asks: O(its groups of asks)."""
-    times = _Times(pauses)
+    times = _ReasonTimes(pauses)
     _add(app, times, reason_of, pauses)
     return times.told()
 
@@ -249,13 +249,13 @@ def of_queue(
     partition: Partition, queue: Queue, reason_of: Callable[[Ask], Reason], pauses: Past = ()
 ) -> list[EpisodeDao]:
     """Current and earlier reasons of the pending asks in the queue and its descendants: O(groups of asks)."""
-    times = _Times(pauses)
+    times = _ReasonTimes(pauses)
     for app in partition.apps_below(queue):
         _add(app, times, reason_of, pauses)
     return times.told()
 
 
-def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], pauses: Past) -> None:
+def _add(app: Application, times: _ReasonTimes, reason_of: Callable[[Ask], Reason], pauses: Past) -> None:
     times.past(app.past, app.submitted_ns)
     first_ns = 0
     for group in app.groups.values():
@@ -272,7 +272,7 @@ def _add(app: Application, times: _Times, reason_of: Callable[[Ask], Reason], pa
         times.add_pauses(pauses, first_ns)
 
 
-def _add_list(group: AskGroup, reason: Reason, created_ns: int, times: _Times) -> None:
+def _add_list(group: AskGroup, reason: Reason, created_ns: int, times: _ReasonTimes) -> None:
     waitlist = group.app.queue.waitlists.get(group.wait_key)
     if waitlist is None:
         return

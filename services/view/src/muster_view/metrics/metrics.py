@@ -35,7 +35,7 @@ RM_STATE = "muster_rm_state"
 RM_PAUSED = "muster_rm_paused"
 
 
-class RmStates(Collector):
+class RmStateCollector(Collector):
     """The state of each RM, read when metrics are requested: a forgotten RM has no series any more.
 
     :param states: the state of each RM, by id, and whether an operator paused it.

@@ -5,7 +5,7 @@ does not count figures that a request can read from the state itself (the queues
 
 There are two kinds of figures, with different lifetimes:
 
-* a :class:`Census` counts the present objects; it belongs to one folded state and is built again with it;
+* a :class:`StateCounts` counts the present objects; it belongs to one folded state and is built again with it;
 * :class:`Counts` only grow: they count the events since this process began. They continue when the state is folded
   again.
 """
@@ -30,7 +30,7 @@ ALLOCATED, RELEASED = 0, 1
 
 
 @dataclass(slots=True)
-class Counts:
+class ObjectCounts:
     """The counts of one RM since this process began to follow.
 
     :ivar containers: allocations that began and ended ([ALLOCATED, RELEASED]), by partition and queue; the counts end
@@ -45,7 +45,7 @@ class Counts:
     decommissioned: int = 0
 
 
-class PartitionCensus:
+class PartitionCounts:
     """The present counts of one partition.
 
     :ivar applications: by queue and state. A state that an application was in once stays, with the count 0.
@@ -111,10 +111,10 @@ class PartitionCensus:
             self.usage[number][tenth] -= 1
 
 
-_NOWHERE = PartitionCensus()
+_NOWHERE = PartitionCounts()
 
 
-class Census:
+class StateCounts:
     """All RMs of one folded state. Implements :class:`muster_state.state_folder.FoldObserver`.
 
     :param counts: by RM; they outlive this census.
@@ -123,19 +123,19 @@ class Census:
 
     def __init__(
         self,
-        counts: dict[str, Counts],
+        counts: dict[str, ObjectCounts],
         ended: Callable[[SchedulerCore], None] = lambda core: finish(core.take_apart()),
     ) -> None:
         self.counts, self._ended = counts, ended
         # (Not weakly: a compiled partition cannot be referred to so.)
-        self._partitions: dict[Partition, PartitionCensus] = {}
+        self._partitions: dict[Partition, PartitionCounts] = {}
         # The partition of the record that is being folded, and the earlier state of its object.
         self._now = _NOWHERE
         self._app: tuple[str, AppState, int] | None = None
         self._held: dict[str, int] = {}
         self._nodes: list[Node] = []
 
-    def of(self, partition: Partition) -> PartitionCensus:
+    def of(self, partition: Partition) -> PartitionCounts:
         """The counts of one partition. A new partition is counted first."""
         found = self._partitions.get(partition)
         if found is None:
@@ -145,8 +145,8 @@ class Census:
             found = self._counted(partition)
         return found
 
-    def _counted(self, partition: Partition) -> PartitionCensus:
-        self._partitions[partition] = found = PartitionCensus()
+    def _counted(self, partition: Partition) -> PartitionCounts:
+        self._partitions[partition] = found = PartitionCounts()
         found.look_through(partition)
         return found
 
@@ -155,7 +155,7 @@ class Census:
     def settled(self, rms: Mapping[str, RmEntry]) -> None:
         """Counts all objects: O(applications)."""
         for rm_id, state in rms.items():
-            self.counts.setdefault(rm_id, Counts())
+            self.counts.setdefault(rm_id, ObjectCounts())
             for partition in state.core.partitions.values():
                 self._counted(partition)
 
@@ -189,7 +189,7 @@ class Census:
         """Counts the change of the object."""
         census, counts = self._now, self.counts.get(rm_id)
         if counts is None:
-            self.counts[rm_id] = counts = Counts()
+            self.counts[rm_id] = counts = ObjectCounts()
         match kind:
             case state_codec.ALLOC:
                 was = self._app is not None
@@ -243,7 +243,7 @@ class Census:
             if node is not None:
                 self._nodes.append(node)
 
-    def _count_application(self, partition: Partition, counts: Counts, kind: str, app_id: str) -> None:
+    def _count_application(self, partition: Partition, counts: ObjectCounts, kind: str, app_id: str) -> None:
         census, old = self._now, self._app
         app = (partition.apps if kind == state_codec.APP else partition.rejected).get(app_id)
         now = (where(app), app.state, app.submission) if app is not None else None
@@ -264,7 +264,7 @@ class Census:
         if old is not None:
             self._forget_if_gone(partition, counts, old[0])
 
-    def _forget_if_gone(self, partition: Partition, counts: Counts, path: str) -> None:
+    def _forget_if_gone(self, partition: Partition, counts: ObjectCounts, path: str) -> None:
         if path not in partition.queues:
             counts.containers.pop((partition.name, path), None)
             self._now.forget_zeros(path)
@@ -278,7 +278,7 @@ def where(app: Application) -> str:
     return path if path == ROOT or path.startswith(f"{ROOT}.") else f"{ROOT}.{path}"
 
 
-def add_up(censuses: Iterable[PartitionCensus]) -> dict[AppState, int]:
+def add_up(censuses: Iterable[PartitionCounts]) -> dict[AppState, int]:
     """Applications by state, of several partitions."""
     found: dict[AppState, int] = {}
     for census in censuses:
@@ -296,7 +296,7 @@ def _tenths(node: Node) -> Iterable[tuple[int, int]]:
             yield number, min(max(tenth, 0), USAGE_BUCKETS - 1)
 
 
-def _containers(counts: Counts, partition: Partition, path: str) -> list[int]:
+def _containers(counts: ObjectCounts, partition: Partition, path: str) -> list[int]:
     key = (partition.name, path)
     found = counts.containers.get(key)
     if found is None:

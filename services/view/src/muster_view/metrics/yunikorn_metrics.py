@@ -23,7 +23,7 @@ from muster_runtime.process_stats import process_figures
 from muster_state.state_folder import RmEntry
 from muster_state.tally import DECIDING_LIMITS_US
 
-from muster_view.metrics.object_counts import ALLOCATED, RELEASED, USAGE_BUCKETS, Counts, PartitionCensus, add_up
+from muster_view.metrics.object_counts import ALLOCATED, RELEASED, USAGE_BUCKETS, ObjectCounts, PartitionCounts, add_up
 from muster_view.rest.json_render import Pieces
 
 # Objects looked at in one piece: half a millisecond.
@@ -35,7 +35,7 @@ _RANGES = ("[0,10%]", *(f"({tenth * 10}%,{tenth * 10 + 10}%]" for tenth in range
 Labels = tuple[tuple[str, str], ...]
 
 
-class Family(NamedTuple):
+class MetricDefinition(NamedTuple):
     """A metric as the core has it.
 
     :ivar name: a name with ``{}`` stands for one family for each queue or resource type.
@@ -48,104 +48,110 @@ class Family(NamedTuple):
     help: str
 
 
-ATTEMPTS = Family(
+ATTEMPTS = MetricDefinition(
     "yunikorn_scheduler_container_allocation_attempt_total",
     "counter",
     ("state",),
     "Containers by result: allocated, rejected, error, released.",
 )
-SUBMISSIONS = Family(
+SUBMISSIONS = MetricDefinition(
     "yunikorn_scheduler_application_submission_total",
     "counter",
     ("result",),
     "Applications that were submitted, by result: new (all of them), accepted, rejected.",
 )
-APPLICATIONS = Family(
+APPLICATIONS = MetricDefinition(
     "yunikorn_scheduler_application_total",
     "gauge",
     ("state",),
     "Applications by state: running, resuming, failing, completing, completed, failed.",
 )
-NODES = Family(
+NODES = MetricDefinition(
     "yunikorn_scheduler_node", "gauge", ("state",), "Nodes by state: active, failed, draining, decommissioned."
 )
-NODE_USAGE = Family(
+NODE_USAGE = MetricDefinition(
     "yunikorn_scheduler_{}_node_usage_total",
     "gauge",
     ("range",),
     "Nodes by how much of this resource type is allocated on them.",
 )
-SCHEDULING_LATENCY = Family(
+SCHEDULING_LATENCY = MetricDefinition(
     "yunikorn_scheduler_scheduling_latency_milliseconds",
     "histogram",
     (),
     "Time of one round of the scheduler in which something was decided, in seconds.",
 )
-SCHEDULING_CYCLE = Family(
+SCHEDULING_CYCLE = MetricDefinition(
     "yunikorn_scheduler_scheduling_cycle_milliseconds",
     "histogram",
     (),
     "Time of one round of the scheduler, in seconds.",
 )
-TRY_NODE_LATENCY = Family(
+TRY_NODE_LATENCY = MetricDefinition(
     "yunikorn_scheduler_trynode_latency_milliseconds",
     "histogram",
     (),
     "Time of checking the conditions of one node, in seconds. Not measured apart here: always 0.",
 )
-TRY_NODE_EVALUATION = Family(
+TRY_NODE_EVALUATION = MetricDefinition(
     "yunikorn_scheduler_trynode_evaluation_milliseconds",
     "histogram",
     (),
     "Time of looking for a node for one container, in seconds. Not measured apart here: always 0.",
 )
-TRY_PREEMPTION = Family(
+TRY_PREEMPTION = MetricDefinition(
     "yunikorn_scheduler_trypreemption_latency_milliseconds",
     "histogram",
     (),
     "Time of looking for victims, in seconds. Not measured apart here: always 0.",
 )
-SORTING = Family(
+SORTING = MetricDefinition(
     "yunikorn_scheduler_node_sorting_latency_milliseconds",
     "histogram",
     ("level",),
     "Time of sorting applications and queues, in seconds. Muster sorts nothing again: always 0.",
 )
-QUEUE_APPLICATIONS = Family("yunikorn_queue_app", "gauge", ("queue", "state"), "Applications of a queue, by state.")
-QUEUE_APPLICATIONS_ENDED = Family(
+QUEUE_APPLICATIONS = MetricDefinition(
+    "yunikorn_queue_app", "gauge", ("queue", "state"), "Applications of a queue, by state."
+)
+QUEUE_APPLICATIONS_ENDED = MetricDefinition(
     "yunikorn_queue_app_total",
     "counter",
     ("queue", "state"),
     "Ended applications of a queue, by result: completed, failed, rejected. Stays when the queue is removed.",
 )
-QUEUE_RESOURCES = Family(
+QUEUE_RESOURCES = MetricDefinition(
     "yunikorn_queue_resource",
     "gauge",
     ("queue", "state", "resource"),
     "Resources of a queue: guaranteed, max, allocated, pending, preempting; and maxRunningApps, of the resource apps.",
 )
-QUEUE_CONTAINERS = Family(
+QUEUE_CONTAINERS = MetricDefinition(
     "yunikorn_{}_queue_container", "counter", ("state",), "Containers of a queue: allocated, released."
 )
 # The names of cores up to 1.6, for dashboards of those versions: only on request.
-NAMED_APPLICATIONS = Family("yunikorn_{}_queue_app", "gauge", ("state",), "Applications of a queue, by state.")
-NAMED_RESOURCES = Family(
+NAMED_APPLICATIONS = MetricDefinition(
+    "yunikorn_{}_queue_app", "gauge", ("state",), "Applications of a queue, by state."
+)
+NAMED_RESOURCES = MetricDefinition(
     "yunikorn_{}_queue_resource",
     "gauge",
     ("state", "resource"),
     "Resources of a queue: guaranteed, max, allocated, pending, preempting; and maxRunningApps, of the resource apps.",
 )
-EVENTS_CREATED = Family("yunikorn_event_total_created", "gauge", (), "Events that were made.")
-EVENTS_CHANNELED = Family("yunikorn_event_total_channeled", "gauge", (), "Of these, those that are on the log.")
-EVENTS_NOT_CHANNELED = Family(
+EVENTS_CREATED = MetricDefinition("yunikorn_event_total_created", "gauge", (), "Events that were made.")
+EVENTS_CHANNELED = MetricDefinition(
+    "yunikorn_event_total_channeled", "gauge", (), "Of these, those that are on the log."
+)
+EVENTS_NOT_CHANNELED = MetricDefinition(
     "yunikorn_event_total_not_channeled",
     "gauge",
     (),
     "Events that were lost: always 0, they are decided and written in one.",
 )
-EVENTS_PROCESSED = Family("yunikorn_event_total_processed", "gauge", (), "Events that readers may have.")
+EVENTS_PROCESSED = MetricDefinition("yunikorn_event_total_processed", "gauge", (), "Events that readers may have.")
 
-RUNTIME = Family(
+RUNTIME = MetricDefinition(
     "yunikorn_runtime_go_mem_stats",
     "gauge",
     ("MemStats",),
@@ -153,7 +159,7 @@ RUNTIME = Family(
 )
 
 # All of them, in the order of the text.
-FAMILIES = tuple(each for each in tuple(globals().values()) if isinstance(each, Family))
+FAMILIES = tuple(each for each in tuple(globals().values()) if isinstance(each, MetricDefinition))
 
 # The core's states of applications as a whole; a queue has the others, too.
 _OF_ALL = (
@@ -168,18 +174,18 @@ _LIMITS_S = tuple(f"{limit_us / 1e6:g}" for limit_us in DECIDING_LIMITS_US)
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class RmSample:
     """One requested RM, and its counts.
 
     :ivar partitions: its partitions, each with its census.
     """
 
     state: RmEntry
-    counts: Counts
-    partitions: tuple[tuple[Partition, PartitionCensus], ...]
+    counts: ObjectCounts
+    partitions: tuple[tuple[Partition, PartitionCounts], ...]
 
 
-class Seen:
+class HistoricTypes:
     """The resource types that a queue once had, by queue and state: they stay at 0, so that graphs have no holes."""
 
     def __init__(self) -> None:
@@ -202,7 +208,7 @@ class Seen:
             del self._types[path]
 
 
-def exposition(rms: Sequence[Counted], seen: Seen, *, by_name: bool = False) -> Pieces:
+def exposition(rms: Sequence[RmSample], seen: HistoricTypes, *, by_name: bool = False) -> Pieces:
     """The text, family by family.
 
     :param seen: kept from one rendering of these RMs to the next.
@@ -219,7 +225,7 @@ def exposition(rms: Sequence[Counted], seen: Seen, *, by_name: bool = False) -> 
 # ---- families --------------------------------------------------------------------------------------------------------
 
 
-def _of_scheduler(rms: Sequence[Counted]) -> Pieces:
+def _of_scheduler(rms: Sequence[RmSample]) -> Pieces:
     tallies = [each.state.info.tally for each in rms]
     accepted = sum(tally.applications_accepted for tally in tallies)
     rejected = sum(tally.applications_rejected for tally in tallies)
@@ -235,7 +241,7 @@ def _of_scheduler(rms: Sequence[Counted]) -> Pieces:
     yield _simple(APPLICATIONS, {state.lower(): states.get(state, 0) for state in _OF_ALL})
 
 
-def _of_nodes(rms: Sequence[Counted]) -> Pieces:
+def _of_nodes(rms: Sequence[RmSample]) -> Pieces:
     active = draining = 0
     usage: dict[str, list[int]] = {}
     for each in rms:
@@ -263,7 +269,7 @@ def _of_nodes(rms: Sequence[Counted]) -> Pieces:
             yield _simple(family, dict(zip(_RANGES, usage[name], strict=True)))
 
 
-def _of_decisions(rms: Sequence[Counted]) -> Pieces:
+def _of_decisions(rms: Sequence[RmSample]) -> Pieces:
     tallies = [each.state.info.tally for each in rms]
     spread = [sum(each) for each in zip(*(tally.deciding_spread for tally in tallies), strict=True)]
     seconds = sum(tally.deciding_us for tally in tallies) / 1e6
@@ -279,7 +285,7 @@ _USED = ("allocated", "pending", "preempting")
 _NOTHING = [0] * (len(DECIDING_LIMITS_US) + 1)
 
 
-def _of_queues(rms: Sequence[Counted], seen: Seen, by_name: bool) -> Pieces:
+def _of_queues(rms: Sequence[RmSample], seen: HistoricTypes, by_name: bool) -> Pieces:
     queues: dict[str, list[tuple[Partition, Queue]]] = {}
     applications: dict[str, dict[AppState, int]] = {}
     containers: dict[str, list[int]] = {}
@@ -353,7 +359,9 @@ def _named(
         yield b"".join(pieces)
 
 
-def _queue_resources(path: str, queues: Sequence[tuple[Partition, Queue]], seen: Seen) -> Iterator[tuple[Labels, int]]:
+def _queue_resources(
+    path: str, queues: Sequence[tuple[Partition, Queue]], seen: HistoricTypes
+) -> Iterator[tuple[Labels, int]]:
     states: dict[str, dict[str, int]] = {
         name: {} for name in ("guaranteed", "max", "allocated", "pending", "preempting")
     }
@@ -376,7 +384,7 @@ def _queue_resources(path: str, queues: Sequence[tuple[Partition, Queue]], seen:
     yield (("state", "maxRunningApps"), ("resource", "apps")), most
 
 
-def _of_events(rms: Sequence[Counted]) -> Pieces:
+def _of_events(rms: Sequence[RmSample]) -> Pieces:
     made = sum(each.state.info.next_event_id for each in rms)
     for family in (EVENTS_CREATED, EVENTS_CHANNELED, EVENTS_PROCESSED):
         yield _head(family) + _sample(family.name, (), made)
@@ -404,13 +412,13 @@ def metric_name(name: str) -> str:
     return f"_{cleaned}" if cleaned[:1].isdigit() else cleaned
 
 
-def _simple(family: Family, values: Mapping[str, int]) -> bytes:
+def _simple(family: MetricDefinition, values: Mapping[str, int]) -> bytes:
     """A family with one label."""
     (label,) = family.labels
     return _head(family) + b"".join(_sample(family.name, ((label, value),), count) for value, count in values.items())
 
 
-def _head(family: Family) -> bytes:
+def _head(family: MetricDefinition) -> bytes:
     text = family.help.replace("\\", r"\\").replace("\n", r"\n")
     return f"# HELP {family.name} {text}\n# TYPE {family.name} {family.type}\n".encode()
 

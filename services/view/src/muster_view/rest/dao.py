@@ -139,7 +139,7 @@ def _template(queue: Queue) -> TemplateDao | None:
     )
 
 
-class Allocating(NamedTuple):
+class AllocatingApplications(NamedTuple):
     """The Accepted applications in a queue and below for which placeholders or a reservation exist.
 
     :param forming: how many of them count as running, because their placeholders are allocated.
@@ -149,7 +149,7 @@ class Allocating(NamedTuple):
     forming: int
 
 
-def queue_tail(partition: Partition, queue: Queue, priority: int, allocating: Allocating) -> QueueTailDao:
+def queue_tail(partition: Partition, queue: Queue, priority: int, allocating: AllocatingApplications) -> QueueTailDao:
     """The part of a queue's JSON after its children.
 
     :param priority: see :func:`current_priority`; ``allocating``: see :func:`allocating_applications`.
@@ -201,7 +201,7 @@ def headroom(partition: Partition, queue: Queue) -> Quantities:
     return {names[number]: saturated(value) for number, value in least.items()}
 
 
-def allocating_applications(partition: Partition, queue: Queue) -> Allocating:
+def allocating_applications(partition: Partition, queue: Queue) -> AllocatingApplications:
     """The Accepted applications in a queue and below with allocated placeholders or a reserved node.
 
     (YuniKorn counts all of them against the maxima of applications; Muster does not count those with only a
@@ -211,13 +211,15 @@ def allocating_applications(partition: Partition, queue: Queue) -> Allocating:
         return joined(allocating_applications(partition, child) for child in queue.children.values())
     accepted = [app for app in partition.apps_in(queue) if app.state is AppState.ACCEPTED]
     shown = [app.app_id for app in accepted if app.counted or _has_reserved(app)]
-    return Allocating(shown, sum(app.counted for app in accepted))
+    return AllocatingApplications(shown, sum(app.counted for app in accepted))
 
 
-def joined(parts: Iterable[Allocating]) -> Allocating:
+def joined(parts: Iterable[AllocatingApplications]) -> AllocatingApplications:
     """The allocating applications of several queues."""
     found = list(parts)
-    return Allocating([app_id for each in found for app_id in each.app_ids], sum(each.forming for each in found))
+    return AllocatingApplications(
+        [app_id for each in found for app_id in each.app_ids], sum(each.forming for each in found)
+    )
 
 
 def _has_reserved(app: Application) -> bool:

@@ -19,7 +19,7 @@ _TIMEOUT_S = 2.0
 _ANSWERS = msgspec.json.Decoder(list[EventStreamDao])
 
 
-class OpenStreams:
+class EventStreamLister:
     """Asks the event publisher.
 
     :param publisher: its address, or the publisher itself when it runs in this process.

@@ -21,7 +21,7 @@ from muster_view.rest.dao import total_containers
 SAMPLES_MAX = 1_440
 
 
-class Sample(NamedTuple):
+class CountSample(NamedTuple):
     """The numbers of one RM at one moment."""
 
     at_ns: int
@@ -29,11 +29,11 @@ class Sample(NamedTuple):
     containers: int
 
 
-class History:
+class CountHistory:
     """The samples of each RM, oldest first."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, deque[Sample]] = {}
+        self._samples: dict[str, deque[CountSample]] = {}
 
     def take(self, states: Mapping[str, RmEntry], now_ns: int) -> None:
         """Takes a sample of each RM: O(applications). Drops the samples of RMs that are not registered any more."""
@@ -45,7 +45,7 @@ class History:
             running = sum(
                 sum(map(AppState.RUNNING.__eq__, map(attrgetter("state"), each.apps.values()))) for each in partitions
             )
-            samples.append(Sample(now_ns, running, total_containers(partitions)))
+            samples.append(CountSample(now_ns, running, total_containers(partitions)))
 
     def applications(self, rm_id: str) -> list[ApplicationsSampleDao]:
         """The samples of an RM; empty for an unknown RM."""

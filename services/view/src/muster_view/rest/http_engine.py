@@ -20,14 +20,14 @@ from muster_runtime.positions import PositionWaits
 from muster_runtime.read_scope import reach_of
 from starlette.types import Receive, Scope, Send
 
-from muster_view.answer_limits import Held, Limits
-from muster_view.errors import ReaderStalled, RequestRefused
-from muster_view.fold_gate import FoldGate, Slice
+from muster_view.answer_limits import AnswerLimits, AnswerMemory
+from muster_view.errors import HttpError, ReaderStalled
+from muster_view.fold_gate import FoldGate, TimeSlice
 from muster_view.metrics import metrics
-from muster_view.rest.http_messages import ALLOW, HEADERS, HEADERS_OF, TEXT, Answer, Call, Endpoint, redirect
+from muster_view.rest.http_messages import ALLOW, HEADERS, HEADERS_OF, TEXT, Endpoint, HttpAnswer, HttpCall, redirect
 from muster_view.rest.json_render import Pieces
-from muster_view.rest.routes import Match, Routes
-from muster_view.rest.state_source import Snapshot
+from muster_view.rest.routes import RouteMatch, Routes
+from muster_view.rest.state_source import StateSource
 from muster_view.settings import ViewSettings
 
 log = structlog.get_logger(__name__)
@@ -46,14 +46,14 @@ _OWN_PATHS = ("/ws/v1/explain/", "/ws/v1/external/")
 _TRY_AGAIN = 503
 
 
-class Action(NamedTuple):
+class BoundEndpoint(NamedTuple):
     """The handler of a path."""
 
     route: Route
     endpoint: Endpoint
 
 
-class Engine:
+class HttpEngine:
     """Endpoints as one ASGI application.
 
     :ivar routes: the routes that it answers.
@@ -63,7 +63,7 @@ class Engine:
     def __init__(
         self,
         routes: Iterable[tuple[Route, Endpoint]],
-        source: Snapshot,
+        source: StateSource,
         settings: ViewSettings,
         clock: Clock,
         gate: FoldGate,
@@ -72,9 +72,11 @@ class Engine:
         self._waits = waits
         bound = list(routes)
         self.routes = [route for route, _ in bound]
-        self._routes: Routes[Action] = Routes((route.path, Action(route, endpoint)) for route, endpoint in bound)
+        self._routes: Routes[BoundEndpoint] = Routes(
+            (route.path, BoundEndpoint(route, endpoint)) for route, endpoint in bound
+        )
         self._source, self._settings, self._clock, self._gate = source, settings, clock, gate
-        self.limits = Limits(settings)
+        self.limits = AnswerLimits(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,7 +93,7 @@ class Engine:
         if scope["method"] != action.route.method:
             await _send(send, *_other_method(scope["method"], action.route.method))
             return
-        call = Call(
+        call = HttpCall(
             match.parameters,
             _query(scope),
             default_rm=default_from_headers(scope["headers"]),
@@ -112,7 +114,14 @@ class Engine:
             metrics.REQUESTS.labels(match.pattern, str(status)).inc()
 
     async def _answer(
-        self, action: Action, call: Call, scope: Scope, send: Send, pattern: str, started_s: float, held: Held
+        self,
+        action: BoundEndpoint,
+        call: HttpCall,
+        scope: Scope,
+        send: Send,
+        pattern: str,
+        started_s: float,
+        held: AnswerMemory,
     ) -> int:
         # 1. wait until visible records are folded
         torn = False
@@ -124,12 +133,12 @@ class Engine:
             answer = await action.endpoint(call)
             version, torn = self._source.version(), self._source.torn(call.rm_id)
             chunks, complete = await self._render(answer.pieces, held)
-        except RequestRefused as refused:
+        except HttpError as refused:
             answer, version = _refusal(refused), self._source.version()
             chunks, complete = list(answer.pieces), True
         except Exception:
             log.exception("view.request_failed", route=pattern)
-            failed = RequestRefused(500, "the view failed on this request; its log says why")
+            failed = HttpError(500, "the view failed on this request; its log says why")
             answer, version = _refusal(failed), self._source.version()
             chunks, complete = list(answer.pieces), True
         metrics.RENDER_SECONDS.labels(pattern).observe(self._clock.monotonic() - started_s)
@@ -154,11 +163,11 @@ class Engine:
         metrics.ANSWER_BYTES.labels(pattern).inc(size)
         return answer.status
 
-    async def _render(self, pieces: Pieces, held: Held) -> tuple[list[bytes], bool]:
+    async def _render(self, pieces: Pieces, held: AnswerMemory) -> tuple[list[bytes], bool]:
         """Returns the first chunks, and whether there are no more. Folding waits meanwhile, up to its limit."""
         limit = self._settings.snapshot_bytes_max
         chunks: list[bytes] = []
-        slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
+        slice_ = TimeSlice(self._clock, self._settings.render_slice_ms / 1000)
         gathered = _gather(pieces, slice_.used_up)
         size = 0
         with self._gate.hold():
@@ -179,14 +188,14 @@ class Engine:
         return _compressed(chunks)
 
     async def _stream(
-        self, send: Send, answer: Answer, headers: dict[str, str], chunks: list[bytes], *, gzip: bool
+        self, send: Send, answer: HttpAnswer, headers: dict[str, str], chunks: list[bytes], *, gzip: bool
     ) -> int:
         """Sends the rendered part, then the rest while it is rendered. Returns the size of the rest."""
         compress = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS) if gzip else None
         if gzip:
             headers["Content-Encoding"] = "gzip"
         await send({"type": "http.response.start", "status": answer.status, "headers": _raw(headers)})
-        slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
+        slice_ = TimeSlice(self._clock, self._settings.render_slice_ms / 1000)
         size = 0
 
         async def part(chunk: bytes, *, more: bool = True) -> None:
@@ -206,7 +215,7 @@ class Engine:
         await part(b"", more=False)
         return size
 
-    def _find(self, scope: Scope, path: str) -> Match[Action] | None:
+    def _find(self, scope: Scope, path: str) -> RouteMatch[BoundEndpoint] | None:
         """The endpoint of a path, unescaped as a whole like in YuniKorn's router. If no route matches, the parts are
         unescaped one by one, so that an id may contain a slash. Muster's own paths are always read that way.
         """
@@ -223,9 +232,9 @@ class Engine:
         return redirect(near.path, scope.get("query_string", b"").decode("latin-1"), status)
 
 
-def _refusal(refused: RequestRefused) -> Answer:
+def _refusal(refused: HttpError) -> HttpAnswer:
     headers = {**HEADERS, "Retry-After": "1"} if refused.status == _TRY_AGAIN else None
-    return Answer(iter([error_body(refused.status, refused.message)]), refused.status, headers)
+    return HttpAnswer(iter([error_body(refused.status, refused.message)]), refused.status, headers)
 
 
 def _other_method(method: str, right: str) -> tuple[int, Mapping[str, str], bytes]:

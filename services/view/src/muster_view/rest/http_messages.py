@@ -30,7 +30,7 @@ TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "
 
 
 @dataclass(slots=True)
-class Call:
+class HttpCall:
     """One request.
 
     :ivar path: the parameters in the path.
@@ -55,7 +55,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Answer:
+class HttpAnswer:
     """The answer: a status, headers, and the body's pieces."""
 
     pieces: Pieces
@@ -63,7 +63,7 @@ class Answer:
     headers: Mapping[str, str] | None = None
 
 
-Endpoint = Callable[[Call], Awaitable[Answer]]
+Endpoint = Callable[[HttpCall], Awaitable[HttpAnswer]]
 
 
 def redirect(path: str, query: str, status: int = 301) -> tuple[int, Mapping[str, str], bytes]:

@@ -118,7 +118,7 @@ def application(partition: Partition, shown: Application, only: Collection[str] 
 
 def queue(
     partition: Partition, shown: Queue, *, tree: bool, shown_partition: str = ""
-) -> Generator[bytes, None, tuple[int, dao.Allocating]]:
+) -> Generator[bytes, None, tuple[int, dao.AllocatingApplications]]:
     """A queue; with ``tree`` all queues below it, too.
 
     Returns the values that its parent needs: its current priority, and see :func:`dao.allocating_applications`.
@@ -129,7 +129,7 @@ def queue(
         yield b"%b,%b" % (head[:-1], go_json(dao.queue_tail(partition, shown, priority, allocating))[1:])
         return priority, allocating
     separator, highest = head[:-1] + b',"children":[', dao.INT32_MIN
-    parts: list[dao.Allocating] = []
+    parts: list[dao.AllocatingApplications] = []
     for child in list(shown.children.values()):
         if child.gone:
             continue

@@ -21,7 +21,7 @@ from muster_runtime.go_json import go_json, go_text
 from muster_state import state_codec
 from muster_state.state_folder import RmEntry
 
-from muster_view.errors import RequestRefused
+from muster_view.errors import HttpError
 from muster_view.explain import preemption
 from muster_view.rest import json_render, object_ids
 from muster_view.rest.json_render import Pieces
@@ -50,13 +50,13 @@ def read(body: bytes) -> list[WantedObject]:
     try:
         wanted = _DECODER.decode(body or b"[]")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(400, f"The body is not a list of objects: {error}") from error
+        raise HttpError(400, f"The body is not a list of objects: {error}") from error
     if len(wanted) > WANTED_MAX:
-        raise RequestRefused(400, f"The body has {len(wanted)} objects: expected at most {WANTED_MAX}")
+        raise HttpError(400, f"The body has {len(wanted)} objects: expected at most {WANTED_MAX}")
     return wanted
 
 
-class Departed:
+class RemovedObjects:
     """The last states of removed objects: the newest ones, up to some megabytes."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Departed:
         return self._known.get(key, [])
 
 
-def pieces(state: RmEntry, departed: Departed, wanted: Iterable[WantedObject]) -> Pieces:
+def pieces(state: RmEntry, departed: RemovedObjects, wanted: Iterable[WantedObject]) -> Pieces:
     """``{"instanceUUID", "nextEventID", "states"}``: a list for each requested object, the latest of its name first.
 
     The states include all events before ``nextEventID`` and no others, as long as no fold runs meanwhile.

@@ -41,7 +41,7 @@ _Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _ConfigField:
     """A key: its name in Go, the reader of its value, and whether the answer has it when it is not set."""
 
     go_name: str
@@ -49,7 +49,7 @@ class _Field:
     always: bool = False
 
 
-_Level = dict[str, _Field]
+_Level = dict[str, _ConfigField]
 
 
 def _text(node: Any, _go: bool) -> Any:
@@ -112,69 +112,69 @@ _STRUCTS = frozenset({"Resources", "ChildTemplate", "Preemption", "NodeSortPolic
 # Pointers.
 _POINTERS = frozenset({"Enabled", "QuotaPreemptionEnabled"})
 
-_RESOURCES: _Level = {"guaranteed": _Field("Guaranteed", _quantities), "max": _Field("Max", _quantities)}
+_RESOURCES: _Level = {"guaranteed": _ConfigField("Guaranteed", _quantities), "max": _ConfigField("Max", _quantities)}
 _LIMIT: _Level = {
-    "limit": _Field("Limit", _text, always=True),
-    "users": _Field("Users", _texts),
-    "groups": _Field("Groups", _texts),
-    "maxresources": _Field("MaxResources", _quantities),
-    "maxapplications": _Field("MaxApplications", _value),
+    "limit": _ConfigField("Limit", _text, always=True),
+    "users": _ConfigField("Users", _texts),
+    "groups": _ConfigField("Groups", _texts),
+    "maxresources": _ConfigField("MaxResources", _quantities),
+    "maxapplications": _ConfigField("MaxApplications", _value),
 }
 _TEMPLATE: _Level = {
-    "maxapplications": _Field("MaxApplications", _value),
-    "properties": _Field("Properties", _text_map),
-    "resources": _Field("Resources", _one(_RESOURCES)),
+    "maxapplications": _ConfigField("MaxApplications", _value),
+    "properties": _ConfigField("Properties", _text_map),
+    "resources": _ConfigField("Resources", _one(_RESOURCES)),
 }
 _QUEUE: _Level = {
-    "name": _Field("Name", _text, always=True),
-    "parent": _Field("Parent", _flag),
-    "resources": _Field("Resources", _one(_RESOURCES)),
-    "maxapplications": _Field("MaxApplications", _value),
-    "properties": _Field("Properties", _text_map),
-    "adminacl": _Field("AdminACL", _text),
-    "submitacl": _Field("SubmitACL", _text),
-    "childtemplate": _Field("ChildTemplate", _one(_TEMPLATE)),
+    "name": _ConfigField("Name", _text, always=True),
+    "parent": _ConfigField("Parent", _flag),
+    "resources": _ConfigField("Resources", _one(_RESOURCES)),
+    "maxapplications": _ConfigField("MaxApplications", _value),
+    "properties": _ConfigField("Properties", _text_map),
+    "adminacl": _ConfigField("AdminACL", _text),
+    "submitacl": _ConfigField("SubmitACL", _text),
+    "childtemplate": _ConfigField("ChildTemplate", _one(_TEMPLATE)),
 }
-_QUEUE |= {"queues": _Field("Queues", _many(_QUEUE)), "limits": _Field("Limits", _many(_LIMIT))}
+_QUEUE |= {"queues": _ConfigField("Queues", _many(_QUEUE)), "limits": _ConfigField("Limits", _many(_LIMIT))}
 _FILTER: _Level = {
-    "type": _Field("Type", _text, always=True),
-    "users": _Field("Users", _texts),
-    "groups": _Field("Groups", _texts),
+    "type": _ConfigField("Type", _text, always=True),
+    "users": _ConfigField("Users", _texts),
+    "groups": _ConfigField("Groups", _texts),
 }
 _RULE: _Level = {
-    "name": _Field("Name", _text, always=True),
-    "create": _Field("Create", _flag),
-    "filter": _Field("Filter", _one(_FILTER)),
+    "name": _ConfigField("Name", _text, always=True),
+    "create": _ConfigField("Create", _flag),
+    "filter": _ConfigField("Filter", _one(_FILTER)),
 }
 _RULE |= {
-    "parent": _Field("Parent", lambda node, go: _taken(node, _RULE, go) if isinstance(node, Mapping) else None),
-    "value": _Field("Value", _text),
+    "parent": _ConfigField("Parent", lambda node, go: _taken(node, _RULE, go) if isinstance(node, Mapping) else None),
+    "value": _ConfigField("Value", _text),
 }
 _PREEMPTION: _Level = {
-    "enabled": _Field("Enabled", _flag),
-    "quotapreemptionenabled": _Field("QuotaPreemptionEnabled", _flag),
-    "optout": _Field("OptOut", _text),
+    "enabled": _ConfigField("Enabled", _flag),
+    "quotapreemptionenabled": _ConfigField("QuotaPreemptionEnabled", _flag),
+    "optout": _ConfigField("OptOut", _text),
 }
 _NODE_SORT: _Level = {
-    "type": _Field("Type", _text, always=True),
-    "resourceweights": _Field("ResourceWeights", _number_map),
+    "type": _ConfigField("Type", _text, always=True),
+    "resourceweights": _ConfigField("ResourceWeights", _number_map),
 }
 # (The only key whose name in JSON differs from Go's.)
-_RESOLVER: _Level = {"type": _Field("type", _text)}
+_RESOLVER: _Level = {"type": _ConfigField("type", _text)}
 _RESERVATION: _Level = {
-    "enabled": _Field("Enabled", _flag),
-    "delay": _Field("Delay", _text),
-    "timeout": _Field("Timeout", _text),
+    "enabled": _ConfigField("Enabled", _flag),
+    "delay": _ConfigField("Delay", _text),
+    "timeout": _ConfigField("Timeout", _text),
 }
 _PARTITION: _Level = {
-    "name": _Field("Name", _text, always=True),
-    "queues": _Field("Queues", _many(_QUEUE), always=True),
-    "placementrules": _Field("PlacementRules", _many(_RULE)),
-    "limits": _Field("Limits", _many(_LIMIT)),
-    "preemption": _Field("Preemption", _one(_PREEMPTION)),
-    "nodesortpolicy": _Field("NodeSortPolicy", _one(_NODE_SORT)),
-    "usergroupresolver": _Field("UserGroupResolver", _one(_RESOLVER)),
-    "reservation": _Field("Reservation", _one(_RESERVATION)),
+    "name": _ConfigField("Name", _text, always=True),
+    "queues": _ConfigField("Queues", _many(_QUEUE), always=True),
+    "placementrules": _ConfigField("PlacementRules", _many(_RULE)),
+    "limits": _ConfigField("Limits", _many(_LIMIT)),
+    "preemption": _ConfigField("Preemption", _one(_PREEMPTION)),
+    "nodesortpolicy": _ConfigField("NodeSortPolicy", _one(_NODE_SORT)),
+    "usergroupresolver": _ConfigField("UserGroupResolver", _one(_RESOLVER)),
+    "reservation": _ConfigField("Reservation", _one(_RESERVATION)),
 }
 
 

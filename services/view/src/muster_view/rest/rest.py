@@ -17,26 +17,26 @@ from muster_rest.view_routes import VIEW
 from muster_runtime.positions import PositionWaits
 
 from muster_view.fold_gate import FoldGate
-from muster_view.rest.endpoints.applications import Applications
-from muster_view.rest.endpoints.explanations import Explanations
-from muster_view.rest.endpoints.external import External
-from muster_view.rest.endpoints.metrics import Figures
-from muster_view.rest.endpoints.nodes import Nodes
-from muster_view.rest.endpoints.partitions import Partitions
-from muster_view.rest.endpoints.process import Process, moved
-from muster_view.rest.endpoints.queues import Queues
-from muster_view.rest.endpoints.resource_managers import Managers
-from muster_view.rest.endpoints.states import States
-from muster_view.rest.endpoints.usage import Usage
-from muster_view.rest.http_engine import Engine
+from muster_view.rest.endpoints.applications import ApplicationEndpoints
+from muster_view.rest.endpoints.explanations import ExplainEndpoints
+from muster_view.rest.endpoints.external import ExternalEndpoints
+from muster_view.rest.endpoints.metrics import MetricEndpoints
+from muster_view.rest.endpoints.nodes import NodeEndpoints
+from muster_view.rest.endpoints.partitions import PartitionEndpoints
+from muster_view.rest.endpoints.process import ProcessEndpoints, moved
+from muster_view.rest.endpoints.queues import QueueEndpoints
+from muster_view.rest.endpoints.resource_managers import RmEndpoints
+from muster_view.rest.endpoints.states import StateEndpoints
+from muster_view.rest.endpoints.usage import UsageEndpoints
+from muster_view.rest.http_engine import HttpEngine
 from muster_view.rest.http_messages import Endpoint
 from muster_view.rest.lookup import Lookup
-from muster_view.rest.state_source import Snapshot
-from muster_view.rest.yaml_executor import YamlReading
+from muster_view.rest.state_source import StateSource
+from muster_view.rest.yaml_executor import YamlExecutor
 from muster_view.settings import ViewSettings
 
 
-class ViewRest(Engine):
+class ViewRest(HttpEngine):
     """The endpoints, as one ASGI application.
 
     :param process_metrics: True: the process's metrics come with the core's; False: another service exposes them.
@@ -47,7 +47,7 @@ class ViewRest(Engine):
 
     def __init__(
         self,
-        source: Snapshot,
+        source: StateSource,
         settings: ViewSettings,
         clock: Clock,
         gate: FoldGate,
@@ -57,21 +57,21 @@ class ViewRest(Engine):
         more: Mapping[str, Endpoint] | None = None,
         waits: PositionWaits | None = None,
     ) -> None:
-        lookup, yaml = Lookup(source), YamlReading()
+        lookup, yaml = Lookup(source), YamlExecutor()
         self._judge = SandboxedParser(settings.queue_config)
-        self._explanations = Explanations(lookup, source, settings, clock, gate)
+        self._explanations = ExplainEndpoints(lookup, source, settings, clock, gate)
         subjects = {
-            "applications": Applications(lookup),
+            "applications": ApplicationEndpoints(lookup),
             "explanations": self._explanations,
-            "external": External(lookup, source),
-            "figures": Figures(lookup, source, settings, clock, process_metrics=process_metrics),
-            "managers": Managers(lookup, source, yaml, self._judge, clock),
-            "nodes": Nodes(lookup),
-            "partitions": Partitions(lookup),
-            "process": Process(),
-            "queues": Queues(lookup),
-            "states": States(lookup, source, yaml, clock),
-            "usage": Usage(lookup),
+            "external": ExternalEndpoints(lookup, source),
+            "figures": MetricEndpoints(lookup, source, settings, clock, process_metrics=process_metrics),
+            "managers": RmEndpoints(lookup, source, yaml, self._judge, clock),
+            "nodes": NodeEndpoints(lookup),
+            "partitions": PartitionEndpoints(lookup),
+            "process": ProcessEndpoints(),
+            "queues": QueueEndpoints(lookup),
+            "states": StateEndpoints(lookup, source, yaml, clock),
+            "usage": UsageEndpoints(lookup),
         }
 
         def endpoint(route: Route) -> Endpoint:

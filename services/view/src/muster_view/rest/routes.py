@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 E = TypeVar("E")
 
 
-class Match(NamedTuple, Generic[E]):
+class RouteMatch(NamedTuple, Generic[E]):
     """A path's endpoint.
 
     :ivar pattern: for metrics.
@@ -24,7 +24,7 @@ class Match(NamedTuple, Generic[E]):
     parameters: dict[str, str]
 
 
-class Near(NamedTuple, Generic[E]):
+class RouteRedirect(NamedTuple, Generic[E]):
     """The redirect of a nearly right path.
 
     :ivar path: the right one, decoded.
@@ -43,7 +43,7 @@ class Routes(Generic[E]):
             parts = tuple(pattern.split("/")[1:])
             self._by_length.setdefault(len(parts), []).append((parts, pattern, endpoint))
 
-    def find(self, path: str, parts: list[str] | None = None) -> Match[E] | None:
+    def find(self, path: str, parts: list[str] | None = None) -> RouteMatch[E] | None:
         """The endpoint of a decoded path; None: no route has exactly this path.
 
         :param parts: the parts between its slashes, if decoding has added slashes.
@@ -52,17 +52,17 @@ class Routes(Generic[E]):
         for wanted, pattern, endpoint in self._by_length.get(len(given), ()):
             parameters = _take(wanted, given)
             if parameters is not None:
-                return Match(pattern, endpoint, parameters)
+                return RouteMatch(pattern, endpoint, parameters)
         return None
 
-    def canonical(self, path: str) -> Near[E] | None:
+    def canonical(self, path: str) -> RouteRedirect[E] | None:
         """The right path for a nearly right one; None: no path is near."""
         given = [part for part in path.split("/") if part]
         for parts, _, endpoint in self._by_length.get(len(given), ()):
             right = [mine if fixed[:1] == "{" else fixed for mine, fixed in zip(given, parts, strict=True)]
             if all(a.lower() == b.lower() for a, b in zip(right, given, strict=True)):
                 found = "/" + "/".join(right)
-                return Near(found, endpoint) if found != path else None
+                return RouteRedirect(found, endpoint) if found != path else None
         return None
 
 

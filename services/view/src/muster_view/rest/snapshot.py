@@ -50,7 +50,7 @@ class Section(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SnapshotQuery:
     """The parameters of a snapshot.
 
     :ivar queue: shown with its descendants.
@@ -64,7 +64,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
+class ViewLag:
     """The lag of the view."""
 
     records: int
@@ -72,7 +72,7 @@ class Lag:
 
 
 def snapshot(
-    state: RmEntry, wanted: Wanted, lag: Lag, recent: RecentAllocations, now_ns: int, description: str
+    state: RmEntry, wanted: SnapshotQuery, lag: ViewLag, recent: RecentAllocations, now_ns: int, description: str
 ) -> Pieces:
     """One snapshot: ``{"takenNs": …, "rmId": …, "state": …, "scheduler": {…}, "queues": […], "nodes": […], …}``."""
     partition, info = wanted.partition, state.info
@@ -137,7 +137,7 @@ def _scheduler(state: RmEntry, partition: Partition, recent: RecentDao) -> Piece
     )
 
 
-def _reasons(app: Application, pause: Reason | None, turns: asks.Turns) -> Counter[str]:
+def _reasons(app: Application, pause: Reason | None, turns: asks.ScopeWaits) -> Counter[str]:
     """The number of its pending asks by reason. Asks of one group share a reason, which is looked up once."""
     counts: Counter[str] = Counter()
     grouped = 0
@@ -243,7 +243,7 @@ def used_percent(node: Node) -> int:
 # ---- runtime ---------------------------------------------------------------------------------------------------------
 
 
-def _runtime(lag: Lag) -> RuntimeDao:
+def _runtime(lag: ViewLag) -> RuntimeDao:
     found = process_figures()
     process = ProcessDao(
         name="view",

@@ -16,7 +16,7 @@ from muster_runtime.go_json import go_json
 from muster_state.state_folder import RmEntry
 
 from muster_view.rest import dao, json_render, placement_rules, process_debug
-from muster_view.rest.history import History
+from muster_view.rest.history import CountHistory
 from muster_view.rest.json_render import Pieces
 
 _NO_CALLBACK = {"empty": "Resource Manager did not register callback"}
@@ -25,7 +25,7 @@ _ASK_ELSEWHERE = {"empty": "Resource Manager is not asked here: muster admin dum
 
 def pieces(
     state: RmEntry | None,
-    history: History,
+    history: CountHistory,
     config: dict[str, Any],
     now_ns: int,
     streams: Sequence[EventStreamDao] = (),

@@ -15,10 +15,10 @@ from muster_whatif.forecast.run_time_model import RunTimeHistory
 from muster_view.metrics import yunikorn_metrics
 from muster_view.metrics.recent import RecentAllocations
 from muster_view.rest import object_states
-from muster_view.rest.history import History
+from muster_view.rest.history import CountHistory
 
 
-class Snapshot(Protocol):
+class StateSource(Protocol):
     """The data that REST needs from the service."""
 
     def states(self) -> Mapping[str, RmEntry]:
@@ -29,7 +29,7 @@ class Snapshot(Protocol):
         """The objects of external sources by RM id, sorted."""
         ...
 
-    def departed(self, rm_id: str) -> object_states.Departed:
+    def departed(self, rm_id: str) -> object_states.RemovedObjects:
         """The last states of an RM's removed objects."""
         ...
 
@@ -69,11 +69,11 @@ class Snapshot(Protocol):
         """The open event streams of an RM."""
         ...
 
-    def counted(self, rm_id: str | None) -> list[yunikorn_metrics.Counted]:
+    def counted(self, rm_id: str | None) -> list[yunikorn_metrics.RmSample]:
         """The figures for metrics; None: of all RMs."""
         ...
 
-    def history(self) -> History:
+    def history(self) -> CountHistory:
         """The numbers of applications and allocations over time."""
         ...
 

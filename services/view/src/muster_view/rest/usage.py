@@ -18,14 +18,14 @@ from muster_rest.shapes.usage import GroupUsageDao, UsageDao, UserUsageDao
 
 
 @dataclass(slots=True)
-class Counted:
+class SubjectUsage:
     """One user or group: its applications, and the queues where a limit names it."""
 
     apps: list[Application] = field(default_factory=list)
     limited: list[str] = field(default_factory=list)
 
 
-ByName = dict[str, Counted]
+ByName = dict[str, SubjectUsage]
 
 
 def by_user(partition: Partition) -> ByName:
@@ -47,7 +47,7 @@ def by_group(partition: Partition) -> ByName:
     return found
 
 
-def of_user(partition: Partition, user: str, counted: Counted) -> UserUsageDao:
+def of_user(partition: Partition, user: str, counted: SubjectUsage) -> UserUsageDao:
     """A user's usage and limits."""
     live = [app for app in counted.apps if not app.gone]
     return UserUsageDao(
@@ -57,7 +57,7 @@ def of_user(partition: Partition, user: str, counted: Counted) -> UserUsageDao:
     )
 
 
-def of_group(partition: Partition, group: str, counted: Counted) -> GroupUsageDao:
+def of_group(partition: Partition, group: str, counted: SubjectUsage) -> GroupUsageDao:
     """A group's usage and limits."""
     live = [app for app in counted.apps if not app.gone]
     return GroupUsageDao(
@@ -75,10 +75,10 @@ def _limited(partition: Partition, *, group: bool) -> ByName:
     return found
 
 
-def _of(found: ByName, name: str) -> Counted:
+def _of(found: ByName, name: str) -> SubjectUsage:
     counted = found.get(name)
     if counted is None:
-        counted = found[name] = Counted()
+        counted = found[name] = SubjectUsage()
     return counted
 
 
@@ -88,7 +88,7 @@ def _counting(partition: Partition) -> Iterator[Application]:
             yield app
 
 
-class _Level:
+class _QueueLevel:
     """One queue, with the usage in it and its descendants."""
 
     def __init__(self, size: int) -> None:
@@ -100,8 +100,8 @@ class _Level:
 def _tree(
     partition: Partition, who: str, apps: list[Application], limited: list[str], *, group: bool
 ) -> UsageDao | None:
-    levels: dict[str, _Level] = {}
-    ways: dict[str, list[_Level]] = {}
+    levels: dict[str, _QueueLevel] = {}
+    ways: dict[str, list[_QueueLevel]] = {}
     for app in apps:
         path = app.queue.path
         way = ways.get(path)
@@ -117,22 +117,22 @@ def _tree(
     return _dao(partition, who, root, levels, group=group) if root else None
 
 
-def _way(partition: Partition, levels: dict[str, _Level], path: str) -> list[_Level]:
+def _way(partition: Partition, levels: dict[str, _QueueLevel], path: str) -> list[_QueueLevel]:
     """The levels from root to a queue; missing ones are created."""
-    found: list[_Level] = []
+    found: list[_QueueLevel] = []
     below = ""
     for name in path.split("."):
         above, below = below, f"{below}.{name}" if below else name
         level = levels.get(below)
         if level is None:
-            levels[below] = level = _Level(len(partition.types.names))
+            levels[below] = level = _QueueLevel(len(partition.types.names))
             if above:
                 levels[above].children[below] = None
         found.append(level)
     return found
 
 
-def _dao(partition: Partition, who: str, path: str, levels: dict[str, _Level], *, group: bool) -> UsageDao:
+def _dao(partition: Partition, who: str, path: str, levels: dict[str, _QueueLevel], *, group: bool) -> UsageDao:
     level, limit = levels[path], partition.limits.limit_of(path, who, group=group)
     most = (limit.max_resources if limit is not None else None) or {}
     return UsageDao(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class YamlReading:
+class YamlExecutor:
     """One reading at a time: a large text takes seconds."""
 
     def __init__(self) -> None:

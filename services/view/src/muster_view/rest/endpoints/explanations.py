@@ -11,7 +11,7 @@ from muster_state.state_folder import RmEntry
 from muster_whatif.errors import ForecastBusy
 from muster_whatif.forecast.forecaster import AskName, Forecaster, ForecastInput, ForecastReply
 
-from muster_view.errors import RequestRefused
+from muster_view.errors import HttpError
 from muster_view.explain import (
     asks,
     forecast,
@@ -28,19 +28,21 @@ from muster_view.explain import (
 from muster_view.explain import (
     queue as explain_queue,
 )
-from muster_view.fold_gate import FoldGate, Slice
+from muster_view.fold_gate import FoldGate, TimeSlice
 from muster_view.rest import json_render
-from muster_view.rest.http_messages import Answer, Call
+from muster_view.rest.http_messages import HttpAnswer, HttpCall
 from muster_view.rest.lookup import Lookup
 from muster_view.rest.parameters import queue_path, since
-from muster_view.rest.state_source import Snapshot
+from muster_view.rest.state_source import StateSource
 from muster_view.settings import ViewSettings
 
 
-class Explanations:
+class ExplainEndpoints:
     """The endpoints of explanations. Without a partition in the request they search all partitions."""
 
-    def __init__(self, lookup: Lookup, source: Snapshot, settings: ViewSettings, clock: Clock, gate: FoldGate) -> None:
+    def __init__(
+        self, lookup: Lookup, source: StateSource, settings: ViewSettings, clock: Clock, gate: FoldGate
+    ) -> None:
         self._lookup, self._source, self._settings, self._clock, self._gate = lookup, source, settings, clock, gate
         self._forecaster = Forecaster(settings.forecast)
 
@@ -52,58 +54,58 @@ class Explanations:
         """Returns the recorded time of the RM's scheduler: objects have its times."""
         return recorded_ns(self._clock, state.info.clock)
 
-    async def pending(self, call: Call) -> Answer:
+    async def pending(self, call: HttpCall) -> HttpAnswer:
         state = self._lookup.known(call)
-        return Answer(asks.pending(state, self._now_ns(state)))
+        return HttpAnswer(asks.pending(state, self._now_ns(state)))
 
-    async def summary(self, call: Call) -> Answer:
+    async def summary(self, call: HttpCall) -> HttpAnswer:
         state = self._lookup.known(call)
         description = self._lookup.described(call, state, self._now_ns(state))
-        return Answer(json_render.body(asks.summary(state, description)))
+        return HttpAnswer(json_render.body(asks.summary(state, description)))
 
-    async def ask(self, call: Call) -> Answer:
+    async def ask(self, call: HttpCall) -> HttpAnswer:
         state, partition, app = self._explained(call)
         wanted, now_ns = app.asks.get(call.path["key"]), self._now_ns(state)
         if wanted is None:
-            raise RequestRefused(404, asks.no_ask(app, call.path["key"], now_ns))
-        return Answer(json_render.body(asks.ask(state, partition, wanted, now_ns)))
+            raise HttpError(404, asks.no_ask(app, call.path["key"], now_ns))
+        return HttpAnswer(json_render.body(asks.ask(state, partition, wanted, now_ns)))
 
-    async def when(self, call: Call) -> Answer:
+    async def when(self, call: HttpCall) -> HttpAnswer:
         state, partition, app = self._explained(call)
         wanted, now_ns = app.asks.get(call.path["key"]), self._now_ns(state)
         if wanted is None:
-            raise RequestRefused(404, asks.no_ask(app, call.path["key"], now_ns))
+            raise HttpError(404, asks.no_ask(app, call.path["key"], now_ns))
         pause = asks.pause_of(state)
         if pause is not None:
-            return Answer(json_render.body(forecast.paused(partition.name, wanted, now_ns, pause.clause())))
+            return HttpAnswer(json_render.body(forecast.paused(partition.name, wanted, now_ns, pause.clause())))
         try:
             told = await self._forecaster.of(
                 state.info.rm_id, lambda: self._present(state), since_ns=wanted.demand.created_ns
             )
         except ForecastBusy as busy:
-            raise RequestRefused(503, str(busy)) from None
+            raise HttpError(503, str(busy)) from None
         now_ns = self._now_ns(state)
         if told is None:
-            return Answer(json_render.body(forecast.making(partition.name, wanted, now_ns)))
-        return Answer(json_render.body(forecast.explained(partition.name, wanted, told, now_ns)))
+            return HttpAnswer(json_render.body(forecast.making(partition.name, wanted, now_ns)))
+        return HttpAnswer(json_render.body(forecast.explained(partition.name, wanted, told, now_ns)))
 
-    async def row_when(self, call: Call) -> Answer:
+    async def row_when(self, call: HttpCall) -> HttpAnswer:
         state, row = self._row(call, since(call))
         pause, now_ns = asks.pause_of(state), self._now_ns(state)
         if pause is not None:
-            return Answer(json_render.body(forecast.row_unknown(row, now_ns, pause.clause())))
+            return HttpAnswer(json_render.body(forecast.row_unknown(row, now_ns, pause.clause())))
         try:
             told = await self._forecaster.of(state.info.rm_id, lambda: self._present(state), since_ns=row.since_ns)
         except ForecastBusy as busy:
-            raise RequestRefused(503, str(busy)) from None
+            raise HttpError(503, str(busy)) from None
         # (The application may have changed, or ended, while the forecast was made.)
         state, row = self._row(call, row.since_ns, told)
         now_ns = self._now_ns(state)
         if told is None:
-            return Answer(json_render.body(forecast.row_making(row, now_ns)))
-        return Answer(json_render.body(forecast.row_explained(row, told, now_ns)))
+            return HttpAnswer(json_render.body(forecast.row_making(row, now_ns)))
+        return HttpAnswer(json_render.body(forecast.row_explained(row, told, now_ns)))
 
-    def _row(self, call: Call, since_ns: int, told: ForecastReply | None = None) -> tuple[RmEntry, forecast.Row]:
+    def _row(self, call: HttpCall, since_ns: int, told: ForecastReply | None = None) -> tuple[RmEntry, forecast.Row]:
         """The asks that a request is about. If their application is not there any more: those that a forecast has.
 
         :param since_ns: 0: the newest of the asks.
@@ -111,7 +113,7 @@ class Explanations:
         app_id, reason = call.path["application"], call.query.get("reason", "")
         try:
             state, partition, app = self._explained(call, ended=True)
-        except RequestRefused:
+        except HttpError:
             state = self._lookup.known(call, in_parts=True)
             partitions = [each.name for each in self._lookup.partitions_of(call, state)]
             had = [each for each in partitions if told is not None and any(told.of_application(each, app_id))]
@@ -123,35 +125,35 @@ class Explanations:
             since_ns = forecast.row_since_ns(app, codes, reason)
         return state, forecast.Row(partition.name, app_id, app, reason, since_ns)
 
-    async def futures(self, call: Call) -> Answer:
+    async def futures(self, call: HttpCall) -> HttpAnswer:
         state = self._lookup.known(call, in_parts=True)
         partition = next((each.name for each in self._lookup.partitions_of(call, state)), "")
         if not partition:
-            raise RequestRefused(404, "Partition not found")
+            raise HttpError(404, "Partition not found")
         most = self._settings.queue_config.max_bytes
         if len(call.body) > most:
-            raise RequestRefused(400, f"body: over {most:,} bytes, expected a queue configuration")
+            raise HttpError(400, f"body: over {most:,} bytes, expected a queue configuration")
         try:
             config = call.body.decode()
         except UnicodeDecodeError as error:
-            raise RequestRefused(400, f"body: no UTF-8 at byte {error.start}") from None
+            raise HttpError(400, f"body: no UTF-8 at byte {error.start}") from None
         pause = asks.pause_of(state)
         if pause is not None:
-            return Answer(json_render.body(explain_futures.paused(partition, self._now_ns(state), pause.clause())))
+            return HttpAnswer(json_render.body(explain_futures.paused(partition, self._now_ns(state), pause.clause())))
         try:
             found = await self._forecaster.futures(state.info.rm_id, config, lambda: self._present(state))
         except ForecastBusy as busy:
-            raise RequestRefused(503, str(busy)) from None
+            raise HttpError(503, str(busy)) from None
         if found is None:
-            return Answer(json_render.body(explain_futures.making(partition, self._now_ns(state))))
-        return Answer(json_render.body(explain_futures.told(partition, found)))
+            return HttpAnswer(json_render.body(explain_futures.making(partition, self._now_ns(state))))
+        return HttpAnswer(json_render.body(explain_futures.told(partition, found)))
 
     async def _present(self, state: RmEntry) -> ForecastInput:
         """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit."""
         now_ns = max(self._now_ns(state), state.info.last_decided_ns)
         taken: list[Entry] = []
         left = self._settings.forecast.state_bytes_max
-        slice_ = Slice(self._clock, self._settings.render_slice_ms / 1000)
+        slice_ = TimeSlice(self._clock, self._settings.render_slice_ms / 1000)
         with self._gate.hold():
             for entry in snapshot.entries(state):
                 taken.append(entry)
@@ -163,7 +165,7 @@ class Explanations:
             reasons = await self._reasons(state, slice_)
         return ForecastInput(now_ns, taken, self._source.learnt(state.info.rm_id), reasons)
 
-    async def _reasons(self, state: RmEntry, slice_: Slice) -> dict[AskName, str]:
+    async def _reasons(self, state: RmEntry, slice_: TimeSlice) -> dict[AskName, str]:
         """Why each ask of an RM is pending."""
         pause, turns = asks.pause_of(state), asks.turns_of(state)
         found: dict[AskName, str] = {}
@@ -175,11 +177,11 @@ class Explanations:
                     await slice_.rest()
         return found
 
-    async def application(self, call: Call) -> Answer:
+    async def application(self, call: HttpCall) -> HttpAnswer:
         state, partition, app = self._explained(call, ended=True)
-        return Answer(asks.application(state, partition, app, self._now_ns(state)))
+        return HttpAnswer(asks.application(state, partition, app, self._now_ns(state)))
 
-    async def queue(self, call: Call) -> Answer:
+    async def queue(self, call: HttpCall) -> HttpAnswer:
         path = queue_path(call)
         state = self._lookup.known(call, in_parts=True)
         for partition in self._lookup.partitions_of(call, state):
@@ -188,10 +190,10 @@ class Explanations:
                 pause, pauses = asks.pause_of(state), asks.past_pauses(state)
                 now_ns, turns = self._now_ns(state), asks.turns_of(state)
                 found = explain_queue.explained(partition, queue, now_ns, pause=pause, pauses=pauses, turns=turns)
-                return Answer(json_render.body(found))
-        raise RequestRefused(404, "Queue not found")
+                return HttpAnswer(json_render.body(found))
+        raise HttpError(404, "Queue not found")
 
-    async def node(self, call: Call) -> Answer:
+    async def node(self, call: HttpCall) -> HttpAnswer:
         state = self._lookup.known(call, in_parts=True)
         for partition in self._lookup.partitions_of(call, state):
             node = partition.nodes.get(call.path["node"])
@@ -199,39 +201,41 @@ class Explanations:
                 pause, books = asks.pause_of(state), state.core.external
                 now_ns = self._now_ns(state)
                 turns = asks.turns_of(state)
-                return Answer(explain_node.explained(partition, node, now_ns, pause=pause, external=books, turns=turns))
-        raise RequestRefused(404, "Node not found")
+                return HttpAnswer(
+                    explain_node.explained(partition, node, now_ns, pause=pause, external=books, turns=turns)
+                )
+        raise HttpError(404, "Node not found")
 
-    async def preempted(self, call: Call) -> Answer:
+    async def preempted(self, call: HttpCall) -> HttpAnswer:
         state = self._lookup.known(call)
         ended = self._source.departed(state.info.rm_id).preempted(state.info.rm_id)
-        return Answer(asks.preempted(state, self._now_ns(state), ended))
+        return HttpAnswer(asks.preempted(state, self._now_ns(state), ended))
 
-    async def preemption(self, call: Call) -> Answer:
+    async def preemption(self, call: HttpCall) -> HttpAnswer:
         state, partition, app = self._explained(call)
         held = app.allocations.get(call.path["key"])
         if held is None:
-            raise RequestRefused(404, "Allocation not found")
+            raise HttpError(404, "Allocation not found")
         found = asks.preemption(partition, held, self._now_ns(state))
         if found is None:
-            raise RequestRefused(404, explain_preemption.no_preemption(held))
-        return Answer(json_render.body(found))
+            raise HttpError(404, explain_preemption.no_preemption(held))
+        return HttpAnswer(json_render.body(found))
 
-    async def preempted_allocation(self, call: Call) -> Answer:
+    async def preempted_allocation(self, call: HttpCall) -> HttpAnswer:
         """Finds a preempted allocation by its key or UUID alone: few allocations are preempted at a time."""
         state, name = self._lookup.known(call, in_parts=True), call.path["allocation"]
         partitions = self._lookup.partitions_of(call, state)
         found = [(each, held) for each in partitions for held in asks.preempted_named(each, name)]
         if not found:
-            raise RequestRefused(404, "Allocation not found among those that were preempted and are still there")
+            raise HttpError(404, "Allocation not found among those that were preempted and are still there")
         if len(found) > 1:
             apps = sorted({held.app_id for _, held in found})
             ask = "say which: /ws/v1/explain/preemption/{application}/{key}, ?partition="
-            raise RequestRefused(400, f"Allocation {name!r} is in {len(found)} applications, {', '.join(apps)}: {ask}")
+            raise HttpError(400, f"Allocation {name!r} is in {len(found)} applications, {', '.join(apps)}: {ask}")
         ((partition, held),) = found
-        return Answer(json_render.body(asks.preemption(partition, held, self._now_ns(state))))
+        return HttpAnswer(json_render.body(asks.preemption(partition, held, self._now_ns(state))))
 
-    def _explained(self, call: Call, *, ended: bool = False) -> tuple[RmEntry, Partition, Application]:
+    def _explained(self, call: HttpCall, *, ended: bool = False) -> tuple[RmEntry, Partition, Application]:
         """The application that the path names, in the partition that ``?partition=`` names, else in any.
 
         :param ended: if there is no other, an application that has ended or was rejected, as long as it is remembered.
@@ -245,7 +249,7 @@ class Explanations:
         for partition in partitions:
             app = asks.remembered(partition, app_id)
             if app is not None and not ended:
-                raise RequestRefused(404, f"Application not found: it {asks.ended(app, self._now_ns(state))}")
+                raise HttpError(404, f"Application not found: it {asks.ended(app, self._now_ns(state))}")
             if app is not None:
                 return state, partition, app
-        raise RequestRefused(404, "Application not found")
+        raise HttpError(404, "Application not found")

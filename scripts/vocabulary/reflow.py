@@ -41,7 +41,8 @@ def wrap(lines: list[str], at: int) -> None:
         return
     starts = bool(_START.match(line))
     if not is_comment and quotes and line.rstrip().endswith('"""'):
-        return
+        line = line.rstrip().removesuffix('"""')
+        lines[at : at + 1] = [line, prefix[0] + '"""']
     indent = prefix[0] + ("    " if starts and not is_comment else "")
     end = at + 1
     while end < len(lines):

@@ -101,7 +101,7 @@ async def test_too_few_copies_are_said_in_words(tmp_path: Path, brokers: Brokers
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await SchedulerStub(channel).RegisterResourceManager(request, timeout=60)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert "(TooFewCopies)" in str(refused.value.details())
+            assert "(NotEnoughReplicas)" in str(refused.value.details())
             brokers.start_again(NODES[0])
             await said(deployment, "gateway", 200, "")
             # What was refused is tried again by the RM.

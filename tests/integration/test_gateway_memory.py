@@ -21,11 +21,11 @@ CHUNK = b"x" * (64 << 10)
 # The gateway's proxy alone in a process.
 PROXY = """
 import asyncio, sys
-from muster_gateway.http_forwarder import HttpTarget
+from muster_gateway.http_forwarder import HttpForwarder
 from muster_runtime.http_server import HttpServer
 
 async def main():
-    server = HttpServer(HttpTarget(sys.argv[1], "view", 5.0), sys.argv[2], 1.0)
+    server = HttpServer(HttpForwarder(sys.argv[1], "view", 5.0), sys.argv[2], 1.0)
     await server.serve()
 
 asyncio.run(main())

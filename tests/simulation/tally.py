@@ -205,10 +205,10 @@ _CALLBACK_WORDS = """
 RM: a question is never answered
 RM: answers twice
 RM: registered anew
-RM: says no to PredicatesAsked
-RM: says no to PreemptionPredicatesAsked
-RM: says yes to PredicatesAsked
-RM: says yes to PreemptionPredicatesAsked
+RM: says no to PredicateRequested
+RM: says no to PreemptionPredicateRequested
+RM: says yes to PredicateRequested
+RM: says yes to PreemptionPredicateRequested
 allocation: agreed
 allocation: in a placeholder's place
 allocation: without a question

@@ -173,7 +173,7 @@ def _events_apart(patch: pytest.MonkeyPatch) -> None:
 
 def _forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who waits for a limit is not woken when it has room again."""
-    patch.setattr("muster_core.allocation.scheduling_queue.Waiting.ledgers_gained", lambda self, app: None)
+    patch.setattr("muster_core.allocation.scheduling_queue.SchedulingQueue.ledgers_gained", lambda self, app: None)
 
 
 def _record_lost(patch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def _node_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 def _gang_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A gang that waits for room as a whole is not woken."""
-    patch.setattr("muster_core.allocation.scheduling_queue.Waiting._wake_gangs", lambda self, ledger: None)
+    patch.setattr("muster_core.allocation.scheduling_queue.SchedulingQueue._wake_gangs", lambda self, ledger: None)
 
 
 def _gang_torn(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from simulation.stories import KINDS, Kind, new_life
 pytestmark = pytest.mark.source  # it replaces a method
 
 LIVES, STEPS = 2, 40
-OUTLIVE_CORES = {"ExternalEntry", "SourceEntry"}  # the statements of external sources
+OUTLIVE_CORES = {"ReportedObject", "SourceEntry"}  # the statements of external sources
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ class ProcessFaults:
         later(delay_s, call)
 
     async def sessions_turn(self, *, writes: bool) -> None:
-        """A call of the session store: takes a while, or raises SessionsDown or SessionsFull."""
+        """A call of the session store: takes a while, or raises SessionStoreDown or SessionStoreFull."""
         rates = self._world.rates
         await asyncio.sleep(self._dice.uniform(*rates.session_s))
         if not self.sessions_answer or self._dice.random() < rates.sessions_down:

@@ -54,7 +54,7 @@ def _of(says: str, laws: str, seed: int, seconds: float, place: str, before: str
 MUTANTS: tuple[WholeMutant, ...] = (
     _of(
         "repeated messages are taken twice", "one answer", 50, 80.0,
-        "muster_state.message_dedup:SentMessages.take", "return False", "return True",
+        "muster_state.message_dedup:MessageDedup.take", "return False", "return True",
     ),
     _of(
         "a standby skips what comes when it is warm", "run, response numbers, running", 1, 200.0,
@@ -62,13 +62,13 @@ MUTANTS: tuple[WholeMutant, ...] = (
     ),
     _of(
         "a response counts as sent before it is written", "heard, one answer", 42, 80.0,
-        "muster_gateway.response_delivery:Feed.delivered",
+        "muster_gateway.response_delivery:ResponseFeed.delivered",
         "self._written if self._queue or self._writing else self._seen",
         "self._seen if self._queue or self._writing else self._written",
     ),
     _of(
         "a broken stream keeps its cursor", "heard, one answer", 45, 80.0,
-        "muster_gateway.response_delivery:Feed.settled", "self._now_s() - window_s", "self._now_s() + window_s",
+        "muster_gateway.response_delivery:ResponseFeed.settled", "self._now_s() - window_s", "self._now_s() + window_s",
     ),
     _of(
         "a request that the log did not take is passed over", "run, one answer", 1, 200.0,

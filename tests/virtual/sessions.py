@@ -19,7 +19,7 @@ class StoreFaults(Protocol):
     sessions_answer: bool
 
     async def sessions_turn(self, *, writes: bool) -> None:
-        """Takes as long as a call takes. Raises SessionsDown, SessionsFull."""
+        """Takes as long as a call takes. Raises SessionStoreDown, SessionStoreFull."""
         ...
 
 

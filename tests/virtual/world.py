@@ -335,7 +335,7 @@ class World:
     def ended(self, process: Process, error: Exception) -> None:
         """A service ended by itself."""
         self.counts[f"ended: {type(error).__name__}"] += 1
-        known = ("Fenced", "LogUnavailable", "LogFull", "SessionsDown", "SessionsFull", "LogClosed")
+        known = ("Fenced", "LogUnavailable", "LogFull", "SessionStoreDown", "SessionStoreFull", "LogClosed")
         if type(error).__name__ not in known:
             self.failures.append(f"{self.now_s:.3f} {process.name}: {type(error).__name__}: {error}")
 

@@ -28,7 +28,7 @@ from muster_core.model.pending_reason import ask_reason
 from muster_core.model.states import AppState, GangPhase, PlaceholderState
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
-from muster_queue_config.queue_yaml import Problem, load_queue_config
+from muster_queue_config.queue_yaml import ConfigProblem, load_queue_config
 from muster_si.constants import REQUIRED_NODE_TAG
 from muster_state import state_codec
 from muster_state.state_folder import RmEntry, RmInfo, StateFolder, encode_registration, encode_rm
@@ -1078,7 +1078,7 @@ def _number(value: Any) -> int:
     return value
 
 
-def _match_problems(what: str, wanted: Any, problems: list[Problem]) -> None:
+def _match_problems(what: str, wanted: Any, problems: list[ConfigProblem]) -> None:
     """Fails unless the problems are the expected ones, in any order."""
     if not isinstance(wanted, list):
         raise ScenarioError(f"{what}: expected a list, got {wanted!r}")
@@ -1091,7 +1091,7 @@ def _match_problems(what: str, wanted: Any, problems: list[Problem]) -> None:
     assert not left, f"{what}: more than expected: {[str(problem) for problem in left]}"
 
 
-def _problem_matches(what: str, problem: Problem, wanted: Any) -> bool:
+def _problem_matches(what: str, problem: ConfigProblem, wanted: Any) -> bool:
     want = wanted if isinstance(wanted, Mapping) else {"says": wanted}
     _known(want, {"says", "line", "column", "path"}, what)
     words = want.get("says", [])

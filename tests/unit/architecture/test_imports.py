@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-LINES_MAX = 700
+LINES_MAX = 750
 # Files that may be longer, with their limits.
 LONGER: dict[str, int] = {}
 

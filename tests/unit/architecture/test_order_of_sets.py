@@ -25,7 +25,7 @@ EXEMPT: Mapping[tuple[str, str], str] = {
     ("services/gateway/src/muster_gateway/metrics_codec.py", "_query"): "a list of a message",
     (
         "services/event-publisher/src/muster_event_publisher/derive/faust_patches.py",
-        "SteadyConsumer.perform_seek",
+        "PatchedConsumer.perform_seek",
     ): "Kafka's client is asked for all of them at once",
     (
         "services/event-publisher/src/muster_event_publisher/history/parquet_past.py",

@@ -65,7 +65,7 @@ NAMES = {
     ("libs/core", "telling"): "notifications",
     ("libs/core", "Telling"): "Notifications",
     ("libs/core", "claims"): "long_wait",
-    ("libs/core", "Claims"): "LongWait",
+    ("libs/core", "Claims"): "Escalation",
     ("libs/core", "adoption"): "recovery",
     ("libs/core", "Adoption"): "Recovery",
     ("libs/core", "courted"): "candidates",

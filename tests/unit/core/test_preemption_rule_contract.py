@@ -28,15 +28,15 @@ DOC = Path(__file__).parents[3] / "docs/preemption.md"
 
 # The whole of it: one module and one entry. An ask takes from its neighbours, equal priorities too.
 NEIGHBOUR = """
-from muster_core.preemption.cover_search import Branch
-from muster_core.preemption.rule import Promises, Reach, asker_of
+from muster_core.preemption.cover_search import VictimLeaf
+from muster_core.preemption.rule import RuleGuards, VictimScope, asker_of
 
 class Neighbour:
     name = "NEIGHBOUR"
-    promises = Promises(opted_out_stay=True, daemons_stay=True, guarantees_kept=False)
+    promises = RuleGuards(opted_out_stay=True, daemons_stay=True, guarantees_kept=False)
 
     def reach(self, ask, underway, over):
-        return Reach([Branch(ask.app.queue, self.name, ask.priority, spared=ask.app)])
+        return VictimScope([VictimLeaf(ask.app.queue, self.name, ask.priority, spared=ask.app)])
 
     def sentence(self, told, queue, held, why):
         return f"{told} for its neighbour {why.key}."

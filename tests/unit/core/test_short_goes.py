@@ -106,7 +106,7 @@ def _reported(cluster: Cluster) -> list[list[tuple[str, str]]]:
     while (due_ns := cluster.core.next_deadline_ns()) is not None and due_ns < cluster.now_ns + SECOND_NS:
         cluster.now_ns = max(cluster.now_ns, due_ns)
         out, done = Outcome(), []
-        assert _longest(cluster.core.cycle_in_steps(cluster.now_ns, 1_000, out), done, out, "TooSmallCluster") <= SOME
+        assert _longest(cluster.core.cycle_in_steps(cluster.now_ns, 1_000, out), done, out, "ScaleUpHint") <= SOME
         reported.append([(fact.app_id, fact.key) for fact in out.facts if isinstance(fact, ScaleUpHint)])
         assert cluster.core.exhausted, "the rest is due later"
     return reported

@@ -22,8 +22,8 @@ def test_every_call_has_a_heading(method: str) -> None:
 
 def test_every_status_that_a_call_may_end_with_is_in_the_table() -> None:
     raised = [
-        errors.InvalidRequest, errors.NotThere, errors.NotPossible, errors.NotRegistered, errors.RmStopped,
-        errors.OverLimit, errors.LogDown, errors.SchedulerSilent, errors.SessionsDown, errors.ViewSilent,
+        errors.InvalidRequest, errors.NotFound, errors.PreconditionFailed, errors.NotRegistered, errors.RmStopped,
+        errors.OverLimit, errors.LogDown, errors.SchedulerTimeout, errors.SessionStoreDown, errors.ViewUnavailable,
         errors.GatewayStopping,
     ]  # fmt: skip
     listed = set(re.findall(r"^\| `([A-Z_]+)` \|", DOC, re.MULTILINE))

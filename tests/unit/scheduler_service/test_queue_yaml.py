@@ -20,20 +20,20 @@ from muster_core.config.queue_config import (
     QueueConfig,
     ReservationConfig,
 )
-from muster_queue_config.queue_yaml import Problem, checksum, load_queue_config
+from muster_queue_config.queue_yaml import ConfigProblem, checksum, load_queue_config
 from muster_queue_config.queue_yaml_rules import EXPRESSIONS_MAX, RULES_MAX
 from muster_queue_config.yaml_reader import CHARACTERS_MAX, PROBLEMS_MAX
 from muster_queue_config.yaml_tree import NODES_MAX
 
 
-def _errors(text: str) -> list[Problem]:
+def _errors(text: str) -> list[ConfigProblem]:
     config, problems = load_queue_config(text)
     errors = [problem for problem in problems if problem.severity == "error"]
     assert (config is None) == bool(errors)
     return errors
 
 
-def _warnings(text: str) -> list[Problem]:
+def _warnings(text: str) -> list[ConfigProblem]:
     config, problems = load_queue_config(text)
     assert config is not None, problems
     return problems

@@ -19,7 +19,7 @@ from muster_core.config.queue_config import (
     rule_text,
     set_quantities,
 )
-from muster_queue_config.queue_yaml import Problem, load_queue_config
+from muster_queue_config.queue_yaml import ConfigProblem, load_queue_config
 from muster_runtime.terminal import Screen, as_seen, marked, styled
 from rich.table import Table
 from rich.text import Text
@@ -74,12 +74,12 @@ def check(file: Path, console: Screen) -> bool:
     return True
 
 
-def _in_order(problems: list[Problem]) -> list[Problem]:
+def _in_order(problems: list[ConfigProblem]) -> list[ConfigProblem]:
     """Sorts problems by place; those without one, like "there are more", come last."""
     return sorted(problems, key=lambda problem: (not problem.line, problem.line, problem.column))
 
 
-def _line(file: Path, problem: Problem) -> str:
+def _line(file: Path, problem: ConfigProblem) -> str:
     place = f"{file}:{problem.line}:{problem.column}" if problem.line else str(file)
     return f"{place}: {problem.path + ': ' if problem.path else ''}{problem.message}"
 

@@ -37,7 +37,7 @@ class Followers:
 
 
 def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
-    """Makes the followers. Raises SinkSettingsWrong."""
+    """Makes the followers. Raises InvalidSinkSettings."""
     topics = settings.log.topics()
     view = ViewService(settings.view, bus, topics, clock, with_others=True)
     usage = usage_of(settings, bus) if settings.derive.enabled else None

@@ -8,14 +8,14 @@
     - LogIncompatible       another version or another program wrote the log; an operator must decide
     - LogBehind             the log has less than others know of it; an operator must decide
     - LogDamaged            a part of the log is damaged or missing; never retried; an operator must decide
-    - TooFewCopies          a LogUnavailable: Kafka has too few copies in sync to take writes
+    - NotEnoughReplicas          a LogUnavailable: Kafka has too few copies in sync to take writes
     - LogFull               a LogUnavailable: the disk is full; it works again when there is room
     - RecordTooLarge        the record is over the log's limit; never retried
-    - BadRecord             no log accepts it: unknown topic or partition, missing key; never retried
-    - OffsetGone            retention deleted the offset; carries the range that exists
+    - InvalidRecord             no log accepts it: unknown topic or partition, missing key; never retried
+    - OffsetOutOfRange            retention deleted the offset; carries the range that exists
     - LogClosed             used after close
-    - CopyRefused           a log cannot be copied there (muster migrate, muster topics grow); an operator must act
-      + SourceMoved         records came while the log was copied
+    - CopyRejected           a log cannot be copied there (muster migrate, muster topics grow); an operator must act
+      + SourceChanged         records came while the log was copied
       + TargetTooSmall      the target has fewer partitions than the source
       + TargetNotEmpty      the target has records that are not of this copy
   x Fenced                  another owner took the partition over; drop all in-memory state, restart or end

@@ -89,7 +89,7 @@ class LogReader(Protocol):
     def position(self) -> int: ...
 
     def seek(self, offset: int) -> None:
-        """Sets the position. An offset that retention has deleted makes the next ``read`` raise OffsetGone."""
+        """Sets the position. An offset that retention has deleted makes the next ``read`` raise OffsetOutOfRange."""
         ...
 
     def known_end(self) -> int:
@@ -99,7 +99,7 @@ class LogReader(Protocol):
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         """Returns up to ``max_records`` visible records from the position on; none if none came within ``timeout_s``.
 
-        Raises: OffsetGone, LogUnavailable, LogDamaged, LogClosed.
+        Raises: OffsetOutOfRange, LogUnavailable, LogDamaged, LogClosed.
         """
         ...
 

@@ -608,7 +608,7 @@ class _WorkerRun:
         return False
 
     async def _take_held(self) -> None:
-        """Takes what the machine held back. Other tasks run meanwhile. Raises MachineError."""
+        """Takes what the machine held back. Other tasks run meanwhile. Raises StateMachineError."""
         await self._gather(iter(self._decide(self._machine.flush, self._clock.now_ns())))
         self._held_from = None
 

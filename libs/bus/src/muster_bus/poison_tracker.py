@@ -53,7 +53,7 @@ class PoisonTracker:
 
 
 def guard(call: Callable[..., T], *arguments: object) -> T:
-    """Calls the machine. Raises MachineError for any exception."""
+    """Calls the machine. Raises StateMachineError for any exception."""
     try:
         return call(*arguments)
     except Exception as error:

@@ -1,8 +1,8 @@
 """All errors of this package.
 
 * QueueConfigError
-  - JudgeBusy     too many texts wait to be read
-  - JudgeClosed   the service stops
+  - ParserBusy     too many texts wait to be read
+  - ParserClosed   the service stops
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from muster_queue_config.queue_yaml_rules import FILTER_KEYS, RULE_KEYS, RulesRe
 from muster_queue_config.yaml_reader import ConfigProblem, YamlReader, cut, is_nothing, kind, place_of
 from muster_queue_config.yaml_tree import Mapping, Place, Scalar, read_tree
 
-__all__ = ["KEYS", "Problem", "Recorded", "checksum", "load_queue_config", "load_recorded"]
+__all__ = ["KEYS", "ConfigProblem", "Recorded", "checksum", "load_queue_config", "load_recorded"]
 
 # People write configurations; one beyond these limits is an attack or an accident. A MiB is the limit of one request;
 # the services' own limit is lower (``settings.py``).

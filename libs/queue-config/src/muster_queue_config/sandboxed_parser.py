@@ -115,7 +115,7 @@ class SandboxedParser:
 
         :param whose: the RM. RMs take turns.
 
-        Raises JudgeBusy, JudgeClosed.
+        Raises ParserBusy, ParserClosed.
         """
         if self._closed:
             raise ParserClosed("the service stops")
@@ -151,7 +151,7 @@ class SandboxedParser:
             self._child.kill(why)
 
     async def close(self) -> None:
-        """Ends the child. Texts that wait get JudgeClosed."""
+        """Ends the child. Texts that wait get ParserClosed."""
         self._closed = True
         if self._reading is not None:
             self._reading.cancel()

@@ -55,7 +55,7 @@ _STATES = {state.value: state for state in SourceState}
 
 
 class SourceStateNote(NamedTuple):
-    """The state of a source, which applies after the changes of its record; as in the core's SetSource."""
+    """The state of a source, which applies after the changes of its record; as in the core's SetSourceState."""
 
     state: SourceState
     drains: bool = True

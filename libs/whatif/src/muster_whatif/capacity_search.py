@@ -36,7 +36,7 @@ class CapacityGoal:
 
     @classmethod
     def parse(cls, text: str) -> CapacityGoal:
-        """Reads ``p95 wait of root.ml < 10m``, ``max wait of user ann < 2 h``. Raises ScenarioWrong."""
+        """Reads ``p95 wait of root.ml < 10m``, ``max wait of user ann < 2 h``. Raises InvalidScenario."""
         parts = _GOAL.fullmatch(text.strip())
         if parts is None:
             raise InvalidScenario(
@@ -48,7 +48,7 @@ class CapacityGoal:
         return cls(text, parts[1], group, parts[3] or "", float(parts[4]) * _SECONDS[parts[5]])
 
     def value_s(self, found: SimulationStats) -> float | None:
-        """Returns the wait; None: not all tasks started, so it has no end. Raises ScenarioWrong."""
+        """Returns the wait; None: not all tasks started, so it has no end. Raises InvalidScenario."""
         waits: WaitStats = found.all
         if self.group:
             groups = getattr(found, self.group)

@@ -1,9 +1,9 @@
 """The exceptions of simulations, in one tree.
 
 * WhatIfError               one clear line for the user
-  x WorkloadWrong           a trace cannot be read: names the file, the line, the value, and what was expected
-  x ScenarioWrong           a configuration or a change of the nodes cannot be used
-  x NotForecast             a forecast cannot be made now: says why
+  x InvalidWorkload           a trace cannot be read: names the file, the line, the value, and what was expected
+  x InvalidScenario           a configuration or a change of the nodes cannot be used
+  x ForecastUnavailable             a forecast cannot be made now: says why
   x ForecastBusy            too many forecasts are being made
 """
 

@@ -30,14 +30,14 @@ class Scenario:
     changes: tuple[str, ...] = ()
 
     def cluster(self) -> ClusterConfig:
-        """Returns the configuration. Raises ScenarioWrong with the first problem and its place."""
+        """Returns the configuration. Raises InvalidScenario with the first problem and its place."""
         config, problems = load_queue_config(self.config)
         if config is None:
             raise InvalidScenario(f"{self.name}: {problems[0]}")
         return config
 
     def machines(self, workload: Workload) -> list[WorkloadNode]:
-        """Returns the workload's machines with the changes. Raises ScenarioWrong."""
+        """Returns the workload's machines with the changes. Raises InvalidScenario."""
         found = list(workload.machines)
         for change in self.changes:
             found = changed(found, change)
@@ -47,7 +47,7 @@ class Scenario:
 
 
 def changed(machines: Sequence[WorkloadNode], change: str) -> list[WorkloadNode]:
-    """Adds machines to, or takes them from, the end of a kind. Raises ScenarioWrong."""
+    """Adds machines to, or takes them from, the end of a kind. Raises InvalidScenario."""
     parts = _CHANGE.fullmatch(change)
     if parts is None or not 1 <= int(parts[2]) <= _MACHINES_MAX:
         raise InvalidScenario(

@@ -115,7 +115,7 @@ def play(
     :param progress: called with the number of tasks that have ended or were refused.
     :param look: called with the core and its time at the first turn at or after each of these moments.
 
-    Raises ScenarioWrong.
+    Raises InvalidScenario.
     """
     with _collecting_rarely():
         return _Simulation(workload, scenario, tick_s, progress, sorted(look_at_s), look).run(until_s)

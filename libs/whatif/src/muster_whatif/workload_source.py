@@ -63,11 +63,11 @@ class WorkloadSource:
         return self.text.startswith(GENERATE)
 
     def first_seed(self) -> int:
-        """Returns the generator's seed. Raises WorkloadWrong."""
+        """Returns the generator's seed. Raises InvalidWorkload."""
         return self._generator().seed
 
     def read(self) -> Workload:
-        """Returns the workload. Raises WorkloadWrong."""
+        """Returns the workload. Raises InvalidWorkload."""
         workload = self._read()
         _validate(workload)
         tasks, facts = list(workload.tasks), list(workload.facts)
@@ -110,7 +110,7 @@ class WorkloadSource:
 
 
 def _validate(workload: Workload) -> None:
-    """A play knows tasks by their names, and none may end before it arrives. Raises WorkloadWrong."""
+    """A play knows tasks by their names, and none may end before it arrives. Raises InvalidWorkload."""
     names: set[str] = set()
     for task in workload.tasks:
         if task.name in names:

@@ -2,27 +2,27 @@
 
 * PublisherError
   x RequestRefused          a REST request that gets an error answer; carries the HTTP status
-  x CallRefused             a call of muster.v1.Events that ends with an error; carries the gRPC status
+  x GrpcError             a call of muster.v1.Events that ends with an error; carries the gRPC status
     - BadRequest            INVALID_ARGUMENT: names the field, its value and what was expected
     - NoEvents              NOT_FOUND: there are none of this RM
-    - NotThereYet           OUT_OF_RANGE: the id is still to come
-    - NotAsThingsAre        FAILED_PRECONDITION: another instance, or no tracking
+    - EventNotYetWritten           OUT_OF_RANGE: the id is still to come
+    - PreconditionFailed        FAILED_PRECONDITION: another instance, or no tracking
     - TooManyWatchers       RESOURCE_EXHAUSTED: a limit of the service
     - TooManyReaders        RESOURCE_EXHAUSTED: as many as may be read old events already
     - WatchEnded            ABORTED: too far behind, or the ids begin anew; the caller may go on where it was
-    - NotNow                UNAVAILABLE: safe to try again
-  x OldEventsAway           log or history cannot say now what an old event was; safe to try again
+    - Unavailable                UNAVAILABLE: safe to try again
+  x OldEventsUnavailable           log or history cannot say now what an old event was; safe to try again
     - TooManyOldReads       as many as may be read old events already
-  x ViewSilent              the view does not say what the objects of events are like; safe to try again
-  x SearchTooLong           an event id was not found in the log within the allowed number of records
+  x ViewUnavailable              the view does not say what the objects of events are like; safe to try again
+  x SearchLimitExceeded           an event id was not found in the log within the allowed number of records
   x DeriveError             what is derived from the events cannot go on
     - UsageMismatch         usage on the log has windows of another length; a person must decide
     - DeriveStalled         events are there and none is taken; the process ends and is started again
   x SinkError               a store for history, or the way to it
     - SinkUnavailable       not reachable now, or full, or held by another publisher; tried again with backoff
-    - SinkUnfit             reachable, but not as this program needs it (a newer schema); a person must decide
-    - SinkRefused           the store refuses what is to be written, and will again: to the dead letters at last
-  x SinkSettingsWrong       settings of a store that cannot be used, or two stores of one kind; at the start
+    - SinkUnusable             reachable, but not as this program needs it (a newer schema); a person must decide
+    - SinkRejected           the store refuses what is to be written, and will again: to the dead letters at last
+  x InvalidSinkSettings       settings of a store that cannot be used, or two stores of one kind; at the start
 """
 
 from __future__ import annotations

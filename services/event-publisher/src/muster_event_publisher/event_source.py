@@ -139,9 +139,9 @@ class EventSource:
     async def old(self, ring: EventRing, start: int, count: int, turns: ReadSlots | None = None) -> OldEvents | None:
         """Events from ``start`` on, or from the next id that exists; None: there are none. At most 10,000.
 
-        The log is read first, then the history; after a restore also for ids from before it. Raises OldEventsAway when
-        one of them does not answer and none has the event ``start`` itself. (To continue with a later event would then
-        hide events.)
+        The log is read first, then the history; after a restore also for ids from before it. Raises
+        OldEventsUnavailable when one of them does not answer and none has the event ``start`` itself. (To continue with
+        a later event would then hide events.)
 
         :param turns: the caller's right to read; None: the read waits for its turn. See :mod:`old_reads`.
         """

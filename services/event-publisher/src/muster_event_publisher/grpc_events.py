@@ -117,7 +117,7 @@ class EventsService:
                 watch.close()
 
     async def _wait(self, context: Any) -> None:
-        """Waits for the rings, and for the position that the call names. Raises CallRefused."""
+        """Waits for the rings, and for the position that the call names. Raises GrpcError."""
         await self._filling.wait()
         if self._waits is None:
             return
@@ -154,7 +154,7 @@ class EventsService:
 
 
 async def _serve(watch: EventWatch, context: Any) -> None:
-    """Writes until the caller leaves or the call must end. Raises CallRefused: the first reason for the end."""
+    """Writes until the caller leaves or the call must end. Raises GrpcError: the first reason for the end."""
     try:
         await send_headers(context)
         await until(_write(watch, context), watch.ending.wait())

@@ -172,7 +172,7 @@ class FilteredCursor:
         """Examines the next events; None: there are no more now.
 
         It stops after ``parts_max`` events that pass, or when the next one would exceed ``bytes_max`` bytes.
-        Raises NotNow: older events cannot be read now.
+        Raises Unavailable: older events cannot be read now.
         """
         if self.cursor >= self.ring.next_id:
             return None
@@ -267,7 +267,7 @@ class EventHub:
     # ---- once ------------------------------------------------------------------------------------------------------
 
     async def batch(self, query: EventQuery, default_rm: str = "", reach: ReadScope = EVERYTHING) -> bytes:
-        """An EventBatch. Raises CallRefused.
+        """An EventBatch. Raises GrpcError.
 
         :param default_rm: the RM that is meant when there are several and the call names none.
         """
@@ -303,7 +303,7 @@ class EventHub:
     # ---- again and again -------------------------------------------------------------------------------------------
 
     def watch(self, query: EventQuery, host: str, default_rm: str = "", reach: ReadScope = EVERYTHING) -> EventWatch:
-        """A call of Watch, which counts until it is closed. Raises CallRefused.
+        """A call of Watch, which counts until it is closed. Raises GrpcError.
 
         :param host: the caller's address, for the limits; ``default_rm``: as for :meth:`batch`.
         """
@@ -350,7 +350,7 @@ class EventHub:
         return known
 
     def _whose(self, query: EventQuery, default_rm: str, reach: ReadScope) -> tuple[str, EventRing | None]:
-        """The RM that is meant, and its ring, if it has one. Raises CallRefused."""
+        """The RM that is meant, and its ring, if it has one. Raises GrpcError."""
         settings, rings = self.source.settings, self.source.rings
         known = sorted(each for each in {*rings.rm_ids(), *settings.registered()} if reach.sees_whole(each))
         rm_id = query.rm_id
@@ -375,7 +375,7 @@ class EventHub:
             )
 
     async def begin(self, ring: EventRing, query: EventQuery) -> int:
-        """The id that a Watch begins with. Raises CallRefused."""
+        """The id that a Watch begins with. Raises GrpcError."""
         return ring.next_id if query.place is None else await self._begin(ring, query.place, query, None)
 
     async def _begin(self, ring: EventRing, place: StartPosition, query: EventQuery, turns: ReadSlots | None) -> int:
@@ -443,7 +443,7 @@ class EventWatch:
     async def messages(self) -> AsyncGenerator[bytes, None]:
         """WatchedEvents, the first one at once. A message counts as sent when the next one is requested.
 
-        Raises CallRefused.
+        Raises GrpcError.
         """
         hub = self._hub
         self._open_store()
@@ -597,7 +597,7 @@ def _check_instance(ring: EventRing, query: EventQuery) -> None:
 
 
 async def _read(source: EventSource, ring: EventRing, start: int, count: int, turns: ReadSlots | None) -> ReadResult:
-    """Events from an id on, or from the next id that exists. Raises NotNow, TooManyReaders.
+    """Events from an id on, or from the next id that exists. Raises Unavailable, TooManyReaders.
 
     :param turns: the right to read events older than the ring; None: the read waits for its turn.
     """

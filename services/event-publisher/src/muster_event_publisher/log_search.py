@@ -71,7 +71,7 @@ class LogSearch:
     search continues where the reader is if it can, remembers the newest pieces, and remembers ids with their offsets
     to narrow later searches. A search guesses before it halves, because an RM's ids are mostly spread evenly.
 
-    :param records_max: records that one search may read before it raises SearchTooLong.
+    :param records_max: records that one search may read before it raises SearchLimitExceeded.
     """
 
     def __init__(self, bus: Readers, topic: str, partition: int, records_max: int) -> None:
@@ -91,7 +91,7 @@ class LogSearch:
     async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
         """Up to ``count`` consecutive events of the RM from the first id at or after ``start``.
 
-        None when the log has no such event (any more). Raises SearchTooLong and LogError.
+        None when the log has no such event (any more). Raises SearchLimitExceeded and LogError.
         """
         async with self._lock:
             self._records_read, self._limits = 0, None
@@ -106,7 +106,7 @@ class LogSearch:
     async def former(self, rm_id: str, instance: str) -> Former | None:
         """The instance whose ids an instance goes on from; None: the log does not have its end.
 
-        Raises SearchTooLong and LogError.
+        Raises SearchLimitExceeded and LogError.
         """
         async with self._lock:
             self._records_read, self._limits = 0, None
@@ -225,7 +225,7 @@ class LogSearch:
     async def _piece(self, rm_id: str, start: int, offset: int, size: int = _SCAN) -> EventBatch | None:
         """Events from ``offset`` on, remembered or read; None: the log ends there.
 
-        Raises SearchTooLong and LogError.
+        Raises SearchLimitExceeded and LogError.
         """
         if self._records_read > self._records_max:
             raise SearchLimitExceeded(rm_id, start, self._records_read)

@@ -163,7 +163,7 @@ class ObjectStates:
         return found
 
     async def _ask(self, rm_id: str, wanted: Mapping[ObjectKey, Mapping[str, None]]) -> ObjectStatesDao:
-        """Raises ViewSilent, also when the view does not know the RM (yet)."""
+        """Raises ViewUnavailable, also when the view does not know the RM (yet)."""
         body = [{"kind": key.kind, "id": key.object_id, "keys": [*keys]} for key, keys in wanted.items()]
         try:
             answer = await self._sibling.client.post(

@@ -44,7 +44,7 @@ class StartupFill:
         self._changed.set()
 
     async def wait(self) -> None:
-        """Returns when the rings are filled. Raises NotNow if that takes long, or when the service stops."""
+        """Returns when the rings are filled. Raises Unavailable if that takes long, or when the service stops."""
         if self.over:
             return
         try:

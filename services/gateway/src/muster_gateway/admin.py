@@ -153,7 +153,7 @@ class AdminServicer:
         """Puts a si.v1.UpdateConfigurationRequest to the scheduler. Returns the scheduler's answer, positive or
         negative.
 
-        Raises InvalidRequest, OverLimit, NotRegistered, RmStopped, LogDown, SchedulerSilent, SessionsDown.
+        Raises InvalidRequest, OverLimit, NotRegistered, RmStopped, LogDown, SchedulerTimeout, SessionStoreDown.
         """
         # 1. admission
         rm_id, text, raw = await self._turns.run(
@@ -231,8 +231,8 @@ class AdminServicer:
     async def finish_forgetting(self, rm_id: str) -> None:
         """Finishes a forgetting that a gateway began before it died. The scheduler decides the outcome.
 
-        (An RM that has registered meanwhile is not stopped, so it stays.) Raises OverLimit, LogDown, SchedulerSilent,
-        SessionsDown.
+        (An RM that has registered meanwhile is not stopped, so it stays.) Raises OverLimit, LogDown, SchedulerTimeout,
+        SessionStoreDown.
         """
         await self._forget(admin_codec.forget_command(rm_id))
 
@@ -261,8 +261,8 @@ class AdminServicer:
         return admin_codec.encode_ended(await self._command(command))
 
     async def _command(self, command: EncodedCommand, judged: JudgedConfiguration | None = None) -> CommandAnswer:
-        """Puts a command to the scheduler. Raises NotRegistered, RmStopped, NotThere, NotPossible, OverLimit, LogDown,
-        SchedulerSilent, SessionsDown.
+        """Puts a command to the scheduler. Raises NotRegistered, RmStopped, NotFound, PreconditionFailed, OverLimit,
+        LogDown, SchedulerTimeout, SessionStoreDown.
         """
         await self._life.must_live(command.rm_id)
         answer = await self._asked(command, judged)
@@ -282,7 +282,7 @@ class AdminServicer:
     # ---- reads ------------------------------------------------------------------------------------------------------
 
     async def list_resource_managers(self, raw: bytes) -> bytes:
-        """ListResourceManagers. Raises InvalidRequest, NotRegistered, SessionsDown, ViewSilent, OverLimit."""
+        """ListResourceManagers. Raises InvalidRequest, NotRegistered, SessionStoreDown, ViewUnavailable, OverLimit."""
         wanted = admin_codec.decode_list(raw, self._settings.limits)
         sees = current().reach().sees
         sessions = [await self._life.session(wanted)] if wanted else await self._life.all_sessions()
@@ -290,7 +290,7 @@ class AdminServicer:
         return admin_codec.encode_resource_managers(await self._shown(sessions, wanted))
 
     async def explain(self, raw: bytes) -> bytes:
-        """Explain. Raises InvalidRequest, NotRegistered, NotThere, SessionsDown, ViewSilent, OverLimit."""
+        """Explain. Raises InvalidRequest, NotRegistered, NotFound, SessionStoreDown, ViewUnavailable, OverLimit."""
         wanted = admin_codec.decode_explain(raw, self._settings.limits)
         await self._life.session(wanted.rm_id)
         found, sentences = await explain(self._view, self._history, wanted)
@@ -355,7 +355,9 @@ class AdminServicer:
             self._dumps -= 1
 
     async def dump_state(self, raw: bytes) -> AsyncIterator[bytes]:
-        """Yields DumpState's text in pieces. Raises InvalidRequest, NotThere, SessionsDown, ViewSilent, OverLimit."""
+        """Yields DumpState's text in pieces. Raises InvalidRequest, NotFound, SessionStoreDown, ViewUnavailable,
+        OverLimit.
+        """
         rm_id = admin_codec.decode_dump(raw, self._settings.limits)
         try:
             session = await self._life.session(rm_id)

@@ -29,7 +29,7 @@ class AuditPages:
         self._trail, self._seen_max = trail, seen_max
 
     async def answer(self, query: bytes) -> bytes:
-        """Returns a page as JSON. Raises InvalidRequest, OverLimit, ViewSilent, BusError."""
+        """Returns a page as JSON. Raises InvalidRequest, OverLimit, ViewUnavailable, BusError."""
         given, wanted, limit = read_query(query)
         positions = self._positions(given.get("after", ""))
         await self._trail.wait_for_position()

@@ -137,8 +137,8 @@ class Authenticator:
 
     :ivar tls: None: both doors are without TLS.
 
-    The constructor raises SettingsWrong: OpenToAll if a door would be open to all, and others if a file that the
-    settings name cannot be used.
+    The constructor raises InvalidGatewaySettings: UnprotectedListener if a door would be open to all, and others if a
+    file that the settings name cannot be used.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -215,11 +215,11 @@ class Authenticator:
     # ---- the doors --------------------------------------------------------------------------------------------------
 
     def identify(self, scope: Scope) -> Identity:
-        """Returns an HTTP request's caller; see the module's docstring. Raises NotIdentified."""
+        """Returns an HTTP request's caller; see the module's docstring. Raises Unauthenticated."""
         return self.caller(self.asked_http(scope)).identity
 
     async def admit(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
-        """Returns the caller of a call that needs a right. Raises NotIdentified, NotPermitted.
+        """Returns the caller of a call that needs a right. Raises Unauthenticated, PermissionDenied.
 
         :param rm_id: the RM that the call names; "": none.
         """
@@ -244,7 +244,7 @@ class Authenticator:
     # ---- who it is --------------------------------------------------------------------------------------------------
 
     def caller(self, asked: PresentedCredentials) -> Caller:
-        """Returns the caller; see the module's docstring. Raises NotIdentified."""
+        """Returns the caller; see the module's docstring. Raises Unauthenticated."""
         digest, identity = self._identified(asked)
         return Caller(self._applied(identity), self._client(asked), asked.door, asked.method, digest)
 
@@ -373,7 +373,7 @@ _WHERE: dict[Door, str] = {"http": "the header Authorization:", "grpc": "the met
 
 
 def check(caller: Caller, needed: Right, rm_id: str = "") -> None:
-    """Raises NotPermitted if a caller lacks a right.
+    """Raises PermissionDenied if a caller lacks a right.
 
     :param rm_id: the RM that the right is about; "": the call is not about one, or does not name it yet.
     """
@@ -383,7 +383,7 @@ def check(caller: Caller, needed: Right, rm_id: str = "") -> None:
 
 
 def check_rm(needed: Right, caller: Caller, rm_id: str) -> None:
-    """Raises NotPermitted if a caller lacks a right to an RM. Notes that the call goes on to use it."""
+    """Raises PermissionDenied if a caller lacks a right to an RM. Notes that the call goes on to use it."""
     if not caller.may(needed, rm_id):
         raise PermissionDenied(caller.identity.name, caller.identity.role, needed, rm_id)
     caller.claims.append((needed, rm_id))

@@ -24,7 +24,7 @@ _LISTS = {"asks": "allocationKey", "preempted": "allocationKey", "replacements":
 
 
 async def explain(view: ViewClient, history: ViewClient, wanted: ExplainTarget) -> tuple[bytes, list[str]]:
-    """Returns the explanation as JSON, and as sentences. Raises InvalidRequest, NotThere, ViewSilent, OverLimit.
+    """Returns the explanation as JSON, and as sentences. Raises InvalidRequest, NotFound, ViewUnavailable, OverLimit.
 
     :param history: asks the event publisher about what the view does not have, because it has ended.
     """

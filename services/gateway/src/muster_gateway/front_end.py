@@ -101,7 +101,7 @@ class FrontEnd:
     :param listener: a listening socket, which the front end closes at its end.
     :param chance: makes its id.
 
-    The constructor raises SettingsWrong, as ``Authenticator`` does.
+    The constructor raises InvalidGatewaySettings, as ``Authenticator`` does.
     """
 
     def __init__(

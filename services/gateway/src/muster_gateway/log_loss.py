@@ -36,7 +36,7 @@ class LogLossDetector:
     async def compare(self) -> None:
         """Call this before the store's content is used; only the first call compares.
 
-        Raises LogBehind, LogUnavailable, SessionsDown.
+        Raises LogBehind, LogUnavailable, SessionStoreDown.
         """
         bus = self._bus
         if bus is None or self._compared:
@@ -67,7 +67,7 @@ class LogLossDetector:
             await self._bus.loss_told()
 
     async def keep(self) -> None:
-        """Stores the log's present mark. Raises LogUnavailable, LogClosed, SessionsDown."""
+        """Stores the log's present mark. Raises LogUnavailable, LogClosed, SessionStoreDown."""
         if self._bus is None or not self._compared:
             return
         mark = await self._bus.mark()

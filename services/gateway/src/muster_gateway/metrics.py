@@ -133,12 +133,13 @@ internal_errors = Counter(Metric.INTERNAL_ERRORS, "Unexpected exceptions (defect
 http_forwarded = Counter(Metric.HTTP_FORWARDED, "Forwarded HTTP requests, by target and status.", ["target", "status"])
 http_refused = Counter(
     Metric.HTTP_REFUSED,
-    "HTTP requests answered with 401, 403 or 429, by reason (muster_gateway.authentication.Refusal, or rate).",
+    "HTTP requests answered with 401, 403 or 429, by reason (muster_gateway.authentication.AuthFailure, or rate).",
     ["reason"],
 )
 grpc_refused = Counter(
     Metric.GRPC_REFUSED,
-    "gRPC calls ended with UNAUTHENTICATED or PERMISSION_DENIED, by reason (muster_gateway.authentication.Refusal).",
+    "gRPC calls ended with UNAUTHENTICATED or PERMISSION_DENIED, by reason "
+    "(muster_gateway.authentication.AuthFailure).",
     ["reason"],
 )
 audit_entries = Counter(Metric.AUDIT_ENTRIES, "Audit entries that this gateway wrote, by result.", ["result"])

@@ -118,7 +118,7 @@ class SnapshotEncoder:
 
     Call :meth:`steps` to its end, with turns for other tasks in between, then :meth:`message`.
 
-    :param body: the answer of /ws/v1/metrics/snapshot. The constructor raises ViewSilent if it is something else.
+    :param body: the answer of /ws/v1/metrics/snapshot. The constructor raises ViewUnavailable if it is something else.
     :param own: figures of this process, added to the runtime's.
     """
 

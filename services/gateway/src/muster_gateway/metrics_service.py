@@ -70,7 +70,7 @@ class MetricsServicer:
         await self._shared.close()
 
     async def snapshot(self, query: MetricsQuery) -> bytes:
-        """Takes a MetricsSnapshot now. Raises InvalidRequest, NotThere, ViewSilent."""
+        """Takes a MetricsSnapshot now. Raises InvalidRequest, NotFound, ViewUnavailable."""
         with metrics.snapshot_seconds.time():
             answer = await self._view.get(_SNAPSHOT, query.rm_id, query.parameters(), query.reach)
             _check(answer)

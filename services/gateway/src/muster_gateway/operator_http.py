@@ -203,7 +203,7 @@ def whoami(identity: Identity, query: bytes, *, tokens: bool) -> bytes:
 
 
 def refuse_other_pages(headers: list[tuple[bytes, bytes]]) -> None:
-    """Raises FromAnotherPage if a browser may have sent the request for another host's page.
+    """Raises CrossSiteRequest if a browser may have sent the request for another host's page.
 
     :param headers: names in lower case.
     """

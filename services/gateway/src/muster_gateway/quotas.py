@@ -160,7 +160,7 @@ class RmCounts:
 
     async def elsewhere(self, rm_id: str, identity: str) -> tuple[int, int]:
         """Returns the numbers of an identity's RMs and of all RMs in other partitions of the log. Raises
-        SessionsDown.
+        SessionStoreDown.
         """
         await self._read()
         own = self._partition_of(rm_id)
@@ -232,7 +232,7 @@ class CallerQuotas:
         self._book, self._notes, self._counts = book, notes, counts
 
     async def of_registration(self, rm_id: str) -> RegistrationQuotas:
-        """Returns the limits that go with a registration by the present caller. Raises SessionsDown."""
+        """Returns the limits that go with a registration by the present caller. Raises SessionStoreDown."""
         identity, book = current().identity, self._book
         elsewhere = await self._counts.elsewhere(rm_id, identity.name) if self._counts is not None else (0, 0)
         return RegistrationQuotas(

@@ -92,7 +92,7 @@ class RateLimiter:
         return wait_s
 
     def admit(self, caller: Caller, size: int) -> None:
-        """Takes a call with one request. Raises TooFast, with the seconds to wait."""
+        """Takes a call with one request. Raises RateLimited, with the seconds to wait."""
         now_s = self._clock.monotonic()
         bucket = self._bucket(caller, None, now_s)
         if wait_s := bucket.wait_s(now_s):

@@ -49,7 +49,7 @@ class RegistrationService:
     async def register(self, raw: bytes) -> tuple[ConfigProblem, ...]:
         """Registers an RM. Returns the scheduler's warnings, and those about its policy group.
 
-        Raises InvalidRequest, OverLimit, RegistrationRefused, LogDown, SchedulerSilent, SessionsDown.
+        Raises InvalidRequest, OverLimit, RegistrationRefused, LogDown, SchedulerTimeout, SessionStoreDown.
         """
         started_s = self._clock.monotonic()
         try:

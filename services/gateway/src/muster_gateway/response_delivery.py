@@ -549,7 +549,7 @@ class ResumePoint:
 
         :param stored: NOWHERE if not known.
 
-        Raises InvalidRequest for a number that was never given, SchedulerSilent if the search takes too long.
+        Raises InvalidRequest for a number that was never given, SchedulerTimeout if the search takes too long.
         """
         start = stored if stored.offset >= registered_at.offset else registered_at
         if resume_after is None:

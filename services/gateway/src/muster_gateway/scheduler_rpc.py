@@ -57,7 +57,7 @@ class SchedulerRpc:
     async def ask(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
         """Puts the request on the log. Returns the answer of this kind, and the cursor behind it.
 
-        Raises OverLimit, LogDown, SchedulerSilent.
+        Raises OverLimit, LogDown, SchedulerTimeout.
         """
         if self._waiting >= self._settings.max_registrations_waiting:
             current().carried = False

@@ -120,7 +120,7 @@ class Gateway:
     :param judge: reads queue configurations; None: in a process of its own.
     :param chance: makes its id, and others.
 
-    The constructor raises SettingsWrong (see errors.py) if a door cannot be opened with these settings.
+    The constructor raises InvalidGatewaySettings (see errors.py) if a door cannot be opened with these settings.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class Gateway:
     # ---- the service ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when the gateway serves. Raises LogUnavailable, LogBehind, SessionsDown, OSError (an address that is
-        taken).
+        """Returns when the gateway serves. Raises LogUnavailable, LogBehind, SessionStoreDown, OSError (an address that
+        is taken).
         """
         self._life.begin()
         try:
@@ -393,7 +393,7 @@ class Gateway:
         await self._write_note(self._codec.callback_stream(rm_id, gone_note(epoch), self._clock.now_ns()))
 
     async def _tell_loss(self, watch: LogLossDetector) -> None:
-        """Asks the scheduler to record an accepted loss as an event of each RM. Raises LogDown, SessionsDown."""
+        """Asks the scheduler to record an accepted loss as an event of each RM. Raises LogDown, SessionStoreDown."""
         if not watch.loss:
             return
         for session in await self.sessions.all():

@@ -147,7 +147,7 @@ class SessionManager:
         await self._change(rm_id, change)
 
     async def take_seat(self, rm_id: str, kind: StreamKind) -> SeatGrant:
-        """Takes the seat of a new stream. Raises NotRegistered, RmStopped, SessionsDown, LogDown."""
+        """Takes the seat of a new stream. Raises NotRegistered, RmStopped, SessionStoreDown, LogDown."""
 
         def change(session: Session | None) -> Session:
             if session is None or session.state is RmLifecycleState.INIT:
@@ -178,7 +178,7 @@ class SessionManager:
 
     async def requests_sent(self, rm_id: str, epoch: int, position: int) -> None:
         """Stores the position of the last request event that the callback stream with this epoch sent. Raises
-        SessionsDown.
+        SessionStoreDown.
         """
 
         def change(session: Session | None) -> Session | None:
@@ -204,7 +204,7 @@ class SessionManager:
             await self._tell_gone(after)
 
     async def must_live(self, rm_id: str) -> None:
-        """Checks that the RM may send requests outside the streams. Raises NotRegistered, RmStopped, SessionsDown."""
+        """Checks that the RM may send requests beside streams. Raises NotRegistered, RmStopped, SessionStoreDown."""
 
         def look(session: Session | None) -> None:
             if session is None or session.state is RmLifecycleState.INIT:
@@ -215,7 +215,7 @@ class SessionManager:
         await self._known(rm_id, look)
 
     async def session(self, rm_id: str) -> Session:
-        """Returns the session of an RM that has registered, whatever its state. Raises NotRegistered, SessionsDown."""
+        """Returns the session of a registered RM, whatever its state. Raises NotRegistered, SessionStoreDown."""
 
         def look(session: Session | None) -> None:
             if session is None or session.state is RmLifecycleState.INIT:
@@ -226,8 +226,8 @@ class SessionManager:
         return session
 
     async def all_sessions(self) -> list[Session]:
-        """Returns the sessions of all RMs that have registered, by id. Raises SessionsDown, also while the store lacks
-        its content.
+        """Returns the sessions of all RMs that have registered, by id. Raises SessionStoreDown, also while the store
+        lacks its content.
         """
         fill = await self._sessions.filled()
         sessions = await self._sessions.all()
@@ -238,7 +238,7 @@ class SessionManager:
         )
 
     async def shut_down(self, rm_id: str) -> None:
-        """Stops an RM that announced its shutdown. Raises NotRegistered, SessionsDown, LogDown."""
+        """Stops an RM that announced its shutdown. Raises NotRegistered, SessionStoreDown, LogDown."""
 
         def change(session: Session | None) -> Session:
             if session is None or session.state is RmLifecycleState.INIT:
@@ -253,9 +253,9 @@ class SessionManager:
         """Records that the scheduler will be asked to forget the RM. If this gateway dies meanwhile, a sweep asks
         again.
 
-        Raises SessionsDown. Raises NotPossible for an RM that is not stopped, unless ``force`` is set: otherwise, if
-        the scheduler did not answer, a later question could find the RM stopped and forget it against the operator's
-        will.
+        Raises SessionStoreDown. Raises PreconditionFailed for an RM that is not stopped, unless ``force`` is set:
+        otherwise, if the scheduler did not answer, a later question could find the RM stopped and forget it against the
+        operator's will.
         """
 
         def change(session: Session | None) -> Session | None:
@@ -275,7 +275,7 @@ class SessionManager:
     async def forgotten(self, rm_id: str, at: Cursor) -> None:
         """Records that the scheduler has forgotten the RM, by its answer at ``at``. A later registration counts more.
 
-        Raises SessionsDown.
+        Raises SessionStoreDown.
         """
 
         def change(session: Session | None) -> Session | None:
@@ -289,7 +289,7 @@ class SessionManager:
         await self._change(rm_id, change)
 
     async def not_forgotten(self, rm_id: str) -> None:
-        """Records that the scheduler did not forget the RM. Raises SessionsDown."""
+        """Records that the scheduler did not forget the RM. Raises SessionStoreDown."""
 
         def change(session: Session | None) -> Session | None:
             return replace(session, forgetting_ns=0) if session is not None and session.forgetting_ns else None
@@ -299,7 +299,7 @@ class SessionManager:
     # ---- steps of time ----------------------------------------------------------------------------------------------
 
     async def sweep(self, streams: LocalStreams) -> list[str]:
-        """Does one round: renews this gateway's lease, then takes the due steps of all RMs. Raises SessionsDown.
+        """Does one round: renews this gateway's lease, then takes the due steps of all RMs. Raises SessionStoreDown.
 
         Returns the RMs whose forgetting has an unknown outcome: the caller must ask the scheduler again.
         """
@@ -456,7 +456,7 @@ class SessionManager:
         raise SessionStoreDown(f"the session of rmID {shown(rm_id)} changed too often to take a step: try again")
 
     async def _known(self, rm_id: str, change: Change) -> Session | None:
-        """Does the same as ``_change``, but raises SessionsDown instead of NotRegistered if the store has lost its
+        """Does the same as ``_change``, but raises SessionStoreDown instead of NotRegistered if the store has lost its
         content.
 
         Otherwise the RM would register again, and lose everything it has, without need.

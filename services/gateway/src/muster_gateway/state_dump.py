@@ -48,7 +48,7 @@ class StateDump:
         self._now_ns, self._ask_rm = now_ns, ask_rm
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yields the text in pieces of 1 to PIECE_BYTES bytes. Raises ViewSilent."""
+        """Yields the text in pieces of 1 to PIECE_BYTES bytes. Raises ViewUnavailable."""
         own = asyncio.create_task(self._ask_rm(), name="dump of the rm") if self._ask_rm is not None else None
         try:
             gathered = bytearray()

@@ -364,7 +364,9 @@ class RmStream:
         return bytes(first)
 
     def _check_right(self) -> None:
-        """Raises NotPermitted if the caller may not act as the RM. Ends the stream when the caller loses that right."""
+        """Raises PermissionDenied if the caller may not act as the RM. Ends the stream when the caller loses that
+        right.
+        """
         caller = self._caller
         check_rm(Right.ACT, caller, self.rm_id)
         caller.on_withdrawn(lambda: self.end(RightRevoked(caller.identity.name)))

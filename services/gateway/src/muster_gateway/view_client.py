@@ -55,7 +55,7 @@ class ViewAnswer:
     body: bytes
 
     def json(self) -> Any:
-        """Parses the body. Raises ViewSilent if it is no JSON."""
+        """Parses the body. Raises ViewUnavailable if it is no JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -106,8 +106,8 @@ class ViewClient:
         :param reach: what the answer may show; None: what the present caller may read.
         :param any_status: an answer with status 503 is one, too.
 
-        Raises ViewSilent if no answer comes in time, if it breaks off, or if the view cannot be reached (status 503).
-        Raises OverLimit if the answer is over ``max_bytes``.
+        Raises ViewUnavailable if no answer comes in time, if it breaks off, or if the view cannot be reached (status
+        503). Raises OverLimit if the answer is over ``max_bytes``.
         """
         timeout_s = self._timeout_s + (_AFTER_S if current().after else 0)
         try:
@@ -125,7 +125,7 @@ class ViewClient:
         """Returns when the view shows the position that the present caller named, if it named one. Callers that take a
         place for their reads wait here before.
 
-        Raises InvalidRequest, ViewSilent.
+        Raises InvalidRequest, ViewUnavailable.
         """
         if current().after:
             await self.get(_SMALL)
@@ -147,7 +147,7 @@ class ViewClient:
                 async for piece in answer.pieces:
                     ...
 
-        Leaving early ends the call. Raises ViewSilent, also while the pieces are read.
+        Leaving early ends the call. Raises ViewUnavailable, also while the pieces are read.
         """
         asked = {**({"rm": rm_id} if rm_id else {}), **(query or {})}
         caller = current()
@@ -240,7 +240,7 @@ class _ViewCall:
         self._task = asyncio.create_task(self._run(target, scope), name=f"view {scope['path']}")
 
     async def status(self) -> int:
-        """Returns the answer's status. Raises ViewSilent if there is none."""
+        """Returns the answer's status. Raises ViewUnavailable if there is none."""
         message = await self._messages.get()
         if message is None:
             raise ViewUnavailable("the view broke off without an answer: try again")
@@ -248,7 +248,7 @@ class _ViewCall:
         return status
 
     async def next_body(self) -> bytes | None:
-        """Returns the next piece; None at the end. Raises ViewSilent if the answer breaks off."""
+        """Returns the next piece; None at the end. Raises ViewUnavailable if the answer breaks off."""
         if self._finished:
             return None
         message = await self._messages.get()

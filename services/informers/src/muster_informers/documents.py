@@ -189,7 +189,7 @@ def fields_table() -> str:
 def _read_fields(
     given: Iterable[tuple[Any, object]], fields: Mapping[str, Field], resource_type: str | None = None
 ) -> dict[str, Any]:
-    """Attributes' values. Raises _Wrong.
+    """Attributes' values. Raises _FieldError.
 
     :param resource_type: the resource type of all amounts, if they have one.
     """

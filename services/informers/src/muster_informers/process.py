@@ -189,7 +189,7 @@ class ExternalProcess:
     async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> Sequence[CallResult]:
         """Asks the handler of an RM's own objects.
 
-        :param life: the child's number. Raises HandlerGone when that child has ended.
+        :param life: the child's number. Raises HandlerExited when that child has ended.
         :param begins: the handler starts again.
         """
         child = self._child

@@ -72,7 +72,7 @@ class Registry:
         self._registered: dict[str, Callable[..., Any]] = {}
 
     def register(self, name: str, factory: Callable[..., Any]) -> None:
-        """Registers a factory of this process. Raises NameTwice: the name is taken, here or in a package."""
+        """Registers a factory of this process. Raises DuplicateName: the name is taken, here or in a package."""
         if name in self._registered:
             raise DuplicateName(self.what, name, (_origin_of(self._registered[name]), _origin_of(factory)))
         self._registered[name] = factory
@@ -87,19 +87,19 @@ class Registry:
         return name in self._registered
 
     def names(self) -> list[str]:
-        """Returns all names, sorted. Raises NameTwice."""
+        """Returns all names, sorted. Raises DuplicateName."""
         return sorted(self._known())
 
     def origin(self, name: str) -> str:
-        """The origin of the one with that name, for messages. Raises UnknownName, NameTwice."""
+        """The origin of the one with that name, for messages. Raises UnknownName, DuplicateName."""
         return _origin_of(self._found(name))
 
     def make(self, name: str, *arguments: object) -> Any:
         """Calls the factory of that name with the arguments and returns its result.
 
-        Raises UnknownName, NameTwice; SettingsWrong as the factory raises it, and for a factory that cannot be loaded,
-        fails in another way or makes another object: then with its origin. (Not with the text of the failure, which may
-        quote a secret of the options, but with its type and place.)
+        Raises UnknownName, DuplicateName; InvalidExternalSettings as the factory raises it, and for a factory that
+        cannot be loaded, fails in another way or makes another object: then with its origin. (Not with the text of the
+        failure, which may quote a secret of the options, but with its type and place.)
         """
         found = self._found(name)
         origin = _origin_of(found)
@@ -152,17 +152,17 @@ event_handlers = Registry("event handler", EVENT_HANDLERS_GROUP, HandlerSettings
 
 
 def register_informer(name: str, factory: InformerFactory) -> None:
-    """Registers an informer of this process. Raises NameTwice."""
+    """Registers an informer of this process. Raises DuplicateName."""
     informers.register(name, factory)
 
 
 def register_event_handler(name: str, factory: HandlerFactory) -> None:
-    """Registers an event handler (the event handler framework: RegisterEventHandler). Raises NameTwice."""
+    """Registers an event handler (the event handler framework: RegisterEventHandler). Raises DuplicateName."""
     event_handlers.register(name, factory)
 
 
 def get_informer(kind: str, options: Options, context: InformerContext, registry: Registry = informers) -> ListWatch:
-    """Makes the source of an informer of that kind. Raises UnknownName, NameTwice, InformerSettingsWrong."""
+    """Makes the source of an informer of that kind. Raises UnknownName, DuplicateName, InformerSettingsWrong."""
     return cast("ListWatch", registry.make(kind, options, context))
 
 
@@ -176,7 +176,7 @@ def get_event_handler(
     """Makes the event handler of that name for one informer (the event handler framework: GetEventHandler).
 
     :param config_path: a file whose bytes the factory gets; None or "": there is none.
-    :raises UnknownName, NameTwice: by its name.
+    :raises UnknownName, DuplicateName: by its name.
     :raises HandlerSettingsWrong: the file cannot be read, or the handler cannot use it.
     """
     return cast("EventHandler", registry.make(name, cache, read_config(config_path), context))

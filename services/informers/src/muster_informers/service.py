@@ -128,7 +128,7 @@ class ExternalService:
     :param partitions: the partitions of the requests topic that this instance owns.
     :param life: the id of this start, for all informers of this process.
     :param usage: this process's, for watchdogs.
-    :raises SettingsWrong: with all problems; nothing was opened.
+    :raises InvalidExternalSettings: with all problems; nothing was opened.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class ExternalService:
             raise InvalidExternalSettings(*problems)
 
     def _bring(self, name: str, table: InformerTable) -> _InformerTask:
-        """An informer with its handler and cache, not yet connected. Raises SettingsWrong."""
+        """An informer with its handler and cache, not yet connected. Raises InvalidExternalSettings."""
         place = {"rm": table.rm, "partition": table.partition_name}
         made_in = InformerContext(name, self._clock, str(self._settings.base))
         source = registry.get_informer(table.kind, table.options(), made_in, self._informers)
@@ -236,7 +236,7 @@ class ExternalService:
         return bringing
 
     def _judge_of(self, name: str, table: InformerTable) -> NativeHandler:
-        """Makes the handler of an RM's own objects. Raises SettingsWrong."""
+        """Makes the handler of an RM's own objects. Raises InvalidExternalSettings."""
         for other, known in self._settings.informers.items():
             is_same = (known.kind, known.rm, known.partition_name) == (NATIVE, table.rm, table.partition_name)
             if other != name and is_same:

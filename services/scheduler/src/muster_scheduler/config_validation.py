@@ -12,7 +12,7 @@ from muster_core.config.queue_config import ClusterConfig
 from muster_core.model.steps import Steps, finish
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_queue_config import config_codec
-from muster_queue_config.queue_yaml import Problem, load_queue_config
+from muster_queue_config.queue_yaml import ConfigProblem, load_queue_config
 from muster_runtime import event_settings
 from muster_runtime.secrets import MASK, is_secret, masked_text
 from muster_state.state_folder import REGISTRATION_BYTES_MAX, RmInfo, encode_registration
@@ -154,7 +154,7 @@ def _others(rm_id: str, config: ClusterConfig | None) -> list[pb.ConfigProblem]:
     ]
 
 
-def _problem(problem: Problem) -> pb.ConfigProblem:
+def _problem(problem: ConfigProblem) -> pb.ConfigProblem:
     return pb.ConfigProblem(
         severity=pb.ConfigProblem.ERROR if problem.severity == "error" else pb.ConfigProblem.WARNING,
         path=problem.path,

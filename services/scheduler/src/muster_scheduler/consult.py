@@ -79,7 +79,7 @@ class HandlerHost(Protocol):
         ...
 
     async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> Sequence[CallResult]:
-        """Asks one handler. Raises HandlerGone if that life has ended."""
+        """Asks one handler. Raises HandlerExited if that life has ended."""
         ...
 
     def usage(self) -> Usage:
@@ -285,7 +285,7 @@ class NativeConsultation:
         """Returns the handler's answers: to everything that existed, if the handler began again (else None), and to the
         calls.
 
-        Raises HandlerSilent, LogUnavailable.
+        Raises HandlerTimeout, LogUnavailable.
         """
         source, handlers = spoken.source, self._handlers
         patience_s = source.timeout_s if handlers.synced else max(source.timeout_s, self._sync_timeout_s)

@@ -25,7 +25,7 @@ class InformerHost:
     """The external sources of the RMs in these partitions. Each object is one life of them: it starts once.
 
     The informers run in this process or in a child. The constructor opens nothing; it raises
-    muster_core.external.errors.SettingsWrong if an informer or event handler cannot be made.
+    muster_core.external.errors.InvalidExternalSettings if an informer or event handler cannot be made.
 
     :param chance: makes the id of this life.
     :param usage: of this process, for watchdogs.

@@ -125,7 +125,7 @@ class SchedulerMachine:
         self._groups = groups if groups is not None else UserGroups()
         self._judge = ConfigValidator(self._groups)
         self._admin = AdminCommands(self._judge, self._text_for, self._policy_groups.member)
-        self._audit = audit.AuditTrail(topics)
+        self._audit = audit.AuditRecorder(topics)
         self._holds = holds
         # RMs whose pending outcome is decided and waits for the end of its transaction.
         self._held: set[str] = set()
@@ -435,7 +435,7 @@ class SchedulerMachine:
         return rm_id
 
     def _taking(self, rm_id: str, envelope: pb.RequestEnvelope, body: str) -> RmEntry | None:
-        """Returns the RM that takes a request; None if the request is passed over. Raises Unreadable."""
+        """Returns the RM that takes a request; None if the request is passed over. Raises UnreadableRequest."""
         state = self._folder.rms.get(rm_id)
         if state is None:
             if rm_id in self._folder.forgotten:  # the request was under way when the RM was forgotten

@@ -56,7 +56,8 @@ class SchedulerService:
     per batch.
 
     The informers of its RMs run in the same process or in a child. Their changes come over the log, like all requests.
-    The constructor raises muster_core.external.errors.SettingsWrong if an informer or event handler cannot be made.
+    The constructor raises muster_core.external.errors.InvalidExternalSettings if an informer or event handler cannot be
+    made.
 
     :param chance: makes the ids of allocations, and its own.
     :param usage: of this process, for watchdogs.

@@ -45,7 +45,7 @@ class RecordRules:
         self._max_record_bytes = max_record_bytes
 
     def check(self, record: OutRecord) -> int:
-        """Returns the record's size in bytes. Raises BadRecord, RecordTooLarge."""
+        """Returns the record's size in bytes. Raises InvalidRecord, RecordTooLarge."""
         spec = self.spec(record.topic, record.partition)
         if record.key is None and ("compact" in spec.cleanup or record.value is None):
             raise InvalidRecord(f"record for {record.topic}[{record.partition}] has no key and needs one")
@@ -55,7 +55,7 @@ class RecordRules:
         return size
 
     def spec(self, topic: str, partition: int) -> TopicSpec:
-        """Returns the topic's spec. Raises BadRecord if there is no such topic or partition."""
+        """Returns the topic's spec. Raises InvalidRecord if there is no such topic or partition."""
         spec = self._specs.get(topic)
         if spec is None:
             raise InvalidRecord(f"no topic {topic!r}; known are {', '.join(sorted(self._specs))}")

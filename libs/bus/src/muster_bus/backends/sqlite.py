@@ -479,7 +479,7 @@ class SqliteLog:
         return self._clock.monotonic()
 
     async def read_file(self, place: StoredPartition, position: int, max_records: int) -> list[Record]:
-        """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetGone,
+        """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetOutOfRange,
         LogUnavailable, LogDamaged.
         """
         try:

@@ -112,7 +112,7 @@ class LogFile:
     def read(self, topic: str, partition: int, start: int) -> tuple[list[Record], int]:
         """Returns some records from an offset on, and the offset of the next read. No records: there are none yet.
 
-        Raises OffsetGone if retention deleted the offset, or if the offset is past the end.
+        Raises OffsetOutOfRange if retention deleted the offset, or if the offset is past the end.
         """
         place = self._place(topic, partition)
         with self._snapshot(topic, partition, start):
@@ -137,8 +137,8 @@ class LogFile:
     def blocks_from(self, topic: str, partition: int, start: int) -> Generator[tuple[Block, list[Record]], None, None]:
         """Yields the blocks from an offset on, up to the present end, each with its records from that offset on.
 
-        All blocks come from one snapshot, which lasts until the iteration ends. Raises OffsetGone if retention deleted
-        the offset.
+        All blocks come from one snapshot, which lasts until the iteration ends. Raises OffsetOutOfRange if retention
+        deleted the offset.
         """
         place = self._place(topic, partition)
         with self._snapshot(topic, partition, start):

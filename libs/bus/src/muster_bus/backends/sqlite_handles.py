@@ -62,7 +62,7 @@ class OpenLog(Protocol):
         """Returns a partition. The caller has checked that it exists."""
 
     async def read_file(self, place: StoredPartition, position: int, max_records: int) -> list[Record]:
-        """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetGone,
+        """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetOutOfRange,
         LogUnavailable, LogDamaged.
         """
 
@@ -325,7 +325,7 @@ class SqliteOwner:
         return unit
 
     def _add(self, unit: CommitUnit, records: Sequence[OutRecord]) -> None:
-        """Adds records to a unit. Raises RecordTooLarge, BadRecord."""
+        """Adds records to a unit. Raises RecordTooLarge, InvalidRecord."""
         runs = {(run.partition.topic, run.partition.partition): run for run in unit.runs}
         check = self._log.rules.check
         total = 0

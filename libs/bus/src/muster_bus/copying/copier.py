@@ -31,7 +31,7 @@ async def copy(source: Log, topics: Topics, target: CopyTarget, group: str, prog
     :param target: started; the caller finishes it.
     :param group: of the scheduler: its position in the requests is copied, too.
 
-    Raises: SourceMoved if records came meanwhile (the next call copies them); TargetTooSmall; LogUnavailable.
+    Raises: SourceChanged if records came meanwhile (the next call copies them); TargetTooSmall; LogUnavailable.
     """
     if target.topics.partitions < topics.partitions:
         raise TargetTooSmall(target.name, target.topics.partitions, topics.partitions)

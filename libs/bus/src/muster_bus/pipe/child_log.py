@@ -285,7 +285,7 @@ class ChildLog:
     async def fetch(self, place: _PartitionView, position: int, max_records: int) -> list[Record]:
         """Returns some records from ``position`` on, from the file or a chain. May return more than asked for.
 
-        Raises OffsetGone, LogUnavailable, LogDamaged.
+        Raises OffsetOutOfRange, LogUnavailable, LogDamaged.
         """
         if position < place.known_to:
             return [record for span in await self._read(place, position, max_records) for record in span.records]

@@ -8,12 +8,12 @@ log      Settled          records are durable, or were refused
 log      Moved            partitions have new ends or beginnings in the file
 child    TakeOver         becomes an input partition's owner
 child    Commit           a transaction of an owner
-child    AskCommitted     asks for an owner's committed position
+child    GetCommitted     asks for an owner's committed position
 child    Release          closes an owner
-child    AskHealthy       asks whether the log answers
-log      Reply            answers TakeOver, Commit, AskCommitted or AskHealthy, by number
-log      AskSeen          asks whether the messages before it are taken
-child    Seen             answers AskSeen, by number
+child    GetHealth       asks whether the log answers
+log      Reply            answers TakeOver, Commit, GetCommitted or GetHealth, by number
+log      SyncRequest          asks whether the messages before it are taken
+child    Seen             answers SyncRequest, by number
 =======  ===============  ===================================================================================
 """
 
@@ -132,7 +132,7 @@ class SyncRequest(LogMessage):
 
 
 class SyncDone(LogMessage):
-    """Everything before the AskSeen of this number is taken."""
+    """Everything before the SyncRequest of this number is taken."""
 
     number: int
 
@@ -158,7 +158,7 @@ def failure_of(error: BaseException) -> EncodedError:
         case RecordTooLarge():
             return EncodedError("RecordTooLarge", (error.topic, error.size_bytes, error.limit_bytes))
         case OffsetOutOfRange():
-            return EncodedError("OffsetGone", (str(error), error.asked, error.first, error.end))
+            return EncodedError("OffsetOutOfRange", (str(error), error.asked, error.first, error.end))
     name = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _PLAIN), "LogUnavailable")
     return EncodedError(name, (str(error) or type(error).__name__,))
 
@@ -168,7 +168,7 @@ def error_of(failure: EncodedError) -> BusError:
     match failure.name:
         case "RecordTooLarge":
             return RecordTooLarge(*cast("tuple[str, int, int]", failure.arguments))
-        case "OffsetGone":
+        case "OffsetOutOfRange":
             text, *offsets = cast("tuple[str, int, int, int]", failure.arguments)
             gone = OffsetOutOfRange("", 0, *offsets)
             gone.args = (text,)

@@ -1,9 +1,9 @@
 """The errors of informers and event handlers.
 
 * ExternalError
-  x SettingsWrong               the configuration cannot be used: the process does not start
+  x InvalidExternalSettings               the configuration cannot be used: the process does not start
     - UnknownName               no informer or handler of that name is installed; names the installed ones
-    - NameTwice                 two packages have an informer or handler of the same name; names both origins
+    - DuplicateName                 two packages have an informer or handler of the same name; names both origins
     - InformerSettingsWrong
     - HandlerSettingsWrong
   x SourceError
@@ -12,8 +12,8 @@
     - CursorExpired             a watch cannot continue from its cursor: the source lists again
   x BadDocument                 one document cannot be read: names the field, its value, and the expectation
   x NotTaken                    a handler does not accept such an object, as configured
-  x HandlerGone                 the process of a handler has ended: the handler is asked again when it is back
-  x HandlerSilent               a handler did not answer in time about an object of the RM
+  x HandlerExited                 the process of a handler has ended: the handler is asked again when it is back
+  x HandlerTimeout               a handler did not answer in time about an object of the RM
   x NotSynced                   informers had not synced in time; names each with its last error
 """
 

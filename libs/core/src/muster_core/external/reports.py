@@ -120,7 +120,7 @@ class ReportedObject:
         return self.owner.source, _KIND_RANKS[self.kind], self.object_id
 
     def __repr__(self) -> str:
-        return f"ExternalEntry({self.partition}/{self.source}/{self.kind}/{self.object_id})"
+        return f"ReportedObject({self.partition}/{self.source}/{self.kind}/{self.object_id})"
 
 
 External = SourceEntry | ReportedObject
@@ -313,7 +313,7 @@ class ExternalReports:
         if isinstance(command, SetSourceState):
             yield from self._set(books, owner, command, began, now_ns, changed, has_offers=has_offers)
             return changed
-        if began:  # (Changes before the first SetSource of a life belong to its listing.)
+        if began:  # (Changes before the first SetSourceState of a life belong to its listing.)
             if owner.state is not SourceState.LISTING:
                 owner.state, owner.since_ns = SourceState.LISTING, now_ns
             changed.append(EntryChange(owner, counts=False))

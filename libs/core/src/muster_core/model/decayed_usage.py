@@ -156,7 +156,7 @@ class UserUsage:
         return found
 
     def __repr__(self) -> str:
-        return f"FairUse({self.user} in {self.leaf.path})"
+        return f"UserUsage({self.user} in {self.leaf.path})"
 
 
 class LeafUsage:
@@ -267,7 +267,7 @@ class LeafUsage:
             use.entry = None
 
     def __repr__(self) -> str:
-        return f"FairUses({self.leaf.path})"
+        return f"LeafUsage({self.leaf.path})"
 
 
 def _count(sums: dict[int, int], number: int, value: int) -> None:

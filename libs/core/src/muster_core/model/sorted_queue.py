@@ -89,4 +89,4 @@ class SortedQueue:
             del chunks[left + 1]
 
     def __repr__(self) -> str:
-        return f"SortedLine({list(self)})"
+        return f"SortedQueue({list(self)})"

@@ -86,8 +86,8 @@ def compare(
     :param cpu_s: processor time; with less than the runs need, fewer runs. The other parameters are those of
         :func:`muster_whatif.forecast.forecast.forecast`.
 
-    Raises ScenarioWrong with the configuration's errors, one in a line; NotForecast if the time is not enough for one
-    pair of runs. Raises CodecError.
+    Raises InvalidScenario with the configuration's errors, one in a line; ForecastUnavailable if the time is not enough
+    for one pair of runs. Raises CodecError.
     """
     other, problems = load_queue_config(config)
     if other is None:
@@ -124,7 +124,7 @@ def compare(
 
 
 def _reconfigure(core: SchedulerCore, config: ClusterConfig, now_ns: int) -> None:
-    """Replaces the configuration. Raises ScenarioWrong with what is in the way."""
+    """Replaces the configuration. Raises InvalidScenario with what is in the way."""
     for fact in core.apply(UpdateConfiguration(config), now_ns).facts:
         if isinstance(fact, ConfigurationResult) and fact.obstacles:
             raise InvalidScenario("\n".join(fact.obstacles))

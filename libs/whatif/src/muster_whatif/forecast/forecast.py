@@ -100,7 +100,7 @@ def forecast(
     :param cpu_s: processor time; with less than the runs need, fewer runs.
     :param spent_s: reads it; by default nothing is spent.
 
-    Raises NotForecast if the time is not enough for any range. Raises CodecError.
+    Raises ForecastUnavailable if the time is not enough for any range. Raises CodecError.
     """
     began_s = spent_s()
     found: dict[AskName, list[tuple[int, int]]] = {}  # (run, start)

@@ -59,7 +59,7 @@ class ForecastResult(Message):
 
 
 class QueueComparison(Message):
-    """The asks of a queue: when they start as it is, and under the other configuration; see ``futures.StartOutlook``."""
+    """The asks of a queue: when they start as it is, and under the other configuration (:class:`StartOutlook`)."""
 
     partition: str
     queue: str

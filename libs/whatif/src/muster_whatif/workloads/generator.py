@@ -49,7 +49,7 @@ class Generator:
 
     @classmethod
     def parse(cls, text: str) -> Generator:
-        """Reads ``tasks=1000,nodes=20,load=1.1``. Raises WorkloadWrong."""
+        """Reads ``tasks=1000,nodes=20,load=1.1``. Raises InvalidWorkload."""
         kinds = {each.name: (float if each.type == "float" else int) for each in fields(cls)}
         values: dict[str, float | int] = {}
         for part in filter(None, text.split(",")):

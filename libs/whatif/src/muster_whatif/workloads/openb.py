@@ -12,7 +12,7 @@ from muster_whatif.workload import Workload, WorkloadNode, WorkloadTask
 
 
 def read(directory: Path) -> Workload:
-    """Reads nodes.csv.gz, pods.csv.gz and queues.yaml. Raises WorkloadWrong."""
+    """Reads nodes.csv.gz, pods.csv.gz and queues.yaml. Raises InvalidWorkload."""
     try:
         trace = read_trace(directory)
     except TraceError as error:

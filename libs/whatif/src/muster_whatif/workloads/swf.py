@@ -64,7 +64,7 @@ _SHOWN_CHARACTERS_MAX = 40
 def read(path: Path) -> Workload:
     """Reads a file, also a gzipped one. The machines come from its header (MaxNodes, MaxProcs, MaxMemory).
 
-    Raises WorkloadWrong if there is no file, or no job that can be played.
+    Raises InvalidWorkload if there is no file, or no job that can be played.
     """
     oddities = _Oddities()
     headers, jobs = _parse_lines(path, oddities)

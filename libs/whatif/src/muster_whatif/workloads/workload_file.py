@@ -11,7 +11,7 @@ from muster_whatif.workload import Workload
 
 
 def read(path: Path) -> Workload:
-    """Reads a file of :func:`write`. Raises WorkloadWrong."""
+    """Reads a file of :func:`write`. Raises InvalidWorkload."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Workload)
     except OSError as error:

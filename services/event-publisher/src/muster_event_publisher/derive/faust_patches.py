@@ -1,7 +1,7 @@
 """Corrects defects of Faust. Only this module knows them: starts, assignments, writes of tables, offsets, pressure.
 
-    app = faust.App(…, Stream=SteadyStream, Table=SteadyTable)
-    app.transport = SteadyTransport(app.conf.broker_consumer, app)
+    app = faust.App(…, Stream=PatchedStream, Table=PatchedTable)
+    app.transport = PatchedTransport(app.conf.broker_consumer, app)
 
 **Starts.** When Faust (0.15.3) has read its tables back, ``on_recovery_completed`` in ``tables/recovery.py``
 

@@ -56,7 +56,7 @@ class EndedSearch:
         return [name for name, _ in self._stores]
 
     async def search(self, rm_id: str, selection: Selection, below: Mark | None, count: int, turns: ReadSlots) -> Ended:
-        """Up to ``count`` lives of the RM from before ``below``. Raises OldEventsAway.
+        """Up to ``count`` lives of the RM from before ``below``. Raises OldEventsUnavailable.
 
         :param turns: the caller's right to read old events.
         """

@@ -148,7 +148,7 @@ class Exporter:
                 SinkError,
                 LogUnavailable,
                 OffsetOutOfRange,
-            ) as error:  # OffsetGone: retention has deleted it meanwhile
+            ) as error:  # OffsetOutOfRange: retention has deleted it meanwhile
                 pause_s = await self._pause(error, pause_s)
 
     async def _resume_at(self, progress: SinkProgress | None) -> int:

@@ -112,7 +112,7 @@ class ParquetFormat:
 
 
 def read_footer(place: FileStore, path: str) -> Footer:
-    """A file's footer. Raises OSError, Unreadable."""
+    """A file's footer. Raises OSError, UnreadableFile."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -127,7 +127,7 @@ def read_footer(place: FileStore, path: str) -> Footer:
 
 
 def footer_of(metadata: Any, path: str) -> Footer:
-    """The footer among a file's metadata. Raises Unreadable."""
+    """The footer among a file's metadata. Raises UnreadableFile."""
     try:
         stored = msgspec.json.decode((metadata.metadata or {})[_FOOTER])
         return Footer(

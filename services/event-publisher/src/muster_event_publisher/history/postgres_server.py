@@ -79,7 +79,8 @@ class PostgresServer:
     access: PostgresAccess = PostgresAccess()
 
     async def connect(self, who: str) -> asyncpg.Connection:
-        """A new connection. Raises SinkUnfit for an invalid DSN, StoreFileUnusable (an OSError), and asyncpg's errors.
+        """A new connection. Raises SinkUnusable for an invalid DSN, StoreFileUnusable (an OSError), and asyncpg's
+        errors.
 
         :param who: shown in the server's list of connections.
         """

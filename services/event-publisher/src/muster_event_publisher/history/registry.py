@@ -56,7 +56,7 @@ class SinkFactory(Protocol):
     """Makes a sink. Connects to nothing yet.
 
     :param options: as in the settings. Texts may be secrets: they must not get into a log or an error.
-    :raises SinkSettingsWrong: the options cannot be used.
+    :raises InvalidSinkSettings: the options cannot be used.
     """
 
     def __call__(self, options: Options, context: SinkContext) -> SinkPlan: ...
@@ -89,7 +89,7 @@ class FileSinkOptions(BaseModel):
 
 
 def options_as(model: type[M], options: Options, context: SinkContext) -> M:
-    """The options as a model. Raises SinkSettingsWrong with one sentence for each problem, without values."""
+    """The options as a model. Raises InvalidSinkSettings with one sentence for each problem, without values."""
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
@@ -109,7 +109,7 @@ def sinks_of(
     """The sinks in the settings, in their order.
 
     :param points: the entry points of the group; None: the installed ones.
-    :raises SinkSettingsWrong: an unknown kind, a kind that two packages offer, or options that cannot be used.
+    :raises InvalidSinkSettings: an unknown kind, a kind that two packages offer, or options that cannot be used.
     """
     wanted = wanted_of(settings)
     if not wanted and points is None:
@@ -129,7 +129,7 @@ def sinks_of(
 def readers_of(
     settings: PublisherSettings, topics: Topics, clock: Clock, points: Iterable[EntryPoint] | None = None
 ) -> list[HistoryReader]:
-    """The readers of the settings' stores that have one, in the settings' order. Raises SinkSettingsWrong."""
+    """The readers of the settings' stores that have one, in the settings' order. Raises InvalidSinkSettings."""
     wanted = wanted_of(settings)
     if not wanted and points is None:
         return []
@@ -142,7 +142,7 @@ def readers_of(
 
 
 def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, object]]]:
-    """Name → (kind, options in clear) of each store in the settings. Raises SinkSettingsWrong."""
+    """Name → (kind, options in clear) of each store in the settings. Raises InvalidSinkSettings."""
     wanted: dict[str, tuple[str, dict[str, object]]] = {}
     # 1. the flat settings
     if settings.parquet_dir is not None:

@@ -27,10 +27,10 @@ another log
     are those of the new log, and there is no progress until the next write.
 
 errors
-    SinkUnavailable: a later attempt may succeed. SinkUnfit: a person must act. The exporter retries both for ever. A
+    SinkUnavailable: a later attempt may succeed. SinkUnusable: a person must act. The exporter retries both for ever. A
     sink stores an event whose content the target cannot take in a form that it can take. If the target refuses even
-    that, it raises SinkRefused: after some attempts the exporter finds the event by halving the batch, writes it to the
-    dead letters and continues without it. Any other exception is a defect of the sink and counts as SinkRefused.
+    that, it raises SinkRejected: after some attempts the exporter finds the event by halving the batch, writes it to
+    the dead letters and continues without it. Any other exception is a defect of the sink and counts as SinkRejected.
 
 A factory makes the sink: an entry point of the group ``muster.event_sinks`` (``registry.py``).
 ``tests/contract/test_sinks.py`` tests each sink.
@@ -38,8 +38,9 @@ A factory makes the sink: an entry point of the group ``muster.event_sinks`` (``
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from muster_event_publisher.event_runs import EventBatch
 
@@ -80,7 +81,7 @@ class Sink(Protocol):
     async def start(self) -> None:
         """Connects, and creates or checks tables or folders. Called first, and again after an error.
 
-        Raises: SinkUnavailable, SinkUnfit, as everything here.
+        Raises: SinkUnavailable, SinkUnusable, as everything here.
         """
         ...
 
@@ -93,7 +94,7 @@ class Sink(Protocol):
         ...
 
     async def write(self, batch: EventBatch) -> None:
-        """Stores the batch (never an empty one); it is durable on return. Raises also SinkRefused."""
+        """Stores the batch (never an empty one); it is durable on return. Raises also SinkRejected."""
         ...
 
     async def close(self) -> None:
@@ -114,3 +115,12 @@ def last_event(batch: EventBatch) -> LastEvent:
     """The last event of a batch that has one."""
     run = batch.runs[-1]
     return LastEvent(run.offsets[-1], run.rm_id, run.instance, run.last_id)
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what stores of others import under its name of 0.2. Raises AttributeError."""
+    if name == "Progress":
+        text = f"{__name__}.Progress is SinkProgress now; 0.4.0 has only that name"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return SinkProgress
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -65,7 +65,7 @@ class JwtVerifier:
     :param monotonic: a clock in seconds.
     :ivar file: the keys' file; None: they come from a URL.
 
-    The constructor raises JwksUnusable if the keys' file cannot be used.
+    The constructor raises InvalidJwks if the keys' file cannot be used.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class JwtVerifier:
         return self.file.problem if self.file is not None else self._problem
 
     def verify(self, token: str) -> str:
-        """Returns the name that a token proves. Raises UnknownKey, WrongToken."""
+        """Returns the name that a token proves. Raises UnknownJwtKey, InvalidJwt."""
         if len(token) > _TOKEN_CHARS_MAX:
             raise InvalidJwt(f"it has over {_TOKEN_CHARS_MAX} characters")
         digest = sha256(token.encode()).digest()
@@ -234,7 +234,7 @@ class JwtVerifier:
 
 
 def _parsed(source: str, content: bytes) -> Keys:
-    """Returns the usable keys by key id. Keys for other uses and shared secrets are left out. Raises JwksUnusable."""
+    """Returns the usable keys by key id. Keys for other uses and shared secrets are left out. Raises InvalidJwks."""
     if len(content) > _JWKS_BYTES_MAX:
         raise InvalidJwks(f"{source}: is over {_JWKS_BYTES_MAX:,} bytes")
     try:

@@ -117,7 +117,7 @@ class Policy:
 
 
 def read_policy(path: Path) -> PolicyFile:
-    """Reads and checks a policy file. Raises PolicyUnusable with every problem."""
+    """Reads and checks a policy file. Raises InvalidPolicy with every problem."""
     try:
         with path.open("rb") as file:
             content = file.read(POLICY_BYTES_MAX + 1)

@@ -21,10 +21,10 @@ class ReloadingValue(Generic[T]):
 
     :param what: for messages.
     :param files: returns the files that the value is made of.
-    :param read: makes the value. Raises SettingsWrong.
+    :param read: makes the value. Raises InvalidGatewaySettings.
     :ivar problem: why the newest content of the files is not in force; "": it is.
 
-    The constructor raises SettingsWrong.
+    The constructor raises InvalidGatewaySettings.
     """
 
     def __init__(self, what: str, files: Iterable[Path], read: Callable[[], T]) -> None:

@@ -34,7 +34,7 @@ class TlsMaterial:
 class TlsCertificates:
     """The certificates in force.
 
-    The constructor raises TlsUnusable if the files cannot be used.
+    The constructor raises InvalidTlsFiles if the files cannot be used.
     """
 
     def __init__(self, settings: TlsSettings) -> None:

@@ -22,7 +22,7 @@ class Tokens:
 
     :param configured: by name. Token files are read here; :meth:`files` names them.
 
-    The constructor raises TokenUnusable, which names the setting and never shows a token or a file's content.
+    The constructor raises InvalidToken, which names the setting and never shows a token or a file's content.
     """
 
     def __init__(self, configured: Mapping[str, Token]) -> None:

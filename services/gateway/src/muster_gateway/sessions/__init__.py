@@ -16,7 +16,7 @@ from muster_gateway.settings import GatewaySettings
 def make_sessions(settings: GatewaySettings, clock: Clock) -> SessionStore:
     """Returns the store that ``settings.sessions_url`` names. The settings have checked its scheme.
 
-    Raises StoreCredentialsUnusable.
+    Raises InvalidStoreCredentials.
     """
     url = settings.sessions_url.get_secret_value()
     scheme, _, rest = url.partition(":")

@@ -132,7 +132,7 @@ class Advance(NamedTuple):
 
 
 class SessionStore(Protocol):
-    """A store of sessions. Every method raises SessionsDown if the store does not answer in time."""
+    """A store of sessions. Every method raises SessionStoreDown if the store does not answer in time."""
 
     async def start(self) -> None: ...
 

@@ -33,7 +33,7 @@ async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock
 
     :param chance: makes the name.
 
-    Raises LogUnavailable, SessionsDown.
+    Raises LogUnavailable, SessionStoreDown.
     """
     for _ in range(_ATTEMPTS):
         fill = new_id(chance, 16)

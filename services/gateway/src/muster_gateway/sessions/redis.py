@@ -74,8 +74,8 @@ _NAMES = StoreNames.prefixed(
 def _or_down(
     method: Callable[Concatenate[RedisSessions, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[RedisSessions, P], Coroutine[Any, Any, T]]:
-    """Turns Redis' errors into SessionsDown, whose text clients read. The message omits the address, which may hold a
-    password, and the settings; the log has these.
+    """Turns Redis' errors into SessionStoreDown, whose text clients read. The message omits the address, which may hold
+    a password, and the settings; the log has these.
     """
 
     @functools.wraps(method)
@@ -126,7 +126,7 @@ class RedisSessions:
         self._end_fill = self._redis.register_script(_END_FILL)
 
     async def start(self) -> None:
-        """Connects. Raises SessionsDown, here with the setting at fault: no client reads it."""
+        """Connects. Raises SessionStoreDown, here with the setting at fault: no client reads it."""
         try:
             await self._redis.ping()
         except (RedisError, OSError, TimeoutError) as error:

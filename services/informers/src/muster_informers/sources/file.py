@@ -207,7 +207,7 @@ class FileSource:
         return path.match(pattern) if pattern else path.suffix.lower() in _FORMATS
 
     def _read(self, stats: Sequence[_Stat]) -> _FileRead:
-        """Reads files whose stats are equal to ``stats`` before and after. Raises _Moved."""
+        """Reads files whose stats are equal to ``stats`` before and after. Raises _FileChanged."""
         left = self._options.max_bytes
         texts = []
         for before in stats:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import textwrap
+import tokenize
 from pathlib import Path
 
 WIDTH = 120
@@ -20,10 +22,22 @@ def main() -> None:
     for match in re.finditer(r"^([^:\n]+):(\d+):\d+: E501", listed, re.MULTILINE):
         places.setdefault(match[1], []).append(int(match[2]))
     for name, numbers in places.items():
-        lines = Path(name).read_text(encoding="utf-8").split("\n")
-        for number in sorted(numbers, reverse=True):
+        text = Path(name).read_text(encoding="utf-8")
+        lines, prose = text.split("\n"), prose_of(text)
+        for number in sorted(prose & set(numbers), reverse=True):
             wrap(lines, number - 1)
         Path(name).write_text("\n".join(lines), encoding="utf-8")
+
+
+def prose_of(text: str) -> set[int]:
+    """Returns the lines that are comments, or a part of a text in triple quotes."""
+    prose = set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.STRING and token.string.startswith('"""'):
+            prose.update(range(token.start[0], token.end[0] + 1))
+        elif token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip():
+            prose.add(token.start[0])
+    return prose
 
 
 def wrap(lines: list[str], at: int) -> None:
@@ -35,10 +49,6 @@ def wrap(lines: list[str], at: int) -> None:
     assert prefix is not None
     is_comment = "#" in prefix[0]
     quotes = line.lstrip().startswith('"""')
-    if not is_comment and re.search(r"[=({\[]\s*$|^\s*(?:def|class|return|assert)\b|  # ", line) and not quotes:
-        return
-    if re.match(r'\s*[rbf]{0,2}"(?!"")', line):
-        return
     starts = bool(_START.match(line))
     if not is_comment and quotes and line.rstrip().endswith('"""'):
         line = line.rstrip().removesuffix('"""')

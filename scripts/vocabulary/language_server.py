@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -21,6 +22,8 @@ SETTINGS = {
     "reportMissingImports": False,
     "typeCheckingMode": "off",
 }
+
+FIND_FILES_S = 15.0
 
 
 class LanguageServer:
@@ -55,6 +58,8 @@ class LanguageServer:
             },
         )
         self.notify("initialized", {})
+        # It looks for the tree's files when it is idle. A request before that finds places in few of them.
+        time.sleep(FIND_FILES_S)
 
     def close(self) -> None:
         self.request("shutdown", None)

@@ -200,7 +200,7 @@ def test_in_random_lives_every_preemption_is_lawful(batch: range, monkeypatch: p
             plans.append(found)
         return found
 
-    monkeypatch.setattr(escalation.preemption, "search", watched)
+    monkeypatch.setattr(escalation.victim_search, "search", watched)
     for seed in batch:
         _live(random.Random(f"flow-{seed}"))
     assert len(plans) > len(batch)

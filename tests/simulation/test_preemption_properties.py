@@ -138,7 +138,7 @@ def _ask_again(arena: Arena, gone: Allocation) -> None:
 
 def _no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cover_search.GuaranteeGuard, "allows", lambda *_: True)
-    monkeypatch.setattr(guarantee, "Guard", lambda queue, spare: cover_search.GuaranteeGuard(queue, {}))
+    monkeypatch.setattr(guarantee, "GuaranteeGuard", lambda queue, spare: cover_search.GuaranteeGuard(queue, {}))
 
 
 def _no_trim(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def _any_priority(monkeypatch: pytest.MonkeyPatch) -> None:
         return cover_search.VictimLeaf(leaf, rule, None, *guards, **spared)
 
     for rule in (guarantee, priority):
-        monkeypatch.setattr(rule, "Branch", branch)
+        monkeypatch.setattr(rule, "VictimLeaf", branch)
 
 
 def _everybody_is_entitled(monkeypatch: pytest.MonkeyPatch) -> None:

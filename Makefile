@@ -59,9 +59,9 @@ LAW_TESTS := tests/unit/core/test_preemption_gang_laws.py \
 # (All that decides: node policies, preemption rules, books, lives; and what requests and outcomes pass.)
 COMPILED_TESTS := $(addprefix tests/unit/,core queue_config scheduler_service) tests/simulation/test_simulation.py \
   $(addprefix tests/unit/gateway/test_,admission.py codec.py feed.py turns.py) \
-  $(addprefix tests/unit/view/test_,yunikorn_metrics.py following.py)
+  $(addprefix tests/unit/view/test_,core_metrics.py following.py)
 # (A part of it, for CI: the machine with its recovery, configurations, encodings, preemption, gangs.)
-COMPILED_SLICE := tests/unit/queue_config $(addprefix tests/unit/core/test_,victim_search.py gangs.py node_index.py) \
+COMPILED_SLICE := tests/unit/queue_config $(addprefix tests/unit/core/test_,preemption.py gangs.py node_index.py) \
   $(addprefix tests/unit/scheduler_service/test_,machine.py wire.py event_wire.py machine_hostile.py tally.py) \
   $(addprefix tests/unit/gateway/test_,admission.py codec.py) tests/unit/view/test_core_metrics.py
 BAD_INPUT_TESTS := tests/e2e/test_generated_bad_input.py tests/e2e/test_generated_bad_calls.py \

@@ -15,7 +15,7 @@ from simulation.manager import CALLBACKS, GANGS
 
 ROOT = Path(__file__).parents[2]
 # libs/compiled/hatch_build.py has the reason of each.
-PLAIN = {"config.config", "external.checks", "external.external", "invariants", "preemption.rule"}
+PLAIN = {"config.queue_config", "external.validation", "external.model", "invariants", "preemption.rule"}
 # Of the path of an ask outside of the core.
 PASSED = (
     "muster_bus.topics",

@@ -1,14 +1,8 @@
-"""A real directory for tests: Debian's OpenLDAP, from PATH or out of its packages, which `make test` unpacks.
-
-(Installed, it would be a service of the machine.)
-"""
+"""A real directory for tests, OpenLDAP's."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +12,8 @@ from typing import Any
 import ldap3
 from ldap3.core.exceptions import LDAPException
 from muster_replay.local_process import free_ports
-from servers import NoServer
+from unpacked import cache_of, program, serving
 
-ANSWER_TIMEOUT_S = 60.0
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / "slapd"
 # (``ismemberof`` and ``mail`` may have any text here. ``memberOf`` is slapd's own, set by groups.)
 _CONFIG = """
 include {root}/etc/ldap/schema/core.schema
@@ -56,14 +48,6 @@ class Directory:
     tls_port: int
 
 
-def program() -> Path:
-    """Where it is. Raises NoServer."""
-    found = shutil.which("slapd") or next((str(each) for each in [_CACHE / "usr/sbin/slapd"] if each.exists()), "")
-    if not found:
-        raise NoServer(f"no slapd: not in PATH, nor in {_CACHE} (scripts/test-servers puts it there)")
-    return Path(found)
-
-
 @contextmanager
 def directory_of(
     groups: Mapping[str, list[str]], work: Path, certificate: Path | None = None, key: Path | None = None
@@ -72,8 +56,8 @@ def directory_of(
 
     :param groups: names of people by name of their group.
     """
-    start = program()
-    root = _CACHE if start.is_relative_to(_CACHE) else Path("/")
+    start, cache = program("slapd", "usr/sbin/slapd"), cache_of("slapd")
+    root = cache if start.is_relative_to(cache) else Path("/")
     base, user, password = "dc=example,dc=com", "cn=reader,dc=example,dc=com", "correct horse"
     (work / "data").mkdir(parents=True)
     tls = f"TLSCertificateFile {certificate}\nTLSCertificateKeyFile {key}" if certificate else ""
@@ -82,34 +66,15 @@ def directory_of(
     port, tls_port = free_ports(2)
     listen = f"ldap://127.0.0.1:{port}/" + (f" ldaps://127.0.0.1:{tls_port}/" if certificate else "")
     libraries = os.pathsep.join(str(each) for each in root.glob("usr/lib/*-linux-gnu"))
-    with (work / "slapd.log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(start), "-d", "0", "-f", str(work / "slapd.conf"), "-h", listen],
-            stdout=log, stderr=log, env=os.environ | {"LD_LIBRARY_PATH": libraries},
-        )  # fmt: skip
-    try:
-        connection = _await_answer(ldap3.Server("127.0.0.1", port), user, password, process, work / "slapd.log")
+    command = [str(start), "-d", "0", "-f", str(work / "slapd.conf"), "-h", listen]
+    server = ldap3.Server("127.0.0.1", port)
+
+    def ask() -> ldap3.Connection:
+        return ldap3.Connection(server, user, password, auto_bind=True, raise_exceptions=True)
+
+    with serving(command, work / "slapd.log", ask, (LDAPException,), {"LD_LIBRARY_PATH": libraries}) as connection:
         _fill(connection, base, groups)
         yield Directory(base, user, password, port, tls_port)
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(timeout=60)
-
-
-def _await_answer(
-    server: ldap3.Server, user: str, password: str, process: subprocess.Popen[bytes], log: Path
-) -> ldap3.Connection:
-    until_s = time.monotonic() + ANSWER_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < until_s:
-        try:
-            return ldap3.Connection(server, user, password, auto_bind=True, raise_exceptions=True)
-        except LDAPException:
-            time.sleep(0.05)
-    raise AssertionError(f"slapd is not ready: {log.read_text()[-2000:]}")
 
 
 def _fill(connection: Any, base: str, groups: Mapping[str, list[str]]) -> None:

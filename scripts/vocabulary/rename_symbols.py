@@ -9,11 +9,9 @@ listed. In docstrings and pages, names in backticks follow where the old name wa
 from __future__ import annotations
 
 import ast
-import io
 import re
 import sys
 import time
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import NamedTuple
 
 import plan
 from language_server import LanguageServer
+from mend_functions import rename_name
 from rename_modules import ROOT, dotted, folder_of, tracked
 
 
@@ -157,19 +156,9 @@ def by_imports(found: list[Symbol]) -> None:
         }
         if not names:
             continue
-        lines = text.split("\n")
-        before = ""
-        places: list[tuple[int, int, str]] = []
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.NAME and token.string in names and before != ".":
-                places.append((*token.start, token.string))
-            if token.type not in {tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT}:
-                before = token.string
-        for line, column, old in reversed(places):
-            row = lines[line - 1]
-            lines[line - 1] = row[:column] + names[old] + row[column + len(old) :]
+        for old, new in names.items():
+            rename_name(file, old, new)
         print(f"{file.relative_to(ROOT)}: by its imports: {', '.join(names)}")
-        file.write_text("\n".join(lines), encoding="utf-8")
 
 
 def in_texts(found: list[Symbol]) -> None:

@@ -25,8 +25,7 @@ from muster_bus.errors import BusError, LogBehind, LogDamaged, LogUnavailable
 from muster_bus.log import Log
 from muster_bus.log_factory import make_log
 from muster_bus.membership import GroupLog
-from muster_core.external.errors import InvalidExternalSettings as ExternalSettingsWrong
-from muster_core.external.errors import NotSynced
+from muster_core.external.errors import InvalidExternalSettings, NotSynced
 from muster_event_publisher.errors import InvalidSinkSettings
 from muster_rest import system_health as health
 from muster_runtime import logs
@@ -510,7 +509,7 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Proce
     with signals(stop):
         try:
             plan = build(settings, bus, clock)
-        except (InvalidSinkSettings, ExternalSettingsWrong) as error:
+        except (InvalidSinkSettings, InvalidExternalSettings) as error:
             raise UsageError("\n".join(error.problems)) from error
         except InvalidGatewaySettings as error:
             raise UsageError(str(error)) from error

@@ -1,19 +1,19 @@
 """The messages between ``muster up`` and the followers' process, besides those of the log
 (``muster_bus.pipe.messages``), and the place of the sockets.
 
-=========  ==========  ==================================================================
-sender     message     content
-=========  ==========  ==================================================================
-parent     Begin       the first message: what to run, and where to listen
-parent     OpenFront   the gateway serves: accept HTTP connections at its socket
-parent     CloseFront  accept no more, and end the open requests
-parent     Stop        end in bounded time
-followers  Told        the followers' state; sent repeatedly as a sign of life
-followers  Refused     the settings cannot be used
-followers  Failed      a follower could not start, or ended by itself
-followers  Forwarded   a request for the gateway, which the front end has admitted
-parent     Response    answers a Forwarded, by number
-=========  ==========  ==================================================================
+=========  ================  ==================================================================
+sender     message           content
+=========  ================  ==================================================================
+parent     StartFollowers    the first message: what to run, and where to listen
+parent     OpenFront         the gateway serves: accept HTTP connections at its socket
+parent     CloseFront        accept no more, and end the open requests
+parent     StopFollowers     end in bounded time
+followers  FollowersStatus   the followers' state; sent repeatedly as a sign of life
+followers  SettingsRejected  the settings cannot be used
+followers  FollowerFailed    a follower could not start, or ended by itself
+followers  Forwarded         a request for the gateway, which the front end has admitted
+parent     Response          answers a Forwarded, by number
+=========  ================  ==================================================================
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
 """All errors of the bus, in one tree.
 
 * BusError
-  x LogError                the log, or the connection to it, failed
-    - LogUnavailable        not reachable now; retry with backoff
-    - LogRefused            the log refuses this client: user, password, certificate, right; an operator must act
-    - TopicMismatch         a topic exists, but not as this configuration needs it; an operator must decide
-    - LogIncompatible       another version or another program wrote the log; an operator must decide
-    - LogBehind             the log has less than others know of it; an operator must decide
-    - LogDamaged            a part of the log is damaged or missing; never retried; an operator must decide
-    - NotEnoughReplicas          a LogUnavailable: Kafka has too few copies in sync to take writes
-    - LogFull               a LogUnavailable: the disk is full; it works again when there is room
-    - RecordTooLarge        the record is over the log's limit; never retried
-    - InvalidRecord             no log accepts it: unknown topic or partition, missing key; never retried
-    - OffsetOutOfRange            retention deleted the offset; carries the range that exists
-    - LogClosed             used after close
-    - CopyRejected           a log cannot be copied there (muster migrate, muster topics grow); an operator must act
-      + SourceChanged         records came while the log was copied
-      + TargetTooSmall      the target has fewer partitions than the source
-      + TargetNotEmpty      the target has records that are not of this copy
-  x Fenced                  another owner took the partition over; drop all in-memory state, restart or end
-  x TransactionFailed       a commit failed or its outcome is unknown; drop the in-memory state, it is ahead of the log
-    - TransactionTimeout    no answer before the deadline
-  x MachineFailed           a partition's machine fails repeatedly, and no single input record is to blame
-  x CodecError              bytes that do not fit their topic; the record goes to the dead letters
+  x LogError              the log, or the connection to it, failed
+    - LogUnavailable      not reachable now; retry with backoff
+    - LogRefused          the log refuses this client: user, password, certificate, right; an operator must act
+    - TopicMismatch       a topic exists, but not as this configuration needs it; an operator must decide
+    - LogIncompatible     another version or another program wrote the log; an operator must decide
+    - LogBehind           the log has less than others know of it; an operator must decide
+    - LogDamaged          a part of the log is damaged or missing; never retried; an operator must decide
+    - NotEnoughReplicas   a LogUnavailable: Kafka has too few copies in sync to take writes
+    - LogFull             a LogUnavailable: the disk is full; it works again when there is room
+    - RecordTooLarge      the record is over the log's limit; never retried
+    - InvalidRecord       no log accepts it: unknown topic or partition, missing key; never retried
+    - OffsetOutOfRange    retention deleted the offset; carries the range that exists
+    - LogClosed           used after close
+    - CopyRejected        a log cannot be copied there (muster migrate, muster topics grow); an operator must act
+      + SourceChanged     records came while the log was copied
+      + TargetTooSmall    the target has fewer partitions than the source
+      + TargetNotEmpty    the target has records that are not of this copy
+  x Fenced                another owner took the partition over; drop all in-memory state, restart or end
+  x TransactionFailed     a commit failed or its outcome is unknown; drop the in-memory state, it is ahead of the log
+    - TransactionTimeout  no answer before the deadline
+  x MachineFailed         a partition's machine fails repeatedly, and no single input record is to blame
+  x CodecError            bytes that do not fit their topic; the record goes to the dead letters
 """
 
 from __future__ import annotations

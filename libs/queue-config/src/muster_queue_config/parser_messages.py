@@ -1,9 +1,9 @@
 """Messages between a service and its reading process (``sandboxed_parser.py``, ``parser_main.py``).
 
-parent   Limits           once, first
-parent   Text             a configuration
-child    Ready            it has loaded its modules
-child    Verdict          on the text; the next text may come
+parent   ParserLimits     once, first
+parent   ParseRequest     a configuration
+child    ParserReady      it has loaded its modules
+child    ParseReply       on the text; the next text may come
 
 A child that needs too much memory ends with OUT_OF_MEMORY: it may have none left for a message.
 """

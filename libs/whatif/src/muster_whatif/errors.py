@@ -1,10 +1,10 @@
 """The exceptions of simulations, in one tree.
 
-* WhatIfError               one clear line for the user
-  x InvalidWorkload           a trace cannot be read: names the file, the line, the value, and what was expected
-  x InvalidScenario           a configuration or a change of the nodes cannot be used
-  x ForecastUnavailable             a forecast cannot be made now: says why
-  x ForecastBusy            too many forecasts are being made
+* WhatIfError            one clear line for the user
+  x InvalidWorkload      a trace cannot be read: names the file, the line, the value, and what was expected
+  x InvalidScenario      a configuration or a change of the nodes cannot be used
+  x ForecastUnavailable  a forecast cannot be made now: says why
+  x ForecastBusy         too many forecasts are being made
 """
 
 from __future__ import annotations

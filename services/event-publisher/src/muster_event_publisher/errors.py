@@ -1,28 +1,28 @@
 """All errors of the publisher, in one tree.
 
 * PublisherError
-  x RequestRefused          a REST request that gets an error answer; carries the HTTP status
+  x HttpError             a REST request that gets an error answer; carries the HTTP status
   x GrpcError             a call of muster.v1.Events that ends with an error; carries the gRPC status
-    - BadRequest            INVALID_ARGUMENT: names the field, its value and what was expected
-    - NoEvents              NOT_FOUND: there are none of this RM
-    - EventNotYetWritten           OUT_OF_RANGE: the id is still to come
-    - PreconditionFailed        FAILED_PRECONDITION: another instance, or no tracking
-    - TooManyWatchers       RESOURCE_EXHAUSTED: a limit of the service
-    - TooManyReaders        RESOURCE_EXHAUSTED: as many as may be read old events already
-    - WatchEnded            ABORTED: too far behind, or the ids begin anew; the caller may go on where it was
-    - Unavailable                UNAVAILABLE: safe to try again
-  x OldEventsUnavailable           log or history cannot say now what an old event was; safe to try again
-    - TooManyOldReads       as many as may be read old events already
-  x ViewUnavailable              the view does not say what the objects of events are like; safe to try again
-  x SearchLimitExceeded           an event id was not found in the log within the allowed number of records
-  x DeriveError             what is derived from the events cannot go on
-    - UsageMismatch         usage on the log has windows of another length; a person must decide
-    - DeriveStalled         events are there and none is taken; the process ends and is started again
-  x SinkError               a store for history, or the way to it
-    - SinkUnavailable       not reachable now, or full, or held by another publisher; tried again with backoff
-    - SinkUnusable             reachable, but not as this program needs it (a newer schema); a person must decide
-    - SinkRejected           the store refuses what is to be written, and will again: to the dead letters at last
-  x InvalidSinkSettings       settings of a store that cannot be used, or two stores of one kind; at the start
+    - BadRequest          INVALID_ARGUMENT: names the field, its value and what was expected
+    - NoEvents            NOT_FOUND: there are none of this RM
+    - EventNotYetWritten  OUT_OF_RANGE: the id is still to come
+    - PreconditionFailed  FAILED_PRECONDITION: another instance, or no tracking
+    - TooManyWatchers     RESOURCE_EXHAUSTED: a limit of the service
+    - TooManyReaders      RESOURCE_EXHAUSTED: as many as may be read old events already
+    - WatchEnded          ABORTED: too far behind, or the ids begin anew; the caller may go on where it was
+    - Unavailable         UNAVAILABLE: safe to try again
+  x OldEventsUnavailable  log or history cannot say now what an old event was; safe to try again
+    - TooManyOldReads     as many as may be read old events already
+  x ViewUnavailable       the view does not say what the objects of events are like; safe to try again
+  x SearchLimitExceeded   an event id was not found in the log within the allowed number of records
+  x DeriveError           what is derived from the events cannot go on
+    - UsageMismatch       usage on the log has windows of another length; a person must decide
+    - DeriveStalled       events are there and none is taken; the process ends and is started again
+  x SinkError             a store for history, or the way to it
+    - SinkUnavailable     not reachable now, or full, or held by another publisher; tried again with backoff
+    - SinkUnusable        reachable, but not as this program needs it (a newer schema); a person must decide
+    - SinkRejected        the store refuses what is to be written, and will again: to the dead letters at last
+  x InvalidSinkSettings   settings of a store that cannot be used, or two stores of one kind; at the start
 """
 
 from __future__ import annotations

@@ -3,40 +3,40 @@
 Over HTTP, Unauthenticated and PermissionDenied are 401 and 403.
 
 * GatewayError
-  x RequestRefused           the client is at fault; nothing of the message reached the log
-    - InvalidRequest         INVALID_ARGUMENT: names the field, its value and the expectation
-    - RegistrationRefused    INVALID_ARGUMENT: the scheduler's problems, with line and column
-    - NotRegistered          FAILED_PRECONDITION: no registration of this RM is in force
-    - RmStopped              FAILED_PRECONDITION: it was shut down or away for too long; it must register again
-    - NotFound               NOT_FOUND: the subject of the request: an RM, a node, an ask ...
-    - PreconditionFailed            FAILED_PRECONDITION: not in the present state; the text gives the reason
-    - OverLimit              RESOURCE_EXHAUSTED: size, number of items, calls, streams or RMs
-      + RateLimited                an identity's rate: the call may be repeated after some time
-    - FirstMessageTimeout              DEADLINE_EXCEEDED: a stream did not name its RM in time
+  x RequestRefused             the client is at fault; nothing of the message reached the log
+    - InvalidRequest           INVALID_ARGUMENT: names the field, its value and the expectation
+    - RegistrationRefused      INVALID_ARGUMENT: the scheduler's problems, with line and column
+    - NotRegistered            FAILED_PRECONDITION: no registration of this RM is in force
+    - RmStopped                FAILED_PRECONDITION: it was shut down or away for too long; it must register again
+    - NotFound                 NOT_FOUND: the subject of the request: an RM, a node, an ask ...
+    - PreconditionFailed       FAILED_PRECONDITION: not in the present state; the text gives the reason
+    - OverLimit                RESOURCE_EXHAUSTED: size, number of items, calls, streams or RMs
+      + RateLimited            an identity's rate: the call may be repeated after some time
+    - FirstMessageTimeout      DEADLINE_EXCEEDED: a stream did not name its RM in time
     - Unauthenticated          UNAUTHENTICATED: no credentials, or unknown ones
-      + UnknownSigningKey           its token's key is unknown; newer keys may have it
-    - PermissionDenied           PERMISSION_DENIED: the caller is known, but lacks a right
-    - CrossSiteRequest        PERMISSION_DENIED: a browser may have sent it for another host's page
-  x StreamEnded              the stream cannot continue, whatever the client sent
-    - Superseded             ABORTED: a newer stream or a newer registration of the RM took its place
-    - ResponsesLost          DATA_LOSS: retention deleted responses that were not sent; the RM must register again
-    - RmShutDown             OK: the RM announced that it leaves
-    - RightRevoked         PERMISSION_DENIED: the caller has lost the right that the stream uses
-  x Unavailable                   UNAVAILABLE: a retry with backoff is safe
-    - GatewayStopping        this gateway is stopping; another one takes the RM
-    - LogDown                the log took no record; the client must send unanswered items again
-    - SchedulerTimeout        no answer within the time allowed
-    - SessionStoreDown           the session store does not answer
-    - SessionStoreFull           a SessionStoreDown: the store's disk is full
-    - ViewUnavailable             the view gives no answer: it is away, slow, or broke off
-  x InvalidGatewaySettings            the gateway cannot start with these settings; a retry does not help
-    - UnprotectedListener              others could reach a door without authentication
+      + UnknownSigningKey      its token's key is unknown; newer keys may have it
+    - PermissionDenied         PERMISSION_DENIED: the caller is known, but lacks a right
+    - CrossSiteRequest         PERMISSION_DENIED: a browser may have sent it for another host's page
+  x StreamEnded                the stream cannot continue, whatever the client sent
+    - Superseded               ABORTED: a newer stream or a newer registration of the RM took its place
+    - ResponsesLost            DATA_LOSS: retention deleted responses that were not sent; the RM must register again
+    - RmShutDown               OK: the RM announced that it leaves
+    - RightRevoked             PERMISSION_DENIED: the caller has lost the right that the stream uses
+  x Unavailable                UNAVAILABLE: a retry with backoff is safe
+    - GatewayStopping          this gateway is stopping; another one takes the RM
+    - LogDown                  the log took no record; the client must send unanswered items again
+    - SchedulerTimeout         no answer within the time allowed
+    - SessionStoreDown         the session store does not answer
+    - SessionStoreFull         a SessionStoreDown: the store's disk is full
+    - ViewUnavailable          the view gives no answer: it is away, slow, or broke off
+  x InvalidGatewaySettings     the gateway cannot start with these settings; a retry does not help
+    - UnprotectedListener      others could reach a door without authentication
     - InvalidStoreCredentials  a file of the session store's credentials cannot be used
-    - InvalidToken          a token cannot be read, is malformed, or is configured twice
-    - InvalidPolicy         the policy file cannot be read, or a rule is wrong
-    - InvalidTlsFiles            certificate, key or authorities cannot be read, or do not fit each other
-    - InvalidJwks           the keys of JWT cannot be read
-  x IllegalTransition        INTERNAL: an RM's life took a step that the table in rm_lifecycle.py does not have
+    - InvalidToken             a token cannot be read, is malformed, or is configured twice
+    - InvalidPolicy            the policy file cannot be read, or a rule is wrong
+    - InvalidTlsFiles          certificate, key or authorities cannot be read, or do not fit each other
+    - InvalidJwks              the keys of JWT cannot be read
+  x IllegalTransition          INTERNAL: an RM's life took a step that the table in rm_lifecycle.py does not have
 """
 
 from __future__ import annotations

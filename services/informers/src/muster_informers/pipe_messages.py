@@ -4,21 +4,21 @@ The informers' process is a child of the scheduler's (``process.py``, ``child.py
 appends and reads through its parent (``muster_runtime.message_channel``, ``muster_bus.pipe.pipe_appends``). Secrets
 come over the pipe, too, in :class:`StartInformers`, so they are in no command line and no environment.
 
-=========  =========  ==================================================================
-from       message    says
-=========  =========  ==================================================================
-scheduler  Begin      the first: what to run, in which life
-scheduler  Settled    records are durable, or were refused
-scheduler  Answer     to an Ask
-scheduler  Judge      what the RM says, to an event handler
-scheduler  Stop       end in bounded time
-informers  Append     records, many at once; their order is the log's
-informers  Ask        open, read, close a reader
-informers  Answered   to a Judge
-informers  Told       how far the informers are, and what does not work
-informers  Sampled    metrics; once a second, hence a sign of life
-informers  Ended      they cannot begin, or had not synced in time
-=========  =========  ==================================================================
+=========  ===============  ==================================================================
+from       message          says
+=========  ===============  ==================================================================
+scheduler  StartInformers   the first: what to run, in which life
+scheduler  AppendResults    records are durable, or were refused
+scheduler  LogReply         to a LogRequest
+scheduler  HandlerRequest   what the RM says, to an event handler
+scheduler  StopInformers    end in bounded time
+informers  Append           records, many at once; their order is the log's
+informers  LogRequest       open, read, close a reader
+informers  HandlerReply     to a HandlerRequest
+informers  InformersStatus  how far the informers are, and what does not work
+informers  MetricSamples    metrics; once a second, hence a sign of life
+informers  InformersEnded   they cannot begin, or had not synced in time
+=========  ===============  ==================================================================
 
 An end of file means that the other process is gone.
 """

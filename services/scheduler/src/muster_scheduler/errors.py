@@ -1,10 +1,10 @@
 """All errors of the scheduler service.
 
 * SchedulerServiceError
-  - BadDefaultConfig    the queue configuration for RMs without one cannot be read; the service does not start
-  - UnknownUser         a user's groups cannot be found; the application is refused with the reason
-  - BadLdapConfig       the secrets for LDAP are missing or wrong; a configuration that wants LDAP is refused
-  - SourceUnavailable   a source of groups did not answer; its users are refused for a while
+  - BadDefaultConfig        the queue configuration for RMs without one cannot be read; the service does not start
+  - UnknownUser             a user's groups cannot be found; the application is refused with the reason
+  - BadLdapConfig           the secrets for LDAP are missing or wrong; a configuration that wants LDAP is refused
+  - GroupSourceUnavailable  a source of groups did not answer; its users are refused for a while
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All errors of the view, in one tree.
 
 * ViewError
-  x RequestRefused a request that gets an error answer; has the HTTP status
+  x HttpError  a request that gets an error answer; has the HTTP status
 """
 
 from __future__ import annotations

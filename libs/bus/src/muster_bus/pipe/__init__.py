@@ -4,8 +4,8 @@
 module         content
 =============  ===========================================================================================
 messages       the messages of the pipe, and an encoding of the log's errors
-writing        both ends of appending: the child's records go to the parent's log in order
-serving        the parent's end for a child that reads the embedded log's file by itself
-following      the child's end: a whole :class:`~muster_bus.log.Log`
+pipe_appends   both ends of appending: the child's records go to the parent's log in order
+log_server     the parent's end for a child that reads the embedded log's file by itself
+child_log      the child's end: a whole :class:`~muster_bus.log.Log`
 =============  ===========================================================================================
 """

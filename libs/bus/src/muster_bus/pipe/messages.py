@@ -4,16 +4,16 @@
 sender   message          content
 =======  ===============  ===================================================================================
 child    Append           many records; the log keeps their order
-log      Settled          records are durable, or were refused
-log      Moved            partitions have new ends or beginnings in the file
+log      AppendResults    records are durable, or were refused
+log      EndsChanged      partitions have new ends or beginnings in the file
 child    TakeOver         becomes an input partition's owner
 child    Commit           a transaction of an owner
 child    GetCommitted     asks for an owner's committed position
 child    Release          closes an owner
-child    GetHealth       asks whether the log answers
+child    GetHealth        asks whether the log answers
 log      Reply            answers TakeOver, Commit, GetCommitted or GetHealth, by number
-log      SyncRequest          asks whether the messages before it are taken
-child    Seen             answers SyncRequest, by number
+log      SyncRequest      asks whether the messages before it are taken
+child    SyncDone         answers SyncRequest, by number
 =======  ===============  ===================================================================================
 """
 

@@ -1,20 +1,20 @@
 """The errors of informers and event handlers.
 
 * ExternalError
-  x InvalidExternalSettings               the configuration cannot be used: the process does not start
-    - UnknownName               no informer or handler of that name is installed; names the installed ones
-    - DuplicateName                 two packages have an informer or handler of the same name; names both origins
+  x InvalidExternalSettings  the configuration cannot be used: the process does not start
+    - UnknownName            no informer or handler of that name is installed; names the installed ones
+    - DuplicateName          two packages have an informer or handler of the same name; names both origins
     - InformerSettingsWrong
     - HandlerSettingsWrong
   x SourceError
-    - SourceUnavailable         the source does not answer now: it is asked again
-    - SourceSaysNonsense        the answer as a whole cannot be read: it is ignored, and the source asked again
-    - CursorExpired             a watch cannot continue from its cursor: the source lists again
-  x BadDocument                 one document cannot be read: names the field, its value, and the expectation
-  x NotTaken                    a handler does not accept such an object, as configured
-  x HandlerExited                 the process of a handler has ended: the handler is asked again when it is back
-  x HandlerTimeout               a handler did not answer in time about an object of the RM
-  x NotSynced                   informers had not synced in time; names each with its last error
+    - SourceUnavailable      the source does not answer now: it is asked again
+    - SourceSaysNonsense     the answer as a whole cannot be read: it is ignored, and the source asked again
+    - CursorExpired          a watch cannot continue from its cursor: the source lists again
+  x BadDocument              one document cannot be read: names the field, its value, and the expectation
+  x NotTaken                 a handler does not accept such an object, as configured
+  x HandlerExited            the process of a handler has ended: the handler is asked again when it is back
+  x HandlerTimeout           a handler did not answer in time about an object of the RM
+  x NotSynced                informers had not synced in time; names each with its last error
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages between a service and the process that makes one forecast (``forecaster.py``, ``forecast_main.py``).
 
-parent   Situation                   once
-child    Made | Compared | Failed    once; then the child ends
+parent   ForecastRequest                                         once
+child    ForecastResult | ComparisonResult | ForecastFailed      once; then the child ends
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from muster_runtime.message_channel import Message
 
 
 class RunTimeMessage(Message):
-    """The lengths known of one key; see ``durations.Known``."""
+    """The lengths known of one key; see ``run_time_model.RunTimeSamples``."""
 
     queue: str
     user: str

@@ -105,7 +105,7 @@ class Outside(Cluster):
         return self.do(SetSourceState("default", source, life, state, drains, reason))
 
     def entry(self, source: str, kind: ExternalKind, object_id: str) -> ReportedObject:
-        found = self.core.external.of("default").entry(source, kind, object_id)
+        found = self.core.external.for_partition("default").entry(source, kind, object_id)
         assert found is not None, f"{source} says nothing of {kind} {object_id}"
         return found
 
@@ -136,9 +136,9 @@ class Outside(Cluster):
         self.info.registered_ns = self.now_ns
         out = Outcome()
         for entry in books.all_sources():
-            out.touch(entry, entry.partition)
+            out.mark_changed(entry, entry.partition)
             for each in entry.entries.values():
-                out.touch(each, each.partition)
+                out.mark_changed(each, each.partition)
         self.core = new_core(self.info, searching=True, external=books)
         self.kept = {key: value for key, value in self.kept.items() if b"/ext/" in key or b"/source/" in key}
         self.core.start(self.now_ns, out)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from contract import openapi
 from muster_core.model.reasons import Reason, ReasonCode
-from muster_core.model.text_format import amount, count, lasted, listed
+from muster_core.model.text_format import format_amount, format_duration, join_words, pluralize
 from unit.view import explained
 
 STORIES: dict[str, Callable[[], dict[str, Any]]] = {
@@ -87,11 +87,11 @@ def _figures(value: Any, kind: str = "", at_ns: int = 0) -> Iterator[str]:
         kind, at_ns = value.get("resourceType", kind), value.get("at", at_ns)
         for name in ("since", "waitingSince", "asOf"):
             if name in value:
-                yield from _numbers(lasted(at_ns - value[name]))
-        yield count(len(value.get("preemption", {}).get("victims", ())), "").strip()
+                yield from _numbers(format_duration(at_ns - value[name]))
+        yield pluralize(len(value.get("preemption", {}).get("victims", ())), "").strip()
         yield str(sum(value["asks"].values())) if isinstance(value.get("asks"), dict) else ""
         if value.get("mayAt"):
-            yield from _numbers(lasted(value["mayAt"] - at_ns))
+            yield from _numbers(format_duration(value["mayAt"] - at_ns))
         if "taskGroups" in value:
             yield from _of_a_gang(value["taskGroups"])
         for name, each in value.items():
@@ -104,7 +104,7 @@ def _figures(value: Any, kind: str = "", at_ns: int = 0) -> Iterator[str]:
         yield f"{value * 100:.0f}"
     elif isinstance(value, int):
         yield f"{value:,}"
-        yield amount(kind, value)
+        yield format_amount(kind, value)
 
 
 def _of_a_gang(groups: list[dict[str, Any]]) -> Iterator[str]:
@@ -187,7 +187,7 @@ def test_the_clause_of_a_reason_has_its_figures_in_their_units(code: ReasonCode,
     for name in CLAUSES[code]:
         value = getattr(reason, name)
         bare = name not in _OF_A_TYPE or code in _MAXIMA
-        assert (f"{value:,}" if bare else amount(kind, value)) in clause, name
+        assert (f"{value:,}" if bare else format_amount(kind, value)) in clause, name
     figures = _NUMBER.findall(clause)
     assert len(figures) == len(CLAUSES[code]), f"{clause}: and no other figure"
     assert clause[0].islower()
@@ -197,19 +197,19 @@ def test_the_clause_of_a_reason_has_its_figures_in_their_units(code: ReasonCode,
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (amount("vcore", 4_000), "4 cores"), (amount("vcore", 1_000), "1 core"), (amount("vcore", 1_500), "1.5 cores"),
-        (amount("vcore", 5), "0.005 cores"), (amount("vcore", 0), "0 cores"),
-        (amount("vcore", 2_000_000), "2,000 cores"),
-        (amount("memory", 1), "1 byte"), (amount("memory", 0), "0 bytes"), (amount("memory", 16 << 30), "16 GiB"),
-        (amount("memory", 1_000_000_000), "953.7 MiB"), (amount("hugepages-2Mi", 2 << 20), "2 MiB"),
-        (amount("ephemeral-storage", 3 << 40), "3 TiB"), (amount("license", 1_200), "1,200 license"),
-        (lasted(0), "less than a second"), (lasted(999_999_999), "less than a second"),
-        (lasted(1_000_000_000), "1 second"),
-        (lasted(180_000_000_000), "3 minutes"), (lasted(3_665_000_000_000), "1 hour 1 minute"),
-        (lasted(3_605_000_000_000), "1 hour"), (lasted(200_000_000_000_000), "2 days 7 hours"),
-        (listed([]), ""), (listed(["a"]), "a"), (listed(["a", "b"]), "a and b"),
-        (listed(["a", "b", "c"]), "a, b and c"),
-        (count(1, "ask"), "1 ask"), (count(2_000, "ask"), "2,000 asks"), (count(0, "ask"), "0 asks"),
+        (format_amount("vcore", 4_000), "4 cores"), (format_amount("vcore", 1_000), "1 core"), (format_amount("vcore", 1_500), "1.5 cores"),
+        (format_amount("vcore", 5), "0.005 cores"), (format_amount("vcore", 0), "0 cores"),
+        (format_amount("vcore", 2_000_000), "2,000 cores"),
+        (format_amount("memory", 1), "1 byte"), (format_amount("memory", 0), "0 bytes"), (format_amount("memory", 16 << 30), "16 GiB"),
+        (format_amount("memory", 1_000_000_000), "953.7 MiB"), (format_amount("hugepages-2Mi", 2 << 20), "2 MiB"),
+        (format_amount("ephemeral-storage", 3 << 40), "3 TiB"), (format_amount("license", 1_200), "1,200 license"),
+        (format_duration(0), "less than a second"), (format_duration(999_999_999), "less than a second"),
+        (format_duration(1_000_000_000), "1 second"),
+        (format_duration(180_000_000_000), "3 minutes"), (format_duration(3_665_000_000_000), "1 hour 1 minute"),
+        (format_duration(3_605_000_000_000), "1 hour"), (format_duration(200_000_000_000_000), "2 days 7 hours"),
+        (join_words([]), ""), (join_words(["a"]), "a"), (join_words(["a", "b"]), "a and b"),
+        (join_words(["a", "b", "c"]), "a, b and c"),
+        (pluralize(1, "ask"), "1 ask"), (pluralize(2_000, "ask"), "2,000 asks"), (pluralize(0, "ask"), "0 asks"),
     ],
 )  # fmt: skip
 def test_quantities_and_times_as_people_read_them(text: str, expected: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from e2e.gang_rig import QUICK, E, Muster, Rm, timeless
 from muster_client import RmClient, ask
-from muster_core.model.text_format import lasted
+from muster_core.model.text_format import format_duration
 from muster_proto.si.v1 import si_pb2 as si
 from muster_si.constants import REQUIRED_NODE_TAG
 from up import Up
@@ -119,7 +119,7 @@ async def test_a_real_ask_waits_for_its_placeholder_to_go(muster: Muster) -> Non
         )
         assert sentence, said["sentence"]
         # (A busy machine takes its time, too.)
-        assert sentence["waited"] == lasted(said["at"] - said["since"])
+        assert sentence["waited"] == format_duration(said["at"] - said["since"])
         assert said["at"] - said["since"] >= 30 * SECOND_NS
         assert (said["node"], said["gang"]["placeholder"], said["history"]) == ("n1", "workers-p0", [])
         assert said["since"] == said["waitingSince"]

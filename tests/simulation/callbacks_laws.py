@@ -422,7 +422,7 @@ class Laws(Law):
         for partition in core.partitions.values():
             if not partition.deciding:
                 continue
-            if partition.questions.enough:
+            if partition.questions.is_at_limit:
                 # As much is asked as it answers in time; whoever is left looks when it has answered.
                 must(len(partition.questions.open) >= OPEN_MIN, "left pending", f"{partition.questions.open} is enough")
                 continue
@@ -434,7 +434,7 @@ class Laws(Law):
                         held = ask.refusals is not None and node_id in ask.refusals.nodes
                         rests = ask.refusals is not None and node_id in ask.refusals.resting
                         must(not held or rests, "ended", f"{ask}: {node_id} is refused for what was there before")
-                    if ask.open > 0 and partition.limit_checks.over_limit(app, ask.shape) is None:
+                    if ask.open > 0 and partition.limit_checks.exceeded_limit(app, ask.shape) is None:
                         _check_no_room(partition, ask, self._turns)
 
     def check_leaks(self, core: SchedulerCore) -> None:
@@ -527,7 +527,7 @@ def _is_held(partition: Partition, app: Application) -> bool:
     if app.state in APP_TERMINAL or app.state is AppState.FAILING or partition.limit_checks.full_ledger(app):
         return True
     gang = app.gang
-    return gang is not None and gang.waits_for_room and partition.room.lacking_room(app) is not None
+    return gang is not None and gang.waits_for_room and partition.room.blocking_limit(app) is not None
 
 
 def _check_no_room(partition: Partition, ask: Ask, turns: Turns) -> None:
@@ -542,7 +542,7 @@ def _waits_with_room(partition: Partition, ask: Ask, turns: Turns) -> Node | Non
     holds it back.
     """
     held = _is_held(partition, ask.app) or ask.app.waiting_at is not None or not partition.deciding
-    if held or ask.open <= 0 or partition.limit_checks.over_limit(ask.app, ask.shape) is not None:
+    if held or ask.open <= 0 or partition.limit_checks.exceeded_limit(ask.app, ask.shape) is not None:
         return None
     return _room_for(partition, ask, lambda node: turns.keeps(partition.name, node))
 

@@ -176,7 +176,7 @@ class Rounds:
         """The asks that could have a turn where it must be alone. (Those that came later may call it before others.)"""
         alone = _rival(policy, ask)
         found: dict[Ask, Node] = {}
-        if partition.questions.enough:
+        if partition.questions.is_at_limit:
             return found
         for app in partition.apps.values():
             if Scope.ONE not in alone and app is not ask.app:

@@ -135,7 +135,7 @@ def _reservation_hiding(patch: pytest.MonkeyPatch) -> None:
 
 def _reservation_age(patch: pytest.MonkeyPatch) -> None:
     """Nodes are kept free at once."""
-    whole = Partition.take_policies
+    whole = Partition.set_policies
 
     def at_once(self: Partition, config: Any) -> None:
         whole(self, replace(config, reservation=replace(config.reservation, delay_ns=0)))
@@ -161,7 +161,7 @@ def _confirmation_told(patch: pytest.MonkeyPatch) -> None:
 
 def _events_apart(patch: pytest.MonkeyPatch) -> None:
     """What a node holds is told before the application that holds it."""
-    whole = AllocationFacts.tell_new
+    whole = AllocationFacts.on_allocated
 
     def turned(self: AllocationFacts, allocation: Any, out: Outcome, *given: Any, **named: Any) -> None:
         before = len(out.events)
@@ -178,7 +178,7 @@ def _forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def _record_lost(patch: pytest.MonkeyPatch) -> None:
     """A change of an ask is not written."""
-    whole = Outcome.touch
+    whole = Outcome.mark_changed
 
     def without_asks(self: Outcome, changed: Any, partition: str) -> None:
         if type(changed).__name__ != "Ask" or changed.gone or not changed.published:
@@ -200,7 +200,7 @@ def _budget(patch: pytest.MonkeyPatch) -> None:
 
 def _node_keeps_its_capacity(patch: pytest.MonkeyPatch) -> None:
     """A node that goes takes nothing along."""
-    whole = Outcome.track
+    whole = Outcome.add_event
 
     def without(self: Outcome, about: Any, change: Any, detail: EventDetail, *given: Any, **named: Any) -> None:
         whole(self, about, change, detail, *given, **{**named, **_NOTHING.get(detail, {})})

@@ -34,7 +34,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
     """Whatever the RM says, it is placed."""
-    whole = PredicateCalls.answer
+    whole = PredicateCalls.apply_answer
 
     def yes(
         self: PredicateCalls, question: int, fits: bool, *said: Any, index: int = -1, unanswered: bool = False
@@ -46,7 +46,7 @@ def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
 
 def _silence_is_a_yes(patch: pytest.MonkeyPatch) -> None:
     """No answer in time lets it be placed."""
-    whole = PredicateCalls.answer
+    whole = PredicateCalls.apply_answer
 
     def yes(
         self: PredicateCalls, question: int, fits: bool, *said: Any, index: int = -1, unanswered: bool = False
@@ -114,7 +114,7 @@ def _forgotten_and_not_tried(patch: pytest.MonkeyPatch) -> None:
         ask, refusals = retry.ask, retry.refusals
         refusals.until_ns = refusals.armed_ns = 0
         self._forget(ask, list(refusals.nodes))
-        out.touch(ask, self._state.name)
+        out.mark_changed(ask, self._state.name)
 
     patch.setattr(PredicateCalls, "retry", forget_only)
 
@@ -139,7 +139,7 @@ def _the_same_numbers(patch: pytest.MonkeyPatch) -> None:
 
 def _asked_for_ever(patch: pytest.MonkeyPatch) -> None:
     """The grace after the stream was lost has no end."""
-    whole = PredicateCalls.take_policy
+    whole = PredicateCalls.set_policy
 
     def patient(self: PredicateCalls, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
         whole(self, replace(policy, grace_ns=1 << 62), out, now_ns)
@@ -154,7 +154,7 @@ def _preempts_unasked(patch: pytest.MonkeyPatch) -> None:
 
 def _preempts_too_many(patch: pytest.MonkeyPatch) -> None:
     """All who may go do, however few the RM wants gone."""
-    whole = PredicateCalls.answer
+    whole = PredicateCalls.apply_answer
 
     def all_of_them(self: PredicateCalls, question: int, *said: Any, **named: Any) -> None:
         check = self.open.get(question)
@@ -176,7 +176,7 @@ def _replaces_unasked(patch: pytest.MonkeyPatch) -> None:
         out: Outcome,
         now_ns: int,
     ) -> None:
-        self._gangs.agreed(placeholder, ask, node, out, now_ns)
+        self._gangs.start_replacement(placeholder, ask, node, out, now_ns)
 
     patch.setattr(PredicateCalls, "make_candidate", at_once)
 
@@ -188,7 +188,7 @@ def _courted_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 def _kept_refusals_of_dead_nodes(patch: pytest.MonkeyPatch) -> None:
     """A node that is gone stays refused."""
-    whole = PredicateCalls.node_gone
+    whole = PredicateCalls.on_node_removed
 
     def keep(self: PredicateCalls, node: Node, out: Outcome, now_ns: int) -> None:
         kept = dict(node.refused_by)
@@ -211,7 +211,7 @@ def _not_recorded(patch: pytest.MonkeyPatch) -> None:
 
 def _told_unasked(patch: pytest.MonkeyPatch) -> None:
     """Scheduling states are told to everybody."""
-    whole = PredicateCalls.take_policy
+    whole = PredicateCalls.set_policy
 
     def wanting(self: PredicateCalls, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
         whole(self, policy, out, now_ns)

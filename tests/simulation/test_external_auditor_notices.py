@@ -136,7 +136,7 @@ def _registering_again_forgets_sources(patch: pytest.MonkeyPatch) -> None:
 
 def _what_is_said_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     """Objects of sources are written once, and not when they change."""
-    whole = Outcome.touch
+    whole = Outcome.mark_changed
 
     def touch(self: Outcome, changed: Any, partition: str) -> None:
         if not (isinstance(changed, ReportedObject) and changed.published and not changed.gone):

@@ -54,7 +54,7 @@ def _order(patch: pytest.MonkeyPatch) -> None:
 
 def _deadline_lost(patch: pytest.MonkeyPatch) -> None:
     """The placeholders' clock is not on the scheduler's."""
-    whole = Gangs.placed
+    whole = Gangs.on_placeholder_allocated
 
     def without_deadline(self: Gangs, placeholder: Allocation, out: Outcome, now_ns: int) -> None:
         whole(self, placeholder, out, now_ns)
@@ -65,7 +65,7 @@ def _deadline_lost(patch: pytest.MonkeyPatch) -> None:
 
 def _node_not_kept(patch: pytest.MonkeyPatch) -> None:
     """The node to which a real ask will go is not kept for it."""
-    whole = Gangs.give_way
+    whole = Gangs.replace_placeholder
 
     def without_node(self: Gangs, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         reservations = self._reservations
@@ -110,14 +110,14 @@ def _record_lost(patch: pytest.MonkeyPatch) -> None:
     whole = Gangs._replace
 
     def untouched(self: Gangs, placeholder: Allocation, ask: Ask, gang: Gang, out: Outcome, now_ns: int) -> None:
-        touch = Outcome.touch
+        touch = Outcome.mark_changed
         try:
-            Outcome.touch = lambda self, changed, partition: (  # type: ignore[method-assign]
+            Outcome.mark_changed = lambda self, changed, partition: (  # type: ignore[method-assign]
                 None if changed is placeholder else touch(self, changed, partition)
             )
             whole(self, placeholder, ask, gang, out, now_ns)
         finally:
-            Outcome.touch = touch  # type: ignore[method-assign]
+            Outcome.mark_changed = touch  # type: ignore[method-assign]
 
     patch.setattr(Gangs, "_replace", untouched)
 

@@ -29,7 +29,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SchedulerCore]]:
         found.append(self)
         begin(self, *given, **more)
 
-    finish(SchedulerCore(ClusterConfig(())).take_apart())  # (The first one makes what all later ones share.)
+    finish(SchedulerCore(ClusterConfig(())).dispose())  # (The first one makes what all later ones share.)
     monkeypatch.setattr(SchedulerCore, "__init__", noted)
     gc.collect()
     gc.disable()
@@ -46,7 +46,7 @@ def test_what_ends_in_a_life_leaves_no_circle(kind: Kind, cores: list[SchedulerC
         assert not unreachable(), f"seed {seed}"
         # Nor do whole cores, once they are taken apart: those that lived, that were folded, and that followed.
         for core in cores:
-            finish(core.take_apart())
+            finish(core.dispose())
         cores.clear()
         del life, core
         assert unreachable().keys() <= OUTLIVE_CORES, f"seed {seed}: taken apart"

@@ -45,7 +45,7 @@ def _check(partition: Partition) -> None:
         if node.index_key is not None:
             fresh.add(node, node.index_key[0])
     for shape, count in work.items():
-        fresh.seen(shape, count)
+        fresh.count_shape(shape, count)
     for shape in work:
         assert fresh.first_fit(shape.items) is index.first_fit(shape.items)
 

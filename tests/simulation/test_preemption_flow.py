@@ -99,7 +99,7 @@ def _known(arena: Arena) -> dict[str, object]:
 
 def _plans(arena: Arena) -> list[object]:
     """What a search would find for each ask: it must not depend on the order in which states were folded."""
-    arena.partition.queue_tree.measure_fair_max()
+    arena.partition.queue_tree.recompute_fair_max()
     found: list[object] = []
     for app_id in sorted(arena.partition.apps):
         for key, ask in sorted(arena.application(app_id).asks.items()):

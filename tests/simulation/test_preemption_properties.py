@@ -63,7 +63,7 @@ def _search_in_random_clusters(seeds: range) -> None:
             _check(arena, ask, found)
             # The next ones look at a cluster in which some were told to go and have not gone yet.
             if isinstance(found, Plan) and dice.random() < 0.6:
-                arena.partition.long_wait.carry_out(found, ask, Outcome(), arena.now_ns)
+                arena.partition.long_wait.execute(found, ask, Outcome(), arena.now_ns)
                 invariants.check(arena.core)
 
 
@@ -112,7 +112,7 @@ def _take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
             arena.release(other.app.app_id, other.key)
     # 1. The victims go, the ask comes, on its node.
     out = Outcome()
-    arena.partition.long_wait.carry_out(plan, ask, out, arena.now_ns)
+    arena.partition.long_wait.execute(plan, ask, out, arena.now_ns)
     arena.confirm(out)
     placed = ask.app.allocations[ask.key]
     assert placed.node_id == plan.node.node_id

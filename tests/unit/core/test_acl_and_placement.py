@@ -119,7 +119,7 @@ def _partition(*rules: PlacementRuleConfig, open_root: bool = True) -> Partition
 
 
 def _place(partition: Partition, queue: str = "", user: str = "ann", groups: tuple[str, ...] = (), **tags: str) -> str:
-    path, reason = placement_rules.place(partition, queue, user, groups, tags)
+    path, reason = placement_rules.resolve_queue(partition, queue, user, groups, tags)
     assert bool(path) != bool(reason)
     return path or f"no: {reason}"
 
@@ -306,7 +306,7 @@ def test_a_fixed_name_below_a_parent_keeps_its_dots() -> None:
     ],
 )
 def test_a_filter_lets_in(filtered: FilterConfig, user: str, groups: tuple[str, ...], let_in: bool) -> None:
-    assert filtered.lets_in(user, groups) is let_in
+    assert filtered.matches(user, groups) is let_in
     rule = PlacementRuleConfig("fixed", value="root.leaf", filter=filtered)
     placed = _place(_partition(rule), user=user, groups=groups)
     assert placed == "root.leaf" if let_in else "no placement rule matched" in placed
@@ -319,7 +319,7 @@ def test_a_filter_lets_in(filtered: FilterConfig, user: str, groups: tuple[str, 
 def test_a_forced_application_goes_to_recovery_when_no_rule_matches(value: str, forced: bool) -> None:
     tags = {APP_TAG_CREATE_FORCE: value}
     partition = _partition(PROVIDED, open_root=False)
-    path, reason = placement_rules.place(partition, "root.ghost", "ann", (), tags)
+    path, reason = placement_rules.resolve_queue(partition, "root.ghost", "ann", (), tags)
     assert (path == RECOVERY_PATH) == forced
     assert "no placement rule matched" in reason  # (a forced one is told it as the reason for where it is)
     assert is_forced({APP_TAG_CREATE_FORCE.upper(): value}) == forced

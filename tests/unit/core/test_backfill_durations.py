@@ -118,7 +118,7 @@ def test_of_many_nodes_only_the_best_are_compared(monkeypatch: pytest.MonkeyPatc
 def _counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts the asks for which a node is looked for."""
     tried: Counter[str] = Counter()
-    node_for = Allocator.node_for
+    node_for = Allocator.find_node
 
     def counting(self: Allocator, each: Ask, group: AskGroup) -> Node | None:
         tried[each.key] += 1

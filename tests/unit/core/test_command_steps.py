@@ -159,7 +159,7 @@ def test_a_core_that_ended_is_taken_apart_in_steps() -> None:
     cluster = _cluster(3 * LIGHT_STEP)
     app, apps = cluster.application("app-0"), cluster.partition.apps
     lived = len(app.allocations)
-    left = [len(app.allocations) for _ in cluster.core.take_apart()]
+    left = [len(app.allocations) for _ in cluster.core.dispose()]
     assert lived == 3 * LIGHT_STEP
     assert left[:3] == [2 * LIGHT_STEP, LIGHT_STEP, 0]
     assert not apps
@@ -170,7 +170,7 @@ def test_many_small_applications_are_taken_apart_in_steps() -> None:
     apps = list(cluster.partition.apps.values())
     lived = before = sum(len(app.allocations) for app in apps)
     longest = 0
-    for _ in cluster.core.take_apart():
+    for _ in cluster.core.dispose():
         left = sum(len(app.allocations) for app in apps)
         longest, before = max(longest, before - left), left
     longest = max(longest, before - sum(len(app.allocations) for app in apps))

@@ -44,7 +44,7 @@ def test_each_comes_once_in_the_order_of_times_then_of_arrival(seed: int) -> Non
 @pytest.mark.source  # it replaces a function
 def test_one_more_looks_at_few_others_and_obsolete_ones_go(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = [0]
-    is_awaited = deadline_heap.is_awaited
+    is_awaited = deadline_heap.is_current
 
     def counted(*given: Any) -> bool:
         looked[0] += 1

@@ -54,10 +54,10 @@ class Heard:
 
     @property
     def ids(self) -> list[str]:
-        return sorted(entry.object_id for entry in self.books.of("default").entries())
+        return sorted(entry.object_id for entry in self.books.for_partition("default").entries())
 
     def entry(self, kind: ExternalKind, object_id: str) -> ReportedObject:
-        found = self.books.of("default").entry("vms", kind, object_id)
+        found = self.books.for_partition("default").entry("vms", kind, object_id)
         assert found is not None
         return found
 
@@ -169,11 +169,11 @@ def test_a_partitions_name_has_one_spelling() -> None:
     for name in ("", "Default", "default"):
         finish(books.apply_in_steps(ApplyExternalChanges(name, "vms", "a", (ExternalChange(NODE, "h1", H1),)), 1))
     assert [*books.partitions] == ["default"]
-    assert len(list(books.of("default").entries())) == 1
+    assert len(list(books.for_partition("default").entries())) == 1
 
 
 def test_everything_is_found_by_what_it_is_about(heard: Heard) -> None:
-    books = heard.books.of("default")
+    books = heard.books.for_partition("default")
     vm = ExternalAllocation("vm", "h1", {"vcore": 1}, "tenant")
     heard.says(H1, vm, ExternalQueue("root.A", {}), ExternalApplication("tenant", "root.a"), ExternalPool("licence", 3))
     on = books.nodes["h1"]
@@ -193,7 +193,7 @@ def test_everything_is_found_by_what_it_is_about(heard: Heard) -> None:
 
 def test_a_stale_allocation_is_found_among_thousands(heard: Heard) -> None:
     heard.says(*(ExternalAllocation(f"vm{number}", "h1", {"vcore": 1}) for number in range(3)))
-    on = heard.books.of("default").nodes["h1"]
+    on = heard.books.for_partition("default").nodes["h1"]
     heard.forgets(ALLOCATION, "vm1", stale=True)
     assert [entry.object_id for entry in on.stale["vms"]] == ["vm1"]
     heard.says(ExternalAllocation("vm1", "h1", {"vcore": 2}))

@@ -142,7 +142,7 @@ class Life:
         self.tally["owned"] += sum(bool(held.source) for app in part.apps.values() for held in app.allocations.values())
         self.tally["restricted"] += sum(bool(queue.sources) for queue in part.queues.values())
         self.tally["dormant"] += sum(
-            bool(entry.problem) for entry in self.cluster.core.external.of("default").entries()
+            bool(entry.problem) for entry in self.cluster.core.external.for_partition("default").entries()
         )
 
     def command(self) -> Command:

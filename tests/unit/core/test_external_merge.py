@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from muster_core.external.external_merge import all_parts_of, merge, merge_all, parts_of
+from muster_core.external.external_merge import all_parts_of, merge, merge_all, reports_by_source
 from muster_core.external.model import (
     ExternalAllocation,
     ExternalNode,
@@ -59,7 +59,7 @@ def a_node_of(dice: random.Random) -> NodeReports:
             if isinstance(said, ExternalOffer):
                 entry.offer_state = dice.choice(list(OfferState))
             owner.entries[entry.kind, entry.object_id] = entry
-            books.file(entry)
+            books.index(entry)
     return books.nodes.get("n", NodeReports())
 
 
@@ -75,7 +75,7 @@ def test_the_short_ways_come_to_the_same(seed: int) -> None:
     for _ in range(20):
         on, report = a_node_of(dice), a_report(dice)
         parts = all_parts_of(on)
-        assert parts_of(on) == parts
+        assert reports_by_source(on) == parts
         assert merge(report, parts) == merge_all(report, parts)
 
 

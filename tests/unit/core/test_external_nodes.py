@@ -394,7 +394,7 @@ def test_a_restart_takes_what_counted_whatever_else_was_said_with_too_many_types
     one_more = {"vcore": 4, "one-more": 1}
     cluster.says("vms", ExternalQueue("root.a", one_more), ExternalPool("one-more", 3), ExternalNode("n", one_more))
     cluster.says("vms", ExternalAllocation("vm", "n", one_more), ExternalOffer("o", "n", one_more))
-    entries = list(cluster.core.external.of("default").entries())
+    entries = list(cluster.core.external.for_partition("default").entries())
     assert all("expected at most 256" in entry.problem or "256 types" in entry.problem for entry in entries)
     assert len(entries) == 5
     cluster.restart()
@@ -436,7 +436,7 @@ def test_statements_about_a_missing_partition_wait_for_it() -> None:
     change = ExternalChange(ExternalKind.NODE, "n", ExternalNode("n", {"vcore": 4}))
     out = cluster.do(ApplyExternalChanges("other", "vms", "1", (change,)))
     assert out.facts == []
-    entry = cluster.core.external.of("other").entry("vms", ExternalKind.NODE, "n")
+    entry = cluster.core.external.for_partition("other").entry("vms", ExternalKind.NODE, "n")
     assert entry is not None
     assert entry.problem == "partition other does not exist"
 
@@ -495,7 +495,7 @@ def test_a_partition_that_comes_finds_what_was_said_of_it_and_one_that_goes_leav
         ExternalChange(ExternalKind.ALLOCATION, "other", ExternalAllocation("other", "n", {"vcore": 1})),
     )
     core.apply(ApplyExternalChanges("gpu", "vms", "1", entries), 1)
-    books = core.external.of("gpu")
+    books = core.external.for_partition("gpu")
     assert {entry.problem for entry in books.entries()} == {"partition gpu does not exist"}
     core.apply(partitions("default", "gpu"), 2)
     invariants.check(core)
@@ -518,7 +518,7 @@ def test_clocks_of_offers_do_not_bring_back_a_partition_that_went() -> None:
     out = core.cycle(1_000, 10)
     assert [*out.objects()] == [], "nothing of a partition that is not there changes"
     assert out.events == []
-    assert {entry.problem for entry in core.external.of("gpu").entries()} == {"partition gpu does not exist"}
+    assert {entry.problem for entry in core.external.for_partition("gpu").entries()} == {"partition gpu does not exist"}
 
 
 def test_an_offer_that_only_a_partition_needed_goes_with_it() -> None:
@@ -527,7 +527,7 @@ def test_an_offer_that_only_a_partition_needed_goes_with_it() -> None:
     lent = ExternalOffer("o", "n", {"vcore": 4})
     core.apply(replace(says("vms", lent, ExternalAllocation("vm", "n", {"vcore": 1})), partition="gpu"), 1)
     [*core.apply(replace(forgets("vms", lent), partition="gpu"), 2).objects()]
-    books = core.external.of("gpu")
+    books = core.external.for_partition("gpu")
     entry = books.entry("vms", ExternalKind.OFFER, "o")
     assert entry is not None
     assert entry.withdrawn, "the VM needs it"
@@ -541,7 +541,7 @@ def test_the_rms_nodes_still_keep_a_partition() -> None:
     core.start(1)
     core.apply(UpdateNodes((NodeItem("n", NodeAction.CREATE, capacity={"vcore": 1}, partition="gpu"),)), 1)
     core.apply(ApplyExternalChanges("gpu", "vms", "1", (ExternalChange(ExternalKind.NODE, "n", ExternalNode("n")),)), 1)
-    assert core.obstacles(partitions("default").config) == (
+    assert core.conflicts(partitions("default").config) == (
         "partition gpu has 1 nodes and 0 applications and cannot be removed",
     )
 

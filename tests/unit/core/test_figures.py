@@ -38,7 +38,7 @@ def _check(cluster: Cluster, shape: Shape) -> None:
         larger = any(value > max(node.capacity[n] for node in usable) for n, value in shape.items)
         assert (reason.code is ReasonCode.LARGER_THAN_ANY_NODE) == larger
     could = [node for node in usable if not node.reservations and fits(shape.items, node.capacity)]
-    found = partition.figures.best_to_keep(shape)
+    found = partition.figures.best_to_reserve(shape)
     if not found:
         assert could == []
         return
@@ -78,7 +78,7 @@ def test_the_figures_are_those_of_all_nodes(seed: int) -> None:
 def test_sums_beyond_64_bits_are_counted_as_on_the_wire() -> None:
     cluster = Cluster(QUEUES).having({"n": {"memory": INT64_MAX}}, {"x": "root.q"})
     shape = cluster.partition.types.shape({"memory": INT64_MAX})
-    assert cluster.partition.figures.best_to_keep(shape) == [cluster.the_node("n")]
+    assert cluster.partition.figures.best_to_reserve(shape) == [cluster.the_node("n")]
     cluster.ask("x", "k", memory=INT64_MAX)
     cluster.ask("x", "more", memory=INT64_MAX)
     assert cluster.pending("x") == {"more": "NO_NODE_HAS_ROOM"}

@@ -135,14 +135,14 @@ class Model(RuleBasedStateMachine):
     def more_work(self, quantities: dict[str, int], count: int) -> None:
         shape = self.types.shape(quantities)
         self.work[shape] = self.work.get(shape, 0) + count
-        self.index.seen(shape, count)
+        self.index.count_shape(shape, count)
 
     @precondition(lambda self: self.work)
     @rule(data=st.data())
     def less_work(self, data: st.DataObject) -> None:
         shape = data.draw(st.sampled_from(sorted(self.work, key=lambda shape: shape.name)))
         count = data.draw(st.integers(1, self.work[shape]))
-        self.index.seen(shape, -count)
+        self.index.count_shape(shape, -count)
         self.work[shape] -= count
         if not self.work[shape]:
             del self.work[shape]
@@ -169,7 +169,7 @@ class Model(RuleBasedStateMachine):
             if node.index_key is not None:
                 other.add(node, self.scores[node.node_id])
         for shape in sorted(self.work, key=lambda shape: shape.name, reverse=True):
-            other.seen(shape, self.work[shape])
+            other.count_shape(shape, self.work[shape])
         items = self.types.shape(quantities).items
         assert other.first_fit(items) is self.index.first_fit(items)
 
@@ -209,7 +209,7 @@ class Bench:
             self.index.add(node, 0.0)
 
     def work(self, count: int, **quantities: int) -> None:
-        self.index.seen(self.types.shape(_named(quantities)), count)
+        self.index.count_shape(self.types.shape(_named(quantities)), count)
 
     def first(self, **quantities: int) -> str:
         found = self.index.first_fit(self.types.shape(_named(quantities)).items)
@@ -270,7 +270,7 @@ def test_without_a_workload_or_gpus_the_fullest_node_comes_first() -> None:
         node.available[:] = [4, 4]
         index.add(node, score)
     shape = types.shape({"vcore": 2})
-    index.seen(shape, 3)
+    index.count_shape(shape, 3)
     found = index.first_fit(shape.items)
     assert found is not None
     assert found.node_id == "n2"
@@ -284,7 +284,7 @@ def test_whole_units_are_gpus_of_a_thousand() -> None:
         node = Node(types, name)
         node.available[:] = free
         index.add(node, 0.0)
-    index.seen(types.shape({"vcore": 4, GPU: 1}), 1)
+    index.count_shape(types.shape({"vcore": 4, GPU: 1}), 1)
     found = index.first_fit(types.shape({"vcore": 1, GPU: 1}).items)
     assert found is not None
     assert found.node_id == "n2"
@@ -318,7 +318,7 @@ def test_amounts_beyond_64_bits_are_as_good_as_the_largest() -> None:
             node.available[:] = [free, free]
             index.add(node, 0.0)
         shape = types.shape({"vcore": INT64_MAX, MILLI: INT64_MAX})
-        index.seen(shape, 1 << 40)
+        index.count_shape(shape, 1 << 40)
         found = index.first_fit(shape.items)
         assert found is not None
         assert found.node_id == "n2"

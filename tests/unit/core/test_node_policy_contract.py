@@ -70,7 +70,7 @@ class World:
         ]
         self.work = dict.fromkeys(self.shapes, 3)
         for shape, count in self.work.items():
-            self.index.seen(shape, count)
+            self.index.count_shape(shape, count)
 
     def score(self, node: Node) -> float:
         return self.policy.score(node, WEIGHTS)
@@ -104,7 +104,7 @@ class World:
         """A new index of copies of the nodes, which come in another order."""
         fresh = self.policy.new_index(self.types)
         for shape in reversed(self.shapes):
-            fresh.seen(shape, self.work[shape])
+            fresh.count_shape(shape, self.work[shape])
         for node in sorted(self.nodes.values(), key=lambda node: node.node_id[::-1]):
             if node.index_key is not None:
                 copy = Node(self.types, node.node_id)

@@ -75,7 +75,7 @@ def told(out: Outcome) -> list[str]:
 
 
 def gone(cluster: Outside, offer_id: str = "o1") -> bool:
-    return cluster.core.external.of("default").entry(SOURCE, ExternalKind.OFFER, offer_id) is None
+    return cluster.core.external.for_partition("default").entry(SOURCE, ExternalKind.OFFER, offer_id) is None
 
 
 def held(cluster: Outside, app_id: str = "app") -> dict[str, Allocation]:
@@ -484,7 +484,7 @@ def test_of_an_rm_that_has_not_registered_an_offer_goes_at_once() -> None:
     books = cluster.core.external
     finish(books.apply_in_steps(says("other", offer("o9", "n9")), 1))
     finish(books.apply_in_steps(forgets("other", offer("o9", "n9")), 2))
-    assert books.of("default").entry("other", ExternalKind.OFFER, "o9") is None
+    assert books.for_partition("default").entry("other", ExternalKind.OFFER, "o9") is None
 
 
 def test_a_revoked_offer_of_a_partition_that_is_not_deciding_preempts_when_decisions_go_on() -> None:
@@ -609,7 +609,7 @@ def test_a_gang_that_goes_as_a_whole_goes_from_all_nodes() -> None:
 def offered_of(cluster: Outside, node_id: str) -> dict[str, int]:
     """The offered resources of a node, computed naively."""
     found: dict[str, int] = {}
-    for entry in cluster.core.external.of("default").entries(ExternalKind.OFFER):
+    for entry in cluster.core.external.for_partition("default").entries(ExternalKind.OFFER):
         said = entry.said
         assert isinstance(said, ExternalOffer)
         if said.node_id == node_id and entry.offer_state is OfferState.OFFERED:
@@ -688,7 +688,7 @@ def test_nothing_new_beyond_what_is_offered_and_all_that_is_wanted_back_is_given
     for _ in range(4):
         confirm_some(1)
         cluster.wait(30)
-    left = {entry.object_id: entry.offer_state for entry in cluster.core.external.of("default").entries()}
+    left = {entry.object_id: entry.offer_state for entry in cluster.core.external.for_partition("default").entries()}
     assert left == dict.fromkeys(known, OfferState.RETURNED)
     assert set(cluster.partition.nodes) <= {"n0"}
     cluster.check_folds()
@@ -708,7 +708,7 @@ def test_an_agreement_after_the_end_of_an_offer_is_not_placed_there(seed: int) -
             case 0:
                 cluster.says(SOURCE, offer(f"o{step}", f"n{rng.randrange(2)}", idle_s=9, vcore=rng.randint(1, 4)))
             case 1 | 2:
-                offers = sorted(cluster.core.external.of("default").entries(), key=lambda each: each.order)
+                offers = sorted(cluster.core.external.for_partition("default").entries(), key=lambda each: each.order)
                 if offers:
                     said = rng.choice(offers).said
                     assert isinstance(said, ExternalOffer)

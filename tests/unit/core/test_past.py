@@ -8,7 +8,7 @@ import pytest
 from asking import Asking
 from builders import SECOND_NS, Cluster, nodes
 from muster_core.model.commands import AskItem, NodeAction, UpdateAllocations, UpdateApplications
-from muster_core.model.reason_history import PAST_KEPT, Past, PastReason, begun, ended, followed
+from muster_core.model.reason_history import PAST_KEPT, Past, PastReason, with_begun, with_ended, with_replaced
 from muster_core.model.reasons import Reason, ReasonCode
 
 LEAF = "{name: root, submitacl: '*', queues: [{name: a}]}"
@@ -41,35 +41,35 @@ def the_list(cluster: Cluster, path: str = "root.a") -> Past:
 
 
 def at(reason: Reason, since_s: float) -> Reason:
-    return begun((), reason, round(since_s * SECOND_NS))[1]
+    return with_begun((), reason, round(since_s * SECOND_NS))[1]
 
 
 def test_a_reason_that_lasted_is_past_when_another_one_follows() -> None:
-    past, reason = followed((), at(NO_ROOM, 1), AT_MAX, 5 * SECOND_NS)
+    past, reason = with_replaced((), at(NO_ROOM, 1), AT_MAX, 5 * SECOND_NS)
     assert past == (PastReason(at(NO_ROOM, 1), 5 * SECOND_NS),)
     assert (reason.code, reason.since_ns, reason.as_of_ns) == (ReasonCode.QUEUE_MAX, 5 * SECOND_NS, 0)
 
 
 def test_a_momentary_reason_is_not_kept() -> None:
-    assert ended((), at(NO_ROOM, 1), 2 * SECOND_NS - 1) == ()
-    assert len(ended((), at(NO_ROOM, 1), 2 * SECOND_NS)) == 1
-    assert ended((), None, 2 * SECOND_NS) == ()
+    assert with_ended((), at(NO_ROOM, 1), 2 * SECOND_NS - 1) == ()
+    assert len(with_ended((), at(NO_ROOM, 1), 2 * SECOND_NS)) == 1
+    assert with_ended((), None, 2 * SECOND_NS) == ()
 
 
 def test_one_that_is_back_after_a_moment_began_when_it_did_at_first_and_its_figures_are_of_now() -> None:
-    past, moved = followed((), at(NO_ROOM, 1), AT_MAX, 5 * SECOND_NS)
+    past, moved = with_replaced((), at(NO_ROOM, 1), AT_MAX, 5 * SECOND_NS)
     now_ns = 5 * SECOND_NS + SECOND_NS // 2
-    past, back = followed(past, moved, NO_ROOM, now_ns)
+    past, back = with_replaced(past, moved, NO_ROOM, now_ns)
     assert (past, back.since_ns, back.as_of_ns) == ((), 1 * SECOND_NS, now_ns)
-    past, moved = followed((), at(NO_ROOM, 1), AT_MAX, 5 * SECOND_NS)
-    past, back = followed(past, moved, NO_ROOM, 6 * SECOND_NS)
+    past, moved = with_replaced((), at(NO_ROOM, 1), AT_MAX, 5 * SECOND_NS)
+    past, back = with_replaced(past, moved, NO_ROOM, 6 * SECOND_NS)
     assert (len(past), back.since_ns) == (2, 6 * SECOND_NS), "after a second it is another time"
 
 
 def test_the_last_ones_are_kept() -> None:
     past: Past = ()
     for number in range(PAST_KEPT + 3):
-        past = ended(past, at(NO_ROOM, number), (number + 1) * SECOND_NS)
+        past = with_ended(past, at(NO_ROOM, number), (number + 1) * SECOND_NS)
     assert [each.until_ns // SECOND_NS for each in past] == list(range(4, PAST_KEPT + 4))
 
 

@@ -53,7 +53,7 @@ def victims(arena: Arena, app_id: str = "p", key: str = "ask") -> list[str]:
 def carry_out(arena: Arena, app_id: str, key: str) -> None:
     found = search(arena, app_id, key)
     assert isinstance(found, Plan), found
-    arena.partition.long_wait.carry_out(found, arena.the_ask(app_id, key), Outcome(), arena.now_ns)
+    arena.partition.long_wait.execute(found, arena.the_ask(app_id, key), Outcome(), arena.now_ns)
 
 
 # ---- by guarantee --------------------------------------------------------------------------------------------------
@@ -638,6 +638,6 @@ def test_two_daemons_do_not_count_on_the_same_room() -> None:
     arena.held("r", "k2", "n", memory=5)
     first = daemon(arena, "first", memory=3)
     assert keys(first) == ["k2"]
-    arena.partition.long_wait.carry_out(first, arena.the_ask("p", "first"), Outcome(), arena.now_ns)  # type: ignore[arg-type]
+    arena.partition.long_wait.execute(first, arena.the_ask("p", "first"), Outcome(), arena.now_ns)  # type: ignore[arg-type]
     assert daemon(arena, "second", memory=2) is NoPreemptionReason.NOT_NEEDED  # of the 5 that go, 2 are left
     assert keys(daemon(arena, "third", memory=3)) == ["k1"]

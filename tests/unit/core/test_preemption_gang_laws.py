@@ -79,7 +79,7 @@ def search_in_random_clusters(seeds: range) -> dict[str, int]:
             assert {(victim.why.app_id, victim.why.key) for victim in found.victims} == {(ask.app.app_id, ask.key)}
             seen["whole gangs" if any(len(laws.together(held)) > 1 for held in victims) else "single"] += 1
             if dice.random() < 0.7:
-                arena.partition.long_wait.carry_out(found, ask, Outcome(), arena.now_ns)
+                arena.partition.long_wait.execute(found, ask, Outcome(), arena.now_ns)
                 invariants.check(arena.core)
                 nothing_is_left_of(victims)
     return seen
@@ -111,7 +111,7 @@ def test_kept_data_equal_those_of_a_fresh_search(first: int) -> None:
             arena.partition.known_victims = None
             assert victim_search.search(arena.partition.cluster, ask, arena.now_ns) == found, seed
             if isinstance(found, Plan):
-                arena.partition.long_wait.carry_out(found, ask, Outcome(), arena.now_ns)
+                arena.partition.long_wait.execute(found, ask, Outcome(), arena.now_ns)
 
 
 @BATCHES
@@ -132,7 +132,7 @@ def take_back(arena: Arena, ask: Ask, plan: Plan) -> None:
             arena.release(other.app.app_id, other.key)
     # 1. The victims go, the ask comes.
     out = Outcome()
-    arena.partition.long_wait.carry_out(plan, ask, out, arena.now_ns)
+    arena.partition.long_wait.execute(plan, ask, out, arena.now_ns)
     arena.confirm(out)
     placed = ask.app.allocations[ask.key]
     assert plan.node is not None

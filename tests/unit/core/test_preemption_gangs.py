@@ -90,7 +90,7 @@ def carry_out(arena: Arena, app_id: str = "p", key: str = "ask") -> Outcome:
     found = search(arena, app_id, key)
     assert isinstance(found, Plan), found
     out = Outcome()
-    arena.partition.long_wait.carry_out(found, arena.the_ask(app_id, key), out, arena.now_ns)
+    arena.partition.long_wait.execute(found, arena.the_ask(app_id, key), out, arena.now_ns)
     return out
 
 

@@ -185,11 +185,11 @@ def test_the_best_of_many_nodes_is_the_one_that_the_ask_would_use_up_most() -> N
         cluster.do(nodes(NodeAction.DRAIN_NODE, {f"n{number}": None}))
     for number in range(4):
         cluster.do(nodes(NodeAction.DRAIN_TO_SCHEDULABLE, {f"n{number}": None}))
-    (best,) = cluster.partition.figures.best_to_keep(cluster.partition.types.shape({"memory": 7}))
+    (best,) = cluster.partition.figures.best_to_reserve(cluster.partition.types.shape({"memory": 7}))
     assert best is cluster.the_node("n0")  # nothing would be left of what is free there
-    (best,) = cluster.partition.figures.best_to_keep(cluster.partition.types.shape({"memory": 2}))
+    (best,) = cluster.partition.figures.best_to_reserve(cluster.partition.types.shape({"memory": 2}))
     assert best is cluster.the_node("n0")
-    several = cluster.partition.figures.best_to_keep(cluster.partition.types.shape({"memory": 7}), most=3)
+    several = cluster.partition.figures.best_to_reserve(cluster.partition.types.shape({"memory": 7}), most=3)
     assert [node.node_id for node in several] == ["n0", "n1", "n3"]
-    assert cluster.partition.figures.best_to_keep(cluster.partition.types.shape({"memory": 11})) == []
-    assert cluster.partition.figures.best_to_keep(cluster.partition.types.shape({"gpu": 1})) == []
+    assert cluster.partition.figures.best_to_reserve(cluster.partition.types.shape({"memory": 11})) == []
+    assert cluster.partition.figures.best_to_reserve(cluster.partition.types.shape({"gpu": 1})) == []

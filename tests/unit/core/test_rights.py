@@ -197,4 +197,4 @@ def test_times_are_those_of_naive_sums(seed: int) -> None:
         assert rights.next_after(after_ns) == min((each for each in created if each > after_ns), default=None)
         turns = [each if each > after_ns else each + ((after_ns - each) // RETRY_NS + 1) * RETRY_NS for each in created]
         assert rights.next_turn(after_ns) == min(turns, default=None)
-        assert rights.problem(on_list) == ""
+        assert rights.invariant_violation(on_list) == ""

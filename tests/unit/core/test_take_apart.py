@@ -53,7 +53,7 @@ def test_what_an_ended_core_had_is_freed_without_a_collection() -> None:
     assert lived["Waitlist"] >= 2
     cluster.core.end(cluster.now_ns)
     cluster.outcomes.clear()
-    finish(cluster.core.take_apart())
+    finish(cluster.core.dispose())
     del cluster
     assert _living() - before <= Counter(Queue=1, QueueConfig=1), "those of the blank core, which is made once"
     assert not unreachable(), "some of it waits for a collection of garbage"
@@ -64,6 +64,6 @@ def test_what_was_recorded_of_it_stays_whole() -> None:
     cluster = _lived()
     out = cluster.core.end(cluster.now_ns)
     told = [(event.object_id, event.reference_id, event.message) for event in out.events]
-    finish(cluster.core.take_apart())
+    finish(cluster.core.dispose())
     assert [(event.object_id, event.reference_id, event.message) for event in out.events] == told
     assert told

@@ -6,7 +6,7 @@ import pytest
 from builders import nodes
 from muster_core.external.model import ExternalNode, ExternalOffer, SourceState
 from muster_core.model.commands import NodeAction, NodeItem, UpdateNodes
-from muster_core.model.cordons import Cordon, CordonCount, CordonKind, closed_counts, words
+from muster_core.model.cordons import Cordon, CordonCount, CordonKind, closed_counts, describe_cordons
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_si.constants import NODE_READY_ATTRIBUTE
 from outside import Outside
@@ -147,4 +147,4 @@ def test_a_node_that_comes_again_is_not_taken_back() -> None:
     ],
 )
 def test_the_words(counts: dict[Cordon, int], expected: str) -> None:
-    assert words(closed_counts(counts)) == expected
+    assert describe_cordons(closed_counts(counts)) == expected

@@ -59,7 +59,7 @@ def test_the_most_that_was_held_stays_when_it_ends() -> None:
     app = cluster.application("x")
     cluster.ask("x", "k1", vcore=2, memory=5)
     cluster.ask("x", "k2", vcore=3)
-    assert (app.most_used, usage.most_held(app), usage.held(app)) == (
+    assert (app.most_used, usage.peak_by_type(app), usage.allocated_by_type(app)) == (
         {},
         {"vcore": 5, "memory": 5},
         {"vcore": 5, "memory": 5},
@@ -69,12 +69,12 @@ def test_the_most_that_was_held_stays_when_it_ends() -> None:
     assert ("default", app, True) in list(ended.objects())
     assert app.most_used == {"vcore": 5, "memory": 5}
     cluster.ask("x", "k3", vcore=1)
-    assert usage.most_held(app) == {"vcore": 5, "memory": 5}
+    assert usage.peak_by_type(app) == {"vcore": 5, "memory": 5}
     # (No more than before: nothing to record.)
     less = cluster.release("x", "k3")
     assert app not in [what for _, what, _ in less.objects()]
     cluster.ask("x", "k4", vcore=4)
-    assert (usage.most_held(app), usage.held(app)) == ({"vcore": 7, "memory": 5}, {"vcore": 7})
+    assert (usage.peak_by_type(app), usage.allocated_by_type(app)) == ({"vcore": 7, "memory": 5}, {"vcore": 7})
 
 
 def test_placeholders_count_apart_from_what_is_real() -> None:
@@ -83,7 +83,7 @@ def test_placeholders_count_apart_from_what_is_real() -> None:
     asks = [AskItem(f"p{n}", "x", "default", {"vcore": 3}, task_group="g", placeholder=True) for n in range(2)]
     cluster.do(UpdateAllocations(asks))
     cluster.ask("x", "driver", vcore=1)
-    assert (usage.held(app), usage.most_held(app)) == ({"vcore": 1}, {"vcore": 6})
+    assert (usage.allocated_by_type(app), usage.peak_by_type(app)) == ({"vcore": 1}, {"vcore": 6})
     cluster.release("x", "p0")
     cluster.release("x", "driver")
-    assert (app.most_used, usage.held(app), usage.most_held(app)) == ({"vcore": 6}, {}, {"vcore": 6})
+    assert (app.most_used, usage.allocated_by_type(app), usage.peak_by_type(app)) == ({"vcore": 6}, {}, {"vcore": 6})

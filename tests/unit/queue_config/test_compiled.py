@@ -58,7 +58,7 @@ def test_a_configuration_comes_back_whole() -> None:
     rules, expected = (each.partitions[0].placement_rules for each in (again, config))
     for user, groups in (("ann", ()), ("bob", ("dev",)), ("bob", ("none",))):
         for rule, other in zip(rules, expected, strict=True):
-            assert rule.filter is None or rule.filter.lets_in(user, groups) is other.filter.lets_in(user, groups)
+            assert rule.filter is None or rule.filter.matches(user, groups) is other.filter.matches(user, groups)
 
 
 @pytest.mark.parametrize(

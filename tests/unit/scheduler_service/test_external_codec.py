@@ -23,7 +23,7 @@ from muster_core.external.model import (
     id_of,
     kind_of,
 )
-from muster_core.external.validation import QUANTITY_MAX, REASON_CHARACTERS_MAX, plain, text_problem
+from muster_core.external.validation import QUANTITY_MAX, REASON_CHARACTERS_MAX, sanitize, text_problem
 from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_scheduler import ingest
 from muster_state import external_codec as codec
@@ -198,4 +198,4 @@ def test_any_text_made_plain_is_accepted() -> None:
     rng = random.Random(4)
     for _ in range(300):
         text = "".join(chr(rng.choice((rng.randrange(0x20), rng.randrange(0x3000), 0x2028, 0xD800))) for _ in range(80))
-        assert text_problem(plain(text, 100), "reason", 100) == ""
+        assert text_problem(sanitize(text, 100), "reason", 100) == ""

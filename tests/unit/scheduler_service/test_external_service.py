@@ -433,7 +433,7 @@ async def test_offers_that_are_returned_go_back_to_a_source_that_lends(bench_of:
         books = ExternalReports()
         change = ExternalChange(ExternalKind.OFFER, "o-1", ExternalOffer("o-1", "h1", {"vcore": 1000}))
         finish(books.apply_in_steps(ApplyExternalChanges("default", "mesos", "life-1", (change,)), 0))
-        entry = books.of("default").entry("mesos", ExternalKind.OFFER, "o-1")
+        entry = books.for_partition("default").entry("mesos", ExternalKind.OFFER, "o-1")
         assert entry is not None
         entry.offer_state = OfferState.RETURNED
         key, value = state_codec.key_of(RM, "default", entry), state_codec.encode("default", entry)

@@ -17,7 +17,7 @@ def _outcome(name: str) -> Outcome:
     out = Outcome()
     for number in range(MANY):
         out.facts.append(RejectedAsk(f"{name}{number}", "x", "no", False))
-        out.track(EventType.APP, EventChange.SET, EventDetail.NONE, f"{name}{number}", now_ns=1)
+        out.add_event(EventType.APP, EventChange.SET, EventDetail.NONE, f"{name}{number}", now_ns=1)
     return out
 
 

@@ -366,8 +366,8 @@ def test_a_large_outcome_is_written_in_steps_and_the_rm_s_object_stays_first(rig
     out = Outcome()
     out.facts += [RejectedAsk(f"k{number}", "x", "no", False) for number in range(1_000)]
     for number in range(1_000):
-        out.tell_people(f"k{number}", "x", None, "no", 1)
-        out.track(EventType.APP, EventChange.SET, EventDetail.NONE, f"k{number}", now_ns=1)
+        out.add_user_event(f"k{number}", "x", None, "no", 1)
+        out.add_event(EventType.APP, EventChange.SET, EventDetail.NONE, f"k{number}", now_ns=1)
     records: list[OutRecord] = []
     written = [len(records) for _ in Emitter(rig.topics, rig.machine.rms[RM].info).emit_steps(out, 1, records)]
     events = [each for each in records if each.topic == rig.topics.events]
@@ -398,7 +398,7 @@ def test_asks_of_many_tags_are_written_few_in_a_step(rig: Rig) -> None:
     partition = next(iter(rig.machine.rms[RM].core.partitions.values()))
     out, records = Outcome(), list[OutRecord]()
     for each in partition.apps["x"].asks.values():
-        out.touch(each, partition.name)
+        out.mark_changed(each, partition.name)
     written = [len(records) for _ in write_states(rig.topics, RM, out, records)]
     assert len(records) == 12
     assert max(after - before for before, after in pairwise([0, *written, len(records)])) <= 1

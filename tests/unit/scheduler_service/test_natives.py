@@ -153,7 +153,7 @@ class Handled:
 
     def words(self) -> dict[str, object]:
         """Return the source's recorded statements by id."""
-        entries = self.rig.core.external.of("default").entries()
+        entries = self.rig.core.external.for_partition("default").entries()
         return {entry.object_id: entry.said for entry in entries if entry.source == SOURCE}
 
     def rejected(self, field: str) -> dict[str, str]:

@@ -344,7 +344,7 @@ async def test_a_draining_queue_and_one_whose_quota_is_due(bench: Bench) -> None
     queue = rm.cluster.queue("root.a")
     rm.cluster.partition.queue_tree.change_queue_state(queue, QueueEvent.REMOVE)
     queue.quota_ns = 7
-    rm.cluster.outcomes[-1].touch(queue, "default")
+    rm.cluster.outcomes[-1].mark_changed(queue, "default")
     await bench.write(rm)
     found = await get(bench, f"{E}/queue/root.a")
     assert (found["state"], found["quotaAt"]) == ("Draining", 7)
@@ -434,7 +434,7 @@ async def test_figures_after_a_pause_are_not_shown_for_the_time_before(bench: Be
     (waitlist,) = rm.cluster.queue("root.a").waitlists.values()
     assert waitlist.reason is not None
     waitlist.reason = replace(waitlist.reason, asked=11, as_of_ns=rm.cluster.now_ns)
-    rm.cluster.outcomes[-1].touch(waitlist, "default")
+    rm.cluster.outcomes[-1].mark_changed(waitlist, "default")
     await bench.write(rm)
     first, _ = (await get(bench, f"{E}/ask/x/k"))["history"]
     assert (first["reason"], first["asked"], first["message"]) == (

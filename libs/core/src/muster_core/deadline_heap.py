@@ -6,7 +6,7 @@ import heapq
 
 from muster_core.model.partition_state import HasDeadline
 from muster_core.model.steps import Steps, clear_list_in_steps
-from muster_core.partition import Partition, is_awaited
+from muster_core.partition import Partition, is_current
 
 _Entry = tuple[int, int, Partition, HasDeadline]
 
@@ -74,7 +74,7 @@ class DeadlineHeap:
             if not self._old:
                 break
             entry = self._old.pop()
-            if is_awaited(entry[3], entry[0]):
+            if is_current(entry[3], entry[0]):
                 heapq.heappush(self._heap, entry)
         if not self._old:
             self._most = max(_MIN, 2 * len(self._heap))

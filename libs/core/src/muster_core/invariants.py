@@ -165,7 +165,7 @@ def _check_uses(partition: Partition, pace: Pace) -> Steps:
                 for number, value in allocation.shape.items:
                     own[number] = own.get(number, 0) + value
         for user in dict.fromkeys((*held, *queue.fair_uses.users)):
-            known = queue.fair_uses.of(user)
+            known = queue.fair_uses.get_or_create(user)
             _must(known.held == held.get(user, {}), f"{known} has {known.held}, its allocations {held.get(user)}")
             _must((known.entry is None) == (not known.line), f"{known}: {known.entry} stands for {known.line}")
 
@@ -184,7 +184,7 @@ def _check_rights(partition: Partition, pace: Pace) -> Steps:
         _must(held == queue.held_priorities, f"{queue} holds priorities {queue.held_priorities}, counted {held}")
     for waitlist, rights in partition.waiting.parking.rights.items():
         _must(not waitlist.gone, f"{waitlist} is gone, and has rights")
-        problem = rights.problem(group for *_, group in waitlist.groups)
+        problem = rights.invariant_violation(group for *_, group in waitlist.groups)
         _must(not problem, f"{waitlist}: {problem}")
     for waitlist, ages in partition.waiting.parking.ages.items():
         problem = ages.problem([group for *_, group in waitlist.groups])
@@ -477,7 +477,7 @@ def _check_turns(partition: Partition) -> None:
     _must(not problem, problem)
     for app in partition.apps.values():
         for group in app.groups.values():
-            _must(not group.in_line or turns.stands(group), f"{group} is not in its line")
+            _must(not group.in_line or turns.is_queued(group), f"{group} is not in its line")
 
 
 def _check_reasons(partition: Partition) -> None:
@@ -487,10 +487,10 @@ def _check_reasons(partition: Partition) -> None:
         waits = stopped or app.reason is None or app.waiting_at is not None
         _must(waits, f"{app} has a reason not to run, but does not wait")
         for ask in app.asks.values():
-            waits = turns.waits(ask)
+            waits = turns.is_blocked(ask)
             _must(waits or ask_reason(ask) is not None, f"{app}: ask {ask.key} is pending without a reason")
     if stopped:
-        asked = turns.one.open or partition.questions.enough or not partition.root.ready
+        asked = turns.one.open or partition.questions.is_at_limit or not partition.root.ready
         _must(bool(asked), f"{partition.root} has something ready, and no answer that it waits for")
         return
     for queue in partition.queues.values():

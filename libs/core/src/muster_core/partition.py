@@ -287,13 +287,13 @@ class Partition(PartitionState):
         self.types.reserve(types_named(config))
         yield
         yield from self.limits.configure(config.root)
-        self.take_policies(config)
+        self.set_policies(config)
         self.root = yield from self.queue_tree.build_in_steps(config.root, None, {})
         self.root.backfills = config.backfill != BACKFILL_OFF
         if self.searching:
             self.node_books.index = self.node_books.new_index()
 
-    def take_policies(self, config: PartitionConfig) -> None:
+    def set_policies(self, config: PartitionConfig) -> None:
         """Takes the configuration's policies for the whole partition."""
         self.config = config
         self.node_books.weigh(config)
@@ -322,8 +322,8 @@ class Partition(PartitionState):
         for node in self.nodes.values():
             for allocation in node.allocations.values():
                 if allocation.releasing:
-                    self.releases.remind_at(allocation, decided_ns)
-                self.announcements.end_in_time(allocation)
+                    self.releases.schedule_resend(allocation, decided_ns)
+                self.announcements.set_execution_deadline(allocation)
         for queue in self.queues.values():
             self.waiting.resume(queue)
             if queue.quota_ns:
@@ -334,7 +334,7 @@ class Partition(PartitionState):
             if going and not queue.applications and not queue.children:
                 self.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
-    def take_apart(self) -> Steps:
+    def dispose(self) -> Steps:
         """Empties a partition whose core another one has replaced; in steps.
 
         Queues, nodes, applications, asks and allocations refer to each other and to the partition. Left alone, they
@@ -364,7 +364,7 @@ class Partition(PartitionState):
         self.waiting.parked.clear()
         self.deadlines.clear()
         self.types.take_apart()
-        self.figures.take_apart()
+        self.figures.dispose()
         self.node_books.index = self.node_books.new_index()
 
     @property
@@ -385,7 +385,7 @@ class Partition(PartitionState):
         match what:
             case Queue():
                 if what.quota_ns and what.quota_ns == due_ns:
-                    quota_enforcement.due(self, self.releases, what, out, now_ns)
+                    quota_enforcement.on_deadline(self, self.releases, what, out, now_ns)
                 self.queue_tree.sweep_queue(what, out, now_ns)
             case Application():
                 if what.deadline_ns == due_ns:
@@ -397,8 +397,8 @@ class Partition(PartitionState):
                     self.long_wait.on_deadline(what)
             case Allocation() if what.releasing:
                 if due_ns == what.reminder_ns:
-                    self.releases.remind(what, out, now_ns)
-            case Allocation() if is_awaited(what, due_ns):
+                    self.releases.resend(what, out, now_ns)
+            case Allocation() if is_current(what, due_ns):
                 over = f"the execution time-out of {in_force_ms(what)} ms is over"
                 self.releases.time_out(what, over, out, now_ns)
             case Ask():
@@ -407,16 +407,16 @@ class Partition(PartitionState):
                 if due_of(what) == due_ns:
                     yield from self.offers.on_deadline(what, out, now_ns)
             case Offers():
-                yield from what.reported(out, now_ns)
+                yield from what.on_report_deadline(out, now_ns)
             case LeafUsage() if what.due_ns == due_ns:
                 self.fair_shares.on_deadline(what, out, now_ns)
             case PredicateCalls():
                 what.on_deadline(out, now_ns)
             case RefusalExpiry():
-                self.questions.retry(what, due_ns, out, now_ns)
+                self.questions.on_retry_deadline(what, due_ns, out, now_ns)
 
 
-def is_awaited(what: HasDeadline, due_ns: int) -> bool:
+def is_current(what: HasDeadline, due_ns: int) -> bool:
     """Whether a deadline is still valid; False: its object does not exist any more, or has another deadline."""
     if what.gone:
         return False

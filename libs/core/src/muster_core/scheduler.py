@@ -42,7 +42,7 @@ from muster_core.queues.limits import limit_events, link_event
 from muster_core.queues.quota_enforcement import rearm
 from muster_core.requests.allocation_requests import AllocationRequests
 from muster_core.requests.application_requests import ApplicationRequests
-from muster_core.requests.deregistration import ANEW, ENDED_ONE_BY_ONE_MAX, end_holdings, end_sums
+from muster_core.requests.deregistration import ANEW, ENDED_ONE_BY_ONE_MAX, emit_app_ended, emit_totals_ended
 from muster_core.requests.node_requests import NodeRequests
 
 # A search may free room for which other asks wait, such as a reservation that is not needed any more: these asks are
@@ -85,7 +85,7 @@ class SchedulerCore:
         self.next_submission = 1
         self._applications = ApplicationRequests(self.partitions, self._submission)
         self._allocations = AllocationRequests(self.partitions, self._submission)
-        self._nodes = NodeRequests(self.partitions, self._allocations.take)
+        self._nodes = NodeRequests(self.partitions, self._allocations.handle)
         self._deadlines = DeadlineHeap()
         if built:
             finish(self.build_in_steps())
@@ -129,7 +129,7 @@ class SchedulerCore:
                     yield
                 known = old.queues.get(path) if old is not None else None
                 if known is not None and known.fair_uses is not None:
-                    partition.fair_shares.carry(queue, known.fair_uses, out, now_ns)
+                    partition.fair_shares.carry_over(queue, known.fair_uses, out, now_ns)
 
     def _outcome(self, out: Outcome | None) -> Outcome:
         """The outcome to add to, with the events that are wanted now."""
@@ -165,36 +165,38 @@ class SchedulerCore:
         pace = Pace()
         for partition in self.partitions.values():
             if held > ENDED_ONE_BY_ONE_MAX and out.tracking:
-                yield from end_sums(partition, apps[partition], out, now_ns, why)
+                yield from emit_totals_ended(partition, apps[partition], out, now_ns, why)
             for app in apps[partition]:
                 if pace.is_over():
                     yield
                 if held <= ENDED_ONE_BY_ONE_MAX and out.tracking:
-                    yield from end_holdings(app, out, now_ns, why, pace)
+                    yield from emit_app_ended(app, out, now_ns, why, pace)
                 link_event(app, app.user_group, EventChange.REMOVE, out, now_ns)
-                out.track(EventType.APP, EventChange.REMOVE, EventDetail.NONE, app.app_id, message=why, now_ns=now_ns)
+                out.add_event(
+                    EventType.APP, EventChange.REMOVE, EventDetail.NONE, app.app_id, message=why, now_ns=now_ns
+                )
                 change, detail, path = EventChange.REMOVE, EventDetail.QUEUE_APP, app.queue.path
-                out.track(EventType.QUEUE, change, detail, path, app.app_id, message=why, now_ns=now_ns)
+                out.add_event(EventType.QUEUE, change, detail, path, app.app_id, message=why, now_ns=now_ns)
             for count, (node_id, node) in enumerate(partition.nodes.items(), 1):
                 if not count % STEP:
                     yield
                 change, detail, capacity = EventChange.REMOVE, EventDetail.NODE_DECOMISSION, node.named_capacity()
-                out.track(EventType.NODE, change, detail, node_id, "", capacity, why, now_ns=now_ns)
-            limit_events(partition.limits.standing(), {}, out, now_ns)
+                out.add_event(EventType.NODE, change, detail, node_id, "", capacity, why, now_ns=now_ns)
+            limit_events(partition.limits.all_limits(), {}, out, now_ns)
             for count, queue in enumerate(reversed(partition.queues.values()), 1):
                 detail = EventDetail.NONE if queue.managed else EventDetail.QUEUE_DYNAMIC
-                out.track(EventType.QUEUE, EventChange.REMOVE, detail, queue.path, message=why, now_ns=now_ns)
+                out.add_event(EventType.QUEUE, EventChange.REMOVE, detail, queue.path, message=why, now_ns=now_ns)
                 if not count % STEP:
                     yield
 
-    def take_apart(self) -> Steps:
+    def dispose(self) -> Steps:
         """Empties a core that has ended, so that its memory is free before a full collection. It must not be used any
         more. In steps: to free 100,000 objects takes as long as to decide about thousands.
 
         What its last outcome refers to stays whole.
         """
         for partition in self.partitions.values():
-            yield from partition.take_apart()
+            yield from partition.dispose()
         yield from self._deadlines.clear_in_steps()
         self._unlink()
 
@@ -236,7 +238,7 @@ class SchedulerCore:
             case SetCallbacks():
                 self._policy = command.policy
                 for each in self.partitions.values():
-                    each.questions.take_policy(command.policy, out, now_ns)
+                    each.questions.set_policy(command.policy, out, now_ns)
                 self._review_deciding()
             case PredicateAnswers():
                 self._answer(command, out, now_ns)
@@ -246,7 +248,7 @@ class SchedulerCore:
                 self._events = command
                 self._outcome(out)
                 for each in self.partitions.values():
-                    each.notifications.want(command.requests)
+                    each.notifications.set_enabled(command.requests)
             case SetQuotas():
                 self.quotas.limits = command.limits
             case SetGeneration():
@@ -271,7 +273,7 @@ class SchedulerCore:
                         yield
                         size = out.size + GROWTH
                 for count, ask_item in enumerate(command.asks, 1):
-                    self._allocations.take(ask_item, out, now_ns)
+                    self._allocations.handle(ask_item, out, now_ns)
                     yield from self._follow_up(out, now_ns)
                     if not count % SOME:
                         yield
@@ -310,7 +312,7 @@ class SchedulerCore:
             if partition.external.vacant:
                 yield from partition.external.catch_up(out, now_ns)
             if partition.moved_offers:
-                yield from partition.offers.settle(out, now_ns)
+                yield from partition.offers.reconcile(out, now_ns)
             if partition.deadlines:
                 yield from self._collect_deadlines(partition)
 
@@ -320,10 +322,10 @@ class SchedulerCore:
         changes = yield from self.external.apply_in_steps(command, now_ns, has_offers=partition is not None)
         if partition is not None:
             yield from partition.external.apply(changes, out, now_ns)
-            partition.questions.limits_shrank(out)
+            partition.questions.on_limits_lowered(out)
             return
         for count, (what, _, _) in enumerate(emptied(changes), 1):
-            out.touch(what, what.partition)
+            out.mark_changed(what, what.partition)
             if isinstance(what, ReportedObject):
                 no_partition(what, out)
             if not count % STEP:
@@ -339,13 +341,13 @@ class SchedulerCore:
                     if pace.is_over():
                         yield
 
-    def obstacles(self, config: ClusterConfig) -> tuple[str, ...]:
+    def conflicts(self, config: ClusterConfig) -> tuple[str, ...]:
         """Why a configuration that is valid in itself cannot be applied to the present state; empty: it can."""
         wanted = {each.name: each for each in config.partitions}
         found: list[str] = []
         for name, partition in self.partitions.items():
             found += (
-                reload.obstacles(partition, wanted[name]) if name in wanted else reload.removal_obstacles(partition)
+                reload.conflicts(partition, wanted[name]) if name in wanted else reload.removal_obstacles(partition)
             )
         if self.quotas.limits.queues and (problem := self.quotas.queues_problem(self._queues_with(config))):
             found.append(problem)
@@ -364,7 +366,7 @@ class SchedulerCore:
         return count
 
     def _reconfigure(self, config: ClusterConfig, out: Outcome, now_ns: int) -> Generator[None, None, tuple[str, ...]]:
-        found = self.obstacles(config)
+        found = self.conflicts(config)
         if found:
             return found
         yield
@@ -382,7 +384,7 @@ class SchedulerCore:
                     yield from known.external.reconfigured(out, now_ns)
                 continue
             self.partitions[name] = new = yield from self._new_partition(each)
-            new.questions.take_policy(self._policy, out, now_ns)
+            new.questions.set_policy(self._policy, out, now_ns)
             new.deciding = self._deciding and not new.questions.silent
             new.previous_generation = self._previous_generation
             yield from new.queue_tree.announce_in_steps(out, now_ns)
@@ -395,7 +397,7 @@ class SchedulerCore:
         return ()
 
     def _new_partition(self, config: PartitionConfig) -> Generator[None, None, Partition]:
-        books = self.external.of(config.name)
+        books = self.external.for_partition(config.name)
         partition = Partition(
             config,
             searching=self._searching,
@@ -407,9 +409,9 @@ class SchedulerCore:
         yield from partition.build_in_steps()
         # (All numbers have one order, which survives restarts.)
         partition.questions.number = partition.node_lives.number = self._submission
-        partition.questions.turns.join(self._one)
+        partition.questions.turns.attach(self._one)
         partition.quotas = self.quotas
-        partition.notifications.want(self._events.requests)
+        partition.notifications.set_enabled(self._events.requests)
         return partition
 
     def _review_deciding(self) -> None:
@@ -432,7 +434,7 @@ class SchedulerCore:
         for answer in sorted(first.values(), key=lambda each: each.fits):
             for partition in self.partitions.values():
                 if answer.question in partition.questions.open:
-                    partition.questions.answer(
+                    partition.questions.apply_answer(
                         answer.question, answer.fits, answer.reason, out, now_ns, index=answer.last_victim
                     )
                     break
@@ -531,7 +533,7 @@ def _blank() -> SchedulerCore:
 
 def _unlink(partition: Partition) -> None:
     """Breaks the circles of a partition that has ended."""
-    partition.questions.turns.part()
+    partition.questions.turns.detach()
     for ledger in (*partition.queues.values(), *partition.limits):
         ledger.unlink()
     for blank in _blank().partitions.values():

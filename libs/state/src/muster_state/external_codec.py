@@ -28,10 +28,10 @@ from muster_core.external.model import (
 )
 from muster_core.external.validation import (
     REASON_CHARACTERS_MAX,
-    plain,
     problem_of,
     problem_of_read,
-    shown,
+    quote,
+    sanitize,
     source_problem,
     text_problem,
 )
@@ -81,14 +81,14 @@ def encode(
     if note is not None:
         message.note.state = note.state.value
         message.note.drains = note.drains
-        message.note.reason = plain(note.reason)
+        message.note.reason = sanitize(note.reason)
     return pb.RequestEnvelope(rm_id=rm_id, external=message).SerializeToString(deterministic=True)
 
 
 def check(change: ExternalChange) -> None:
     """Raises BadDocument for a change that cannot go to the log, with its kind and id if they can be read."""
     if problem := problem_of(change):
-        raise BadDocument(problem, str(change.kind), plain(str(change.object_id), 256))
+        raise BadDocument(problem, str(change.kind), sanitize(str(change.object_id), 256))
 
 
 def size_of(change: ExternalChange) -> int:
@@ -229,7 +229,7 @@ def decode(message: pb.ExternalChanges) -> tuple[ApplyExternalChanges | None, Se
     if message.HasField("note"):
         state = _STATES.get(message.note.state)
         if state is None:
-            raise BadDocument(f"note.state: {shown(message.note.state)}, expected one of {', '.join(_STATES)}")
+            raise BadDocument(f"note.state: {quote(message.note.state)}, expected one of {', '.join(_STATES)}")
         if problem := text_problem(message.note.reason, "note.reason", REASON_CHARACTERS_MAX):
             raise BadDocument(problem)
         note = SetSourceState(partition, source, life, state, message.note.drains, message.note.reason)
@@ -242,14 +242,14 @@ def from_proto(message: pb.ExternalChange) -> ExternalChange:
     """Decodes a message into a change. Raises BadDocument."""
     kind = _KINDS.get(message.kind)
     if kind is None:
-        raise BadDocument(f"kind: {shown(message.kind)}, expected one of {', '.join(_KINDS)}")
+        raise BadDocument(f"kind: {quote(message.kind)}, expected one of {', '.join(_KINDS)}")
     field = message.WhichOneof("what")
     if field is not None and field != kind:
         raise BadDocument(f"kind: {kind}, with an object of kind {field}")
     what = None if field is None else _object(message, kind)
     change = ExternalChange(kind, message.id, what, message.stale)
     if problem := problem_of_read(change):
-        raise BadDocument(problem, kind.value, plain(change.object_id, 256))
+        raise BadDocument(problem, kind.value, sanitize(change.object_id, 256))
     if isinstance(what, ExternalNode) and what.capacity is None and message.node.capacity:
         raise BadDocument("capacity: given beside has_capacity false, expected one or the other", kind, message.id)
     return change

@@ -93,7 +93,7 @@ def fold_queue(partition: Partition, recorded: pb.QueueObject) -> Queue:
             parent = _make_queue(partition, parent_path, leaf=False)
         parent.leaf = False
         queue = Queue(partition.types, name, parent, leaf=recorded.leaf, managed=recorded.managed)
-        partition.queue_tree.link(queue)
+        partition.queue_tree.attach(queue)
     queue.gone = False
     queue.leaf = recorded.leaf
     queue.managed = recorded.managed
@@ -145,7 +145,7 @@ def fold_use(partition: Partition, recorded: pb.FairUseObject) -> None:
     uses = queue.fair_uses if queue is not None else None
     if uses is None or uses.half_life_ns != recorded.half_life_ns:
         return
-    use, number = uses.of(recorded.user), partition.types.number
+    use, number = uses.get_or_create(recorded.user), partition.types.number
     use.halves, use.changed_ns, use.published = recorded.halves, recorded.changed_ns, True
     use.held = {number(each.resource_type): held for each in recorded.types if (held := int(each.held))}
     use.charged = {number(each.resource_type): sum_ for each in recorded.types if (sum_ := int(each.charged))}
@@ -195,7 +195,7 @@ def drop_node(partition: Partition, node_id: str) -> None:
     node = partition.nodes.get(node_id)
     if node is not None:
         for allocation in [*node.allocations.values(), *node.foreign.values()]:
-            partition.books.unhold(allocation)
+            partition.books.uncharge(allocation)
         for ask in list(node.reservations):
             _unreserve(partition, ask)
         partition.node_books.remove_node(node)
@@ -244,7 +244,7 @@ def fold_application(partition: Partition, recorded: pb.ApplicationObject) -> Ap
     app.past = _past_of(partition, recorded.past_waiting)
     if state in APP_TERMINAL and app.app_id in app.queue.applications:
         del app.queue.applications[app.app_id]
-        partition.limits.leave(app)
+        partition.limits.detach(app)
         _remove_if_empty(partition, app.queue)
     if recorded.deadline_ns != app.deadline_ns:
         app.deadline_ns = recorded.deadline_ns
@@ -285,7 +285,7 @@ def _usage_of(recorded: Iterable[pb.UsageObject]) -> dict[str, dict[str, dict[st
 
 
 def _fold_gang(partition: Partition, app: Application, recorded: pb.GangObject) -> None:
-    gang = partition.gangs.of(app)
+    gang = partition.gangs.get_or_create(app)
     gang.phase, gang.deadline_ns = GangPhase(recorded.phase), recorded.deadline_ns
     gang.too_large_since_ns = recorded.too_large_since_ns
     for each in recorded.task_groups:
@@ -334,7 +334,7 @@ def drop_application(partition: Partition, app_id: str) -> None:
     for key in list(app.asks):
         drop_ask(partition, app_id, key)
     for allocation in list(app.allocations.values()):
-        partition.books.unhold(allocation)
+        partition.books.uncharge(allocation)
     if app.counted:
         app.counted = False
         for ledger in app.ledgers:
@@ -392,7 +392,7 @@ def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
     app.asks[ask.key] = ask
     partition.books.add_pending(ask, recorded.pending)
     if demand.placeholder:
-        partition.gangs.pend(ask, recorded.pending)
+        partition.gangs.adjust_pending(ask, recorded.pending)
     if ask.open > 0:  # otherwise placeholders are being released for it
         partition.asks.group_of(ask).push(ask)
     node = partition.nodes.get(recorded.reserved_node) if recorded.reserved_node else None
@@ -422,7 +422,7 @@ def drop_ask(partition: Partition, app_id: str, key: str) -> None:
         return
     partition.books.add_pending(ask, -ask.pending)
     if ask.demand.placeholder:
-        partition.gangs.pend(ask, -ask.pending)
+        partition.gangs.adjust_pending(ask, -ask.pending)
     ask.gone = True
     for node_id in ask.refusals.nodes if ask.refusals is not None else ():
         refusing = partition.nodes.get(node_id)
@@ -463,7 +463,7 @@ def fold_allocation(partition: Partition, recorded: pb.AllocationObject) -> None
         by = recorded.backfilled
         allocation.backfilled = BackfillRecord(by.application_id, by.allocation_key, by.due_ns, by.end_ns)
     allocation.source = source
-    partition.books.hold(allocation, node)
+    partition.books.charge(allocation, node)
 
 
 def _replaced_of(recorded: pb.ReplacedObject) -> ReplacedPlaceholder:
@@ -492,7 +492,7 @@ def drop_allocation(partition: Partition, app_id: str, unique: str, source: str 
         app = partition.apps.get(app_id)
         old = app.allocations.get(unique) if app is not None else None
     if old is not None:
-        partition.books.unhold(old)
+        partition.books.uncharge(old)
 
 
 # ---- reasons ---------------------------------------------------------------------------------------------------------
@@ -600,7 +600,7 @@ def fold_external(books: ExternalReports, recorded: pb.ExternalRecord) -> Report
     recorded.said.stale = False  # (A received change has an object or says that it is stale.)
     said = codec.from_proto(recorded.said)
     assert said.what is not None, f"the record of {said.kind} {said.object_id} has no object"
-    books.drop(recorded.partition, recorded.source, said.kind, said.object_id)
+    books.remove(recorded.partition, recorded.source, said.kind, said.object_id)
     entry = ReportedObject(
         _source(books, recorded.partition, recorded.source),
         said.kind,
@@ -616,17 +616,17 @@ def fold_external(books: ExternalReports, recorded: pb.ExternalRecord) -> Report
         recorded.withdrawn,
         published=True,
     )
-    books.put(entry)
+    books.add(entry)
     return entry
 
 
 def drop_source(books: ExternalReports, partition: str, source: str) -> None:
     """Applies a source's tombstone. Tombstones of its objects came before, in the same transaction."""
-    books.of(partition).sources.pop(source, None)
+    books.for_partition(partition).sources.pop(source, None)
 
 
 def _source(books: ExternalReports, partition: str, source: str) -> SourceEntry:
-    known = books.of(partition).sources
+    known = books.for_partition(partition).sources
     found = known.get(source)
     if found is None:
         known[source] = found = SourceEntry(partition, source)

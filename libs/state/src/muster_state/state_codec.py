@@ -141,7 +141,7 @@ def fold_external_tombstone(books: ExternalReports, kind: str, parts: tuple[str,
         fold.drop_source(books, *parts)
     elif kind == EXTERNAL:
         partition, source, what, object_id = parts
-        books.drop(partition, source, ExternalKind(what), object_id)
+        books.remove(partition, source, ExternalKind(what), object_id)
 
 
 def offer_state_of(value: bytes) -> OfferState | None:

@@ -654,7 +654,7 @@ class StateFolder:
         if self._witness is not None:
             self._witness.dropped(dropped, for_ever=for_ever)
         else:
-            self.dispose(dropped.core.take_apart())
+            self.dispose(dropped.core.dispose())
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> Steps:
         info = self._registering.pop(rm_id, None)

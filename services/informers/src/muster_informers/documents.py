@@ -49,8 +49,8 @@ from muster_core.external.validation import (
     TYPES_MAX,
     USUAL_TYPES,
     name_problem,
-    plain,
-    shown,
+    quote,
+    sanitize,
     text_problem,
 )
 from muster_si.constants import CPU
@@ -212,7 +212,7 @@ def _read_fields(
 
 def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[Any, object]]:
     if not isinstance(document, Mapping):
-        raise BadDocument(f"document: {shown(document)}, expected a mapping with id, kind and the kind's fields")
+        raise BadDocument(f"document: {quote(document)}, expected a mapping with id, kind and the kind's fields")
     if UNREADABLE in document:
         raise _unreadable(document)
     given = document.get("kind")
@@ -221,7 +221,7 @@ def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[
     known_id = object_id if isinstance(object_id, str) and len(object_id) <= QUEUE_CHARACTERS_MAX else ""
     kind = ExternalKind.NODE if given is None else _KINDS.get(given) if isinstance(given, str) else None
     if kind is None:
-        raise BadDocument(f"kind: {shown(given)}, expected one of {', '.join(_KINDS)}", "", known_id)
+        raise BadDocument(f"kind: {quote(given)}, expected one of {', '.join(_KINDS)}", "", known_id)
     try:
         object_id = _path(object_id, "id") if kind is ExternalKind.QUEUE else _name(object_id, "id")
     except _FieldError as problem:
@@ -231,7 +231,7 @@ def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[
         not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= VERSION_MAX
     ):
         raise BadDocument(
-            f"version: {shown(version)}, expected an integer from 0 to {VERSION_MAX}",
+            f"version: {quote(version)}, expected an integer from 0 to {VERSION_MAX}",
             kind.value,
             object_id,
             _node_of(kind, document),
@@ -248,9 +248,9 @@ def _node_of(kind: ExternalKind, document: Mapping[Any, object]) -> str:
 def _unreadable(document: Mapping[Any, object]) -> BadDocument:
     kind, object_id, why = document.get("kind"), document.get("id"), document[UNREADABLE]
     is_named = isinstance(kind, str) and kind in _KINDS and isinstance(object_id, str)
-    said = plain(why) if isinstance(why, str) else ""
+    said = sanitize(why) if isinstance(why, str) else ""
     return BadDocument(
-        said or f"the source could not read it: {shown(why)}",
+        said or f"the source could not read it: {quote(why)}",
         str(kind) if is_named else "",
         str(object_id) if is_named and not name_problem(object_id, "id", QUEUE_CHARACTERS_MAX) else "",
     )
@@ -258,7 +258,7 @@ def _unreadable(document: Mapping[Any, object]) -> BadDocument:
 
 def _label(name: object) -> str:
     """Returns a key in a form for messages."""
-    return name if isinstance(name, str) and len(name) <= _SHOWN_MAX and name.isidentifier() else shown(name)
+    return name if isinstance(name, str) and len(name) <= _SHOWN_MAX and name.isidentifier() else quote(name)
 
 
 def _name(value: object, path: str) -> str:
@@ -271,7 +271,7 @@ def _path(value: object, path: str) -> str:
 
 def _named(value: object, path: str, limit: int) -> str:
     if not isinstance(value, str):
-        raise _FieldError(f"{path}: {shown(value)}, expected a text of 1 to {limit} characters")
+        raise _FieldError(f"{path}: {quote(value)}, expected a text of 1 to {limit} characters")
     if problem := name_problem(value, path, limit):
         raise _FieldError(problem)
     return value
@@ -279,7 +279,7 @@ def _named(value: object, path: str, limit: int) -> str:
 
 def _text(value: object, path: str) -> str:
     if not isinstance(value, str):
-        raise _FieldError(f"{path}: {shown(value)}, expected a text")
+        raise _FieldError(f"{path}: {quote(value)}, expected a text")
     if problem := text_problem(value, path):
         raise _FieldError(problem)
     return value
@@ -287,7 +287,7 @@ def _text(value: object, path: str) -> str:
 
 def _flag(value: object, path: str) -> bool:
     if not isinstance(value, bool):
-        raise _FieldError(f"{path}: {shown(value)}, expected true or false")
+        raise _FieldError(f"{path}: {quote(value)}, expected true or false")
     return value
 
 
@@ -301,18 +301,18 @@ def _amount(value: object, path: str, resource_type: str) -> int:
             amount = parse_quantity(resource_type, value)
         except InvalidQuantity as error:
             raise _FieldError(
-                f'{path}: {shown(value)}, expected an amount such as 4000, "4" or "16Gi": {error}'
+                f'{path}: {quote(value)}, expected an amount such as 4000, "4" or "16Gi": {error}'
             ) from None
     elif isinstance(value, float) and value.is_integer():  # many writers of JSON write whole numbers as 1e9
         amount = int(value)
     if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= QUANTITY_MAX:
-        raise _FieldError(f"{path}: {shown(value)}, expected an amount from 0 to {QUANTITY_MAX}")
+        raise _FieldError(f"{path}: {quote(value)}, expected an amount from 0 to {QUANTITY_MAX}")
     return amount
 
 
 def _quantities(value: object, path: str) -> dict[str, int]:
     if not isinstance(value, Mapping):
-        raise _FieldError(f"{path}: {shown(value)}, expected a mapping of resource types to amounts")
+        raise _FieldError(f"{path}: {quote(value)}, expected a mapping of resource types to amounts")
     if len(value) > TYPES_MAX:
         raise _FieldError(f"{path}: {len(value)} types, expected at most {TYPES_MAX}")
     read: dict[str, int] = {}
@@ -325,7 +325,7 @@ def _quantities(value: object, path: str) -> dict[str, int]:
     cores = read.get(CPU, 0)
     if 0 < cores < _CORES_MIN and not isinstance(given := value[CPU], str):
         raise _FieldError(
-            f"{path}.{CPU}: {shown(given)}, expected thousandths of a core as an integer from {_CORES_MIN} on "
+            f"{path}.{CPU}: {quote(given)}, expected thousandths of a core as an integer from {_CORES_MIN} on "
             f'({cores * 1000}), or a text with the intended amount ("{cores}" cores, "{cores}m")'
         )
     return read
@@ -333,20 +333,20 @@ def _quantities(value: object, path: str) -> dict[str, int]:
 
 def _texts(value: object, path: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise _FieldError(f"{path}: {shown(value)}, expected a mapping of names to texts")
+        raise _FieldError(f"{path}: {quote(value)}, expected a mapping of names to texts")
     if len(value) > TAGS_MAX:
         raise _FieldError(f"{path}: {len(value)} entries, expected at most {TAGS_MAX}")
     read: dict[str, str] = {}
     size = 0
     for name, text in value.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise _FieldError(f"{path}.{_label(name)}: {shown(text)}, expected a text by name")
+            raise _FieldError(f"{path}.{_label(name)}: {quote(text)}, expected a text by name")
         if not (name.isascii() and text.isascii()):
             try:
                 size += len(name.encode()) + len(text.encode())
             except UnicodeEncodeError:
                 raise _FieldError(
-                    f"{path}.{_label(name)}: {shown(text)} has half a character, expected text that UTF-8 can carry"
+                    f"{path}.{_label(name)}: {quote(text)} has half a character, expected text that UTF-8 can carry"
                 ) from None
         else:
             size += len(name) + len(text)
@@ -358,7 +358,7 @@ def _texts(value: object, path: str) -> dict[str, str]:
 
 def _groups(value: object, path: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise _FieldError(f"{path}: {shown(value)}, expected a list of names")
+        raise _FieldError(f"{path}: {quote(value)}, expected a list of names")
     if len(value) > GROUPS_MAX:
         raise _FieldError(f"{path}: {len(value)} names, expected at most {GROUPS_MAX}")
     return tuple(_name(each, f"{path}[{number}]") for number, each in enumerate(value))
@@ -366,7 +366,7 @@ def _groups(value: object, path: str) -> tuple[str, ...]:
 
 def _priority(value: object, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -PRIORITY_MAX - 1 <= value <= PRIORITY_MAX:
-        raise _FieldError(f"{path}: {shown(value)}, expected an integer from {-PRIORITY_MAX - 1} to {PRIORITY_MAX}")
+        raise _FieldError(f"{path}: {quote(value)}, expected an integer from {-PRIORITY_MAX - 1} to {PRIORITY_MAX}")
     return value
 
 
@@ -379,7 +379,7 @@ def _duration(value: object, path: str) -> int:
         except (ValueError, IndexError):
             duration_ns = -1
     if not 0 <= duration_ns <= DURATION_NS_MAX:
-        raise _FieldError(f"{path}: {shown(value)}, expected a duration such as 30s or 1h30m, up to a century")
+        raise _FieldError(f"{path}: {quote(value)}, expected a duration such as 30s or 1h30m, up to a century")
     return duration_ns
 
 
@@ -387,7 +387,7 @@ def _seconds(value: object, path: str) -> int:
     """Converts a number of seconds to nanoseconds."""
     seconds_max = DURATION_NS_MAX // 1_000_000_000
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= seconds_max:
-        raise _FieldError(f"{path}: {shown(value)}, expected seconds from 0 to {seconds_max}")
+        raise _FieldError(f"{path}: {quote(value)}, expected seconds from 0 to {seconds_max}")
     return value * 1_000_000_000 if isinstance(value, int) else min(round(value * 1e9), DURATION_NS_MAX)
 
 

@@ -66,7 +66,7 @@ from muster_core.external.errors import (
     SourceUnavailable,
 )
 from muster_core.external.model import ExternalAllocation, ExternalKind, ExternalObject, SourceState
-from muster_core.external.validation import plain
+from muster_core.external.validation import sanitize
 from muster_runtime.backoff import growing_s
 from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
@@ -347,7 +347,7 @@ class SharedIndexInformer:
         self._failing, self.last_error = True, text
 
     def _tell(self, state: SourceState, reason: str) -> None:
-        self.state, self.reason = state, plain(reason)
+        self.state, self.reason = state, sanitize(reason)
         metrics.state.labels(self.name).set(STATE_NUMBERS[state])
         if reason:
             self._log.warning("source's state", state=state.value, reason=self.reason)
@@ -655,10 +655,10 @@ async def _close(watch: AsyncIterator[Sequence[Delta]]) -> None:
 def _text_of(error: BaseException | None) -> str:
     """A failure, for operators. A source's own error explains itself; for others the place in the code is added."""
     if isinstance(error, ExternalError):
-        return plain(masked_text(str(error)) or type(error).__name__)
+        return sanitize(masked_text(str(error)) or type(error).__name__)
     if error is None:
         return "the watch ended"
-    return plain(f"{type(error).__name__}: {masked_text(str(error))} ({_place_of(error)})")
+    return sanitize(f"{type(error).__name__}: {masked_text(str(error))} ({_place_of(error)})")
 
 
 def _place_of(error: BaseException) -> str:

@@ -45,7 +45,7 @@ from muster_core.external.model import (
     id_of,
     kind_of,
 )
-from muster_core.external.validation import plain, shown
+from muster_core.external.validation import quote, sanitize
 from muster_runtime.secrets import masked_text
 from muster_state.external_codec import change_bytes, check
 
@@ -145,7 +145,7 @@ def timeout_of(name: str, options: Options) -> float:
     given = options.get("timeout_s", TIMEOUT_S)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= _TIMEOUT_MAX_S:
         raise InformerSettingsWrong(
-            f"{place}.timeout_s: {shown(given)}, expected seconds above 0, at most {_TIMEOUT_MAX_S:g}"
+            f"{place}.timeout_s: {quote(given)}, expected seconds above 0, at most {_TIMEOUT_MAX_S:g}"
         )
     return float(given)
 
@@ -293,7 +293,7 @@ class NativeHandler:
             self._handler = self._make(self._cache)
         except Exception as error:
             said = str(error) if isinstance(error, InvalidExternalSettings) else type(error).__name__
-            self._broken = plain(f"event handler {self._handler_name} cannot begin: {masked_text(said)}")
+            self._broken = sanitize(f"event handler {self._handler_name} cannot begin: {masked_text(said)}")
             self._log.error("event handler cannot begin", why=self._broken)
 
     def judge(self, calls: Sequence[HandlerCall]) -> list[CallResult]:
@@ -331,7 +331,7 @@ class NativeHandler:
             self._tell(call)
         except (NotTaken, BadDocument) as error:
             self._failed.pop(key, None)
-            return self._refusal(call, plain(masked_text(str(error))))
+            return self._refusal(call, sanitize(masked_text(str(error))))
         except Exception as error:
             return self._failure(call, key, error)
         finally:
@@ -368,7 +368,7 @@ class NativeHandler:
             method(what)
 
     def _refusal(self, call: HandlerCall, why: str) -> CallResult:
-        return self._refused(call, plain(f"event handler {self._handler_name} does not take it: {why}"))
+        return self._refused(call, sanitize(f"event handler {self._handler_name} does not take it: {why}"))
 
     def _refused(self, call: HandlerCall, why: str) -> CallResult:
         if call.may_refuse:
@@ -379,7 +379,7 @@ class NativeHandler:
         return _TAKEN
 
     def _failure(self, call: HandlerCall, key: SourceKey, error: Exception) -> CallResult:
-        why = plain(f"event handler {self._handler_name} failed: {type(error).__name__}: {masked_text(str(error))}")
+        why = sanitize(f"event handler {self._handler_name} failed: {type(error).__name__}: {masked_text(str(error))}")
         metrics.problems.labels(self.name).inc()
         self._problems.add(key.kind, key.object_id, why)
         if call.told is not ObjectEvent.DELETE:

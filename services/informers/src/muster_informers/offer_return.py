@@ -28,7 +28,7 @@ from muster_bus.log import Log, LogReader, Record
 from muster_bus.topics import parse_state_key, state_key
 from muster_core.external.errors import SourceError
 from muster_core.external.model import ExternalKind, OfferState
-from muster_core.external.validation import plain
+from muster_core.external.validation import sanitize
 from muster_runtime.backoff import growing_s
 from muster_runtime.secrets import masked_text
 from muster_state import state_codec
@@ -158,7 +158,7 @@ class OfferReturner:
                 await self._taker.give_back(offer_ids)
             except Exception as error:
                 text = str(error) if isinstance(error, SourceError) else f"{type(error).__name__}: {error}"
-                text = plain(masked_text(text))
+                text = sanitize(masked_text(text))
                 if text != self.last_error:
                     log.warning("offers cannot be given back", source=self._source, offers=len(self._due), why=text)
                 self.last_error = text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster_bus.clock import Clock
-from muster_core.external.validation import plain
+from muster_core.external.validation import sanitize
 from structlog.typing import FilteringBoundLogger
 
 PROBLEMS_MAX = 100
@@ -46,7 +46,7 @@ class SourceProblems:
 
     def add(self, kind: str, object_id: str, text: str) -> None:
         """Records a problem; counts a known one."""
-        kind, object_id, text = str(kind), plain(object_id), plain(text)
+        kind, object_id, text = str(kind), sanitize(object_id), sanitize(text)
         now_ns = self._clock.now_ns()
         if known := self._kept.get((kind, object_id, text)):
             known.at_ns, known.count = now_ns, known.count + 1

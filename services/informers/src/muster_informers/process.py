@@ -34,7 +34,7 @@ from muster_bus.pipe.messages import Append
 from muster_bus.topics import Topics, state_key
 from muster_core.external.errors import HandlerExited, InvalidExternalSettings, NotSynced
 from muster_core.external.model import ExternalKind, SourceState
-from muster_core.external.validation import plain
+from muster_core.external.validation import sanitize
 from muster_runtime import logs
 from muster_runtime.backoff import growing_s
 from muster_runtime.child_process import BEGIN_AVAILABLE_S, WAIT_MIN_S, ChildProcess, keep_running
@@ -343,7 +343,7 @@ class ExternalProcess:
         for name, table in self._tables.items():
             if table.required and name not in self._known:
                 continue  # the scheduler decides nothing before it has synced
-            note = SourceStateNote(SourceState.STALE, table.when_lost == "drain", plain(self._gone))
+            note = SourceStateNote(SourceState.STALE, table.when_lost == "drain", sanitize(self._gone))
             value = encode(table.rm, table.partition_name, name, life, (), note)
             record = OutRecord(self._topics.requests, self._topics.partition_of(table.rm), table.rm.encode(), value)
             failures = 0

@@ -30,7 +30,7 @@ from muster_bus.log import Log, LogWriter, OutRecord
 from muster_bus.topics import Topics
 from muster_core.external.errors import InformerSettingsWrong, InvalidExternalSettings, NotSynced
 from muster_core.external.model import SourceState
-from muster_core.external.validation import plain
+from muster_core.external.validation import sanitize
 from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
 from muster_runtime.watchdog import Usage
@@ -395,10 +395,10 @@ class ExternalService:
             return  # the log is closed: the process ends
         except Exception as error:
             log.exception("offers are given back no more", source=each.name)
-            each.outlet_died = plain(f"{type(error).__name__}: {masked_text(str(error))}")
+            each.outlet_died = sanitize(f"{type(error).__name__}: {masked_text(str(error))}")
 
     def _died(self, each: _InformerTask, what: str, error: Exception) -> None:
-        each.died = plain(f"its {what} failed: {type(error).__name__}: {masked_text(str(error))}")
+        each.died = sanitize(f"its {what} failed: {type(error).__name__}: {masked_text(str(error))}")
         log.error("informer ended by a defect", source=each.name, what=what, exc_info=error)
 
     def _heard(self, each: _InformerTask, state: SourceState, reason: str) -> None:
@@ -437,7 +437,7 @@ class ExternalService:
             if not each.table.required:
                 each.given_up = True
                 log.warning("continuing without an informer", source=each.name, why=each.doing(), timeout_s=timeout_s)
-                each.informer.give_up(plain(f"not synced after {timeout_s:g} s: {each.doing()}"))
+                each.informer.give_up(sanitize(f"not synced after {timeout_s:g} s: {each.doing()}"))
                 self._let_go(each.table.rm)
         required = {each.name: each.doing() for each in late if each.table.required}
         if required:

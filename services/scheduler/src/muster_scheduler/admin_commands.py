@@ -155,7 +155,7 @@ class AdminCommands:
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in problems):
             config = None
         if config is not None and checksum(text) != checksum(state.info.config):
-            for obstacle in state.core.obstacles(config):
+            for obstacle in state.core.conflicts(config):
                 problems.append(pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=obstacle))
                 config = None
             if config is not None:

@@ -41,7 +41,7 @@ def take_over(dropped: Outcome | None, out: Outcome) -> Generator[None, None, li
         if not alive:
             removed.append((place, what))
         elif isinstance(what, SourceEntry | ReportedObject):
-            out.touch(what, place)  # external sources are not part of the dropped state
+            out.mark_changed(what, place)  # external sources are not part of the dropped state
     return removed
 
 

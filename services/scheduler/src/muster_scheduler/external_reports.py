@@ -51,7 +51,7 @@ class ExternalReportIngest:
                 continue
             changes = yield from self._roster.folder.books_of(rm_id).apply_in_steps(command, now_ns)
             for count, changed in enumerate(emptied(changes), 1):
-                out.touch(changed.what, changed.what.partition)
+                out.mark_changed(changed.what, changed.what.partition)
                 if not count % LIGHT_STEP:
                     yield
         if state is not None and state.info.awaited:

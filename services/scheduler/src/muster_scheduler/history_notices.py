@@ -17,10 +17,10 @@ def take(message: str, core: SchedulerCore, now_ns: int, out: Outcome, *, record
     """Takes a gateway's notice."""
     if records_lost:  # consumers of the state topic drop the RM's objects at a new InstanceUUID
         for place, what in published(core):
-            out.touch(what, place)
+            out.mark_changed(what, place)
     note(message, now_ns, out)
 
 
 def note(message: str, now_ns: int, out: Outcome) -> None:
     """Adds the event of a notice, if the RM's events are tracked."""
-    out.track(EventType.QUEUE, EventChange.NONE, EventDetail.NONE, _ROOT, message=message, now_ns=now_ns)
+    out.add_event(EventType.QUEUE, EventChange.NONE, EventDetail.NONE, _ROOT, message=message, now_ns=now_ns)

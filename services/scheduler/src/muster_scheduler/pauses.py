@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from muster_core.external.model import SourceState
 from muster_core.external.reports import ExternalReports
-from muster_core.model.reason_history import PAST_KEPT, counts
+from muster_core.model.reason_history import PAST_KEPT, is_significant
 from muster_informers.sync_gate import SyncGate
 from muster_state.state_folder import Pause, PauseKind, RmInfo
 
@@ -28,7 +28,7 @@ def end(info: RmInfo, kind: PauseKind, since_ns: int, now_ns: int, reason: str =
     """Ends a pause. Returns whether it is kept; the registration's record must then be written. ``since_ns`` 0: not
     known.
     """
-    if not since_ns or not counts(since_ns, now_ns):
+    if not since_ns or not is_significant(since_ns, now_ns):
         return False
     alike = [each for each in info.pauses if each.kind is kind]
     dropped = alike[0] if len(alike) >= PAST_KEPT else None

@@ -158,7 +158,7 @@ class RmRegistrar:
         outputs.append(self._accepted(emitter, envelope.request_id, all_problems))
         self._enter(RmEntry(info, core), emitter, out)
         if known is not None:
-            self._dispose(known.core.take_apart())
+            self._dispose(known.core.dispose())
         log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
 
     def _accepted(self, emitter: Emitter, request_id: str, problems: list[pb.ConfigProblem]) -> OutRecord:
@@ -212,7 +212,7 @@ class RmRegistrar:
         # 4. the machine's own entries
         self._roster.drop(rm_id, kept)
         self._quotas.forget(rm_id)
-        self._dispose(known.core.take_apart())
+        self._dispose(known.core.dispose())
         log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)
 
     def _forgotten_record(self, rm_id: str, kept: ForgottenRm) -> OutRecord:

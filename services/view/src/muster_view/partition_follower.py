@@ -339,7 +339,7 @@ class PartitionFollower:
     def _take_apart(self) -> None:
         """Frees the memory of cores that were dropped, once no answer reads them."""
         while self._ended and self._gate.ended(self._ended[0][0]):
-            self._disposal.add(self._ended.popleft()[1].take_apart())
+            self._disposal.add(self._ended.popleft()[1].dispose())
 
     async def _look_at_end(self, reader: LogReader, *, behind: bool) -> None:
         now_s = self._clock.monotonic()

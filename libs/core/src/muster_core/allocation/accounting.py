@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 class PlaceholderAccounting(Protocol):
     """The books of placeholders in their gangs."""
 
-    def pend(self, ask: Ask, count: int) -> None:
+    def adjust_pending(self, ask: Ask, count: int) -> None:
         """Counts ``count`` more of a placeholder ask as pending (fewer, if negative)."""
 
-    def book(self, placeholder: Allocation) -> None:
+    def charge(self, placeholder: Allocation) -> None:
         """Books a placeholder."""
 
-    def unbook(self, placeholder: Allocation) -> None:
+    def uncharge(self, placeholder: Allocation) -> None:
         """Undoes :meth:`book`."""
 
 
 class RefusalInvalidator(Protocol):
     """Reviews the RM's refusals of a node."""
 
-    def stir(self, node: Node) -> None:
+    def mark_changed(self, node: Node) -> None:
         """The allocations on the node changed."""
 
 
@@ -71,7 +71,7 @@ class Accounting:
             for queue in ancestry:
                 queue.pending[number] += step
 
-    def place(self, ask: Ask, allocation: Allocation, node: Node, *, proposed: bool = False) -> None:
+    def allocate(self, ask: Ask, allocation: Allocation, node: Node, *, proposed: bool = False) -> None:
         """Books one pending allocation of the ask on a node that has room. (The hottest path.)
 
         :param proposed: the RM agreed to it: :meth:`propose` has counted its amounts there already.
@@ -115,10 +115,10 @@ class Accounting:
 
     def _placeholder_placed(self, ask: Ask, allocation: Allocation) -> None:
         if ask.demand.placeholder:
-            self._gangs.pend(ask, -1)
-            self._gangs.book(allocation)
+            self._gangs.adjust_pending(ask, -1)
+            self._gangs.charge(allocation)
 
-    def propose(self, ask: Ask, node: Node, sign: int) -> None:
+    def adjust_proposed(self, ask: Ask, node: Node, sign: int) -> None:
         """Counts a proposal to the RM as if it were allocated (``sign`` 1), or not any more (-1). Wakes no waitlist."""
         app = ask.app
         self._state.version += 1
@@ -134,7 +134,7 @@ class Accounting:
                 ledger.allocated[number] += amount
         self._node_books.node_changed(node)
 
-    def hold(self, allocation: Allocation, node: Node | None) -> None:
+    def charge(self, allocation: Allocation, node: Node | None) -> None:
         """Books an allocation at its node, its application and all its queues and limits."""
         items = allocation.shape.items
         app = allocation.app
@@ -155,8 +155,8 @@ class Accounting:
         app.share = None
         self.count_priority(app, allocation.demand.priority, 1)
         if allocation.demand.placeholder:
-            self._gangs.book(allocation)
-        self._node_books.index.seen(allocation.shape, 1)
+            self._gangs.charge(allocation)
+        self._node_books.index.count_shape(allocation.shape, 1)
         for number, value in items:
             app.allocated[number] += value
             for ledger in app.ledgers:
@@ -174,9 +174,9 @@ class Accounting:
     def _stir(self, node: Node) -> None:
         """The allocations on the node changed."""
         if self._state.searching and (node.refused_by or node in self._state.checks.of_nodes):
-            self._questions.stir(node)
+            self._questions.mark_changed(node)
 
-    def unhold(self, allocation: Allocation) -> None:
+    def uncharge(self, allocation: Allocation) -> None:
         """Takes an allocation off the books, and wakes asks that wait for the room that it gave back."""
         items = allocation.shape.items
         state = self._state
@@ -200,8 +200,8 @@ class Accounting:
         if not app.allocations:
             app.lowest_held = NOTHING_HELD
         if allocation.demand.placeholder:
-            self._gangs.unbook(allocation)
-        self._node_books.index.seen(allocation.shape, -1)
+            self._gangs.uncharge(allocation)
+        self._node_books.index.count_shape(allocation.shape, -1)
         for number, value in items:
             app.allocated[number] -= value
             for ledger in app.ledgers:

@@ -30,7 +30,7 @@ class AllocationFacts:
     def __init__(self, state: PartitionState) -> None:
         self._state = state
 
-    def wants(self, before: Ask | None, after: Ask | None, out: Outcome, now_ns: int, message: str = "") -> None:
+    def ask_changed(self, before: Ask | None, after: Ask | None, out: Outcome, now_ns: int, message: str = "") -> None:
         """Adds the events of an ask that is new, wants another amount, or is reported as an allocation. Runs before the
         booking.
 
@@ -53,9 +53,9 @@ class AllocationFacts:
         """Adds the event of everything pending of an ask."""
         demand, pending = ask.demand, ask.pending
         wanted = demand.shape if pending == 1 else demand.shape.times(pending)
-        out.track(EventType.APP, change, detail, ask.app.app_id, demand.key, wanted, message, now_ns=now_ns)
+        out.add_event(EventType.APP, change, detail, ask.app.app_id, demand.key, wanted, message, now_ns=now_ns)
 
-    def tell_new(
+    def on_allocated(
         self, allocation: Allocation, out: Outcome, now_ns: int, *, adopted: bool = False, echo: bool = True
     ) -> None:
         """Adds the fact (``echo``) and the events of a new allocation, and sets its time-out."""
@@ -66,7 +66,7 @@ class AllocationFacts:
             out.facts.append(NewAllocation(self._state.name, allocation, said, adopted))
         demand = allocation.demand
         if demand.execution_timeout_ms > 0 or allocation.backfilled is not None:
-            self.end_in_time(allocation)
+            self.set_execution_deadline(allocation)
         app, key, shape = allocation.app, demand.key, demand.shape
         assert app is not None, f"{allocation} is foreign"
         if out.tracking:  # (inlined: the hottest path)
@@ -81,9 +81,9 @@ class AllocationFacts:
             )
             usage_events(app, added, shape, out, now_ns)
         if out.requests and not adopted:
-            out.tell_people(key, app.app_id, shape, "Successful allocation", now_ns)
+            out.add_user_event(key, app.app_id, shape, "Successful allocation", now_ns)
 
-    def end_in_time(self, allocation: Allocation) -> None:
+    def set_execution_deadline(self, allocation: Allocation) -> None:
         """Sets a deadline at the end of its execution time, if it has one."""
         if end_ns := allocation.end_ns:
             self._state.deadlines.append((end_ns, allocation))

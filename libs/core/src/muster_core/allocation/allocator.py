@@ -62,7 +62,7 @@ class Allocator:
         self._gangs = gangs
         self._turns = turns
 
-    def node_for(self, ask: Ask, group: AskGroup) -> Node | None:
+    def find_node(self, ask: Ask, group: AskGroup) -> Node | None:
         """The node for the ask now: the required one, the reserved one, or the best one; None: no node has room."""
         items = group.shape.items
         if group.required_node:
@@ -70,12 +70,12 @@ class Allocator:
             node = self._state.nodes.get(group.required_node)
             if node is None or (ask.refusals is not None and node.node_id in ask.refusals.nodes):
                 return None
-            return node if fits(items, node.available) and self._turns.may_use(ask, node) else None
+            return node if fits(items, node.available) and self._turns.may_propose(ask, node) else None
         reserved = self._state.nodes[ask.reserved_node] if ask.reserved_node else None
         if reserved in self._state.contested:
             reserved = None  # (others may have a better right to its room)
         kept = reserved is not None and not ask.awaits_placeholders and reserved.usable
-        if reserved is not None and kept and fits(items, reserved.available) and self._turns.may_use(ask, reserved):
+        if reserved is not None and kept and fits(items, reserved.available) and self._turns.may_propose(ask, reserved):
             return reserved
         return self._find_node(group.shape, ask)
 
@@ -85,7 +85,7 @@ class Allocator:
             return None
         but: Collection[str] = ask.refusals.nodes if ask.refusals is not None else ()
         if self._turns.on:
-            but = self._turns.but(ask, but)
+            but = self._turns.excluded_nodes(ask, but)
         if but:
             # (The result cannot be reused for other asks of the shape.)
             if shape in waiting.only_gained:
@@ -123,7 +123,7 @@ class Allocator:
         app, demand = ask.app, ask.demand
         queue = app.queue
         if ask.notified:
-            self._notifications.passed(ask, out, now_ns)
+            self._notifications.on_allocated(ask, out, now_ns)
         if app.reason is not None:
             self._waiting.may_run(app, out, now_ns)
         if ask.reserved_node or ask.planned_ns:
@@ -146,21 +146,21 @@ class Allocator:
             if replaces.node_id == node.node_id:  # (the RM may make a placeholder of what was backfilled)
                 allocation.backfilled = replaces.backfilled
         self._books.place(ask, allocation, node, proposed=proposed)
-        out.touch(allocation, state.name)
+        out.mark_changed(allocation, state.name)
         gang = app.gang
         if demand.placeholder:
-            self._gangs.placed(allocation, out, now_ns)
+            self._gangs.on_placeholder_allocated(allocation, out, now_ns)
         elif app.state is not AppState.RUNNING or (gang is not None and gang.phase is not GangPhase.USED):
-            self._lifecycle.started(app, out, now_ns)
-        self._announcements.tell_new(allocation, out, now_ns)
+            self._lifecycle.on_first_allocation(app, out, now_ns)
+        self._announcements.on_allocated(allocation, out, now_ns)
         ask.pending -= 1
         if queue.fair_apps:  # before the next one is woken, by its present share
             app.share = None
             self._waiting.rekey(app)
         elif queue.fair_uses is not None:
-            self._fair_shares.book(app, demand.shape, 1, out, now_ns)
+            self._fair_shares.charge(app, demand.shape, 1, out, now_ns)
         if ask.pending:
-            out.touch(ask, state.name)
+            out.mark_changed(ask, state.name)
             if gang is not None and ask.open <= 0 and ask.group is not None:
                 self._asks.leave_group(ask, out)
         else:

@@ -20,7 +20,7 @@ from muster_core.model.application import NOTIFIED_NO_VICTIM, NOTIFIED_QUEUE, NO
 from muster_core.model.outcome import Outcome
 from muster_core.model.reasons import NoPreemptionReason, Reason, ReasonCode
 from muster_core.model.resources import UNLIMITED
-from muster_core.model.text_format import as_map
+from muster_core.model.text_format import format_quantities
 
 if TYPE_CHECKING:
     from muster_core.model.application import Ask, AskGroup
@@ -58,7 +58,7 @@ _NOTIFIED = {
 _NO_VICTIM = (NoPreemptionReason.NO_VICTIMS, NoPreemptionReason.NOT_ENOUGH_VICTIMS)
 
 
-def standing_of(reason: Reason | None) -> Obstacle:
+def obstacle_of(reason: Reason | None) -> Obstacle:
     """The obstacle that belongs to a waitlist's reason."""
     if reason is None:
         return Obstacle.NOTHING
@@ -96,7 +96,7 @@ class AskEvents:
         """
         return any(not stopped or not _was_missed(group) for group in self._due)
 
-    def want(self, wanted: bool) -> None:
+    def set_enabled(self, wanted: bool) -> None:
         """Starts or stops the events. At a start, all waiting asks are looked at."""
         if wanted == self.wanted:
             return
@@ -110,7 +110,7 @@ class AskEvents:
 
     # ---- what may have changed -------------------------------------------------------------------------------------
 
-    def entered(self, ask: Ask, group: AskGroup) -> None:
+    def on_ask_added(self, ask: Ask, group: AskGroup) -> None:
         """Notes an ask that joined the group."""
         if group.stood is None or (group.stood == Obstacle.NOTHING and not ask.notified):
             return  # all of them will be examined, or their obstacle did not change
@@ -122,14 +122,14 @@ class AskEvents:
         if group.parked_key is not None:
             self._due.setdefault(group)
 
-    def parked(self, group: AskGroup, reason: Reason | None) -> None:
+    def on_parked(self, group: AskGroup, reason: Reason | None) -> None:
         """Notes the reason for which the group waits."""
-        if group.untold or group.stood != standing_of(reason):
+        if group.untold or group.stood != obstacle_of(reason):
             self._due[group] = None
 
     def reason_changed(self, waitlist: Waitlist) -> None:
         """Notes that the waitlist waits for another reason."""
-        standing = standing_of(waitlist.reason)
+        standing = obstacle_of(waitlist.reason)
         for *_, group in waitlist.groups:
             if group.stood != standing:
                 self._due[group] = None
@@ -155,7 +155,7 @@ class AskEvents:
         if not waitlist.holds:  # the budget ran out before it was tried
             self._due[group] = asks
             return 1
-        standing = standing_of(waitlist.reason)
+        standing = obstacle_of(waitlist.reason)
         left = [*reversed(asks or ()), *(group.untold or ())]
         asks = left if group.stood == standing else _members(group)
         asks.reverse()
@@ -170,7 +170,7 @@ class AskEvents:
             self._due[group] = asks
         return looked
 
-    def passed(self, ask: Ask, out: Outcome, now_ns: int) -> None:
+    def on_allocated(self, ask: Ask, out: Outcome, now_ns: int) -> None:
         """Makes the event of a placed ask that a limit stopped before."""
         if self.wanted:
             self._tell(ask, Obstacle.NOTHING, out, now_ns)
@@ -186,10 +186,12 @@ class AskEvents:
         key, shape, leaf = ask.key, ask.shape, ask.app.queue
 
         def tell(message: str) -> None:
-            out.tell_people(key, ask.app.app_id, shape, message, now_ns)
+            out.add_user_event(key, ask.app.app_id, shape, message, now_ns)
 
         def excess(ledgers: Iterable[Ledger]) -> str:
-            return f"(requested {as_map(shape.quantities)}, available {as_map(self._room(ledgers))})"
+            return (
+                f"(requested {format_quantities(shape.quantities)}, available {format_quantities(self._room(ledgers))})"
+            )
 
         if begun & NOTIFIED_USER:
             tell(f"Request '{key}' exceeds the available user quota {excess(ask.app.trackers)}")
@@ -205,7 +207,7 @@ class AskEvents:
             node = ask.demand.required_node
             tell(f"Unschedulable request '{key}' with required node '{node}', no preemption victim found")
         ask.notified = notified
-        out.touch(ask, self._state.name)
+        out.mark_changed(ask, self._state.name)
 
     def _room(self, ledgers: Iterable[Ledger]) -> dict[str, int]:
         """The room that the limits leave, by type name. Types without a limit are left out."""

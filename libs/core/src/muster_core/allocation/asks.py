@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 class GangAskListener(Protocol):
     """The operations on gangs that asks need."""
 
-    def keep_heir(self, ask: Ask, out: Outcome) -> None:
+    def cancel_stale_replacements(self, ask: Ask, out: Outcome) -> None:
         """Reviews the placeholders that are being released for the ask's key: keeps only those that suit the ask."""
 
-    def pend(self, ask: Ask, count: int) -> None:
+    def adjust_pending(self, ask: Ask, count: int) -> None:
         """Counts ``count`` more of a placeholder ask as pending (fewer, if negative)."""
 
-    def count_gone_ask(self, ask: Ask, count: int, detail: EventDetail | None) -> None:
+    def count_withdrawn(self, ask: Ask, count: int, detail: EventDetail | None) -> None:
         """Counts the reason why ``count`` of a placeholder ask are no longer pending; None: another ask takes its
         place.
         """
@@ -43,17 +43,17 @@ class OpenCheckSource(Protocol):
     """The predicate questions to the RM about asks."""
 
     @property
-    def are_open(self) -> bool:
+    def has_open(self) -> bool:
         """Whether a question about an ask is open, or its answer is not used yet."""
 
-    def ask_gone(self, ask: Ask, out: Outcome | None) -> None:
+    def on_ask_removed(self, ask: Ask, out: Outcome | None) -> None:
         """Withdraws all questions about an ask that has ended."""
 
 
 class ScopeEnabler(Protocol):
     """The scopes in which proposals must be alone."""
 
-    def begin(self, scope: Scope) -> None:
+    def enable(self, scope: Scope) -> None:
         """Begins to take turns in this scope."""
 
 
@@ -93,20 +93,20 @@ class Asks:
         """Adds an ask. The next cycle tries its group, unless the group is parked already."""
         app, demand = ask.app, ask.demand
         if demand.alone:
-            self._turns.begin(demand.alone)
+            self._turns.enable(demand.alone)
         if app.gang is not None:
-            self._gangs.keep_heir(ask, out)
+            self._gangs.cancel_stale_replacements(ask, out)
         app.asks[demand.key] = ask
         self._books.add_pending(ask, ask.pending)
-        self._node_books.index.seen(demand.shape, ask.pending)
-        out.touch(ask, self._state.name)
+        self._node_books.index.count_shape(demand.shape, ask.pending)
+        out.mark_changed(ask, self._state.name)
         if demand.created_ns < app.submitted_ns:
             app.submitted_ns = demand.created_ns
             self._waiting.rekey(app)
             self._waiting.refresh_app(app)
-            out.touch(app, self._state.name)
+            out.mark_changed(app, self._state.name)
         if demand.placeholder:
-            self._gangs.pend(ask, ask.pending)
+            self._gangs.adjust_pending(ask, ask.pending)
         # (Otherwise placeholders are being released for an earlier ask with its key; the new ask takes their places.)
         if app.gang is None or ask.open > 0:
             self.enter_group(ask)
@@ -117,7 +117,7 @@ class Asks:
         group = self.group_of(ask)
         group.push(ask)
         if self._notifications.wanted:
-            self._notifications.entered(ask, group)
+            self._notifications.on_ask_added(ask, group)
         ready = group.ready_key
         if ready is not None and (demand.created_ns, demand.submission) > ready[1:]:
             return  # behind other asks of its group, which are tried first
@@ -174,11 +174,11 @@ class Asks:
             self._announcements.ask_event(EventChange.REMOVE, detail, ask, out, now_ns)
         if ask.pending:
             self._books.add_pending(ask, -ask.pending)
-            self._node_books.index.seen(ask.shape, -ask.pending)
+            self._node_books.index.count_shape(ask.shape, -ask.pending)
             if ask.demand.placeholder:
-                self._gangs.pend(ask, -ask.pending)
-                self._gangs.count_gone_ask(ask, ask.pending, detail)
-                out.touch(app, self._state.name)
+                self._gangs.adjust_pending(ask, -ask.pending)
+                self._gangs.count_withdrawn(ask, ask.pending, detail)
+                out.mark_changed(app, self._state.name)
             ask.pending = 0
         self.drop_ask(ask, out, now_ns)
         self._waiting.refresh_app(app)
@@ -201,13 +201,13 @@ class Asks:
         """Drops an ask with nothing pending from its group and its application."""
         asks, key = ask.app.asks, ask.demand.key
         ask.gone = True
-        if self._questions.are_open or ask.refusals is not None:
-            self._questions.ask_gone(ask, out)
+        if self._questions.has_open or ask.refusals is not None:
+            self._questions.on_ask_removed(ask, out)
         if ask.reserved_node:
             self._reservations.unreserve(ask, out, now_ns)
         if asks.get(key) is ask:
             del asks[key]
-        out.touch(ask, self._state.name)
+        out.mark_changed(ask, self._state.name)
         if ask.group is not None:
             self.leave_group(ask, out)
 

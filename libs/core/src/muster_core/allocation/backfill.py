@@ -90,7 +90,7 @@ class Backfill:
                 found = node, BackfillRecord(kept.app.app_id, kept.key, due_ns, end_ns)
         return found
 
-    def why_not(self, ask: Ask, now_ns: int) -> str:
+    def refusal_clause(self, ask: Ask, now_ns: int) -> str:
         """Why an ask is not backfilled, although reserved nodes have room: a clause for people."""
         if declared_ms(ask) <= 0:
             return NO_DURATION
@@ -116,7 +116,7 @@ class Backfill:
         """The reason with why the ask is not backfilled, if reserved nodes have room."""
         if not self.on or ask is None or reason.code is not ReasonCode.RESERVED_FOR_OTHERS:
             return reason
-        return replace(reason, said=self.why_not(ask, now_ns))
+        return replace(reason, said=self.refusal_clause(ask, now_ns))
 
     def shared(self, reason: Reason, waitlist: Waitlist, now_ns: int) -> Reason:
         """The reason for which a list is refused together with another one, whose duration is another."""
@@ -158,7 +158,7 @@ class Backfill:
             said = f"It is not known any more when node {node_text} (so far in {was}): {by}"
         else:
             said = f"Node {node_text} in {duration_text(due[0] - now_ns)}, not in {was}: {by}"
-        out.tell_people(ask.key, ask.app.app_id, ask.shape, said, now_ns)
+        out.add_user_event(ask.key, ask.app.app_id, ask.shape, said, now_ns)
 
     @staticmethod
     def is_uneven(waitlist: Waitlist, reason: Reason) -> bool:

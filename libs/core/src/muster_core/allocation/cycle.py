@@ -82,12 +82,12 @@ class SchedulingCycle:
         # 1. Shares depend on the cluster's capacity: if that changed, all keys are computed again, once.
         if state.capacity_moved:
             state.capacity_moved = False
-            self._queue_tree.measure_fair_max()
+            self._queue_tree.recompute_fair_max()
         # 2. Asks that wait for something that gained room are tried again.
         if self._waiting.nodes_gained:
-            gangs.look_again()
-        questions.look_again(out, now_ns)
-        gangs.settle(out)
+            gangs.retry_stuck()
+        questions.retry_changed(out, now_ns)
+        gangs.reconcile(out)
         questions.refresh_records(out)
         self._waiting.wake()
         turns = self._turns
@@ -107,7 +107,7 @@ class SchedulingCycle:
         if not self._waiting.has_wakeups:
             if not all_tried and state.reserved:  # (the next search gives room by rank to what was parked in this one)
                 state.contested.update(self._contested_nodes())
-            yield from self._long_wait.parked(out, now_ns, all_tried=all_tried)
+            yield from self._long_wait.request(out, now_ns, all_tried=all_tried)
             yield from self._long_wait.run(out, now_ns, all_tried=all_tried)
         # 10. If nodes changed, the reason of an ask may change, even if the ask still fits nowhere.
         if self._explained_version != state.capacity_version:
@@ -138,7 +138,7 @@ class SchedulingCycle:
             # 3. Gangs decide which real asks wait for placeholders. Then the best leaf: from root down, the first child
             #    in its parent's order.
             if gangs.dirty or gangs.reopened:
-                gangs.settle(out)
+                gangs.reconcile(out)
             queue = root
             while not queue.leaf and queue.ready:
                 queue = queue.ready[0][-1]
@@ -148,7 +148,7 @@ class SchedulingCycle:
                     made += ranked
                     if ranked or root.ready:
                         continue
-                if (turns.on or turns.crowded) and turns.let_go():
+                if (turns.on or turns.crowded) and turns.wake_next():
                     continue
                 break
             # 4. The leaf's best application, the application's best group, and the group's oldest ask.
@@ -156,7 +156,7 @@ class SchedulingCycle:
             group: AskGroup = app.ready[0][-1]
             ask = group.head()
             assert ask is not None, f"{group} is ready without an ask"
-            if questions.predicates and questions.enough:
+            if questions.predicates and questions.is_at_limit:
                 turns.crowded = turns.stopped = True
                 break
             if self._refuse_urgent(queue, app, out, now_ns):
@@ -170,22 +170,22 @@ class SchedulingCycle:
                     app, group, ask = chosen.app, chosen, chosen.head()
                     assert ask is not None, f"{group} is ready without an ask"
                 # (While the RM sees one proposal at a time, other asks stand in line.)
-                if turns.stops_all(ask):
+                if turns.blocks_search(ask):
                     break
-                if turns.stops(ask, group):
+                if turns.enqueue_if_blocked(ask, group):
                     continue
             # 5. A placeholder of the gang makes room for the ask. No limit is checked: the placeholder was checked.
             if (
                 app.gang is not None
                 and self._limit_checks.full_ledger(app) is None
-                and gangs.give_way(ask, group, out, now_ns)
+                and gangs.replace_placeholder(ask, group, out, now_ns)
             ):
                 made += 1  # it counts like an allocation: the RM gets a message about it
                 continue
             # 6. First the limits, then a node. A refusal parks the group with its reason.
             if self._park_over_limit(app, group, out, now_ns):
                 continue
-            node = self._placing.node_for(ask, group)
+            node = self._placing.find_node(ask, group)
             if node is None:
                 if self._backfill.on and not questions.predicates and self._backfilled(ask, group, out, now_ns):
                     made += 1
@@ -224,13 +224,13 @@ class SchedulingCycle:
         ask = group.head()
         assert ask is not None, f"{group} is ready without an ask"
         predicates, gang = self._questions.predicates, app.gang
-        if self._turns.on and predicates and self._turns.stops(ask, group):
+        if self._turns.on and predicates and self._turns.enqueue_if_blocked(ask, group):
             return True
         if gang is not None and gang.gives_way_to(group) and self._limit_checks.full_ledger(app) is None:
             return False
         if self._park_over_limit(app, group, out, now_ns):
             return True
-        if self._placing.node_for(ask, group) is not None:
+        if self._placing.find_node(ask, group) is not None:
             return False
         if self._backfill.on and not predicates and self._backfill.node_for(ask, now_ns) is not None:
             return False
@@ -287,7 +287,7 @@ class SchedulingCycle:
     def _place(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
         """Makes the allocation on the node, or asks the RM first."""
         if self._questions.predicates:
-            self._questions.place(ask, group, node, out, now_ns)
+            self._questions.propose_allocation(ask, group, node, out, now_ns)
         else:
             self._placing.allocate(ask, group, node, out, now_ns)
 
@@ -431,16 +431,16 @@ class SchedulingCycle:
         turns = self._turns
         if not turns.on or not self._questions.predicates:
             return False
-        return not turns.may_use(ask, node) or turns.stops_all(ask) or turns.is_taken(ask)
+        return not turns.may_propose(ask, node) or turns.blocks_search(ask) or turns.is_locked(ask)
 
     def _hold_back(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         """Whether a limit stops an ask whose node has room. If the ask is the first of its waitlist, the waitlist waits
         at the limit.
         """
         app = ask.app
-        if self._limit_checks.full_ledger(app) is not None or self._limit_checks.lacking_room(app) is not None:
+        if self._limit_checks.full_ledger(app) is not None or self._limit_checks.blocking_gang_limit(app) is not None:
             return True
-        over = self._limit_checks.over_limit(app, ask.demand.shape)
+        over = self._limit_checks.exceeded_limit(app, ask.demand.shape)
         if over is None:
             return False
         waitlist = app.queue.waitlists.get(group.wait_key)
@@ -453,12 +453,12 @@ class SchedulingCycle:
 
     def _park_without_node(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
         waiting, head = self._waiting, group.head()
-        awaited = self._turns.awaited(head) if self._turns.on and head is not None else None
+        awaited = self._turns.blocked_reason(head) if self._turns.on and head is not None else None
         if awaited is not None:
             wait_point = waiting.required_wait_point(group.required_node) if group.required_node else waiting.turns
             waiting.park(group, wait_point, awaited, out, now_ns)
             return
-        refused = self._questions.why_refused(group) if group.apart else None
+        refused = self._questions.refusal_reason(group) if group.apart else None
         if group.required_node:
             wait_point = waiting.required_wait_point(group.required_node)
             waiting.park(group, wait_point, refused or self._required_node_reason(group), out, now_ns)
@@ -513,14 +513,14 @@ class SchedulingCycle:
             waitlist = None
         self._placing.allocate(ask, group, node, out, now_ns, backfilled=by)
         if waitlist is not None:
-            waitlist.relay = waiting.no_node if waiting.parking.tried(waitlist) is not None else None
+            waitlist.relay = waiting.no_node if waiting.parking.in_flight_group(waitlist) is not None else None
             if not self._wake_shorter(waitlist, place, now_ns) and waitlist.relay is None:
                 bench = waiting.no_node.bench_of(waitlist)
                 if bench is not None:  # a last one is refused, because the reason of all may be another one now
                     waiting.wake_bench(bench, waiting.no_node)
         due, runs = duration_text(by.due_ns - now_ns), duration_text(by.end_ns - now_ns)
         said = f"Backfilled on node {node.node_id} for up to {runs}: reserved for {by.key} of {by.app_id}, due in {due}"
-        out.tell_people(ask.key, ask.app.app_id, ask.shape, said, now_ns)
+        out.add_user_event(ask.key, ask.app.app_id, ask.shape, said, now_ns)
         return True
 
     # ---- limits and reasons ----------------------------------------------------------------------------------------
@@ -532,12 +532,12 @@ class SchedulingCycle:
             self._waiting.wait_to_run(app, full, out, now_ns)
             self._skipped(group, app, out)
             return True
-        lacking = self._limit_checks.lacking_room(app) if app.gang is not None else None
+        lacking = self._limit_checks.blocking_gang_limit(app) if app.gang is not None else None
         if lacking is not None:
             self._waiting.wait_for_room(app, lacking[0], self._limit_checks.room_reason(*lacking), out, now_ns)
             self._skipped(group, app, out)
             return True
-        over = self._limit_checks.over_limit(app, group.shape)
+        over = self._limit_checks.exceeded_limit(app, group.shape)
         if over is None:
             return False
         self._waiting.park(group, over[0].blocked, self._limit_checks.limit_reason(*over), out, now_ns)
@@ -545,7 +545,7 @@ class SchedulingCycle:
 
     def _skipped(self, group: AskGroup, app: Application, out: Outcome) -> None:
         if self._questions.states:
-            self._questions.skipped(group, app.reason, out)
+            self._questions.notify_skipped(group, app.reason, out)
 
     def _required_node_reason(self, group: AskGroup) -> Reason:
         node = self._state.nodes.get(group.required_node)

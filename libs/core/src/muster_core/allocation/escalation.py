@@ -114,7 +114,7 @@ class Escalation:
         waitlist.seen_ns = decided_ns
         self._resumed[waitlist] = None
 
-    def parked(self, out: Outcome, now_ns: int, *, all_tried: bool) -> Steps:
+    def request(self, out: Outcome, now_ns: int, *, all_tried: bool) -> Steps:
         """After a search: requests turns for the groups that the search parked; in steps.
 
         :param all_tried: the search tried everything that was ready.
@@ -133,11 +133,11 @@ class Escalation:
                 continue
             lists[waitlist] = None
             if group.unreported:
-                self._waiting.parking.must_report(waitlist, group)
+                self._waiting.parking.mark_scale_up_pending(waitlist, group)
             if _takes_turns(waitlist):
                 continue  # (for a moment only: nothing else is in its way)
             if self._questions.states and waitlist.wait_point is not self._waiting.no_node:
-                self._questions.skipped(group, waitlist.reason, out)
+                self._questions.notify_skipped(group, waitlist.reason, out)
             self._ask(waitlist, (*self._rights_of_first(waitlist), *self._rights_of(waitlist, group)), now_ns)
         for waitlist in lists:
             waitlist.tried = True
@@ -181,7 +181,7 @@ class Escalation:
             first.tried = True
         no_node.moved.clear()
 
-    def stuck(self, group: AskGroup, now_ns: int) -> None:
+    def request_scale_up(self, group: AskGroup, now_ns: int) -> None:
         """Placeholders could make room for these asks, but the asks fit on no node (the gang design: this triggers
         scale-up).
         """
@@ -254,7 +254,7 @@ class Escalation:
         """When the list's groups may preempt; None: none may."""
         if waitlist.required_node or not self._state.config.preemption.enabled:
             return None
-        return self._waiting.parking.rights_of(waitlist, every_own=registry.looks_at_every_own())
+        return self._waiting.parking.preemptors_of(waitlist, every_own=registry.looks_at_every_own())
 
     def _rights_of_singles(self, waitlist: Waitlist) -> tuple[list[int], Preemptors | None]:
         """From when the list's first ask may reserve, and the single groups may preempt; and the rights of
@@ -271,7 +271,7 @@ class Escalation:
         if waitlist.party is not None and waitlist.party.first() is not waitlist:
             return False
         if waitlist.required_node:
-            refused = self._questions.refused(head)
+            refused = self._questions.refused_ids(head)
             return waitlist.required_node in self._state.nodes and waitlist.required_node not in refused
         return (
             self._state.config.reservation.enabled
@@ -346,7 +346,7 @@ class Escalation:
         if self._state.config.reservation.enabled and not waitlist.required_node:
             self._waiting.parking.ages_of(waitlist)  # (before it is needed while others wait)
         # 2. A node for the first ask.
-        if self._may_reserve(waitlist, head) and not self._limit_checks.held_back(head):
+        if self._may_reserve(waitlist, head) and not self._limit_checks.is_limited(head):
             self._reserve(waitlist, head, out, now_ns)
         return head
 
@@ -379,12 +379,12 @@ class Escalation:
                 return  # it is placed there once the search has come so far
             timed = self._backfill.on and not self._questions.predicates
             most = NODES_COMPARED if timed else 1
-            but = self._questions.not_to_keep(head)
-            found = self._figures.best_to_keep(head.shape, but, most)
+            but = self._questions.unreservable_nodes(head)
+            found = self._figures.best_to_reserve(head.shape, but, most)
             if not found and state.reserved:
-                found = self._figures.best_to_keep(head.shape, but, most, self._reservations.giving_way(head))
+                found = self._figures.best_to_reserve(head.shape, but, most, self._reservations.giving_way(head))
             if found and self._questions.predicates:
-                self._questions.reserve(head, found[0], out, now_ns)
+                self._questions.propose_reservation(head, found[0], out, now_ns)
             elif found:
                 best = due_first(found, head, now_ns) if timed else found[0]
                 self._reservations.take_over(head, best, out, now_ns)
@@ -397,7 +397,7 @@ class Escalation:
         due_ns = ask.reserved_ns + timeout_ns
         if now_ns >= due_ns:
             # (What victims leave is waited for until all of them are gone: they may relieve the limit.)
-            if not ask.awaits_placeholders and not ask.preempts and self._limit_checks.held_back(ask):
+            if not ask.awaits_placeholders and not ask.preempts and self._limit_checks.is_limited(ask):
                 self._reservations.unreserve(ask, out, now_ns)
                 return
             due_ns = now_ns + timeout_ns
@@ -425,7 +425,7 @@ class Escalation:
             rights = self._rights(waitlist)
             if rights is None:
                 continue
-            rights.settle()
+            rights.recheck_singles()
             if len(rights.single) > SEARCHES_MAX:
                 return None
             refused[waitlist] = noes = NoVictimsCache(waitlist, rights, now_ns, self._state.version)
@@ -495,7 +495,7 @@ class Escalation:
             agreed = self._agreed(found, asking, out, now_ns)
             if agreed is None:
                 return True, None
-            self.carry_out(agreed, asking, out, now_ns)
+            self.execute(agreed, asking, out, now_ns)
         return True, None
 
     def _preempt_on_required_node(self, waitlist: Waitlist, head: Ask, out: Outcome, now_ns: int) -> None:
@@ -506,7 +506,7 @@ class Escalation:
         if isinstance(found, NoPreemptionReason):
             self._say_no(waitlist, found, out)
         elif (agreed := self._agreed(found, head, out, now_ns)) is not None:
-            self.carry_out(agreed, head, out, now_ns)
+            self.execute(agreed, head, out, now_ns)
 
     def _agreed(self, plan: Plan, asking: Ask, out: Outcome, now_ns: int) -> Plan | None:
         """The plan to which the RM agreed, perhaps with further victims; None: the answer is still missing.
@@ -515,22 +515,22 @@ class Escalation:
         """
         victims = [victim.allocation for victim in plan.victims]
         further = [entry.allocation for entry in plan.further]
-        more = self._questions.may_preempt(asking, plan.node, victims, further, out, now_ns)
+        more = self._questions.check_preemption(asking, plan.node, victims, further, out, now_ns)
         return None if more is None else victim_search.with_further(plan, more, asking, now_ns)
 
-    def carry_out(self, plan: Plan, asking: Ask, out: Outcome, now_ns: int) -> None:
+    def execute(self, plan: Plan, asking: Ask, out: Outcome, now_ns: int) -> None:
         """Releases the victims, and claims the node for the ask."""
         state = self._state
         version = state.version
         for victim in plan.victims:
             self._releases.preempt(victim.allocation, victim.why, victim.message, out, now_ns)
         self._reservations.claim(asking, plan.node, out, now_ns)
-        victim_search.carried_out(state, plan, asking, version)
+        victim_search.carry_cache_over(state, plan, asking, version)
 
     def _say_no(self, waitlist: Waitlist, no: NoPreemptionReason, out: Outcome) -> None:
         if waitlist.reason is not None and waitlist.reason.preemption is not no:
             waitlist.reason = waitlist.reason.with_preemption(no)
-            out.touch(waitlist, self._state.name)
+            out.mark_changed(waitlist, self._state.name)
             if self._notifications.wanted:
                 self._notifications.reason_changed(waitlist)
 
@@ -572,13 +572,13 @@ class Escalation:
 
     def _report_group(self, waitlist: Waitlist, group: AskGroup, reports: _Reports, out: Outcome, now_ns: int) -> Steps:
         head = group.head()
-        if head is not None and self._limit_checks.held_back(head):
+        if head is not None and self._limit_checks.is_limited(head):
             self._limited[waitlist] = None
             reports.add(1)
             return
         yield from self._report_asks(group, reports, out, now_ns)
         if not group.unreported:
-            self._waiting.parking.reported(waitlist, group)
+            self._waiting.parking.mark_scale_up_sent(waitlist, group)
 
     def _report_asks(self, group: AskGroup, reports: _Reports, out: Outcome, now_ns: int) -> Steps:
         """Reports the group's asks, as many as this cycle may still report."""
@@ -591,7 +591,7 @@ class Escalation:
             work = 1
             if ask.group is group and not ask.scaled_up:
                 ask.scaled_up = True
-                out.touch(ask, self._state.name)
+                out.mark_changed(ask, self._state.name)
                 out.facts.append(ScaleUpHint(self._state.name, ask.app.app_id, ask.key, now_ns, said))
                 work += len(ask.demand.tags) // _TAGS_OF_A_REPORT
             is_over = reports.add(work)

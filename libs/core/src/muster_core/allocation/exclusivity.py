@@ -89,7 +89,7 @@ class PredicateSource(Protocol):
     def policy(self) -> CallbackPolicy:
         """The RM's policy: before which decisions the RM wants to be asked."""
 
-    def refused(self, ask: Ask) -> Collection[str]:
+    def refused_ids(self, ask: Ask) -> Collection[str]:
         """The ids of the nodes that the RM refused for the ask."""
 
 
@@ -133,20 +133,20 @@ class ScopeExclusivity:
         """Takes the part that is built after this one."""
         self._questions = questions
 
-    def join(self, one: RmScope) -> None:
+    def attach(self, one: RmScope) -> None:
         """Joins the turn of the RM to which the partition belongs."""
         self.one = one
         one.partitions[self] = None
         if one.on:
             self._begin()
 
-    def part(self) -> None:
+    def detach(self) -> None:
         """Leaves the RM's turn, because the partition goes."""
         self.one.partitions.pop(self, None)
         if self.one.owed is self:
             self.one.owed = None
 
-    def begin(self, scope: Scope) -> None:
+    def enable(self, scope: Scope) -> None:
         """Begins to take turns in this scope. Proposals that are open now count."""
         if Scope.ONE in scope and not self.one.on:
             self.one.on = True
@@ -160,18 +160,18 @@ class ScopeExclusivity:
         self.on = True
         for check in dict.fromkeys(self._questions.open.values()):
             if check.holds_out:
-                self.enter(check)
+                self.acquire(check)
 
-    def wanted(self, ask: Ask) -> Scope:
+    def required_scopes(self, ask: Ask) -> Scope:
         """The scopes in which the ask's proposals must be alone."""
         return self._questions.policy.alone | ask.demand.alone
 
     # ---- before a proposal -----------------------------------------------------------------------------------------
 
-    def stops_all(self, ask: Ask) -> bool:
+    def blocks_search(self, ask: Ask) -> bool:
         """Whether the search stops for now: an open proposal must be alone in the RM, or this ask must."""
         one = self.one
-        if one.open and (one.closed or Scope.ONE in self.wanted(ask)):
+        if one.open and (one.closed or Scope.ONE in self.required_scopes(ask)):
             if not one.closed:
                 self._owe(ask.group)
             self.stopped = True
@@ -183,7 +183,7 @@ class ScopeExclusivity:
         self.one.closed = True
         self.one.owed, self._owed = self, group
 
-    def stops(self, ask: Ask, group: AskGroup) -> bool:
+    def enqueue_if_blocked(self, ask: Ask, group: AskGroup) -> bool:
         """Whether the ask's application or task group is taken. If so, puts the group into the line there, or lets the
         application wait.
         """
@@ -195,13 +195,13 @@ class ScopeExclusivity:
             self._stand_in(turn, group)
         return True
 
-    def is_taken(self, ask: Ask) -> bool:
+    def is_locked(self, ask: Ask) -> bool:
         """Whether the ask's application or task group is taken. Changes no line."""
         return self._taken_by(ask) is not None
 
     def _taken_by(self, ask: Ask) -> ExclusiveScope | None:
         """The turn of the application or the task group that is taken for the ask now; None: neither is."""
-        scope, app = self.wanted(ask), ask.app
+        scope, app = self.required_scopes(ask), ask.app
         turn = self._of.get(app)
         if turn is not None and (turn.closed or Scope.APPLICATION in scope):
             return turn
@@ -210,30 +210,30 @@ class ScopeExclusivity:
             return turn
         return None
 
-    def may_use(self, ask: Ask, node: Node) -> bool:
+    def may_propose(self, ask: Ask, node: Node) -> bool:
         """Whether the scheduler may propose the node for the ask now."""
         if not self.on:
             return True
-        return not node.taken and (Scope.NODE not in self.wanted(ask) or node not in self._of)
+        return not node.taken and (Scope.NODE not in self.required_scopes(ask) or node not in self._of)
 
-    def but(self, ask: Ask, refused: Collection[str]) -> Collection[str]:
+    def excluded_nodes(self, ask: Ask, refused: Collection[str]) -> Collection[str]:
         """The nodes in the index that are not possible for the ask now: refused, or with other open proposals."""
         if not self.on or Scope.NODE not in ask.demand.alone or Scope.NODE in self._questions.policy.alone:
             return refused  # (in the latter case they are not in the index)
         return {*refused, *(what.node_id for what in self._of if isinstance(what, Node))}
 
-    def awaited(self, ask: Ask) -> Reason | None:
+    def blocked_reason(self, ask: Ask) -> Reason | None:
         """The reason if a node has room for the ask but another proposal is open there; None: there is no such node.
 
         From then on, no other proposal is made on that node until its turn is free.
         """
         if not self.on:
             return None
-        shape, refused = ask.shape, self._questions.refused(ask)
+        shape, refused = ask.shape, self._questions.refused_ids(ask)
         required = ask.demand.required_node
         known = self._awaited.get(shape)
         for node in (known, *self._of) if known is not None else self._of:
-            if not isinstance(node, Node) or node.node_id in refused or self.may_use(ask, node):
+            if not isinstance(node, Node) or node.node_id in refused or self.may_propose(ask, node):
                 continue
             if required and node.node_id != required:
                 continue
@@ -251,12 +251,12 @@ class ScopeExclusivity:
 
     # ---- proposals come and go -------------------------------------------------------------------------------------
 
-    def enter(self, check: PredicateCheck) -> None:
+    def acquire(self, check: PredicateCheck) -> None:
         """Takes the turns for a proposal that was made."""
         if not self.on:
             return
         ask = check.ask
-        scope, app = self.wanted(ask), ask.app
+        scope, app = self.required_scopes(ask), ask.app
         self.one.open[check] = None
         self.one.last = self._state.name
         if Scope.ONE in scope:
@@ -274,7 +274,7 @@ class ScopeExclusivity:
         if alone:
             self._close(turn)
 
-    def leave(self, check: PredicateCheck) -> None:
+    def release(self, check: PredicateCheck) -> None:
         """Gives back the turns of a proposal that is answered or withdrawn."""
         if not self.on:
             return
@@ -287,7 +287,7 @@ class ScopeExclusivity:
         for node in check.nodes.values():
             self._leave(node, check)
 
-    def leave_node(self, check: PredicateCheck, node: Node) -> None:
+    def release_node(self, check: PredicateCheck, node: Node) -> None:
         """Gives back the turn of a node that the proposal does not concern any more."""
         if self.on:
             self._leave(node, check)
@@ -326,7 +326,7 @@ class ScopeExclusivity:
             state.version += 1
             if what.index_key is not None:
                 self._node_books.index.remove(what)
-            self._figures.changed(what)
+            self._figures.on_node_changed(what)
         elif isinstance(what, Application):
             what.taken = True
             self._waiting.refresh_app(what)
@@ -362,7 +362,7 @@ class ScopeExclusivity:
 
     def give_way(self, ask: Ask, refusals: NodeRefusals) -> None:
         """The RM refused the ask: others have their turn before the scheduler proposes it again."""
-        if not self.crowded and not (self.on and self.wanted(ask)):
+        if not self.crowded and not (self.on and self.required_scopes(ask)):
             return
         self.one.refused += 1
         refusals.turn = self.one.refused
@@ -379,13 +379,13 @@ class ScopeExclusivity:
             self._stand_in(later, group)
 
     def _gives_way_to(self, ask: Ask) -> Application | None:
-        scope = self.wanted(ask)
+        scope = self.required_scopes(ask)
         narrow = Scope.ONE not in scope and scope & (Scope.APPLICATION | Scope.TASK_GROUP)
         return ask.app if narrow else None
 
     def chosen(self, ask: Ask, group: AskGroup, now_ns: int) -> AskGroup | None:
         """The group to try now, if this one is the first in the search; None: it gives way, and the search goes on."""
-        one, scope = self.one, self.wanted(ask)
+        one, scope = self.one, self.required_scopes(ask)
         if one.owed is self and not one.open:
             owed = self._owed
             if Scope.ONE not in scope:
@@ -426,7 +426,7 @@ class ScopeExclusivity:
         group = self._next_of(later)
         if group is not None:
             later.last, later.mark = group.head(), self._questions.number()
-            self._lines.stand_out(group)
+            self._lines.dequeue(group)
             self._waiting.make_ready(group)
         return group
 
@@ -483,7 +483,7 @@ class ScopeExclusivity:
         ask = group.head() if group is not None else None
         # The longest wait comes first, in whichever line: this is the last turn of the first in the line of all.
         turn = ask.refusals.turn if ask is not None and ask.refusals is not None else None
-        whole = ask is not None and Scope.ONE in self.wanted(ask)
+        whole = ask is not None and Scope.ONE in self.required_scopes(ask)
         longer = False
         for whom, line in list(self._laters.items()):
             if not line.line:
@@ -508,7 +508,7 @@ class ScopeExclusivity:
     def _stand_in(self, turn: ExclusiveScope, group: AskGroup) -> None:
         waiting = self._waiting
         waiting.unready(group)
-        self._lines.place(group, turn)
+        self._lines.enqueue(group, turn)
         waiting.wake_next(group)
         waiting.refresh_app(group.app)
 
@@ -521,12 +521,12 @@ class ScopeExclusivity:
                 break
         else:
             return False
-        self._lines.stand_out(group)
+        self._lines.dequeue(group)
         turn.awake = group
         self._waiting.make_ready(group)
         return True
 
-    def let_go(self) -> bool:
+    def wake_next(self) -> bool:
         """Makes the next group in line ready at each turn where a proposal is possible. Returns whether any was."""
         let_go = False
         # The last group that left the line is not ready: it waits elsewhere, or does not exist any more.
@@ -560,12 +560,12 @@ class ScopeExclusivity:
                 return f"{each} is taken: {each.taken}, as its turn does not say"
         return ""
 
-    def stands(self, group: AskGroup) -> bool:
+    def is_queued(self, group: AskGroup) -> bool:
         """Whether the group stands in the line of its turn. O(line)."""
-        turn = self._lines.turn_of(group)
+        turn = self._lines.scope_of(group)
         return turn is not None and any(each[-1] is group for each in turn.line)
 
-    def waits(self, ask: Ask) -> bool:
+    def is_blocked(self, ask: Ask) -> bool:
         """Whether the ask waits for answers about other proposals, in any scope."""
         group = ask.group
         if group is None or (group.ready_key is None and not group.in_line):

@@ -22,15 +22,15 @@ class FairShareAccounting:
         self._state = state
         self._waiting = waiting
 
-    def book(self, app: Application, shape: Shape, sign: int, out: Outcome, now_ns: int) -> None:
+    def charge(self, app: Application, shape: Shape, sign: int, out: Outcome, now_ns: int) -> None:
         """Books amounts that the application holds from now on (``sign`` 1), or does not any more (-1)."""
         uses = app.queue.fair_uses
         if uses is None:
             return
-        use = uses.of(app.user)
-        use.change(shape.items, sign, uses.now(now_ns))
+        use = uses.get_or_create(app.user)
+        use.charge(shape.items, sign, uses.now(now_ns))
         use.changed_ns = now_ns
-        out.touch(use, self._state.name)
+        out.mark_changed(use, self._state.name)
         self._watch(uses, now_ns)
         uses.move(use)
         self._waiting.refresh(app.queue)
@@ -39,7 +39,7 @@ class FairShareAccounting:
         """Counts a proposal to the RM (``sign`` 1), or not any more (-1)."""
         uses = app.queue.fair_uses
         if uses is not None:
-            use = uses.of(app.user)
+            use = uses.get_or_create(app.user)
             use.propose(shape.items, sign)
             uses.move(use)
             self._waiting.refresh(app.queue)
@@ -56,7 +56,7 @@ class FairShareAccounting:
             elif use.changed_ns < before_ns and use.idle and not self._is_known(leaf, user):
                 del uses.users[user]
                 use.gone = True
-                out.touch(use, self._state.name)
+                out.mark_changed(use, self._state.name)
         if uses.users:
             self._watch(uses, now_ns)
         self._waiting.refresh(leaf)
@@ -77,7 +77,7 @@ class FairShareAccounting:
             return
         if uses is None:
             for use in before.forget() if before is not None else ():
-                out.touch(use, self._state.name)
+                out.mark_changed(use, self._state.name)
             return
         if before is not None:
             before.gone = True
@@ -86,15 +86,15 @@ class FairShareAccounting:
         else:
             for app in self._state.apps_in(leaf):
                 items = [(number, value) for number, value in enumerate(app.allocated) if value]
-                uses.of(app.user).change(items, 1, uses.now(now_ns))
+                uses.get_or_create(app.user).charge(items, 1, uses.now(now_ns))
         for _, use in sorted(uses.users.items()):
             use.changed_ns = use.changed_ns or now_ns
-            out.touch(use, self._state.name)
+            out.mark_changed(use, self._state.name)
         if uses.users:
             self._watch(uses, now_ns)
             uses.move_all()
 
-    def carry(self, leaf: Queue, before: LeafUsage, out: Outcome, now_ns: int) -> None:
+    def carry_over(self, leaf: Queue, before: LeafUsage, out: Outcome, now_ns: int) -> None:
         """The RM registered again, and everything ended: the users' past use stays."""
         uses = leaf.fair_uses
         if uses is None:
@@ -102,10 +102,10 @@ class FairShareAccounting:
         for _, old in sorted(before.users.items()):
             if not (old.charged or old.held):
                 continue
-            old.change(list(old.held.items()), -1, before.now(now_ns))
+            old.charge(list(old.held.items()), -1, before.now(now_ns))
             use = self._take(uses, old, before, now_ns)
             use.changed_ns = old.changed_ns
-            out.touch(use, self._state.name)
+            out.mark_changed(use, self._state.name)
         if uses.users:
             self._watch(uses, now_ns)
             uses.move_all()
@@ -113,7 +113,7 @@ class FairShareAccounting:
     @staticmethod
     def _take(uses: LeafUsage, old: UserUsage, before: LeafUsage, now_ns: int) -> UserUsage:
         """Takes a user's use in another half-life: the same amount x seconds at this time."""
-        new = uses.of(old.user)
+        new = uses.get_or_create(old.user)
         was, now = before.now(now_ns), uses.now(now_ns)
         used = old.weighted(was)
         new.held, new.halves = dict(old.held), now.halves

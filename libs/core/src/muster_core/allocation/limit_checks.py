@@ -35,12 +35,12 @@ class LimitChecks:
                 return ledger
         return None
 
-    def lacking_room(self, app: Application) -> tuple[Ledger, int, int] | None:
+    def blocking_gang_limit(self, app: Application) -> tuple[Ledger, int, int] | None:
         """The limit that keeps the application's gang from starting; None: there is none, or the gang has started."""
         gang = app.gang
-        return self._room.lacking_room(app) if gang is not None and gang.waits_for_room else None
+        return self._room.blocking_limit(app) if gang is not None and gang.waits_for_room else None
 
-    def over_limit(self, app: Application, shape: Shape) -> tuple[Ledger, int, int] | None:
+    def exceeded_limit(self, app: Application, shape: Shape) -> tuple[Ledger, int, int] | None:
         """The first limit that one more ask of the shape would exceed: (ledger, type number, amount of the type in the
         shape).
         """
@@ -52,12 +52,12 @@ class LimitChecks:
                     return ledger, number, value
         return None
 
-    def held_back(self, ask: Ask) -> bool:
+    def is_limited(self, ask: Ask) -> bool:
         """Whether a limit stops the ask, whether or not a node has room."""
         app = ask.app
-        if self.full_ledger(app) is not None or self.lacking_room(app) is not None:
+        if self.full_ledger(app) is not None or self.blocking_gang_limit(app) is not None:
             return True
-        return self.over_limit(app, ask.demand.shape) is not None
+        return self.exceeded_limit(app, ask.demand.shape) is not None
 
     def limit_reason(self, ledger: Ledger, number: int, value: int) -> Reason:
         """The reason for waiting at the limit that :meth:`over_limit` found."""
@@ -65,7 +65,7 @@ class LimitChecks:
         if isinstance(ledger, Tracker):
             code = ReasonCode.GROUP_LIMIT if ledger.group else ReasonCode.USER_LIMIT
         name = self._state.types.names[number]
-        said = self._pools.why_held(name) if ledger is self._state.root else ""
+        said = self._pools.block_reason(name) if ledger is self._state.root else ""
         used, limit = ledger.allocated[number], ledger.limit[number]
         return Reason(code, ledger.path, name, value, used, limit, who=ledger.who, said=said)
 

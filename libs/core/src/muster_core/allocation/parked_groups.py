@@ -86,7 +86,7 @@ class ParkedGroups:
         group.parked_key = key
         group.app.parked += 1
         if group.unreported:
-            self.must_report(waitlist, group)
+            self.mark_scale_up_pending(waitlist, group)
         if self.rights and (rights := self.rights.get(waitlist)) is not None:
             rights.add(group)
         if self.ages and (ages := self.ages.get(waitlist)) is not None:
@@ -103,7 +103,7 @@ class ParkedGroups:
             waitlist.urgent.remove((-group.priority, *group.parked_key, group))
         group.parked_key = None
         group.app.parked -= 1
-        self.reported(waitlist, group)
+        self.mark_scale_up_sent(waitlist, group)
         if self.rights and (rights := self.rights.get(waitlist)) is not None:
             rights.remove(group)
         if self.ages and (ages := self.ages.get(waitlist)) is not None:
@@ -111,7 +111,7 @@ class ParkedGroups:
         if led:
             waitlist.place_again()
 
-    def tried(self, waitlist: Waitlist) -> AskGroup | None:
+    def in_flight_group(self, waitlist: Waitlist) -> AskGroup | None:
         """The list's group that was woken last, if it is still being tried."""
         return _if_ready(self.awake.get(waitlist))
 
@@ -123,7 +123,7 @@ class ParkedGroups:
         """Whether a group of these lists is being tried that is as urgent as the most urgent one parked on a list."""
         best = urgent.urgent[0][0]
         for waitlist in lists:
-            for group in (self.tried(waitlist), self.pressed(waitlist)) if waitlist is not None else ():
+            for group in (self.in_flight_group(waitlist), self.pressed(waitlist)) if waitlist is not None else ():
                 if group is not None and -group.priority <= best:
                     return True
         return False
@@ -135,7 +135,7 @@ class ParkedGroups:
         self.rights.pop(waitlist, None)
         self.ages.pop(waitlist, None)
 
-    def rights_of(self, waitlist: Waitlist, *, every_own: bool) -> Preemptors:
+    def preemptors_of(self, waitlist: Waitlist, *, every_own: bool) -> Preemptors:
         """When the list's groups may preempt. From now on, this is kept up to date."""
         rights = self.rights.get(waitlist)
         if rights is None:
@@ -163,11 +163,11 @@ class ParkedGroups:
         for group in app.groups.values() if self.rights and app.parked else ():
             self.review(group)
 
-    def must_report(self, waitlist: Waitlist, group: AskGroup) -> None:
+    def mark_scale_up_pending(self, waitlist: Waitlist, group: AskGroup) -> None:
         """Notes that the group has asks that may have to be reported to the RM."""
         self.unreported.setdefault(waitlist, {})[group] = None
 
-    def reported(self, waitlist: Waitlist, group: AskGroup) -> None:
+    def mark_scale_up_sent(self, waitlist: Waitlist, group: AskGroup) -> None:
         """Notes that the group's asks were reported to the RM, or that the group left the list."""
         groups = self.unreported.get(waitlist)
         if groups is not None:

@@ -101,7 +101,7 @@ class Preemptors:
         self.remove(group)
         self.add(group)
 
-    def settle(self) -> None:
+    def recheck_singles(self) -> None:
         """Judges again the groups that were single: the reason may be over."""
         for group in list(self.single):
             self.review(group)
@@ -119,7 +119,7 @@ class Preemptors:
             or (self._every_own and bool(app.allocations))
         )
 
-    def problem(self, groups: Iterable[AskGroup]) -> str:
+    def invariant_violation(self, groups: Iterable[AskGroup]) -> str:
         """What is wrong here, if these are the groups on the list; "": nothing."""
         alike: list[tuple[int, int, int, AskGroup]] = []
         for group in groups:

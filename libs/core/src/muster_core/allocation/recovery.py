@@ -73,9 +73,9 @@ class Recovery:
     def _take(self, allocation: Allocation, out: Outcome, now_ns: int, *, echo: bool) -> None:
         state = self._state
         node = state.nodes[allocation.node_id]
-        self._books.hold(allocation, node)
-        out.touch(allocation, state.name)
-        self._questions.node_shrank(node, out)  # (it may have taken the room of an open proposal)
+        self._books.charge(allocation, node)
+        out.mark_changed(allocation, state.name)
+        self._questions.on_node_shrunk(node, out)  # (it may have taken the room of an open proposal)
         if allocation.foreign:
             self._node_books.occupied_event(node.node_id, out, now_ns)
             if echo:
@@ -83,20 +83,20 @@ class Recovery:
             return
         app = allocation.app
         assert app is not None
-        self._fair_shares.book(app, allocation.shape, 1, out, now_ns)
+        self._fair_shares.charge(app, allocation.shape, 1, out, now_ns)
         self._waiting.refresh_app(app)  # (a woken group of the application may be on its list again)
         self._waiting.refresh(app.queue)
         if allocation.demand.placeholder:
-            self._gangs.ask_more(allocation.demand, app, 1)
-            out.touch(app, state.name)
-            self._gangs.placed(allocation, out, now_ns)
+            self._gangs.adjust_requested(allocation.demand, app, 1)
+            out.mark_changed(app, state.name)
+            self._gangs.on_placeholder_allocated(allocation, out, now_ns)
         else:
             self._waiting.may_run(app, out, now_ns)  # (it runs, whatever the limits say)
-            self._lifecycle.started(app, out, now_ns)
-        self._announcements.tell_new(allocation, out, now_ns, adopted=True, echo=echo)
+            self._lifecycle.on_first_allocation(app, out, now_ns)
+        self._announcements.on_allocated(allocation, out, now_ns, adopted=True, echo=echo)
         if not allocation.source:
             self._tell_excess(allocation, node, out, now_ns)
-        quota_enforcement.usage_changed(state, app.queue, allocation.shape.items, out, now_ns)
+        quota_enforcement.on_usage_changed(state, app.queue, allocation.shape.items, out, now_ns)
 
     def change(
         self,
@@ -141,8 +141,8 @@ class Recovery:
                     self._books.count_priority(held.app, demand.priority, 1)
                 held.demand, held.backfilled = demand, promised(held, demand)
                 state.version += 1
-                self._announcements.end_in_time(held)
-                out.touch(held, state.name)
+                self._announcements.set_execution_deadline(held)
+                out.mark_changed(held, state.name)
             if echo:
                 out.facts.append(NewAllocation(state.name, held, in_force(held), adopted=True))
             return held
@@ -152,8 +152,8 @@ class Recovery:
         new.preempted, new.timed_out, new.replaces = held.preempted, held.timed_out, held.replaces
         new.source, new.backfilled = held.source, promised(held, demand)
         if demand.placeholder:  # otherwise the allocation is no placeholder any more, and no ask replaces it
-            new.replaced_by = held.replaced_by if self._gangs.still_does(new, held.replaced_by) else ""
-        self.give_back(held, out, now_ns)
+            new.replaced_by = held.replaced_by if self._gangs.still_suits(new, held.replaced_by) else ""
+        self.detach(held, out, now_ns)
         new.published, held.published = held.published, False  # the same record
         if new.releasing:
             new.releasing_since_ns, new.reminder_ns = held.releasing_since_ns, held.reminder_ns
@@ -161,20 +161,20 @@ class Recovery:
         self._take(new, out, now_ns, echo=echo)
         return new
 
-    def give_back(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+    def detach(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """Takes an allocation off the books because the RM changed its size or its node. The caller then books the new
         one.
         """
         state = self._state
-        self._releases.account(allocation, out, now_ns)
-        self._books.unhold(allocation)
+        self._releases.record_usage(allocation, out, now_ns)
+        self._books.uncharge(allocation)
         if allocation.foreign:
             self._node_books.occupied_event(allocation.node_id, out, now_ns)
         else:
             if allocation.demand.placeholder and allocation.app is not None:
-                self._gangs.ask_more(allocation.demand, allocation.app, -1)
-                out.touch(allocation.app, state.name)
-            self._releases.tell_gone(allocation, EventDetail.ALLOC_REPLACED, out, now_ns)
+                self._gangs.adjust_requested(allocation.demand, allocation.app, -1)
+                out.mark_changed(allocation.app, state.name)
+            self._releases.emit_ended(allocation, EventDetail.ALLOC_REPLACED, out, now_ns)
 
     @staticmethod
     def _tell_promise(held: Allocation, out: Outcome, now_ns: int) -> None:
@@ -186,7 +186,7 @@ class Recovery:
             f"Its execution time-out stays {duration_text(by.end_ns - held.allocated_ns)} (reported: {said}): it was "
             f"backfilled for that time, where a node was reserved for {by.key} of {by.app_id}"
         )
-        out.tell_people(held.key, held.app_id, held.shape, message, now_ns)
+        out.add_user_event(held.key, held.app_id, held.shape, message, now_ns)
 
     def _tell_excess(self, allocation: Allocation, node: Node, out: Outcome, now_ns: int) -> None:
         """Adds an event for people if a reported allocation exceeds a limit or its node: it is accepted anyway."""
@@ -206,4 +206,4 @@ class Recovery:
         ]
         if found:
             message = f"adopted as the resource manager reports it: {'; '.join(found)}"
-            out.tell_people(allocation.key, app.app_id, allocation.shape, message, now_ns)
+            out.add_user_event(allocation.key, app.app_id, allocation.shape, message, now_ns)

@@ -35,13 +35,13 @@ REMINDER_MESSAGE = "reminder: the release of the allocation was not confirmed"
 class PlaceholderReleaseListener(Protocol):
     """The operations on gangs when placeholders are released or have ended."""
 
-    def tell(self, placeholder: Allocation, event: PlaceholderEvent) -> None:
+    def on_released(self, placeholder: Allocation, event: PlaceholderEvent) -> None:
         """Notes that the scheduler released a free placeholder without a real ask for it."""
 
-    def preempted(self, app: Application, out: Outcome) -> None:
+    def on_preempted(self, app: Application, out: Outcome) -> None:
         """Notes that an allocation of the application was preempted."""
 
-    def count_gone(self, placeholder: Allocation, detail: EventDetail) -> None:
+    def count_ended(self, placeholder: Allocation, detail: EventDetail) -> None:
         """Counts why a placeholder left the books."""
 
 
@@ -85,13 +85,13 @@ class Releases:
         assert app is not None, f"{allocation} is foreign"
         assert not allocation.releasing, f"{allocation} is released already"
         if allocation.demand.placeholder:
-            self._gangs.tell(allocation, PlaceholderEvent.PREEMPT)
+            self._gangs.on_released(allocation, PlaceholderEvent.PREEMPT)
         allocation.preempted = why
         self._books.add_preempting(allocation, app.queue, 1)
-        self.note_release(allocation, out, now_ns)
-        self._gangs.preempted(app, out)
+        self.mark_releasing(allocation, out, now_ns)
+        self._gangs.on_preempted(app, out)
         out.facts.append(released(state, allocation, Termination.PREEMPTED_BY_SCHEDULER, message))
-        out.tell_people(allocation.key, app.app_id, allocation.shape, message, now_ns)
+        out.add_user_event(allocation.key, app.app_id, allocation.shape, message, now_ns)
 
     def time_out(self, allocation: Allocation, message: str, out: Outcome, now_ns: int) -> None:
         """Releases an allocation that timed out. The allocation counts until the RM confirms its end."""
@@ -99,9 +99,9 @@ class Releases:
         if allocation.releasing or allocation.gone:
             return
         if allocation.demand.placeholder:
-            self._gangs.tell(allocation, PlaceholderEvent.TIME_OUT)
+            self._gangs.on_released(allocation, PlaceholderEvent.TIME_OUT)
         allocation.timed_out = True
-        self.note_release(allocation, out, now_ns)
+        self.mark_releasing(allocation, out, now_ns)
         out.facts.append(released(state, allocation, Termination.TIMEOUT, message))
 
     def time_out_all(self, allocations: Iterable[Allocation], message: str, out: Outcome, now_ns: int) -> Steps:
@@ -112,15 +112,15 @@ class Releases:
             if not count % STEP:
                 yield
 
-    def note_release(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+    def mark_releasing(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """Notes a release: the allocation can no longer be a victim, and a reminder to the RM is scheduled."""
         state = self._state
         allocation.releasing_since_ns = now_ns
         state.version += 1
-        self.remind_at(allocation, now_ns)
-        out.touch(allocation, state.name)
+        self.schedule_resend(allocation, now_ns)
+        out.mark_changed(allocation, state.name)
 
-    def remind(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
+    def resend(self, allocation: Allocation, out: Outcome, now_ns: int) -> None:
         """Reminds the RM of a release that it has not confirmed: the message or the confirmation may be lost."""
         termination, message = Termination.TIMEOUT, REMINDER_MESSAGE
         if allocation.preempted is not None:
@@ -130,9 +130,9 @@ class Releases:
             if allocation.replaced_by:
                 message = f"{replacing_message(allocation.replaced_by)} ({REMINDER_MESSAGE})"
         out.facts.append(released(self._state, allocation, termination, message)._replace(reminder=True))
-        self.remind_at(allocation, now_ns)
+        self.schedule_resend(allocation, now_ns)
 
-    def remind_at(self, allocation: Allocation, now_ns: int) -> None:
+    def schedule_resend(self, allocation: Allocation, now_ns: int) -> None:
         """Sets the next reminder: a whole multiple of the interval after the release, so a restart does not change its
         time.
         """
@@ -156,30 +156,30 @@ class Releases:
     ) -> None:
         """Ends an allocation. Tells the RM (``tell``), and adds the events."""
         state = self._state
-        self.account(allocation, out, now_ns)
-        self._books.unhold(allocation)
-        out.touch(allocation, state.name)
+        self.record_usage(allocation, out, now_ns)
+        self._books.uncharge(allocation)
+        out.mark_changed(allocation, state.name)
         if tell:
             out.facts.append(released(state, allocation, termination, message))
         if allocation.foreign:
             self._node_books.occupied_event(allocation.node_id, out, now_ns)
             return
         out.ended += 1
-        self.tell_gone(allocation, detail, out, now_ns)
+        self.emit_ended(allocation, detail, out, now_ns)
         app = allocation.app
         if app is None:
             return
         if allocation.demand.placeholder:
-            self._gangs.count_gone(allocation, detail)
-            out.touch(app, state.name)
+            self._gangs.count_ended(allocation, detail)
+            out.mark_changed(app, state.name)
         for queue in app.queue.ancestry:
             if queue.quota_ns:
-                quota_enforcement.usage_changed(state, app.queue, (), out, now_ns)
+                quota_enforcement.on_usage_changed(state, app.queue, (), out, now_ns)
                 break
         if completing:
             self._lifecycle.complete_if_idle(app, out, now_ns)
 
-    def account(self, ended: Allocation, out: Outcome, now_ns: int) -> None:
+    def record_usage(self, ended: Allocation, out: Outcome, now_ns: int) -> None:
         """Adds the allocation's use to its application's, and to its user's."""
         state = self._state
         app = ended.app
@@ -187,12 +187,12 @@ class Releases:
             return
         used = usage.account(app.usage, ended, state.nodes.get(ended.node_id), now_ns)
         # (Runs before the end: the sums still include what the allocation held.)
-        if usage.most(app, ended) or used:
-            out.touch(app, state.name)
+        if usage.record_peak(app, ended) or used:
+            out.mark_changed(app, state.name)
         if app.queue.fair_uses is not None:
-            self._fair_shares.book(app, ended.shape, -1, out, now_ns)
+            self._fair_shares.charge(app, ended.shape, -1, out, now_ns)
 
-    def tell_gone(self, allocation: Allocation, detail: EventDetail, out: Outcome, now_ns: int) -> None:
+    def emit_ended(self, allocation: Allocation, detail: EventDetail, out: Outcome, now_ns: int) -> None:
         """Adds the events of an allocation that ended."""
         if (detail is EventDetail.ALLOC_CANCEL or detail is EventDetail.ALLOC_NODEREMOVED) and not allocation.source:
             out.released += 1

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class AskStateNotifier(Protocol):
     """Tells the RM the state of an ask."""
 
-    def tell(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
+    def notify_state(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
         """Tells the RM the state of the ask if the RM wants such messages."""
 
 
@@ -81,11 +81,11 @@ class Reservations:
         state.reserved[node] = None
         self._youngest = None
         self._node_books.list_node(node)
-        out.touch(ask, state.name)
+        out.mark_changed(ask, state.name)
         if ask.group is not None:
             self._waiting.parking.review(ask.group)
         _event(EventChange.ADD, ask, node, out, now_ns)
-        self._questions.tell(ask, SchedulingState.RESERVED, f"Node {node.node_id} is reserved for it.", out)
+        self._questions.notify_state(ask, SchedulingState.RESERVED, f"Node {node.node_id} is reserved for it.", out)
         self.limit_time(ask)
 
     def take_over(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
@@ -104,7 +104,7 @@ class Reservations:
         self._youngest = None
         if ask.group is not None:
             self._waiting.parking.review(ask.group)
-        out.touch(ask, self._state.name)
+        out.mark_changed(ask, self._state.name)
 
     def limit_time(self, ask: Ask) -> None:
         """Sets the deadline of the ask's reservation, if it has one."""
@@ -126,7 +126,7 @@ class Reservations:
         self._state.contested.pop(node, None)
         self._youngest = None
         self._node_books.list_node(node)
-        out.touch(ask, self._state.name)
+        out.mark_changed(ask, self._state.name)
         _event(EventChange.REMOVE, ask, node, out, now_ns)
         if not ask.gone and ask.group is not None:
             self._waiting.next_in_line(ask.group)
@@ -141,7 +141,7 @@ class Reservations:
             return
         ask.lost = lost
         text = f"The room that was made for it on node {ask.reserved_node} is lost: {lost}"
-        out.tell_people(ask.key, ask.app.app_id, ask.shape, text, now_ns)
+        out.add_user_event(ask.key, ask.app.app_id, ask.shape, text, now_ns)
 
     def placed(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         """One allocation of the ask is being placed on the node: its claim has done its work."""
@@ -149,7 +149,7 @@ class Reservations:
             self.unreserve(ask, out, now_ns)
         ask.planned_ns, ask.lost = 0, ""
 
-    def pass_on(self, old: Ask, new: Ask, out: Outcome, now_ns: int) -> None:
+    def transfer(self, old: Ask, new: Ask, out: Outcome, now_ns: int) -> None:
         """Copies the claim and the wait of an ask to the ask that replaces it.
 
         A claim by age is for the amount that waited. Room that victims leave stays claimed for another amount, too: if
@@ -195,7 +195,7 @@ class Reservations:
             lost = "others use it"
         if ask.demand.required_node:  # (it waits for this node in any case)
             self._end_preemption(ask, lost, out, now_ns)
-            out.touch(ask, state.name)
+            out.mark_changed(ask, state.name)
             if ask.group is not None:
                 self._waiting.next_in_line(ask.group)
         else:
@@ -209,7 +209,7 @@ class Reservations:
                 if ask.preempts and not ask.demand.required_node and not state.config.preemption.enabled:
                     self._end_preemption(ask, "", out, now_ns)
                     self._youngest = None
-                    out.touch(ask, state.name)
+                    out.mark_changed(ask, state.name)
                 if ask.yields and not state.config.reservation.enabled:
                     self.unreserve(ask, out, now_ns)
                 else:
@@ -260,4 +260,4 @@ class Reservations:
 
 def _event(change: EventChange, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
     detail = EventDetail.NODE_RESERVATION
-    out.track(EventType.NODE, change, detail, node.node_id, ask.key, ask.shape, now_ns=now_ns)
+    out.add_event(EventType.NODE, change, detail, node.node_id, ask.key, ask.shape, now_ns=now_ns)

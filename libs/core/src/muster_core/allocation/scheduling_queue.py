@@ -103,21 +103,21 @@ class SchedulingQueue:
 
     # ---- what gained -----------------------------------------------------------------------------------------------
 
-    def node_gained(self, node: Node) -> None:
+    def on_node_gained(self, node: Node) -> None:
         """Notes a node that has more room or is available again."""
         self._gained_nodes[node] = None
 
-    def node_came(self, node: Node) -> None:
+    def on_node_added(self, node: Node) -> None:
         """Notes a new node: the reason of asks that require the node may change, even if it has no room."""
         self._other_nodes[node.node_id] = None
 
-    def node_gone(self, node: Node) -> None:
+    def on_node_removed(self, node: Node) -> None:
         """Forgets a node that was removed."""
         for changed in (self._gained_nodes, self.changed_claims):
             changed.pop(node, None)
         self._other_nodes[node.node_id] = None
 
-    def ledgers_gained(self, app: Application) -> None:
+    def on_limit_gained(self, app: Application) -> None:
         """Notes that an ask or allocation of the application was released."""
         for ledger in app.ledgers:
             if ledger.blocked or ledger in self.waiting_gangs:
@@ -134,7 +134,7 @@ class SchedulingQueue:
         gained = self._gained_nodes or self._gained_ledgers or self._other_nodes
         return bool(gained or self.turns_moved or self.changed_claims)
 
-    def stir(self, ledgers: Iterable[Ledger]) -> None:
+    def wake_ledgers(self, ledgers: Iterable[Ledger]) -> None:
         """Wakes all waitlists at the ledgers, because limits changed."""
         for ledger in ledgers:
             if ledger.blocked or ledger in self.waiting_gangs:
@@ -150,17 +150,17 @@ class SchedulingQueue:
     # ---- ready, parked, woken --------------------------------------------------------------------------------------
 
     def make_ready(self, group: AskGroup) -> None:
-        self.place_ready(group)
-        self.refresh_app(group.app)
+        self.queue_ready(group)
+        self.requeue_app(group.app)
 
-    def place_ready(self, group: AskGroup) -> None:
+    def queue_ready(self, group: AskGroup) -> None:
         """Puts the group at its place among its application's ready groups, unless its gang holds it."""
         gang = group.app.gang
         if gang is not None:
             group.held = gang.holds(group)
             if group.held:
                 if group.ready_key is not None:  # it may be the woken group of its list
-                    self.unready(group)
+                    self.remove_ready(group)
                     self.wake_next(group)
                 return
         head = group.head()
@@ -182,7 +182,7 @@ class SchedulingQueue:
             del ready[place]
         insort(ready, (*key, group))
 
-    def unready(self, group: AskGroup) -> None:
+    def remove_ready(self, group: AskGroup) -> None:
         if group.in_line:
             self._lines.stand_out(group)
         if group.ready_key is None:
@@ -193,7 +193,7 @@ class SchedulingQueue:
         del ready[place]
         group.ready_key = None
 
-    def refresh_app(self, app: Application) -> bool:
+    def requeue_app(self, app: Application) -> bool:
         """Puts the application at its place among its leaf's ready ones. Returns whether the place changed."""
         leaf = app.queue
         if app.waiting_at is not None:
@@ -213,10 +213,10 @@ class SchedulingQueue:
             line.add((*new, app))
         if leaf.fair_uses is not None:
             leaf.fair_uses.place_line(app.user)
-        self.refresh(leaf)
+        self.requeue_queue(leaf)
         return True
 
-    def refresh(self, queue: Queue) -> None:
+    def requeue_queue(self, queue: Queue) -> None:
         """Puts the queue and its ancestors at their places among their parents' ready queues."""
         while queue.parent is not None:
             if queue.leaf:
@@ -251,17 +251,17 @@ class SchedulingQueue:
             leaf.waitlists[group.wait_key] = waitlist = Waitlist(leaf, group.wait_key)
             if self._carried:
                 waitlist.past = self._carried.pop(group, ())
-        self.unready(group)
+        self.remove_ready(group)
         self.parking.park(waitlist, group, self.wait_key(group))
         waitlist.register(wait_point)
         self.parked[group] = None
-        changed = self.note(waitlist, reason, out, now_ns)
+        changed = self.set_reason(waitlist, reason, out, now_ns)
         if self._notifications.wanted:
             self._notifications.parked(group, waitlist.reason)
         changed = self._backfill.is_uneven(waitlist, reason) or changed
         if waitlist.relay is not None:
             self._tell_bench(waitlist, wait_point, reason if changed else None, out, now_ns)
-        self.refresh_app(app)
+        self.requeue_app(app)
         if not app.counted:
             self._wake_apps(app)
         if app.gang is not None and app.gang.waits_for_room:
@@ -276,7 +276,7 @@ class SchedulingQueue:
         if bench is None or came_from is None:
             return
         if wait_point is not came_from and wait_point.own:
-            self.wake_bench(bench, came_from)  # the refusal concerns this list only
+            self.wake_queue(bench, came_from)  # the refusal concerns this list only
             return
         # The leaf or the nodes refuse all lists of the bench for the same reason.
         bench.moving = False
@@ -287,16 +287,16 @@ class SchedulingQueue:
                 waiting.register(wait_point)
                 self.parked[waiting.groups[0][-1]] = None
             if other is not None:
-                self.note(waiting, self._backfill.shared(other, waiting, now_ns), out, now_ns)
+                self.set_reason(waiting, self._backfill.shared(other, waiting, now_ns), out, now_ns)
 
-    def join(self, group: AskGroup, waitlist: Waitlist) -> None:
+    def park_on(self, group: AskGroup, waitlist: Waitlist) -> None:
         """Parks the group without a try: it waits for the same reason as its list."""
         self.parking.park(waitlist, group, self.wait_key(group))
         self.parked[group] = None
         if self._notifications.wanted:
             self._notifications.parked(group, waitlist.reason)
 
-    def next_in_line(self, group: AskGroup) -> None:
+    def rekey_head(self, group: AskGroup) -> None:
         """The first ask of a parked group may have changed: computes its place on the list and its deadlines again."""
         if group.parked_key is not None:
             waitlist = group.app.queue.waitlists[group.wait_key]
@@ -306,7 +306,7 @@ class SchedulingQueue:
             self.parked[group] = None
             self._hurry(waitlist)
 
-    def leave_list(self, group: AskGroup, out: Outcome) -> None:
+    def unpark(self, group: AskGroup, out: Outcome) -> None:
         """Takes a parked group off its list. The group that is first now may have waited as long."""
         waitlist = group.app.queue.waitlists[group.wait_key]
         was_first = waitlist.groups[0][-1] is group
@@ -315,9 +315,9 @@ class SchedulingQueue:
             if waitlist.wait_point is not None:
                 self.forget_list(waitlist, out)
         elif was_first:
-            self.next_in_line(waitlist.groups[0][-1])
+            self.rekey_head(waitlist.groups[0][-1])
 
-    def later_now(self, group: AskGroup) -> None:
+    def on_head_changed(self, group: AskGroup) -> None:
         """Handles a woken group whose first ask is a later one now: other groups of its list may come before it."""
         waitlist = group.app.queue.waitlists.get(group.wait_key)
         if waitlist is not None and waitlist.groups:
@@ -333,7 +333,7 @@ class SchedulingQueue:
         if tried is not None and waitlist.groups and waitlist.groups[0][:-1] < self.wait_key(tried):
             self._wake_first(waitlist)
 
-    def note(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> bool:
+    def set_reason(self, waitlist: Waitlist, reason: Reason, out: Outcome, now_ns: int) -> bool:
         """Records why the list waits. Returns whether that changed; an unchanged reason keeps its first figures."""
         if reason.same_as(waitlist.reason):
             return False
@@ -343,12 +343,12 @@ class SchedulingQueue:
             self._notifications.reason_changed(waitlist)
         return True
 
-    def carry(self, group: AskGroup, past: Past) -> None:
+    def carry_history(self, group: AskGroup, past: Past) -> None:
         """Keeps the group's past reasons for the new list on which it will be."""
         if past:
             self._carried[group] = past
 
-    def past_of(self, group: AskGroup, now_ns: int) -> Past:
+    def history_of(self, group: AskGroup, now_ns: int) -> Past:
         """The group's past reasons on its list, up to now; empty: there are none, or it waited for moments only."""
         waitlist = group.app.queue.waitlists.get(group.wait_key)
         return ended(waitlist.past, waitlist.reason, now_ns) if waitlist is not None else self._carried.get(group, ())
@@ -392,7 +392,7 @@ class SchedulingQueue:
         assert head is not None, f"{group} has nothing that could wait"
         return ordering.group_key(group, head)
 
-    def rekey(self, app: Application) -> None:
+    def rekey_app(self, app: Application) -> None:
         """The application's share or age changed: moves its parked and woken groups to their places on their lists."""
         leaf = app.queue
         if not leaf.waitlists:
@@ -413,7 +413,7 @@ class SchedulingQueue:
                 continue  # it was not woken for its place
             key = self.wait_key(group)
             if woken.groups[0][:-1] < key:  # another group is first in line now
-                self.unready(group)
+                self.remove_ready(group)
                 self.parking.park(woken, group, key)
                 self._wake_first(woken)
 
@@ -471,9 +471,9 @@ class SchedulingQueue:
     def _wake_shapes(self, wait_point: WaitPoint[Waitlist], shapes: Iterable[Shape]) -> None:
         for shape in shapes:
             for bench in wait_point.benches(shape):
-                self.wake_bench(bench, wait_point)
+                self.wake_queue(bench, wait_point)
 
-    def wake_bench(self, bench: WaitQueue[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
+    def wake_queue(self, bench: WaitQueue[Waitlist], wait_point: WaitPoint[Waitlist]) -> None:
         """Wakes the first of the lists that wait there for the same."""
         if bench.leaf.fair_apps:  # each allocation may change which one comes first
             for waitlist in list(bench.lists):
@@ -495,7 +495,7 @@ class SchedulingQueue:
                 return
             urgent.relay = None
 
-    def wake_within(self, bench: WaitQueue[Waitlist], most_ms: int, place: tuple[Any, ...]) -> bool:
+    def wake_shorter(self, bench: WaitQueue[Waitlist], most_ms: int, place: tuple[Any, ...]) -> bool:
         """Wakes the first list of the bench behind the place whose asks last for at most so long, if there is one."""
         while (first := bench.first_within(most_ms, place)) is not None:
             bench.moving = True
@@ -523,7 +523,7 @@ class SchedulingQueue:
             wait_point, waitlist.relay = waitlist.relay, None
             bench = wait_point.bench_of(waitlist) if wait_point is not None else None
             if bench is not None and wait_point is not None:
-                self.wake_bench(bench, wait_point)
+                self.wake_queue(bench, wait_point)
 
     def _wake_first(self, waitlist: Waitlist) -> bool:
         """Wakes the first group of the list that can be tried. Returns whether there is one."""
@@ -546,7 +546,7 @@ class SchedulingQueue:
             if not group.held and not group.app.taken:
                 return
 
-    def land(self, out: Outcome, now_ns: int) -> None:
+    def drop_idle_waitlists(self, out: Outcome, now_ns: int) -> None:
         """After a cycle: removes woken lists on which nothing waits any more."""
         for waitlist in self._in_flight:
             if waitlist.wait_point is None and not waitlist.groups and not waitlist.gone:
@@ -556,12 +556,12 @@ class SchedulingQueue:
         self._carried = {group: past for group, past in self._carried.items() if group.in_line and group.asks}
         for app in self._woken_apps:
             if app.waiting_at is None and (reason := app.reason) is not None:
-                self.may_run(app, out, now_ns)
+                self.on_run_allowed(app, out, now_ns)
                 app.past, app.reason = (app.past if app.reason is None else ended(app.past, reason, now_ns)), None
                 out.touch(app, self._state.name)
         self._woken_apps.clear()
 
-    def may_run(self, app: Application, out: Outcome, now_ns: int) -> None:
+    def on_run_allowed(self, app: Application, out: Outcome, now_ns: int) -> None:
         """Adds the event that a limit of running applications no longer stops the application, if one did."""
         held_by = MAXIMA.get(app.reason.code) if app.reason is not None else None
         if held_by is None:
@@ -571,7 +571,7 @@ class SchedulingQueue:
             out.touch(app, self._state.name)
             out.track(EventType.APP, EventChange.NONE, held_by.runnable, app.app_id, now_ns=now_ns)
 
-    def wait_to_run(self, app: Application, ledger: Ledger, out: Outcome, now_ns: int) -> None:
+    def park_app(self, app: Application, ledger: Ledger, out: Outcome, now_ns: int) -> None:
         """Lets the whole application wait at a ledger that allows no further running application."""
         reason = Reason(
             maximum_of(ledger),
@@ -583,7 +583,7 @@ class SchedulingQueue:
         if not reason.same_as(app.reason):
             held_by = MAXIMA[reason.code]
             if app.reason is None or MAXIMA.get(app.reason.code) is not held_by:
-                self.may_run(app, out, now_ns)
+                self.on_run_allowed(app, out, now_ns)
                 out.track(EventType.APP, EventChange.NONE, held_by.cannot_run, app.app_id, now_ns=now_ns)
             whole_reasons.begin(app, reason, now_ns)
             out.touch(app, self._state.name)
@@ -591,10 +591,10 @@ class SchedulingQueue:
         self._wake_apps(app, but=ledger)
         self.wake_gangs_beside(app)
 
-    def wait_for_room(self, app: Application, ledger: Ledger, reason: Reason, out: Outcome, now_ns: int) -> None:
+    def park_gang(self, app: Application, ledger: Ledger, reason: Reason, out: Outcome, now_ns: int) -> None:
         """Lets the whole application wait at a ledger without room for its whole gang."""
         if not reason.same_as(app.reason):
-            self.may_run(app, out, now_ns)
+            self.on_run_allowed(app, out, now_ns)
             whole_reasons.begin(app, reason, now_ns)
             out.touch(app, self._state.name)
         self._wait(app, ledger, out, whole=True)
@@ -610,9 +610,9 @@ class SchedulingQueue:
             if group.parked_key is None:
                 self.wake_next(group)
                 continue
-            self.leave_list(group, out)
-            self.place_ready(group)
-        self.refresh_app(app)
+            self.unpark(group, out)
+            self.queue_ready(group)
+        self.requeue_app(app)
 
     def _wake_apps(self, app: Application, but: Ledger | None = None) -> None:
         """Wakes the next applications in line, because the application does not start now."""
@@ -647,15 +647,15 @@ class SchedulingQueue:
             app.waiting_key = new
             self._app_lines.stand_in(app, ledger)
 
-    def stop_waiting(self, app: Application) -> None:
+    def unpark_app(self, app: Application) -> None:
         assert app.waiting_at is not None
         self._app_lines.stand_out(app, app.waiting_at)
         app.waiting_at = None
         self._woken_apps[app] = None
 
     def _let_try(self, app: Application) -> None:
-        self.stop_waiting(app)
-        self.refresh_app(app)
+        self.unpark_app(app)
+        self.requeue_app(app)
 
     def wake_app(self, ledger: Ledger) -> None:
         """The ledger allows one more running application: wakes the first one that has something to try."""
@@ -677,11 +677,11 @@ class SchedulingQueue:
             past = ended(waitlist.past, waitlist.reason, now_ns)
             for *_, group in list(waitlist.groups):
                 self.parking.unpark(waitlist, group)
-                self.carry(group, past)
+                self.carry_history(group, past)
             self.forget_list(waitlist, out)
         for app in self._state.apps_in(queue):
             if app.waiting_at is not None:
-                self.stop_waiting(app)
+                self.unpark_app(app)
             app.ready_key = None
         queue.ready_apps.clear()
         if queue.fair_uses is not None:
@@ -696,5 +696,5 @@ class SchedulingQueue:
             app.share = None
             for group in app.groups.values():
                 if group.asks:
-                    self.place_ready(group)
-            self.refresh_app(app)
+                    self.queue_ready(group)
+            self.requeue_app(app)

@@ -18,7 +18,7 @@ from muster_core.model.outcome import Outcome
 from muster_core.model.queue import Queue
 from muster_core.model.quotas import QuotaKind, text_bytes
 from muster_core.model.resources import TooManyTypes
-from muster_core.model.text_format import as_map
+from muster_core.model.text_format import format_quantities
 from muster_core.queues.placement_rules import NAME_CHARACTERS_MAX
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def owner_of(item: AppItem, reasons: list[str]) -> tuple[str, tuple[str, ...]]:
     return item.user, item.groups or (item.user,)  # the RM resolved no groups: the user's own group
 
 
-def legible(item: AppItem, reasons: list[str]) -> AppItem:
+def sanitize(item: AppItem, reasons: list[str]) -> AppItem:
     """Makes the texts of an application that must be accepted safe to keep and show. Adds each fault to the reasons.
     (The gateway refuses such texts of other applications.)
     """
@@ -86,7 +86,7 @@ def legible(item: AppItem, reasons: list[str]) -> AppItem:
     )
 
 
-def room_problem(
+def quota_problem(
     partition: Partition, partitions: Iterable[Partition], item: AppItem, user: str, out: Outcome, now_ns: int
 ) -> str:
     """Why there is no room for the application in the RM's quotas; "": there is.
@@ -140,7 +140,7 @@ def leaf_for(
         most = quota.maximum if quota else None
         reason = ""
         if path != RECOVERY_PATH:  # this leaf must take everything
-            reason = gang_refused(partition, queue, item.app_id, placeholder_ask, user, groups, most)
+            reason = gang_problem(partition, queue, item.app_id, placeholder_ask, user, groups, most)
         if reason := reason or _uncountable(partition, placeholder_ask):
             for new in reversed(created):
                 partition.queue_tree.remove_queue(new)
@@ -173,7 +173,7 @@ def _legible(text: str) -> str:
     return _ILLEGIBLE.sub("?", text)
 
 
-def gang_refused(
+def gang_problem(
     partition: Partition,
     leaf: Queue,
     app_id: str,
@@ -199,15 +199,13 @@ def gang_refused(
         for name, value in (own or {}).items():
             most[name] = min(value, most.get(name, value))
     if any(value > most.get(name, value) for name, value in asked.items()):
-        return (
-            f"task group request {as_map(asked)} larger than max queue allocation {as_map(most)} of queue {leaf.path}"
-        )
+        return f"task group request {format_quantities(asked)} larger than max queue allocation {format_quantities(most)} of queue {leaf.path}"
     for path, who, limit, group in partition.limits.limits_on(leaf, user, groups):
         allowed = limit.max_resources or {}
         if any(value > allowed.get(name, value) for name, value in asked.items()):
             whose = "group" if group else "user"
             return (
-                f"task group request {as_map(asked)} larger than the limit of {whose} {who} "
-                f"in queue {path}, {as_map(allowed)}"
+                f"task group request {format_quantities(asked)} larger than the limit of {whose} {who} "
+                f"in queue {path}, {format_quantities(allowed)}"
             )
     return ""

@@ -63,23 +63,23 @@ _FINISHED_MIN = 1024
 class ApplicationGangListener(Protocol):
     """The operations on gangs that applications need."""
 
-    def real_placed(self, app: Application, out: Outcome) -> None:
+    def on_real_allocated(self, app: Application, out: Outcome) -> None:
         """Notes a real allocation of the application that was made, or reported by the RM."""
 
     def release_unused(self, app: Application, message: str, out: Outcome, now_ns: int) -> Steps:
         """Releases the placeholders that no real ask has replaced, in steps."""
 
-    def withdraw(self, app: Application) -> None:
+    def remove_promises(self, app: Application) -> None:
         """Withdraws the gang's promises from the limits, because the application does not count there any more."""
 
-    def promise(self, app: Application) -> None:
+    def add_promises(self, app: Application) -> None:
         """Counts the gang's promises in the limits again: they depend on the application's state."""
 
 
 class FreedIdListener(Protocol):
     """Is called when an application id becomes free."""
 
-    def application_left(self, app_id: str) -> None:
+    def on_id_freed(self, app_id: str) -> None:
         """Notes that an application id is free again."""
 
 
@@ -116,7 +116,7 @@ class ApplicationLifecycle:
 
     # ---- arrival and removal ---------------------------------------------------------------------------------------
 
-    def take_id(self, app: Application, out: Outcome) -> None:
+    def free_id(self, app: Application, out: Outcome) -> None:
         """Frees the id of a finished application for a new one. The finished one stays visible under
         ``<id>-<seconds>``.
 
@@ -135,7 +135,7 @@ class ApplicationLifecycle:
         self._note_finished(renamed)
         if renamed.deadline_ns:
             state.deadlines.append((renamed.deadline_ns, renamed))
-        out.touch(renamed, state.name)
+        out.mark_changed(renamed, state.name)
         # The record under the id is the new application's.
         app.published, finished.published = finished.published, False
 
@@ -146,7 +146,7 @@ class ApplicationLifecycle:
         state.text_bytes += text_bytes(app.tags)
         if app.state not in APP_TERMINAL:
             app.queue.applications[app.app_id] = None
-            self._limits.join(app)
+            self._limits.attach(app)
 
     def remove_in_steps(self, app: Application, out: Outcome, now_ns: int) -> Steps:
         """Removes an application with all its asks and allocations, on request of the RM or of the source that brought
@@ -176,7 +176,7 @@ class ApplicationLifecycle:
             self._count(app, -1)
         self._leave_queue(app, out, now_ns)
         self.forget_application(app)
-        out.touch(app, state.name)
+        out.mark_changed(app, state.name)
 
     def forget_application(self, app: Application) -> None:
         """Drops a finished application."""
@@ -186,8 +186,8 @@ class ApplicationLifecycle:
             state.text_bytes -= text_bytes(app.tags)
         if app.app_id in app.queue.applications:
             del app.queue.applications[app.app_id]
-            self._gangs.withdraw(app)
-            self._limits.leave(app)
+            self._gangs.remove_promises(app)
+            self._limits.detach(app)
         app.gone = True
         app.gang = None  # each refers to the other
         state.types.release(app.allocated, app.pending)
@@ -201,15 +201,15 @@ class ApplicationLifecycle:
         if app.waiting_at is not None:
             self._waiting.stop_waiting(app)
         self._waiting.refresh_app(app)
-        self._gangs.withdraw(app)
+        self._gangs.remove_promises(app)
         trackers = app.trackers
-        self._limits.leave(app)
+        self._limits.detach(app)
         link_event(app, app.user_group, EventChange.REMOVE, out, now_ns)
         if trackers:
             self._waiting.forget_those_of(queue, trackers, out)
-        out.track(EventType.APP, EventChange.REMOVE, EventDetail.NONE, app.app_id, now_ns=now_ns)
-        out.track(EventType.QUEUE, EventChange.REMOVE, EventDetail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
-        self._external.application_left(app.app_id)
+        out.add_event(EventType.APP, EventChange.REMOVE, EventDetail.NONE, app.app_id, now_ns=now_ns)
+        out.add_event(EventType.QUEUE, EventChange.REMOVE, EventDetail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
+        self._external.on_id_freed(app.app_id)
         if not queue.applications and (not queue.managed or queue.state is QueueState.DRAINING):
             state.deadlines.append((now_ns + DYNAMIC_QUEUE_LINGER_NS, queue))
 
@@ -229,7 +229,7 @@ class ApplicationLifecycle:
         app.deadline_ns = 0
         self.recount(app)
         if app.gang is not None and (before in APP_ENDING) != (state in APP_ENDING):
-            self._gangs.promise(app)
+            self._gangs.add_promises(app)
         if state is AppState.RUNNING:
             if not app.started_ns:
                 app.started_ns = now_ns
@@ -244,21 +244,21 @@ class ApplicationLifecycle:
             self._note_finished(app)
             self._set_deadline(app, now_ns + TERMINATED_TIMEOUT_NS)
             self._leave_queue(app, out, now_ns)
-        out.track(EventType.APP, EventChange.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
+        out.add_event(EventType.APP, EventChange.SET, _APP_DETAILS[state], app.app_id, message=message, now_ns=now_ns)
         if not app.source and not app.independent:
             out.facts.append(UpdatedApplication(app.app_id, state, now_ns, message or event))
-        out.touch(app, self._state.name)
+        out.mark_changed(app, self._state.name)
 
     def _tell_starting(self, app: Application, event: AppEvent, out: Outcome, now_ns: int) -> None:
         if app.independent or app.tags.get(APP_TAG_STATE_AWARE_DISABLE, "").lower() == "true":
             return
         app.state_log.append((now_ns, STARTING))
-        out.track(EventType.APP, EventChange.SET, EventDetail.APP_STARTING, app.app_id, now_ns=now_ns)
+        out.add_event(EventType.APP, EventChange.SET, EventDetail.APP_STARTING, app.app_id, now_ns=now_ns)
         out.facts.append(UpdatedApplication(app.app_id, STARTING, now_ns, event))
 
-    def started(self, app: Application, out: Outcome, now_ns: int) -> None:
+    def on_first_allocation(self, app: Application, out: Outcome, now_ns: int) -> None:
         """Handles the application's first real allocation (or the first one after it had none)."""
-        self._gangs.real_placed(app, out)
+        self._gangs.on_real_allocated(app, out)
         if app.state in (AppState.NEW, AppState.RESUMING):
             self.change_state(app, AppEvent.RUN, out, now_ns)
         if app.state in (AppState.ACCEPTED, AppState.COMPLETING):
@@ -310,7 +310,7 @@ class ApplicationLifecycle:
         elif app.state is AppState.COMPLETING:
             # Unused placeholders go first. The application is completed when all of them are gone.
             yield from self._gangs.release_unused(app, LEFTOVER_MESSAGE, out, now_ns)
-            out.touch(app, state.name)
+            out.mark_changed(app, state.name)
             self.complete_if_idle(app, out, now_ns)
         elif app.state is AppState.RUNNING:
             over = f"the application's execution time-out of {app.execution_timeout_ms} ms is over"
@@ -319,7 +319,7 @@ class ApplicationLifecycle:
             if app.state is not AppState.EXPIRED:
                 self.change_state(app, AppEvent.EXPIRE, out, now_ns)
             self.forget_application(app)
-            out.touch(app, state.name)
+            out.mark_changed(app, state.name)
 
     def expire_oldest(self, out: Outcome, now_ns: int) -> bool:
         """Forgets the application that finished first of those that are kept. Returns whether there was one. O(log n)
@@ -372,7 +372,7 @@ class ApplicationLifecycle:
 
     # ---- rejected --------------------------------------------------------------------------------------------------
 
-    def keep_rejected(self, item: AppItem, reason: str, submission: int, out: Outcome, now_ns: int) -> None:
+    def remember_rejected(self, item: AppItem, reason: str, submission: int, out: Outcome, now_ns: int) -> None:
         """Remembers a rejected application for people who look for it. The same id again replaces it."""
         state = self._state
         app = Application(state.types, item.app_id, state.root, submission, now_ns)
@@ -390,7 +390,7 @@ class ApplicationLifecycle:
         if old is not None:
             app.published, old.published, old.gone = old.published, False, True
         state.rejected[app.app_id] = app
-        out.touch(app, state.name)
+        out.mark_changed(app, state.name)
         while len(state.rejected) > REJECTED_MAX:
             self.forget_rejected(next(iter(state.rejected.values())), out)
 
@@ -400,7 +400,7 @@ class ApplicationLifecycle:
         del state.rejected[app.app_id]
         app.gone = True
         app.gang = None
-        out.touch(app, state.name)
+        out.mark_changed(app, state.name)
 
 
 def counts_as_running(app: Application) -> bool:

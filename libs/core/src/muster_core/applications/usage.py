@@ -39,7 +39,7 @@ def account(history: UsageHistory, ended: Allocation, node: Node | None, now_ns:
     return changes
 
 
-def most(app: Application, ending: Allocation) -> bool:
+def record_peak(app: Application, ending: Allocation) -> bool:
     """Records the peak of the application before one of its allocations ends. Returns whether the peak grew.
 
     For each type of this allocation: the sum of allocations like it, real ones or placeholders (YuniKorn counts the two
@@ -55,14 +55,14 @@ def most(app: Application, ending: Allocation) -> bool:
     return more
 
 
-def held(app: Application) -> dict[str, int]:
+def allocated_by_type(app: Application) -> dict[str, int]:
     """The amounts that its real allocations hold now, by type name, without zeros."""
     taken = app.gang.taken if app.gang is not None else {}
     left = {name: value - taken.get(number, 0) for number, (name, value) in enumerate(_named(app))}
     return {name: value for name, value in left.items() if value}
 
 
-def most_held(app: Application) -> dict[str, int]:
+def peak_by_type(app: Application) -> dict[str, int]:
     """By type name, the largest amount that its real allocations or its placeholders have held at once."""
     taken = app.gang.taken if app.gang is not None else {}
     found = dict(app.most_used)

@@ -168,7 +168,7 @@ class FilterConfig:
         object.__setattr__(self, "_users", _matcher(self.users, acl.USER_NAME))
         object.__setattr__(self, "_groups", _matcher(self.groups, acl.GROUP_NAME))
 
-    def lets_in(self, user: str, groups: Iterable[str]) -> bool:
+    def matches(self, user: str, groups: Iterable[str]) -> bool:
         """Whether the rule concerns this user."""
         if not self.users and not self.groups:
             return not self.deny

@@ -194,7 +194,7 @@ def _check_nodes(partition: Partition, must: Must) -> None:
         _check_node(partition, node, about.get(node.node_id, {}), must)
     if partition.searching:
         closers = Counter(node.closer for node in partition.nodes.values() if node.closer is not None)
-        expected = closed_counts(closers + Counter(partition.external.taken_back()))
+        expected = closed_counts(closers + Counter(partition.external.withdrawn_offers()))
         closed = partition.figures.closed()
         must(closed == expected, f"{partition} counts as closed {closed}, should be {expected}")
     for node_id, said in about.items():
@@ -264,7 +264,7 @@ def _check_node(partition: Partition, node: Node, said_of: dict[str, list[Report
     must(node.schedulable == schedulable, f"{node}: schedulable {node.schedulable}, should be {schedulable}")
     must(partition.types is node.types, f"{node} counts in other types")
     if partition.searching:
-        closer = partition.external.closer_of(node)
+        closer = partition.external.cordon_of(node)
         must(node.closer == closer, f"{node} is closed by {node.closer}, should be {closer}")
 
 

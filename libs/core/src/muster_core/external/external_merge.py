@@ -60,7 +60,7 @@ class MergedNode(NamedTuple):
     closer: Cordon | None = None
 
 
-def parts_of(on: NodeReports) -> list[SourceNodeReport]:
+def reports_by_source(on: NodeReports) -> list[SourceNodeReport]:
     """The statements about a node, by source. (For a node that exists, all of them count.)"""
     if len(on.nodes) == 1 and not on.offers and not on.stale and on.allocations.keys() <= on.nodes.keys():
         # A quick path for most nodes. (An allocation that is not stale holds a node only if its source does.)
@@ -192,12 +192,12 @@ def _closed(part: SourceNodeReport) -> tuple[str, Cordon | None]:
     return (part.held, Cordon(CordonKind.SOURCE_LOST, part.source)) if part.held else ("", None)
 
 
-def wanted_back(on: NodeReports) -> Cordon | None:
+def revoking_source(on: NodeReports) -> Cordon | None:
     """The first source that wants back an offer of an existing node; None: no source does."""
     return _lender(on, _is_wanted)
 
 
-def taken_back(on: NodeReports) -> Cordon | None:
+def withdrawn_by(on: NodeReports) -> Cordon | None:
     """The first source that took back its offer of a node that does not exist any more; None: none did.
 
     (An offer that was given back because nothing needed it was not taken back.)

@@ -134,13 +134,13 @@ class Offers:
         assert isinstance(said, ExternalOffer), f"{entry} is no offer"
         yield from self._look(said.node_id, out, now_ns)
 
-    def reported(self, out: Outcome, now_ns: int) -> Steps:
+    def on_report_deadline(self, out: Outcome, now_ns: int) -> Steps:
         """Reviews all offers, because the RM's time to report its allocations is over. In steps."""
         self.reporting = False
         self._state.moved_offers.update(dict.fromkeys(_offer(entry).node_id for entry in self._entries()))
-        yield from self.settle(out, now_ns)
+        yield from self.reconcile(out, now_ns)
 
-    def settle(self, out: Outcome, now_ns: int) -> Steps:
+    def reconcile(self, out: Outcome, now_ns: int) -> Steps:
         """Reviews the nodes that changed, in steps. A follower does nothing here: it reads the recorded results."""
         if not self._state.searching:
             self._state.moved_offers.clear()
@@ -158,7 +158,7 @@ class Offers:
             return
         node = state.nodes.get(node_id)
         if node is not None:
-            self._questions.node_shrank(node, out)
+            self._questions.on_node_shrunk(node, out)
         counted = on if node is None else counted_of(on)
         offers = [entry for entries in counted.offers.values() for entry in entries]
         offered = [entry for entry in offers if entry.offer_state is OfferState.OFFERED]
@@ -214,11 +214,11 @@ class Offers:
             if offer.idle_ns <= 0 or wanted or not room.spares(entry):
                 if entry.idle_since_ns:
                     entry.idle_since_ns = 0
-                    out.touch(entry, entry.partition)
+                    out.mark_changed(entry, entry.partition)
                 continue
             if not entry.idle_since_ns:
                 entry.idle_since_ns = now_ns
-                out.touch(entry, entry.partition)
+                out.mark_changed(entry, entry.partition)
                 self._state.deadlines.append((due_of(entry), entry))
             elif now_ns >= max(due_of(entry), self._reports_until_ns) and self._state.deciding:
                 long.append(entry)
@@ -244,12 +244,12 @@ class Offers:
         assert entry.offer_state is not None, f"{entry} is no offer"
         entry.offer_state = next_offer_state(f"offer {entry.object_id}", entry.offer_state, event)
         entry.idle_since_ns = entry.deadline_ns = 0
-        out.touch(entry, entry.partition)
+        out.mark_changed(entry, entry.partition)
 
     def _set_deadline(self, entry: ReportedObject, due_ns: int, out: Outcome) -> None:
         if entry.deadline_ns != due_ns:
             entry.deadline_ns = due_ns
-            out.touch(entry, entry.partition)
+            out.mark_changed(entry, entry.partition)
             self._state.deadlines.append((due_ns, entry))
 
     def _report_of(self, node: Node | None) -> NodeReport | None:

@@ -10,7 +10,7 @@ def set_problem(entry: ReportedObject, problem: str, out: Outcome) -> None:
     """Records why an entry does not count, or not all of it; "": it counts."""
     if entry.problem != problem:
         entry.problem = problem
-        out.touch(entry, entry.partition)
+        out.mark_changed(entry, entry.partition)
 
 
 def no_partition(entry: ReportedObject, out: Outcome) -> None:

@@ -14,11 +14,11 @@ from muster_core.allocation import item_conversion
 from muster_core.config.queue_config import INDEPENDENT
 from muster_core.external.external_merge import (
     merge,
-    parts_of,
     quota_dispute,
+    reports_by_source,
+    revoking_source,
     smallest_maximum,
-    taken_back,
-    wanted_back,
+    withdrawn_by,
 )
 from muster_core.external.model import (
     ExternalAllocation,
@@ -111,7 +111,7 @@ class ExternalReconciler:
 
     def begin(self, out: Outcome, now_ns: int) -> Steps:
         """Applies all entries of the books to a new partition, in steps."""
-        self._pools.settle(out, now_ns)
+        self._pools.reconcile(out, now_ns)
         yield from self._offers.begin(out, now_ns)
         yield from self._settle_all(self.books.queues, self.books.nodes, self.books.applications, out, now_ns)
         entries = yield from sorted_in_steps(self.books.entries(ExternalKind.ALLOCATION), order_of)
@@ -140,7 +140,7 @@ class ExternalReconciler:
         for count, entry in enumerate(emptied(entries), 1):
             if entry.withdrawn:  # no allocation needs it any more
                 self.books.forget(entry)
-                out.touch(entry, entry.partition)
+                out.mark_changed(entry, entry.partition)
             else:
                 no_partition(entry, out)
             if not count % STEP:
@@ -156,10 +156,10 @@ class ExternalReconciler:
         for node_id, on in self.books.nodes.items():
             node = state.nodes.get(node_id)
             if node is not None:
-                merged = merge(self._node_lives.report_of(node), parts_of(on))
-                node.disputed, node.closed_by = merged.disputed, merged.closer or wanted_back(on)
+                merged = merge(self._node_lives.report_of(node), reports_by_source(on))
+                node.disputed, node.closed_by = merged.disputed, merged.closer or revoking_source(on)
             else:
-                self._figures.taken_back(node_id, taken_back(on))
+                self._figures.on_node_withdrawn(node_id, withdrawn_by(on))
 
     def apply(self, changes: list[EntryChange], out: Outcome, now_ns: int) -> Steps:
         """Applies a set of changes that the books have taken, in steps. Empties the list.
@@ -177,7 +177,7 @@ class ExternalReconciler:
         for count, (entry, before, counts) in enumerate(emptied(changes), 1):
             if not count % STEP:
                 yield
-            out.touch(entry, name)
+            out.mark_changed(entry, name)
             if not counts:
                 continue
             if isinstance(entry, SourceEntry):
@@ -212,7 +212,7 @@ class ExternalReconciler:
                     if not entry.gone:
                         allocations[entry] = None
         if pools:
-            self._pools.settle(out, now_ns)
+            self._pools.reconcile(out, now_ns)
         yield from self._settle_all(queues, (), (), out, now_ns)
         for count, (ended, of_app) in enumerate(emptied(gone), 1):
             self._end_allocation(ended, of_app, out, now_ns)
@@ -252,20 +252,20 @@ class ExternalReconciler:
                 yield
         yield from self._settle_all(self.books.queues, (), (), out, now_ns)
 
-    def closer_of(self, node: Node) -> Cordon | None:
+    def cordon_of(self, node: Node) -> Cordon | None:
         """The node's closer, from the present statements: for a follower, which merges nothing."""
         on = self.books.nodes.get(node.node_id) if node.sources else None
         if on is None or (node.schedulable and not on.offers):
             return node.closer
         if node.schedulable:
-            return node.closer or wanted_back(on)
-        return merge(self._node_lives.report_of(node), parts_of(on)).closer
+            return node.closer or revoking_source(on)
+        return merge(self._node_lives.report_of(node), reports_by_source(on)).closer
 
-    def taken_back(self) -> Iterator[Cordon]:
+    def withdrawn_offers(self) -> Iterator[Cordon]:
         """Yields the closers that took back offers of nodes that do not exist any more: O(nodes of sources)."""
         for node_id, on in self.books.nodes.items():
             if on.offers and node_id not in self._state.nodes:
-                closer = taken_back(on)
+                closer = withdrawn_by(on)
                 if closer is not None:
                     yield closer
 
@@ -276,7 +276,7 @@ class ExternalReconciler:
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
-    def heard_of(self, node_id: str, out: Outcome) -> NodeReports | None:
+    def reports_for(self, node_id: str, out: Outcome) -> NodeReports | None:
         """The statements about a node, without entries whose types the partition cannot count; None: there are none."""
         on = self.books.nodes.get(node_id)
         if on is None:
@@ -299,7 +299,7 @@ class ExternalReconciler:
             bad.append(entry)
             set_problem(entry, str(error), out)
 
-    def node_is_there(self, on: NodeReports, out: Outcome, now_ns: int, *, came: bool) -> Steps:
+    def on_node_added(self, on: NodeReports, out: Outcome, now_ns: int, *, came: bool) -> Steps:
         """Marks the entries about a node as valid now. If the node is new (``came``), dormant entries on it count now,
         too. In steps.
         """
@@ -318,7 +318,7 @@ class ExternalReconciler:
                 if not count % STEP:
                     yield
 
-    def node_is_gone(self, node_id: str, on: NodeReports, out: Outcome, *, went: bool) -> Steps:
+    def on_node_removed(self, node_id: str, on: NodeReports, out: Outcome, *, went: bool) -> Steps:
         """Marks entries about a node that does not exist as dormant. If it existed until now (``went``), entries on it
         are dormant, too. In steps.
         """
@@ -354,7 +354,7 @@ class ExternalReconciler:
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 
-    def restrict(self, queue: Queue) -> None:
+    def apply_queue_limits(self, queue: Queue) -> None:
         """Applies what sources say of a new queue's max from the beginning.
 
         (A fold takes the max from the queue's own record. Otherwise types that could not be counted might take the
@@ -364,19 +364,19 @@ class ExternalReconciler:
         if entries and queue.parent is not None and self._state.searching:
             queue.restrict(*self._maximum(entries))
 
-    def dispute(self, queue: Queue) -> str:
+    def limit_conflict(self, queue: Queue) -> str:
         """The limits of a queue's max that differ, as a text; "": none."""
         entries = self.books.queues.get(queue.path)
         if not entries or queue.parent is None:
             return ""
         return quota_dispute(queue.by_name(queue.own_maximum), entries)
 
-    def queue_is_there(self, queue: Queue, out: Outcome) -> None:
+    def on_queue_added(self, queue: Queue, out: Outcome) -> None:
         """Marks the entries that waited for a new queue as counting."""
         for entry in self.books.queues.get(queue.path, ()):
             set_problem(entry, self._queue_problem(entry, queue), out)
 
-    def queue_is_gone(self, queue: Queue, out: Outcome) -> None:
+    def on_queue_removed(self, queue: Queue, out: Outcome) -> None:
         """Marks the entries about a removed queue as dormant."""
         for entry in self.books.queues.get(queue.path, ()):
             set_problem(entry, self._queue_problem(entry, None), out)
@@ -419,16 +419,16 @@ class ExternalReconciler:
             state.version += 1
             self._queue_tree.limit_events(queue, *before, out, now_ns)
             delay_ns = quota_enforcement.delay_ns(state, queue)
-            quota_enforcement.configured(state, queue, before[1], delay_ns, out, now_ns)
-            self._gangs.limits_changed(queue, out, now_ns)
+            quota_enforcement.on_config_changed(state, queue, before[1], delay_ns, out, now_ns)
+            self._gangs.on_limits_changed(queue, out, now_ns)
             self._waiting.stir((queue,))
-            out.touch(queue, state.name)
+            out.mark_changed(queue, state.name)
         elif queue.sources != sources:
-            out.touch(queue, state.name)
+            out.mark_changed(queue, state.name)
 
     # ---- applications ----------------------------------------------------------------------------------------------
 
-    def application_left(self, app_id: str) -> None:
+    def on_id_freed(self, app_id: str) -> None:
         """Handles an application id that is free again: perhaps a source brings an application with this id."""
         if app_id in self.books.applications:
             self.vacant[app_id] = None
@@ -447,7 +447,7 @@ class ExternalReconciler:
                 app = None
             elif isinstance(owner.said, ExternalApplication) and app.tags != owner.said.tags:
                 app.tags = dict(owner.said.tags)
-                out.touch(app, state.name)
+                out.mark_changed(app, state.name)
         for entry in entries:
             problem = ""
             if app is None:
@@ -480,16 +480,16 @@ class ExternalReconciler:
         app.requested_queue, app.source, app.tags = said.queue, entry.source, dict(said.tags)
         app.user, app.groups_of_user = said.user, _groups(said)
         app.state_log.append((now_ns, AppState.NEW))
-        self._lifecycle.take_id(app, out)
+        self._lifecycle.free_id(app, out)
         self._lifecycle.add_application(app)
         for new in created:
             self._queue_tree.announce_queue(new, out, now_ns)
-        out.touch(app, state.name)
-        out.track(
+        out.mark_changed(app, state.name)
+        out.add_event(
             EventType.APP, EventChange.ADD, EventDetail.NONE, app.app_id, message=f"source {app.source}", now_ns=now_ns
         )
-        out.track(EventType.APP, EventChange.SET, EventDetail.APP_NEW, app.app_id, now_ns=now_ns)
-        out.track(EventType.QUEUE, EventChange.ADD, EventDetail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
+        out.add_event(EventType.APP, EventChange.SET, EventDetail.APP_NEW, app.app_id, now_ns=now_ns)
+        out.add_event(EventType.QUEUE, EventChange.ADD, EventDetail.QUEUE_APP, queue.path, app.app_id, now_ns=now_ns)
         link_event(app, app.user_group, EventChange.SET, out, now_ns)
         return app, ""
 

@@ -192,7 +192,7 @@ class PartitionReports:
 
     # ---- entries by subject ----------------------------------------------------------------------------------------
 
-    def file(self, entry: ReportedObject) -> None:
+    def index(self, entry: ReportedObject) -> None:
         """Files an entry under its subject."""
         match entry.said:
             case ExternalNode():
@@ -213,7 +213,7 @@ class PartitionReports:
             case ExternalPool():
                 self.pools.setdefault(entry.said.resource_type, {})[entry] = None
 
-    def unfile(self, entry: ReportedObject) -> None:
+    def unindex(self, entry: ReportedObject) -> None:
         """Undoes :meth:`file`. The entry's statement and its ``stale`` must be the same as then."""
         match entry.said:
             case ExternalNode(node_id=node_id):
@@ -238,7 +238,7 @@ class PartitionReports:
 
     def forget(self, entry: ReportedObject) -> None:
         """Removes an entry."""
-        self.unfile(entry)
+        self.unindex(entry)
         del entry.owner.entries[entry.kind, entry.object_id]
         entry.gone = True
 
@@ -267,7 +267,7 @@ class ExternalReports:
     def __bool__(self) -> bool:
         return any(books.sources for books in self.partitions.values())
 
-    def of(self, partition: str) -> PartitionReports:
+    def for_partition(self, partition: str) -> PartitionReports:
         """The books of a partition, created if there are none."""
         found = self.partitions.get(partition)
         if found is None:
@@ -296,7 +296,7 @@ class ExternalReports:
         :param has_offers: an offer that its source does not name any more is *withdrawn*, and goes when nothing needs
             it (``offers.py``). False: nothing can need it, so it goes at once.
         """
-        books = self.of(partition_name(command.partition))
+        books = self.for_partition(partition_name(command.partition))
         changed: list[EntryChange] = []
         owner = books.sources.get(command.source)
         if owner is None:
@@ -378,16 +378,16 @@ class ExternalReports:
                 self._leave(books, entry, changed, has_offers=has_offers)
             elif not entry.stale or entry.life != owner.life:
                 counts = not entry.stale
-                books.unfile(entry)
+                books.unindex(entry)
                 entry.stale, entry.life = True, owner.life
-                books.file(entry)
+                books.index(entry)
                 changed.append(EntryChange(entry, entry.said, counts))
             return
         if entry is None:
             entry = ReportedObject(owner, change.kind, object_id, change.what, owner.life, now_ns, change.stale)
             if entry.kind is ExternalKind.OFFER:
                 entry.offer_state = OfferState.OFFERED
-            self.put(entry)
+            self.add(entry)
             changed.append(EntryChange(entry))
             return
         before = entry.said
@@ -402,9 +402,9 @@ class ExternalReports:
             return
         entry.life = owner.life
         if isinstance(before, _REFER):  # (For other kinds, the id names the subject.)
-            books.unfile(entry)
+            books.unindex(entry)
             entry.said, entry.stale = change.what, False
-            books.file(entry)
+            books.index(entry)
         else:
             entry.said, entry.stale = change.what, False
         changed.append(EntryChange(entry, before))
@@ -425,14 +425,14 @@ class ExternalReports:
 
     # ---- fold ------------------------------------------------------------------------------------------------------
 
-    def put(self, entry: ReportedObject) -> None:
+    def add(self, entry: ReportedObject) -> None:
         """Adds an entry of a known source."""
         entry.owner.entries[entry.kind, entry.object_id] = entry
-        self.of(entry.partition).file(entry)
+        self.for_partition(entry.partition).index(entry)
 
-    def drop(self, partition: str, source: str, kind: ExternalKind, object_id: str) -> None:
+    def remove(self, partition: str, source: str, kind: ExternalKind, object_id: str) -> None:
         """Applies the tombstone of an entry."""
-        books = self.of(partition)
+        books = self.for_partition(partition)
         entry = books.entry(source, kind, object_id)
         if entry is not None:
             self._forget(books, entry, [])

@@ -46,7 +46,7 @@ USUAL_TYPES = frozenset({CPU, MEMORY, "ephemeral-storage", "pods"})
 _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
-def shown(value: object, limit: int = 60) -> str:
+def quote(value: object, limit: int = 60) -> str:
     """A text for any value in a message: short, in one line. Values whose own text could fail (numbers of a million
     digits, nested lists) are described instead.
     """
@@ -69,28 +69,28 @@ def name_problem(value: object, path: str, limit: int = NAME_CHARACTERS_MAX) -> 
     if type(value) is str and 0 < len(value) <= limit and value.isascii() and value.isprintable() and value[0] != " ":
         return ""  # the common case
     if isinstance(value, str) and not value.strip():
-        return f"{path}: {shown(value)}, expected a name"
+        return f"{path}: {quote(value)}, expected a name"
     problem = text_problem(value, path, limit)
     if not problem and isinstance(value, str) and (hidden := first_hidden(value)) is not None:
-        return f"{path}: {shown(value)} has {code_point(hidden)}, expected visible characters"
+        return f"{path}: {quote(value)} has {code_point(hidden)}, expected visible characters"
     return problem
 
 
 def text_problem(value: object, path: str, limit: int = NAME_CHARACTERS_MAX) -> str:
     """Why a text is not accepted; "": it is."""
     if not isinstance(value, str):
-        return f"{path}: {shown(value)}, expected a text"
+        return f"{path}: {quote(value)}, expected a text"
     if len(value) > limit:
         return f"{path}: {len(value)} characters, expected at most {limit}"
     # (isprintable is quick, but false for a few permitted characters.)
     if not value.isprintable() and (
         bad := next((each for each in value if unicodedata.category(each) in _FORBIDDEN_CATEGORIES), None)
     ):
-        return f"{path}: {shown(value)} has U+{ord(bad):04X}, expected no character that breaks a line"
+        return f"{path}: {quote(value)} has U+{ord(bad):04X}, expected no character that breaks a line"
     return ""
 
 
-def plain(text: str, limit: int = REASON_CHARACTERS_MAX) -> str:
+def sanitize(text: str, limit: int = REASON_CHARACTERS_MAX) -> str:
     """Turns any text into one that :func:`text_problem` accepts: in one line, cut."""
     kept = "".join(" " if unicodedata.category(each) in _FORBIDDEN_CATEGORIES else each for each in text[: 4 * limit])
     words = " ".join(kept.split())
@@ -106,7 +106,7 @@ def problem_of(change: ExternalChange) -> str:
     """The problem of a change: the field, its value, and what was expected; "": there is none."""
     kind, what = change.kind, change.what
     if not isinstance(kind, ExternalKind):
-        return f"kind: {shown(kind)}, expected one of {', '.join(ExternalKind)}"
+        return f"kind: {quote(kind)}, expected one of {', '.join(ExternalKind)}"
     if problem := _id_problem(change):
         return problem
     if what is None:
@@ -114,7 +114,7 @@ def problem_of(change: ExternalChange) -> str:
     if kind_of(what) is not kind:
         return f"kind: {kind}, with an object of kind {kind_of(what)}"
     if id_of(what) != change.object_id:
-        return f"id: {shown(change.object_id)}, with an object that says {shown(id_of(what))}"
+        return f"id: {quote(change.object_id)}, with an object that says {quote(id_of(what))}"
     return _content_problem(what) or _flags_problem(what)
 
 
@@ -186,7 +186,7 @@ def _content_problem(what: ExternalObject) -> str:
 
 def _quantities_problem(quantities: object, path: str) -> str:
     if type(quantities) is not dict and not isinstance(quantities, Mapping):
-        return f"{path}: {shown(quantities)}, expected amounts by type"
+        return f"{path}: {quote(quantities)}, expected amounts by type"
     if len(quantities) > TYPES_MAX:
         return f"{path}: {len(quantities)} types, expected at most {TYPES_MAX}"
     for name, value in quantities.items():
@@ -194,7 +194,7 @@ def _quantities_problem(quantities: object, path: str) -> str:
             continue  # the common case; this runs for each change
         if problem := name_problem(name, f"{path}, name of a type"):
             return problem
-        if problem := _amount_problem(value, f"{path}[{shown(name)}]", QUANTITY_MAX):
+        if problem := _amount_problem(value, f"{path}[{quote(name)}]", QUANTITY_MAX):
             return problem
     return ""
 
@@ -202,17 +202,17 @@ def _quantities_problem(quantities: object, path: str) -> str:
 def _amount_problem(value: object, path: str, most: int, *, least: int = 0) -> str:
     # (To Python, a bool is an int; here it is a mistake.)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        return f"{path}: {shown(value)}, expected an integer from {least} to {most}"
+        return f"{path}: {quote(value)}, expected an integer from {least} to {most}"
     return ""
 
 
 def _flag_problem(value: object, path: str) -> str:
-    return "" if value is True or value is False else f"{path}: {shown(value)}, expected true or false"
+    return "" if value is True or value is False else f"{path}: {quote(value)}, expected true or false"
 
 
 def _groups_problem(groups: object) -> str:
     if not isinstance(groups, tuple):
-        return f"groups: {shown(groups)}, expected a tuple of names"
+        return f"groups: {quote(groups)}, expected a tuple of names"
     if len(groups) > GROUPS_MAX:
         return f"groups: {len(groups)}, expected at most {GROUPS_MAX}"
     return next((problem for group in groups if (problem := name_problem(group, "groups"))), "")
@@ -220,20 +220,20 @@ def _groups_problem(groups: object) -> str:
 
 def _texts_problem(texts: object, path: str) -> str:
     if type(texts) is not dict and not isinstance(texts, Mapping):
-        return f"{path}: {shown(texts)}, expected texts by name"
+        return f"{path}: {quote(texts)}, expected texts by name"
     if len(texts) > TAGS_MAX:
         return f"{path}: {len(texts)} entries, expected at most {TAGS_MAX}"
     size = 0
     for name, value in texts.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            return f"{path}[{shown(name)}]: {shown(value)}, expected a text by name"
+            return f"{path}[{quote(name)}]: {quote(value)}, expected a text by name"
         if name.isascii() and value.isascii():
             size += len(name) + len(value)
             continue
         try:
             size += len(name.encode()) + len(value.encode())
         except UnicodeEncodeError:
-            return f"{path}[{shown(name)}]: {shown(value)} has half a character, expected text that UTF-8 can carry"
+            return f"{path}[{quote(name)}]: {quote(value)} has half a character, expected text that UTF-8 can carry"
     if size > TAGS_BYTES_MAX:
         return f"{path}: {size} bytes, expected at most {TAGS_BYTES_MAX}"
     return ""

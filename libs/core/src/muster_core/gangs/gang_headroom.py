@@ -20,7 +20,7 @@ class GangHeadroom:
     def __init__(self, state: PartitionState) -> None:
         self._state = state
 
-    def lacking_room(self, app: Application) -> tuple[Ledger, int, int] | None:
+    def blocking_limit(self, app: Application) -> tuple[Ledger, int, int] | None:
         """The first limit without room for the whole gang, after subtracting the promises to other gangs.
 
         Returns the limit's ledger, the number of the resource type, and the gang's amount of that type; None: there is
@@ -30,14 +30,14 @@ class GangHeadroom:
         for ledger in app.bounds if total is not None else ():
             used, limit, promised = ledger.allocated, ledger.limit, ledger.promised
             for number, value in total.items if total is not None else ():
-                if used[number] + promised.get(number, 0) + value > limit[number] and value > self.owed(
+                if used[number] + promised.get(number, 0) + value > limit[number] and value > self.guaranteed_headroom(
                     app.queue, ledger, number
                 ):
                     return ledger, number, value
         return None
 
     @staticmethod
-    def limit_below(app: Application) -> tuple[Ledger, int, int] | None:
+    def unsatisfiable_limit(app: Application) -> tuple[Ledger, int, int] | None:
         """The first limit that is smaller than the whole gang, even with nothing in use.
 
         Returns the limit's ledger, the number of the resource type, and the gang's amount; None: no limit is smaller.
@@ -59,7 +59,7 @@ class GangHeadroom:
         name = self._state.types.names[number]
         return f"the placeholderAsk {name}:{asked} is larger than {whose}, {name}:{ledger.limit[number]}"
 
-    def owed(self, leaf: Queue, ledger: Ledger, number: int) -> int:
+    def guaranteed_headroom(self, leaf: Queue, ledger: Ledger, number: int) -> int:
         """The amount of a type that a gang may start with by its queue's guarantee, although the limit above is full.
 
         Other queues then use the guaranteed amount. The gang's placeholders get it back by preemption, one by one.
@@ -74,9 +74,9 @@ class GangHeadroom:
                 return least - queue.allocated[number] - queue.promised.get(number, 0)
         return 0
 
-    def room_for(self, leaf: Queue, ledger: Ledger) -> Vector:
+    def headroom(self, leaf: Queue, ledger: Ledger) -> Vector:
         """The amounts, by type number, with which gangs of the leaf may start, as far as this ledger limits them."""
-        promised, owed = ledger.promised, self.owed
+        promised, owed = ledger.promised, self.guaranteed_headroom
         return [
             max(most - used - promised.get(number, 0), owed(leaf, ledger, number))
             for number, (most, used) in enumerate(zip(ledger.limit, ledger.allocated, strict=True))

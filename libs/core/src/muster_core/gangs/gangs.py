@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from muster_core.allocation.allocation_facts import released
 from muster_core.gangs import messages
-from muster_core.gangs.placeholders import move, takes, timeout_ns
+from muster_core.gangs.placeholders import fits_after, move, timeout_ns
 from muster_core.gangs.protocols import NodeExclusivity, RealAskAllocator, ReplacementChecks, StuckAskReporter
 from muster_core.model.application import Allocation, Application, Ask, AskGroup, Gang
 from muster_core.model.commands import Termination
@@ -35,7 +35,7 @@ from muster_core.model.states import (
     next_gang_phase,
 )
 from muster_core.model.steps import Steps
-from muster_core.model.text_format import as_map
+from muster_core.model.text_format import format_quantities
 
 if TYPE_CHECKING:
     from muster_core.allocation.asks import Asks
@@ -116,7 +116,7 @@ class Gangs:
         if names is not None:
             names[task_group] = None
 
-    def of(self, app: Application) -> Gang:
+    def get_or_create(self, app: Application) -> Gang:
         """Returns the application's gang. Creates the gang if the application has none."""
         if app.gang is None:
             asked = app.placeholder_ask
@@ -130,9 +130,9 @@ class Gangs:
 
     # ---- the books -------------------------------------------------------------------------------------------------
 
-    def pend(self, ask: Ask, count: int) -> None:
+    def adjust_pending(self, ask: Ask, count: int) -> None:
         """Counts ``count`` more of a placeholder ask as pending (fewer, if negative)."""
-        gang = self.of(ask.app)
+        gang = self.get_or_create(ask.app)
         group = gang.task_group(ask.demand)
         before = group.pending
         group.pending += count
@@ -140,22 +140,22 @@ class Gangs:
         if not before or not group.pending:
             self._stir(ask.app, group.name)
 
-    def ask_more(self, demand: Demand, app: Application, count: int) -> None:
+    def adjust_requested(self, demand: Demand, app: Application, count: int) -> None:
         """Counts ``count`` more placeholders as asked for (fewer, if negative: others take their place)."""
-        self.of(app).task_group(demand).asked += count
+        self.get_or_create(app).task_group(demand).asked += count
 
-    def not_lost(self, demand: Demand, app: Application, pending: int) -> None:
+    def restore_pending(self, demand: Demand, app: Application, pending: int) -> None:
         """Counts a placeholder that could not start as pending again. ``pending``: the present number of its ask."""
-        group = (gang := self.of(app)).task_group(demand)
+        group = (gang := self.get_or_create(app)).task_group(demand)
         group.lost -= 1
         group.asked += pending - 1
         self._count(gang, gang.ended, demand, -1)
 
-    def book(self, placeholder: Allocation) -> None:
+    def charge(self, placeholder: Allocation) -> None:
         """Books a placeholder."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
-        gang = self.of(app)
+        gang = self.get_or_create(app)
         group = gang.task_group(placeholder.demand)
         group.held += 1
         for number, value in placeholder.shape.items:
@@ -172,7 +172,7 @@ class Gangs:
             if ask is not None and ask.group is not None and ask.open <= 0:
                 self._asks.leave_group(ask, None)
 
-    def unbook(self, placeholder: Allocation) -> None:
+    def uncharge(self, placeholder: Allocation) -> None:
         """Undoes :meth:`book`. If the placeholder was leaving for an ask, that ask is open again."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
@@ -211,7 +211,7 @@ class Gangs:
             gang.placed[number] = gang.placed.get(number, 0) + sign * value
         self._promise(gang)
 
-    def tell(self, placeholder: Allocation, event: PlaceholderEvent) -> None:
+    def on_released(self, placeholder: Allocation, event: PlaceholderEvent) -> None:
         """Notes that the scheduler released a free placeholder without a real ask for it."""
         move(placeholder, event)
         app = placeholder.app
@@ -222,7 +222,7 @@ class Gangs:
         self._place(app.gang, placeholder, -1)
         self._stir(app, placeholder.task_group)
 
-    def count_gone(self, placeholder: Allocation, detail: EventDetail) -> None:
+    def count_ended(self, placeholder: Allocation, detail: EventDetail) -> None:
         """Counts why a placeholder left the books."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
@@ -236,9 +236,9 @@ class Gangs:
         else:
             group.lost += 1
 
-    def count_gone_ask(self, ask: Ask, count: int, detail: EventDetail | None) -> None:
+    def count_withdrawn(self, ask: Ask, count: int, detail: EventDetail | None) -> None:
         """Counts why ``count`` of a placeholder ask are no longer pending; None: another ask takes its place."""
-        group = (gang := self.of(ask.app)).task_group(ask.demand)
+        group = (gang := self.get_or_create(ask.app)).task_group(ask.demand)
         if detail is not None:
             self._count(gang, gang.ended, ask.demand, count)
         if detail is None:
@@ -259,9 +259,9 @@ class Gangs:
 
     # ---- while the RM is asked -------------------------------------------------------------------------------------
 
-    def propose(self, ask: Ask, sign: int) -> None:
+    def adjust_proposed(self, ask: Ask, sign: int) -> None:
         """Counts a placement of this placeholder ask as proposed to the RM (1), or no longer proposed (-1)."""
-        gang = self.of(ask.app)
+        gang = self.get_or_create(ask.app)
         for number, value in ask.shape.items:
             left = gang.proposed.get(number, 0) + sign * value
             if left:
@@ -273,28 +273,28 @@ class Gangs:
             if gang.phase is GangPhase.WAITING:
                 self._waiting.wake_gangs_beside(ask.app)  # it took its room: other gangs may start
 
-    def not_placed(self, app: Application) -> None:
+    def on_refused(self, app: Application) -> None:
         """Handles a refusal by the RM: a gang without placed or proposed placeholders starts again as a whole."""
-        gang = self.of(app)
+        gang = self.get_or_create(app)
         self.promise_less(gang)
         if gang.waits_for_room:
             self._anew[app] = None
             self._stir(app)
 
-    def make_candidate(self, placeholder: Allocation, check: PredicateCheck) -> None:
+    def mark_candidate(self, placeholder: Allocation, check: PredicateCheck) -> None:
         """Marks a placeholder as not free while the RM is asked whether it may make room."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
-        gang = self.of(app)
+        gang = self.get_or_create(app)
         gang.groups[placeholder.task_group].free.discard(placeholder)
         self._state.checks.of_placeholders[placeholder] = check
         self._stir(app, placeholder.task_group)
 
-    def free_candidate(self, placeholder: Allocation) -> None:
+    def unmark_candidate(self, placeholder: Allocation) -> None:
         """Frees the placeholder after the RM's answer, unless it was released meanwhile."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
-        gang = self.of(app)
+        gang = self.get_or_create(app)
         was_candidate = self._state.checks.of_placeholders.pop(placeholder, None) is not None
         if was_candidate and not placeholder.releasing and not placeholder.gone:
             gang.groups[placeholder.task_group].free.add(placeholder)
@@ -307,7 +307,7 @@ class Gangs:
             self._questions.withdraw(check, None)
             self.reopened[check.ask] = None
 
-    def agreed(self, placeholder: Allocation, ask: Ask, node: Node, out: Outcome, now_ns: int) -> bool:
+    def start_replacement(self, placeholder: Allocation, ask: Ask, node: Node, out: Outcome, now_ns: int) -> bool:
         """Starts a replacement on this node to which the RM agreed. Returns whether it could start."""
         state, gang = self._state, ask.app.gang
         if gang is None or ask.gone or placeholder.gone or placeholder.releasing or not state.deciding:
@@ -315,7 +315,7 @@ class Gangs:
         if not _suits(ask, placeholder):
             return False
         if node.node_id == placeholder.node_id:
-            if not takes(node, ask, placeholder):
+            if not fits_after(node, ask, placeholder):
                 return False
             if ask.reserved_node and not ask.awaits_placeholders:
                 self._reservations.unreserve(ask, out, now_ns)  # the ask need not wait for room there
@@ -332,17 +332,17 @@ class Gangs:
         self._replace(placeholder, ask, gang, out, now_ns)
         return True
 
-    def look_again_at(self, group: AskGroup) -> None:
+    def review_group(self, group: AskGroup) -> None:
         """Reviews a group whose obstacle may have ended."""
         self._stir(group.app, group.task_group)
 
     # ---- phases ----------------------------------------------------------------------------------------------------
 
-    def placed(self, placeholder: Allocation, out: Outcome, now_ns: int) -> None:
+    def on_placeholder_allocated(self, placeholder: Allocation, out: Outcome, now_ns: int) -> None:
         """Notes a placeholder that was allocated, or reported by the RM."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
-        gang = self.of(app)
+        gang = self.get_or_create(app)
         if app.state is AppState.NEW:
             self._lifecycle.change_state(app, AppEvent.RUN, out, now_ns)
         if gang.phase is GangPhase.WAITING:
@@ -355,13 +355,13 @@ class Gangs:
             if not gang.whole and app.state is AppState.ACCEPTED:  # YuniKorn's way
                 self._lifecycle.change_state(app, AppEvent.RUN, out, now_ns)
 
-    def real_placed(self, app: Application, out: Outcome) -> None:
+    def on_real_allocated(self, app: Application, out: Outcome) -> None:
         """Notes a real allocation of the application that was made, or reported by the RM."""
         gang = app.gang
         if gang is not None and gang.phase is not GangPhase.USED:
             self._advance(gang, GangEvent.REAL_ALLOCATION, out)
 
-    def preempted(self, app: Application, out: Outcome) -> None:
+    def on_preempted(self, app: Application, out: Outcome) -> None:
         """Handles the preemption of an allocation: a gang that lost all its placeholders starts again, as a whole."""
         gang = app.gang
         if gang is None or not gang.whole or not app.queue.policy.gangs_preempted_whole:
@@ -374,7 +374,7 @@ class Gangs:
     def _start_clock(self, gang: Gang, out: Outcome, now_ns: int) -> None:
         gang.deadline_ns = min(now_ns + timeout_ns(gang.app), INT64_MAX)
         self._state.deadlines.append((gang.deadline_ns, gang.app))
-        out.touch(gang.app, self._state.name)
+        out.mark_changed(gang.app, self._state.name)
 
     def _advance(self, gang: Gang, event: GangEvent, out: Outcome) -> None:
         app = gang.app
@@ -387,31 +387,33 @@ class Gangs:
             self._waiting.stop_waiting(app)  # it started another way: the RM reported its allocations
             self._waiting.refresh_app(app)
         self._stir(app)
-        out.touch(app, self._state.name)
+        out.mark_changed(app, self._state.name)
 
     # ---- starting as a whole ---------------------------------------------------------------------------------------
 
-    def limits_changed(self, queue: Queue, out: Outcome, now_ns: int) -> None:
+    def on_limits_changed(self, queue: Queue, out: Outcome, now_ns: int) -> None:
         """Reviews gangs after limits of the queue, of queues below it, or of users and groups there changed."""
         for app in self._state.apps_in(queue):
-            self.compare_with_limits(app, out, now_ns)
+            self.review_timeout(app, out, now_ns)
         for child in queue.children.values():
-            self.limits_changed(child, out, now_ns)
+            self.on_limits_changed(child, out, now_ns)
 
-    def compare_with_limits(self, app: Application, out: Outcome, now_ns: int) -> None:
+    def review_timeout(self, app: Application, out: Outcome, now_ns: int) -> None:
         """Runs the time-out of a waiting gang while a limit is smaller than the whole gang, which could never start."""
         gang = app.gang
         if gang is None or gang.phase is not GangPhase.WAITING or app.state is AppState.FAILING:
             return
-        below = self._room.limit_below(app)
+        below = self._room.unsatisfiable_limit(app)
         if below is None and gang.too_large_since_ns:
             gang.too_large_since_ns = gang.deadline_ns = 0
-            out.touch(app, self._state.name)
-            messages.tell_people(gang, "Gang may start again: no limit is smaller than its placeholderAsk", out, now_ns)
+            out.mark_changed(app, self._state.name)
+            messages.emit_user_event(
+                gang, "Gang may start again: no limit is smaller than its placeholderAsk", out, now_ns
+            )
         elif below is not None and not gang.deadline_ns:  # (Otherwise it waits again, and its clock runs already.)
             gang.too_large_since_ns = now_ns
             self._start_clock(gang, out, now_ns)
-            messages.tell_people(gang, f"Gang cannot start: {self._room.smaller_limit(*below)}", out, now_ns)
+            messages.emit_user_event(gang, f"Gang cannot start: {self._room.smaller_limit(*below)}", out, now_ns)
 
     def _promise(self, gang: Gang) -> None:
         """Counts the amounts that the gang has still to take, at each of its limits."""
@@ -437,13 +439,13 @@ class Gangs:
                 else:
                     promised.pop(number, None)
 
-    def withdraw(self, app: Application) -> None:
+    def remove_promises(self, app: Application) -> None:
         """Withdraws the gang's promises from the limits, because the application does not count there any more."""
         if app.gang is not None:
             self._set_promise(app.gang, {})
             self._waiting.wake_gangs_beside(app)
 
-    def promise(self, app: Application) -> None:
+    def add_promises(self, app: Application) -> None:
         """Counts the gang's promises in the limits: the application counts there (again), or its state changed."""
         if app.gang is not None:
             self.promise_less(app.gang)
@@ -451,7 +453,7 @@ class Gangs:
 
     # ---- which asks are held back ----------------------------------------------------------------------------------
 
-    def settle(self, out: Outcome) -> None:
+    def reconcile(self, out: Outcome) -> None:
         """Brings back asks that lost their placeholder. Then decides again which asks wait for placeholders."""
         while self.waiting:
             reopened, self.reopened = self.reopened, {}
@@ -510,7 +512,7 @@ class Gangs:
             waiting.wake_next(group)
         waiting.refresh_app(group.app)
 
-    def look_again(self) -> None:
+    def retry_stuck(self) -> None:
         """Reviews stuck groups after nodes gained room: they may fit now."""
         for app in self._stuck:
             for group in app.gang.stuck if app.gang is not None else ():
@@ -518,7 +520,7 @@ class Gangs:
 
     # ---- replacement -----------------------------------------------------------------------------------------------
 
-    def give_way(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
+    def replace_placeholder(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         """Lets a placeholder of the ask's task group make room for the real ask; False: the ask is placed as usual.
 
         Takes the first placeholder that is large enough and on whose node the ask may run; else the first that is large
@@ -530,18 +532,18 @@ class Gangs:
             return False
         state, required = self._state, ask.demand.required_node
         first: Allocation | None = None
-        questions, refused = self._questions, self._questions.refused(ask)
+        questions, refused = self._questions, self._questions.refused_ids(ask)
         waits = False
         for placeholder in own.free.covering(ask.shape):
             if required and placeholder.node_id != required:
                 continue
             own_node = state.nodes[placeholder.node_id]
-            if own_node.node_id not in refused and takes(own_node, ask, placeholder):
+            if own_node.node_id not in refused and fits_after(own_node, ask, placeholder):
                 if questions.predicates:
-                    if not self._turns.may_use(ask, own_node):
+                    if not self._turns.may_propose(ask, own_node):
                         waits = True  # another proposal uses that node
                         continue
-                    questions.make_candidate(ask, group, placeholder, own_node, out, now_ns)
+                    questions.propose_replacement(ask, group, placeholder, own_node, out, now_ns)
                     return True
                 if ask.reserved_node and not ask.awaits_placeholders:
                     self._reservations.unreserve(ask, out, now_ns)  # the ask need not wait for room there
@@ -553,9 +555,9 @@ class Gangs:
                 self._cancel(own.free.first(), ask, out, now_ns)
             return not required
         go_on = not waits and first is not None and not required and not ask.awaits_placeholders
-        node = self._placing.node_for(ask, group) if go_on else None
+        node = self._placing.find_node(ask, group) if go_on else None
         if node is not None and first is not None and questions.predicates:
-            questions.make_candidate(ask, group, first, node, out, now_ns)
+            questions.propose_replacement(ask, group, first, node, out, now_ns)
             return True
         if node is not None and first is not None:
             if ask.reserved_node != node.node_id:
@@ -568,7 +570,7 @@ class Gangs:
         self._stuck[ask.app] = None
         self._take_out(group, out)
         if not waits:
-            self._long_wait.stuck(group, now_ns)
+            self._long_wait.request_scale_up(group, now_ns)
         return True
 
     def _replace(self, placeholder: Allocation, ask: Ask, gang: Gang, out: Outcome, now_ns: int) -> None:
@@ -578,7 +580,7 @@ class Gangs:
         gang.groups[placeholder.task_group].free.discard(placeholder)
         placeholder.replaced_by = ask.key
         gang.replacing.setdefault(ask.key, {})[placeholder.unique_key] = None
-        self._releases.note_release(placeholder, out, now_ns)
+        self._releases.mark_releasing(placeholder, out, now_ns)
         message = messages.replacing_message(ask.key)
         out.facts.append(released(state, placeholder, Termination.PLACEHOLDER_REPLACED, message))
         if ask.open <= 0 and ask.group is not None:  # (Otherwise the RM was asked, and the ask waited for the answer.)
@@ -591,18 +593,18 @@ class Gangs:
         state = self._state
         message = (
             f"Task group '{placeholder.task_group}' in application '{ask.app.app_id}': allocation resources "
-            f"'{as_map(ask.shape.quantities)}' are not matching placeholder "
-            f"'{as_map(placeholder.shape.quantities)}' allocation with ID '{placeholder.key}'"
+            f"'{format_quantities(ask.shape.quantities)}' are not matching placeholder "
+            f"'{format_quantities(placeholder.shape.quantities)}' allocation with ID '{placeholder.key}'"
         )
-        out.tell_people(placeholder.key, ask.app.app_id, ask.shape, message, now_ns)
+        out.add_user_event(placeholder.key, ask.app.app_id, ask.shape, message, now_ns)
         self._releases.time_out(placeholder, messages.MISMATCH_MESSAGE, out, now_ns)
         self._asks.leave_group(ask, out)
         ask.mismatched = True
-        out.touch(ask, state.name)
+        out.mark_changed(ask, state.name)
         self._asks.enter_group(ask)
         self._waiting.refresh_app(ask.app)
 
-    def keep_heir(self, ask: Ask, out: Outcome) -> None:
+    def cancel_stale_replacements(self, ask: Ask, out: Outcome) -> None:
         """Drops placeholders that leave for this key but do not suit its ask, which is new or was sent again."""
         gang = ask.app.gang
         for key in list(gang.replacing.get(ask.key, ())) if gang is not None else ():
@@ -610,15 +612,17 @@ class Gangs:
             if gang is not None and not _suits(ask, placeholder):
                 self._unlink(gang, placeholder)
                 placeholder.replaced_by = ""
-                out.touch(placeholder, self._state.name)
+                out.mark_changed(placeholder, self._state.name)
 
     @staticmethod
-    def still_does(placeholder: Allocation, key: str | None) -> bool:
+    def still_suits(placeholder: Allocation, key: str | None) -> bool:
         """Whether a changed placeholder still makes room for the ask with this key, for which it is leaving."""
         ask = placeholder.app.asks.get(key) if placeholder.app is not None and key else None
         return ask is None or _suits(ask, placeholder)
 
-    def swap(self, placeholder: Allocation, out: Outcome, now_ns: int, *, elsewhere: bool = True) -> None:
+    def complete_replacement(
+        self, placeholder: Allocation, out: Outcome, now_ns: int, *, elsewhere: bool = True
+    ) -> None:
         """Step two: the placeholder is off the books; allocates the ask for which it made room.
 
         Tries the placeholder's node, then the reserved node, then (``elsewhere``) any node. Checks no limit, because
@@ -631,7 +635,7 @@ class Gangs:
         items = ask.shape.items
         required = ask.demand.required_node
         own, reserved = state.nodes.get(placeholder.node_id), state.nodes.get(ask.reserved_node)
-        agreed, refused = placeholder.agreed_node, self._questions.refused(ask)
+        agreed, refused = placeholder.agreed_node, self._questions.refused_ids(ask)
         # (A restart forgets to which node the RM agreed. If a node is reserved for the ask, it was that one.)
         kept_first = self._questions.predicates and not agreed
         for node in (reserved, own) if kept_first else (own, reserved):
@@ -655,10 +659,10 @@ class Gangs:
         placeholders. With a real allocation, only unused placeholders go. The order is that of the gang design: asks,
         allocations, state.
         """
-        state, gang = self._state, self.of(app)
+        state, gang = self._state, self.get_or_create(app)
         over = messages.time_out_message(gang, self._room)
         gang.deadline_ns = 0
-        out.touch(app, state.name)
+        out.mark_changed(app, state.name)
         unused = gang.phase is not GangPhase.USED and not any(key in app.asks for key in gang.replacing)
         asks = (ask for ask in app.asks.values() if ask.demand.placeholder)
         yield from self._asks.time_out_all(asks, over, EventDetail.REQUEST_TIMEOUT, out, now_ns)
@@ -692,7 +696,7 @@ class Gangs:
             gang = app.gang
             if gang is None:
                 continue
-            self.promise(app)
+            self.add_promises(app)
             if gang.deadline_ns:
                 state.deadlines.append((gang.deadline_ns, app))
 

@@ -28,16 +28,16 @@ def time_out_message(gang: Gang, room: GangHeadroom) -> str:
     over = f"the placeholders' time-out of {setting_ns // 1_000_000} ms is over"
     if timeout_ns(app) < setting_ns:
         over += ", counted from the creation of the application"
-    below = room.limit_below(app) if gang.too_large_since_ns else None
+    below = room.unsatisfiable_limit(app) if gang.too_large_since_ns else None
     return over if below is None else f"{over}: {room.smaller_limit(*below)}"
 
 
-def tell_people(gang: Gang, message: str, out: Outcome, now_ns: int) -> None:
+def emit_user_event(gang: Gang, message: str, out: Outcome, now_ns: int) -> None:
     """Adds an event for people about the gang. The event names its first placeholder ask: such events are about a
     request.
     """
     for name in gang.groups:
         ask = gang.oldest_pending(name)
         if ask is not None:
-            out.tell_people(ask.key, gang.app.app_id, ask.shape, message, now_ns)
+            out.add_user_event(ask.key, gang.app.app_id, ask.shape, message, now_ns)
             return

@@ -28,7 +28,7 @@ def move(placeholder: Allocation, event: PlaceholderEvent) -> None:
     next_placeholder_state(f"placeholder {placeholder.key}", state_of(placeholder), event)
 
 
-def takes(node: Node, ask: Ask, leaving: Allocation) -> bool:
+def fits_after(node: Node, ask: Ask, leaving: Allocation) -> bool:
     """Whether the ask may run on the node once the placeholder has left it."""
     if not node.usable and not ask.demand.required_node:
         return False

@@ -19,10 +19,10 @@ class ReplacementChecks(Protocol):
     def predicates(self) -> bool:
         """Whether the RM is asked before a placement."""
 
-    def refused(self, ask: Ask) -> Collection[str]:
+    def refused_ids(self, ask: Ask) -> Collection[str]:
         """The ids of the nodes that the RM refused for the ask."""
 
-    def make_candidate(
+    def propose_replacement(
         self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int
     ) -> None:
         """Proposes that a placeholder makes room for a real ask."""
@@ -34,14 +34,14 @@ class ReplacementChecks(Protocol):
 class NodeExclusivity(Protocol):
     """Decides which nodes the scheduler may propose now."""
 
-    def may_use(self, ask: Ask, node: Node) -> bool:
+    def may_propose(self, ask: Ask, node: Node) -> bool:
         """Whether the scheduler may propose the node for the ask now."""
 
 
 class RealAskAllocator(Protocol):
     """The part that places real asks."""
 
-    def node_for(self, ask: Ask, group: AskGroup) -> Node | None:
+    def find_node(self, ask: Ask, group: AskGroup) -> Node | None:
         """The node on which the ask may be placed now; None: there is none."""
 
     def allocate(
@@ -59,5 +59,5 @@ class RealAskAllocator(Protocol):
 class StuckAskReporter(Protocol):
     """The part that reports asks for which the cluster is too small."""
 
-    def stuck(self, group: AskGroup, now_ns: int) -> None:
+    def request_scale_up(self, group: AskGroup, now_ns: int) -> None:
         """Reports asks for which placeholders could make room, but which fit on no node."""

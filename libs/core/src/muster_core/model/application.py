@@ -177,7 +177,7 @@ class Application:
             setattr(made, name, getattr(self, name))
         return made
 
-    def book(self, allocation: Allocation) -> None:
+    def index(self, allocation: Allocation) -> None:
         """Files an allocation under its key and its UUID."""
         self.allocations[allocation.unique_key] = allocation
         if allocation.ordinal:
@@ -185,7 +185,7 @@ class Application:
         if allocation.uuid:
             self.by_uuid.setdefault(allocation.uuid, {})[allocation] = None
 
-    def unbook(self, allocation: Allocation) -> None:
+    def unindex(self, allocation: Allocation) -> None:
         """Undoes :meth:`book`."""
         del self.allocations[allocation.unique_key]
         if allocation.ordinal:
@@ -203,21 +203,21 @@ class Application:
         """Whether an ask has allocations."""
         return key in self.repeats or unique_key(key, 0) in self.allocations
 
-    def held(self, key: str) -> list[Allocation]:
+    def allocations_of(self, key: str) -> list[Allocation]:
         """The allocations of one ask, by ordinal."""
         repeats = self.repeats.get(key)
         found = [repeats[ordinal] for ordinal in sorted(repeats)] if repeats is not None else []
         first = self.allocations.get(unique_key(key, 0))
         return found if first is None else [first, *found]
 
-    def made(self, key: str) -> int:
+    def allocated_count(self, key: str) -> int:
         """How many allocations an ask has had, judged by the present ones."""
         repeats = self.repeats.get(key)
         if repeats is not None:
             return max(repeats) + 1
         return 1 if unique_key(key, 0) in self.allocations else 0
 
-    def take_apart(self) -> Steps:
+    def dispose(self) -> Steps:
         """Forgets its asks and allocations. It is no longer used, see ``Partition.take_apart``."""
         for mapping in (self.allocations, self.repeats, self.by_uuid, self.asks):
             yield from clear_in_steps(mapping)
@@ -587,7 +587,7 @@ class Gang:
         self.reals: dict[str, dict[AskGroup, None]] = {}
         self.stuck: dict[AskGroup, None] = {}
         for group in app.groups.values():
-            self.take(group)
+            self.on_group_added(group)
 
     @property
     def whole(self) -> bool:
@@ -622,7 +622,7 @@ class Gang:
         return self.app.gang_style.lower() == HARD
 
     @property
-    def still_to_take(self) -> dict[int, int]:
+    def unplaced_by_type(self) -> dict[int, int]:
         """By type number, the amounts to come that are not proposed, while the gang forms as a whole: its promise."""
         started = self.phase is GangPhase.FORMING or (self.phase is GangPhase.WAITING and self.proposed)
         rest = self.to_come if self.whole and started and self.app.state not in APP_ENDING else {}
@@ -651,12 +651,12 @@ class Gang:
             self.groups[demand.task_group] = found = TaskGroup(demand.task_group, demand.shape)
         return found
 
-    def take(self, group: AskGroup) -> None:
+    def on_group_added(self, group: AskGroup) -> None:
         """A group of the application is new."""
         if not group.placeholder:
             self.reals.setdefault(group.task_group, {})[group] = None
 
-    def drop(self, group: AskGroup) -> None:
+    def on_group_removed(self, group: AskGroup) -> None:
         """A group of the application is gone."""
         self.stuck.pop(group, None)
         same = self.reals.get(group.task_group)
@@ -667,7 +667,7 @@ class Gang:
 
     # ---- which asks are held back, and why -------------------------------------------------------------------------
 
-    def holds(self, group: AskGroup) -> bool:
+    def gates(self, group: AskGroup) -> bool:
         """Whether real asks must wait for placeholders. They are then neither ready nor parked."""
         if group.placeholder:
             return False
@@ -685,7 +685,7 @@ class Gang:
             return False
         return self.phase not in (GangPhase.USED, GangPhase.OVER) or self.deadline_ns > 0
 
-    def gives_way_to(self, group: AskGroup) -> bool:
+    def can_be_replaced_by(self, group: AskGroup) -> bool:
         """Whether there are placeholders whose places these asks may take."""
         own = self.groups.get(group.task_group) if not group.placeholder else None
         if own is None or not own.free:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from muster_core.model.text_format import count, listed
+from muster_core.model.text_format import join_words, pluralize
 
 
 class CordonKind(StrEnum):
@@ -53,13 +53,13 @@ def closed_counts(counts: Mapping[Cordon, int]) -> tuple[CordonCount, ...]:
     return tuple(CordonCount(each.by, each.source, counts[each]) for each in closers if counts[each])
 
 
-def words(closed: Iterable[CordonCount]) -> str:
+def describe_cordons(closed: Iterable[CordonCount]) -> str:
     """A text such as ``2 nodes are drained by an operator and 1 is closed by source vms``; "": no node is closed."""
     parts: list[str] = []
     for by, source, nodes in closed:
-        number = f"{nodes:,}" if parts else count(nodes, "node")
+        number = f"{nodes:,}" if parts else pluralize(nodes, "node")
         parts.append(f"{number} {'is' if nodes == 1 else 'are'} {_WORDS[by].format(source=source)}")
-    return listed(parts)
+    return join_words(parts)
 
 
 _WORDS = {

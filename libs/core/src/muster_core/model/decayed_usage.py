@@ -72,7 +72,7 @@ class UserWaitlist(Protocol):
     def bench(self) -> Any:
         """Its bench at its wait point; None: it is in flight."""
 
-    def place_again(self) -> None:
+    def requeue(self) -> None:
         """Puts the list at its place where it waits."""
 
 
@@ -130,7 +130,7 @@ class UserUsage:
         """Whether the user neither holds nor waits for anything."""
         return not (self.held or self.proposed or self.line or self.lists)
 
-    def change(self, items: Items, sign: int, now: DecayTime) -> None:
+    def charge(self, items: Items, sign: int, now: DecayTime) -> None:
         """Books amounts that the user holds from now on (``sign`` 1), or does not any more (-1)."""
         if now.halves > self.halves:
             steps, self.halves = now.halves - self.halves, now.halves
@@ -178,7 +178,7 @@ class LeafUsage:
         self.due_ns = 0
         self.gone = False
 
-    def of(self, user: str) -> UserUsage:
+    def get_or_create(self, user: str) -> UserUsage:
         """The use of a user; a new one if there is none."""
         found = self.users.get(user)
         if found is None:
@@ -213,24 +213,24 @@ class LeafUsage:
 
     def key(self, user: str, key: tuple[Any, ...]) -> tuple[Any, ...]:
         """The key of something of the user in the leaf's order, from its key among the user's own."""
-        place = self.of(user).place
+        place = self.get_or_create(user).place
         return (key[0], place, *key[1:]) if self.leaf.priority_first else (place, *key)
 
     def move(self, use: UserUsage) -> None:
         """The user's use changed, or its part up to the horizon: moves what is the user's in the leaf to its place."""
         if self.measure(use):
             for waitlist in use.lists:
-                waitlist.place_again()
-            self.place_line(use.user)
+                waitlist.requeue()
+            self.requeue_user(use.user)
 
     def move_all(self) -> None:
         """The amounts changed of which the users' shares are parts."""
         for use in self.users.values():
             self.move(use)
 
-    def place_line(self, user: str) -> None:
+    def requeue_user(self, user: str) -> None:
         """Puts the first application of a user's line at its place in the leaf."""
-        use = self.of(user)
+        use = self.get_or_create(user)
         line, old, ready = use.line, use.entry, self.leaf.ready_apps
         new = None
         if line:
@@ -254,7 +254,7 @@ class LeafUsage:
 
     def registered(self, waitlist: UserWaitlist) -> None:
         """Notes that a waitlist was registered at a wait point, or at none."""
-        lists = self.of(waitlist.user).lists
+        lists = self.get_or_create(waitlist.user).lists
         if waitlist.bench is not None:
             lists[waitlist] = None
         else:

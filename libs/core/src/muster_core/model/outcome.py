@@ -340,7 +340,7 @@ class Outcome:
         self.ended = self.released = self.dropped = 0
         self._touched: dict[Primary, str] = {}
 
-    def track(
+    def add_event(
         self,
         about: EventType,
         change: EventChange,
@@ -356,7 +356,7 @@ class Outcome:
         if self.tracking:
             self.events.append(event_of((about, change, detail, object_id, reference_id, resource, message, now_ns)))
 
-    def tell_people(self, key: str, app_id: str, resource: Quantities, message: str, now_ns: int) -> None:
+    def add_user_event(self, key: str, app_id: str, resource: Quantities, message: str, now_ns: int) -> None:
         """Adds an event for people about an ask or its allocation, which changes nothing (the event history design,
         "SHIM events").
         """
@@ -370,7 +370,7 @@ class Outcome:
         """Returns about how many records the outcome becomes; 0 only for nothing."""
         return len(self.events) + len(self._touched) + (len(self.facts) + 7) // 8
 
-    def touch(self, changed: Primary, partition: str) -> None:
+    def mark_changed(self, changed: Primary, partition: str) -> None:
         """Notes that the object changed or went. However often it is noted, it is written once."""
         self._touched[changed] = partition
 

@@ -332,7 +332,7 @@ class Waitlist:
         return next((tracker.who for tracker in self.trackers if tracker.group), "")
 
     @property
-    def holds(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether a new group would be stopped, too: no group of its bench is being tried."""
         return self.bench is not None and not self.bench.moving
 
@@ -356,7 +356,7 @@ class Waitlist:
         if self.urgent is not None:
             self.urgent.clear()
 
-    def place_again(self) -> None:
+    def requeue(self) -> None:
         """Puts the list at its place where it waits: its first group changed."""
         if self.bench is not None:
             self.bench.push(self)

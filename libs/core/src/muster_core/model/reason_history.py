@@ -35,27 +35,27 @@ class PastReason(NamedTuple):
 Past = tuple[PastReason, ...]
 
 
-def counts(since_ns: int, until_ns: int) -> bool:
+def is_significant(since_ns: int, until_ns: int) -> bool:
     """Whether a reason with these times lasted long enough to be kept."""
     return until_ns - since_ns >= _MOMENT_NS
 
 
-def ended(past: Past, reason: Reason | None, now_ns: int, shape: Shape | None = None) -> Past:
+def with_ended(past: Past, reason: Reason | None, now_ns: int, shape: Shape | None = None) -> Past:
     """The past after a reason has ended: it includes the reason, if it lasted."""
-    if reason is None or not counts(reason.since_ns, now_ns):
+    if reason is None or not is_significant(reason.since_ns, now_ns):
         return past
     return (*past[1 - PAST_KEPT :], PastReason(reason, now_ns, shape))
 
 
-def begun(past: Past, reason: Reason, now_ns: int) -> tuple[Past, Reason]:
+def with_begun(past: Past, reason: Reason, now_ns: int) -> tuple[Past, Reason]:
     """The past, and the new reason with its times. A reason that returns after a moment keeps its first beginning."""
     if past:
         last = past[-1]
-        if not counts(last.until_ns, now_ns) and last.shape is None and reason.same_as(last.reason):
+        if not is_significant(last.until_ns, now_ns) and last.shape is None and reason.same_as(last.reason):
             return past[:-1], replace(reason, since_ns=last.reason.since_ns, as_of_ns=now_ns)
     return past, replace(reason, since_ns=now_ns)
 
 
-def followed(past: Past, old: Reason | None, new: Reason, now_ns: int) -> tuple[Past, Reason]:
+def with_replaced(past: Past, old: Reason | None, new: Reason, now_ns: int) -> tuple[Past, Reason]:
     """One reason replaces another: the past after that, and the new reason with its times."""
-    return begun(ended(past, old, now_ns), new, now_ns)
+    return with_begun(with_ended(past, old, now_ns), new, now_ns)

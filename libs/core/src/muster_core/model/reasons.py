@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from muster_core.model.cordons import CordonCount, words
-from muster_core.model.text_format import amounts, count, listed, plain
+from muster_core.model.cordons import CordonCount, describe_cordons
+from muster_core.model.text_format import format_amounts, format_bare, join_words, pluralize
 
 
 class ReasonCode(StrEnum):
@@ -194,12 +194,12 @@ class Reason:
         if self.code in _POOLS and self._is_pool and self.said:
             text += capital(f" {self.said}.")
         if any(name != self.resource_type for name, _ in self.lacking):  # otherwise the sentence says so already
-            lacks = listed([f"{number:,} lack{'s' if number == 1 else ''} {name}" for name, number in self.lacking])
-            text += f" Of {count(self.nodes, 'node')} {lacks}."
+            lacks = join_words([f"{number:,} lack{'s' if number == 1 else ''} {name}" for name, number in self.lacking])
+            text += f" Of {pluralize(self.nodes, 'node')} {lacks}."
         if self.reserved:
-            text += f" {count(self.reserved, 'node')} with room {_is_are(self.reserved)} reserved for other asks."
+            text += f" {pluralize(self.reserved, 'node')} with room {_is_are(self.reserved)} reserved for other asks."
         if self.closed and self.code is not ReasonCode.NO_NODES:
-            text += f" {capital(words(self.closed))}."
+            text += f" {capital(describe_cordons(self.closed))}."
         if helps := self._what_helps():
             text += f" Waiting does not help: {helps} would, or asking for less."
         if self.preemption is not None:
@@ -232,13 +232,13 @@ class Reason:
             case ReasonCode.NO_NODES:
                 if not self.closed:
                     return "the partition has no node"
-                return f"the partition has no schedulable node: {words(self.closed)}"
+                return f"the partition has no schedulable node: {describe_cordons(self.closed)}"
             case ReasonCode.LARGER_THAN_ANY_NODE:
-                asked, limit = amounts(kind, self.asked, self.limit)
+                asked, limit = format_amounts(kind, self.asked, self.limit)
                 has = f"the largest node has {limit} in all" if self.limit else "no node has any, even when empty"
                 return f"it asks for {asked}, and {has}"
             case ReasonCode.NO_NODE_HAS_ROOM:
-                asked, free = amounts(kind, self.asked, self.free)
+                asked, free = format_amounts(kind, self.asked, self.free)
                 return f"it asks for {asked}, and no node has " + (
                     f"more than {free} free" if self.free else "any free"
                 )
@@ -248,11 +248,11 @@ class Reason:
                 said = f"; {self.said}" if self.said else ""  # why it is not backfilled
                 return f"the nodes with room for it are reserved for asks that come before it{said}"
             case ReasonCode.QUEUE_MAX | ReasonCode.USER_LIMIT | ReasonCode.GROUP_LIMIT:
-                asked, used, limit = amounts(kind, self.asked, self.used, self.limit)
+                asked, used, limit = format_amounts(kind, self.asked, self.used, self.limit)
                 if self.asked > self.limit:
                     return f"it asks for {asked}, and {self._may_have(limit)}"
                 if self.code is ReasonCode.QUEUE_MAX and self._is_pool:
-                    return f"{self._pool()}; {plain(kind, self.asked)} more would exceed it"
+                    return f"{self._pool()}; {format_bare(kind, self.asked)} more would exceed it"
                 if self.code is ReasonCode.QUEUE_MAX:
                     return f"queue {self.queue} uses {used} of its max of {limit}; {asked} more would exceed it"
                 verb, theirs = ("use", "their") if self._is_all else ("uses", "its")
@@ -261,14 +261,14 @@ class Reason:
                     f"{asked} more would exceed it"
                 )
             case ReasonCode.QUEUE_MAX_APPLICATIONS:
-                return f"queue {self.queue} runs {count(self.used, 'application')} and may run {self.limit:,}"
+                return f"queue {self.queue} runs {pluralize(self.used, 'application')} and may run {self.limit:,}"
             case ReasonCode.USER_MAX_APPLICATIONS | ReasonCode.GROUP_MAX_APPLICATIONS:
                 who = f"{self._subject()} {'run' if self._is_all else 'runs'}"
-                return f"{who} {count(self.used, 'application')} in queue {self.queue} and may run {self.limit:,}"
+                return f"{who} {pluralize(self.used, 'application')} in queue {self.queue} and may run {self.limit:,}"
             case ReasonCode.REQUIRED_NODE_UNKNOWN:
                 return f"it must run on node {self.node}, which is not registered"
             case ReasonCode.REQUIRED_NODE_FULL:
-                asked, free, limit = amounts(kind, self.asked, self.free, self.limit)
+                asked, free, limit = format_amounts(kind, self.asked, self.free, self.limit)
                 free = f"{free} of its {limit}" if self.free else f"none of its {limit}"
                 return f"it must run on node {self.node} and asks for {asked}, and that node has {free} free"
             case ReasonCode.GANG_ROOM:
@@ -298,7 +298,7 @@ class Reason:
                 why = f": {self.said}" if self.said else ""
                 if self.nodes == 1:
                     return f"the resource manager refused node {self.node} for it{why}"
-                return f"the resource manager refused {count(self.nodes, 'node')} for it, {self.node} last{why}"
+                return f"the resource manager refused {pluralize(self.nodes, 'node')} for it, {self.node} last{why}"
             case ReasonCode.QUEUE_STOPPED:
                 return f"queue {self.queue} is stopped"
             case ReasonCode.RM_STOPPED:
@@ -311,11 +311,11 @@ class Reason:
 
     def _gang_room(self) -> str:
         kind = self.resource_type
-        asked, used, limit, promised = amounts(kind, self.asked, self.used, self.limit, self.promised)
+        asked, used, limit, promised = format_amounts(kind, self.asked, self.used, self.limit, self.promised)
         if self.asked > self.limit:
             return f"its gang starts as a whole and asks for {asked} in all, and {self._may_have(limit)}"
         if self._is_pool:
-            there, asked = self._pool(), plain(kind, self.asked)
+            there, asked = self._pool(), format_bare(kind, self.asked)
         elif self.who:
             verb, theirs = ("use", "their") if self._is_all else ("uses", "its")
             there = f"{self._subject()} {verb} {used} of {theirs} limit of {limit} in queue {self.queue}"
@@ -326,21 +326,21 @@ class Reason:
 
     def _forming(self) -> str:
         if not self.task_group:
-            asked, used = amounts(self.resource_type, self.asked, self.used)
+            asked, used = format_amounts(self.resource_type, self.asked, self.used)
             return (
                 f"it waits for its gang, which announced placeholders of {asked}; "
                 f"{used} are placed, and no more were asked for"
             )
         said = (
             f"it waits for its gang: task group {self.task_group} has {self.placed:,} of "
-            f"{count(self.members, 'placeholder')} placed"
+            f"{pluralize(self.members, 'placeholder')} placed"
         )
         return said if self.because is None else f"{said}; of the rest: {self.because.clause()}"
 
     def _may_have(self, limit: str) -> str:
         """For a limit that the ask alone exceeds."""
         if self._is_pool:
-            return f"the pool of {self.resource_type} has {plain(self.resource_type, self.limit)} in all"
+            return f"the pool of {self.resource_type} has {format_bare(self.resource_type, self.limit)} in all"
         if self.who:
             return f"{self._subject()} may use {limit} in all in queue {self.queue}"
         return f"queue {self.queue} may use {limit} in all"
@@ -352,8 +352,8 @@ class Reason:
 
     def _pool(self) -> str:
         kind = self.resource_type
-        used = f"{plain(kind, self.used)} {_is_are(self.used if self.used == 1 else 2)}"
-        return f"the pool of {kind} has {plain(kind, self.limit)}, of which {used} used"
+        used = f"{format_bare(kind, self.used)} {_is_are(self.used if self.used == 1 else 2)}"
+        return f"the pool of {kind} has {format_bare(kind, self.limit)}, of which {used} used"
 
     @property
     def _is_group(self) -> bool:

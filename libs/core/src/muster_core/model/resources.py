@@ -130,7 +130,7 @@ class ResourceTypes:
             for kept in self._vectors_by_fill.values():
                 kept.pop(id(vector), None)
 
-    def take_apart(self) -> None:
+    def dispose(self) -> None:
         """Forgets all vectors. They do not grow any more, see ``Partition.take_apart``."""
         for vectors in self._vectors_by_fill.values():
             vectors.clear()

@@ -71,19 +71,19 @@ class ScopeQueues:
         # By group, the turn in whose line it stands, and its key there.
         self._standing: dict[AskGroup, tuple[ExclusiveScope, tuple[int, int, int, int]]] = {}
 
-    def turn_of(self, group: AskGroup) -> ExclusiveScope | None:
+    def scope_of(self, group: AskGroup) -> ExclusiveScope | None:
         """The turn in whose line the group stands; None: in none."""
         found = self._standing.get(group)
         return found[0] if found is not None else None
 
-    def place_again(self, group: AskGroup) -> None:
+    def requeue(self, group: AskGroup) -> None:
         """The oldest ask of a group in line may have changed: moves the group to its place."""
         turn, _ = self._standing[group]
-        self.place(group, turn)
+        self.enqueue(group, turn)
 
-    def place(self, group: AskGroup, turn: ExclusiveScope) -> None:
+    def enqueue(self, group: AskGroup, turn: ExclusiveScope) -> None:
         """Puts a group into its line, at the place of its oldest ask: behind those that had no turn since its last."""
-        self.stand_out(group)
+        self.dequeue(group)
         head = group.head()
         assert head is not None, f"{group} has nothing that could wait"
         turns = head.refusals.turn if head.refusals is not None else 0
@@ -94,7 +94,7 @@ class ScopeQueues:
         if not turn.closed:
             self.restless[turn] = None
 
-    def stand_out(self, group: AskGroup) -> None:
+    def dequeue(self, group: AskGroup) -> None:
         """Takes a group out of its line, if it stands in one."""
         if not group.in_line:
             return

@@ -16,23 +16,23 @@ SECOND_NS = 1_000_000_000
 _TIMES = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
-def amount(kind: str, value: int) -> str:
+def format_amount(kind: str, value: int) -> str:
     """An amount of a type: ``4 cores``, ``16 GiB``, ``3 license``."""
-    return amounts(kind, value)[0]
+    return format_amounts(kind, value)[0]
 
 
-def amounts(kind: str, *values: int) -> list[str]:
+def format_amounts(kind: str, *values: int) -> list[str]:
     """Several amounts that one sentence compares: different amounts get different texts."""
     for digits in range(1, _DIGITS_MAX + 1):
         texts = [_amount(kind, value, digits) for value in values]
         if len(set(texts)) == len(set(values)):
             return texts
-    return [count(value, _BINARY[0].removesuffix("s")) for value in values]
+    return [pluralize(value, _BINARY[0].removesuffix("s")) for value in values]
 
 
-def plain(kind: str, value: int) -> str:
+def format_bare(kind: str, value: int) -> str:
     """An amount, without its type if the type has no unit: ``4 cores``, ``16 GiB``, ``3``."""
-    return amount(kind, value).removesuffix(f" {kind}")
+    return format_amount(kind, value).removesuffix(f" {kind}")
 
 
 def _amount(kind: str, value: int, digits: int) -> str:
@@ -58,32 +58,32 @@ def _number(value: float, digits: int) -> str:
     return text.rstrip("0").rstrip(".")
 
 
-def count(number: int, one: str, several: str = "") -> str:
+def pluralize(number: int, one: str, several: str = "") -> str:
     """``1 ask``, ``2 asks``."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
-def lasted(duration_ns: int) -> str:
+def format_duration(duration_ns: int) -> str:
     """A duration in its two largest units: ``3 minutes``, ``1 hour 5 minutes``, ``less than a second``."""
     left = max(duration_ns, 0) // SECOND_NS  # (the caller may use another clock)
     parts: list[str] = []
     for name, seconds in _TIMES:
         number, rest = divmod(left, seconds)
         if number or parts:
-            parts.append(count(number, name) if number else "")
+            parts.append(pluralize(number, name) if number else "")
             left = rest
         if len(parts) == 2:
             break
     return " ".join(part for part in parts if part) or "less than a second"
 
 
-def listed(parts: Sequence[str], word: str = "and") -> str:
+def join_words(parts: Sequence[str], word: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} {word} {parts[-1]}"
 
 
-def as_map(quantities: Mapping[str, int]) -> str:
+def format_quantities(quantities: Mapping[str, int]) -> str:
     """Quantities as YuniKorn's messages write them."""
     return f"map[{' '.join(f'{name}:{quantities[name]}' for name in sorted(quantities))}]"

@@ -41,7 +41,7 @@ class NodeAccounting:
         self._policy = policy_named(DEFAULT_NODE_SORT_POLICY)
         self._score = self._policy.score
 
-    def weigh(self, config: PartitionConfig) -> None:
+    def set_policy(self, config: PartitionConfig) -> None:
         """Takes the configured node sort policy, and the weight of each type in a node's score."""
         number = self._state.types.number
         # (The weight of a pooled type makes no difference: each node has as much of the type as any other.)
@@ -62,7 +62,7 @@ class NodeAccounting:
         self._measure(node)
         state.capacity_moved = True
         state.capacity_version += 1
-        self.list_node(node)
+        self.update_index(node)
         self._waiting.node_came(node)
 
     def set_node(self, node: Node, capacity: Mapping[str, int], occupied: Mapping[str, int]) -> tuple[bool, bool]:
@@ -82,7 +82,7 @@ class NodeAccounting:
             add(node.occupied, state.types.items(occupied))
             node.reported_occupied = dict(occupied)
         if resized or used:
-            self.node_moved(node)
+            self.on_gained(node)
         return resized, used
 
     def _resize(self, node: Node, capacity: Mapping[str, int]) -> bool:
@@ -114,7 +114,7 @@ class NodeAccounting:
         node.schedulable = schedulable
         if node.usable != was_usable:
             self._state.capacity_version += 1
-            self.list_node(node)
+            self.update_index(node)
 
     def remove_node(self, node: Node) -> None:
         """Removes a node, whose allocations must have ended before."""
@@ -144,7 +144,7 @@ class NodeAccounting:
                 EventType.NODE, EventChange.SET, EventDetail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns
             )
 
-    def take_pools(self, pooled: frozenset[int]) -> None:
+    def set_pooled_types(self, pooled: frozenset[int]) -> None:
         """Makes these types the pooled ones: O(nodes), and rare."""
         state, types = self._state, self._state.types
         added, gone = sorted(pooled - types.pooled), sorted(types.pooled - pooled)
@@ -161,7 +161,7 @@ class NodeAccounting:
 
     # ---- the index -------------------------------------------------------------------------------------------------
 
-    def list_node(self, node: Node) -> None:
+    def update_index(self, node: Node) -> None:
         """Puts the node into the index, or takes it out: only usable nodes without reservations belong there."""
         state = self._state
         state.version += 1
@@ -187,7 +187,7 @@ class NodeAccounting:
                 self.index.remove(node)
         self.index = self.new_index()
         for node in state.nodes.values():
-            self.list_node(node)
+            self.update_index(node)
 
     def new_index(self) -> NodeIndex:
         """An empty index of the policy, informed of the present asks and allocations."""
@@ -207,7 +207,7 @@ class NodeAccounting:
 
     # ---- sums ------------------------------------------------------------------------------------------------------
 
-    def node_moved(self, node: Node) -> None:
+    def on_gained(self, node: Node) -> None:
         """Updates a node that changed, and may have gained room."""
         state = self._state
         self._measure(node)
@@ -220,12 +220,12 @@ class NodeAccounting:
             self._figures.changed(node)
             self._waiting.node_gained(node)
 
-    def node_took(self, node: Node, items: Iterable[tuple[int, int]]) -> None:
+    def on_allocated(self, node: Node, items: Iterable[tuple[int, int]]) -> None:
         """Takes the items from the node's free amounts."""
         subtract(node.available, items)
-        self.node_changed(node)
+        self.on_changed(node)
 
-    def node_changed(self, node: Node) -> None:
+    def on_changed(self, node: Node) -> None:
         """Updates a node that changed, and gained no room."""
         state = self._state
         if node.has_offers:

@@ -199,7 +199,7 @@ class NodeIndex:
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 
-    def seen(self, shape: Shape, count: int) -> None:
+    def count_shape(self, shape: Shape, count: int) -> None:
         """Counts ``count`` more asks of the shape as pending or allocated (fewer, if negative). Does nothing here."""
 
     def add(self, node: Node, score: float) -> None:

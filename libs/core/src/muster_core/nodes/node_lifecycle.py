@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from muster_core.external.external_merge import MergedNode, SourceNodeReport, merge, parts_of, taken_back, wanted_back
+from muster_core.external.external_merge import (
+    MergedNode,
+    SourceNodeReport,
+    merge,
+    reports_by_source,
+    revoking_source,
+    withdrawn_by,
+)
 from muster_core.model.allocation_order import ordered_in_steps
 from muster_core.model.application import Allocation, Application
 from muster_core.model.commands import Termination
@@ -36,13 +43,13 @@ if TYPE_CHECKING:
 class NodeReportSource(Protocol):
     """The statements of external sources about nodes."""
 
-    def heard_of(self, node_id: str, out: Outcome) -> NodeReports | None:
+    def reports_for(self, node_id: str, out: Outcome) -> NodeReports | None:
         """The sources' statements about the node; None: there are none."""
 
-    def node_is_there(self, on: NodeReports, out: Outcome, now_ns: int, *, came: bool) -> Steps:
+    def on_node_added(self, on: NodeReports, out: Outcome, now_ns: int, *, came: bool) -> Steps:
         """Marks the entries about the node as valid now, in steps."""
 
-    def node_is_gone(self, node_id: str, on: NodeReports, out: Outcome, *, went: bool) -> Steps:
+    def on_node_removed(self, node_id: str, on: NodeReports, out: Outcome, *, went: bool) -> Steps:
         """Marks the entries about a node that does not exist as dormant, in steps."""
 
 
@@ -108,8 +115,8 @@ class NodeLifecycle:
         state = self._state
         if report is not None:
             state.types.reserve([*(report.capacity or ()), *report.occupied])
-        on = self._external.heard_of(node_id, out)
-        parts = parts_of(on) if on is not None else []
+        on = self._external.reports_for(node_id, out)
+        parts = reports_by_source(on) if on is not None else []
         node = state.nodes.get(node_id)
         # (Offers that do not count matter, too: their states are reviewed.)
         has_offers = on is not None and bool(self._external_books.nodes[node_id].offers)
@@ -126,25 +133,25 @@ class NodeLifecycle:
             self._change(node, merged, out, now_ns)
         closer = merged.closer
         if has_offers and closer is None and on is not None:
-            closer = wanted_back(on)
+            closer = revoking_source(on)
         if closer != node.closed_by:
             node.closed_by = closer
             if state.searching:
-                self._figures.changed(node)
+                self._figures.on_node_changed(node)
         by_operator = report is not None and report.by_operator
         if by_operator != node.by_operator:
             node.by_operator = by_operator
-            out.touch(node, state.name)
+            out.mark_changed(node, state.name)
         kept = report if report is not None and (parts or _needs_report(report)) else None
         if merged.sources != node.sources or (kept is not node.reported and kept != node.reported):
-            out.touch(node, state.name)
+            out.mark_changed(node, state.name)
         node.sources, node.disputed, node.reported = merged.sources, merged.disputed, kept
         node.has_offers = has_offers
         if on is not None:
-            yield from self._external.node_is_there(on, out, now_ns, came=came)
-        self._questions.node_shrank(node, out)  # (the RM or a source may have taken the room meanwhile)
+            yield from self._external.on_node_added(on, out, now_ns, came=came)
+        self._questions.on_node_shrunk(node, out)  # (the RM or a source may have taken the room meanwhile)
         if on is not None and came:  # (allocations on the node count in queues)
-            self._questions.limits_shrank(out)
+            self._questions.on_limits_lowered(out)
 
     def _add(self, node_id: str, merged: MergedNode, out: Outcome, now_ns: int) -> Node:
         state = self._state
@@ -154,14 +161,14 @@ class NodeLifecycle:
         node.submission = self.number()
         node.created_ns = now_ns
         self._node_books.add_node(node, merged.capacity, merged.occupied)
-        out.touch(node, state.name)
+        out.mark_changed(node, state.name)
         capacity = node.named_capacity()
         by = f" (sources: {', '.join(merged.sources)})" if merged.sources else ""
         message = f"Node added to the scheduler{by}{'; ' if merged.disputed else ''}{merged.disputed}"
-        out.track(EventType.NODE, EventChange.ADD, EventDetail.NONE, node_id, "", capacity, message, now_ns=now_ns)
+        out.add_event(EventType.NODE, EventChange.ADD, EventDetail.NONE, node_id, "", capacity, message, now_ns=now_ns)
         if merged.occupied:
             occupied = dict(merged.occupied)
-            out.track(
+            out.add_event(
                 EventType.NODE, EventChange.SET, EventDetail.NODE_OCCUPIED, node_id, resource=occupied, now_ns=now_ns
             )
         if not node.schedulable:
@@ -193,13 +200,13 @@ class NodeLifecycle:
         if resized or (merged.disputed and merged.disputed != node.disputed):
             detail, message = EventDetail.NODE_CAPACITY, merged.disputed
             capacity = {name: value for name, value in merged.capacity.items() if value}
-            out.track(EventType.NODE, EventChange.SET, detail, node_id, "", capacity, message, now_ns=now_ns)
+            out.add_event(EventType.NODE, EventChange.SET, detail, node_id, "", capacity, message, now_ns=now_ns)
         if used:
             self._node_books.occupied_event(node_id, out, now_ns)
         if resized or used:
             self._backfill.tell_moved(kept, None, out, now_ns)
         if changed:
-            out.touch(node, state.name)
+            out.mark_changed(node, state.name)
             if node.refused_by:
                 self._questions.node_changed(node, out)
 
@@ -216,8 +223,8 @@ class NodeLifecycle:
 
     def decommission(self, node: Node, out: Outcome, now_ns: int) -> Steps:
         """Removes the RM's node, and ends everything of the RM on it. The node stays if a source brings it."""
-        on = self._external.heard_of(node.node_id, out)
-        if on is not None and _brought(parts_of(on)):
+        on = self._external.reports_for(node.node_id, out)
+        if on is not None and _brought(reports_by_source(on)):
             self._questions.node_changed(node, out)  # (the node stays: asks that were refused there may try again)
             yield from self._end(node, out, now_ns, everybodys=False)
         yield from self.settle_in_steps(node.node_id, None, out, now_ns)
@@ -229,16 +236,16 @@ class NodeLifecycle:
         if node is not None:
             yield from self.remove(node, out, now_ns)
         if on is not None:
-            yield from self._external.node_is_gone(node_id, on, out, went=node is not None)
-        self._figures.taken_back(node_id, taken_back(on) if has_offers and on is not None else None)
+            yield from self._external.on_node_removed(node_id, on, out, went=node is not None)
+        self._figures.on_node_withdrawn(node_id, withdrawn_by(on) if has_offers and on is not None else None)
 
     def remove(self, node: Node, out: Outcome, now_ns: int) -> Steps:
         """Removes a node with everything on it, whether the RM or a source describes it; in steps."""
         state = self._state
         ended = yield from self._end(node, out, now_ns, everybodys=True)
         self._node_books.remove_node(node)
-        out.touch(node, state.name)
-        out.track(
+        out.mark_changed(node, state.name)
+        out.add_event(
             EventType.NODE,
             EventChange.REMOVE,
             EventDetail.NODE_DECOMISSION,
@@ -282,11 +289,11 @@ class NodeLifecycle:
                 yield
         has_foreign = bool(foreign)
         for count, held in enumerate(emptied(foreign), 1):
-            self._books.unhold(held)
-            out.touch(held, state.name)
+            self._books.uncharge(held)
+            out.mark_changed(held, state.name)
             if not count % STEP:
                 yield
-        self._questions.node_gone(node, out, now_ns)
+        self._questions.on_node_removed(node, out, now_ns)
         if not everybodys:
             if has_foreign:
                 self._node_books.occupied_event(node.node_id, out, now_ns)
@@ -304,7 +311,7 @@ class NodeLifecycle:
             if allocation.replaced_by is not None:
                 # A real ask whose placeholder is on another node takes that place. An ask that was to run here looks
                 # for another placeholder.
-                self._gangs.swap(allocation, out, now_ns, elsewhere=False)
+                self._gangs.complete_replacement(allocation, out, now_ns, elsewhere=False)
         for count, app in enumerate(apps, 1):
             self._lifecycle.complete_if_idle(app, out, now_ns)
             if not count % STEP:
@@ -336,7 +343,7 @@ def _schedulable_event(node: Node, merged: MergedNode, out: Outcome, now_ns: int
 
 
 def _flag_event(node: Node, detail: EventDetail, message: str, out: Outcome, now_ns: int) -> None:
-    out.track(EventType.NODE, EventChange.SET, detail, node.node_id, message=message, now_ns=now_ns)
+    out.add_event(EventType.NODE, EventChange.SET, detail, node.node_id, message=message, now_ns=now_ns)
 
 
 def _no_number() -> int:

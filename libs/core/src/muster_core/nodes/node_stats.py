@@ -47,7 +47,7 @@ class NodeStats:
         self._closers: dict[Node | str, Cordon] = {}
         self._closed: Counter[Cordon] = Counter()
 
-    def take_apart(self) -> None:
+    def dispose(self) -> None:
         """Forgets all nodes. It is no longer used, see ``Partition.take_apart``."""
         self._dirty.clear()
         self._rows.clear()
@@ -60,7 +60,7 @@ class NodeStats:
         self._refresh()
         return closed_counts(self._closed)
 
-    def taken_back(self, node_id: str, closer: Cordon | None) -> None:
+    def on_node_withdrawn(self, node_id: str, closer: Cordon | None) -> None:
         """Notes that the node does not exist; ``closer`` took it back (None: no closer did)."""
         self._close(node_id, closer)
 
@@ -77,11 +77,11 @@ class NodeStats:
             self._closers[node] = closer
         self._reasons.clear()
 
-    def changed(self, node: Node) -> None:
+    def on_node_changed(self, node: Node) -> None:
         """Notes a node that changed, or is new."""
         self._dirty[node] = None
 
-    def gone(self, node: Node) -> None:
+    def on_node_removed(self, node: Node) -> None:
         """Forgets a node that was removed."""
         self._dirty.pop(node, None)
         self._close(node, None)
@@ -106,7 +106,7 @@ class NodeStats:
             self._reasons[shape] = known = self._find_reason(shape)
         return known
 
-    def best_to_keep(
+    def best_to_reserve(
         self, shape: Shape, but: Iterable[Node] = (), most: int = 1, among: Iterable[Node] | None = None
     ) -> list[Node]:
         """The best nodes to reserve, the very best first: of the nodes without a reservation that could hold the shape

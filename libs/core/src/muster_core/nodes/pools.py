@@ -57,7 +57,7 @@ class Pools:
         self._reservations = reservations
         self._waiting = waiting
 
-    def settle(self, out: Outcome, now_ns: int) -> None:
+    def reconcile(self, out: Outcome, now_ns: int) -> None:
         """Gives the pools the merged values of the sources' present statements.
 
         A pool that shrinks below its use releases no allocation. When a pool is removed, its type counts on the nodes
@@ -88,12 +88,12 @@ class Pools:
                     self._reservations.unreserve(ask, out, now_ns, "the ask waits for what only a pool had")
         for app in apps:
             self._limits.bind(app)
-            self._gangs.promise(app)
+            self._gangs.add_promises(app)
         state.version += 1
         state.capacity_version += 1
         self._queue_tree.limit_events(root, *before, out, now_ns)
         self._waiting.stir((root,))
-        out.touch(root, state.name)
+        out.mark_changed(root, state.name)
 
     def fold(self) -> None:
         """Takes the pools from the root queue's record."""
@@ -107,7 +107,7 @@ class Pools:
         state = self._state
         apps = [app for queue in state.queues.values() for app in state.apps_in(queue)]
         for app in apps:
-            self._gangs.withdraw(app)
+            self._gangs.remove_promises(app)
         return apps
 
     def _take(self) -> bool:
@@ -123,7 +123,7 @@ class Pools:
         state.capacity_moved = True
         return changed
 
-    def why_held(self, name: str) -> str:
+    def block_reason(self, name: str) -> str:
         """Why no new ask can take from the pool of a type, even if the pool has room; "": an ask can."""
         entries = sorted(self._external_books.pools.get(name, ()), key=lambda each: each.order)
         if not entries or not _is_held(entries):

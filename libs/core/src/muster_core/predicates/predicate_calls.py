@@ -139,13 +139,13 @@ class PredicateCalls(RefusedNodes):
 
     # ---- policy ----------------------------------------------------------------------------------------------------
 
-    def take_policy(self, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
+    def set_policy(self, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
         """Takes the RM's new policy, because its stream was opened or has ended."""
         if policy.alone != self.policy.alone:
             self.withdraw_all(out)  # the scheduler asks again, by the new policy
         self.policy = policy
         if policy.alone:
-            self.turns.begin(policy.alone)
+            self.turns.enable(policy.alone)
         self._review_policy(out, now_ns)
         if policy.connected:
             for ask in list(self._refused):
@@ -178,7 +178,7 @@ class PredicateCalls(RefusedNodes):
             wanted = self.preemption if check.kind is CheckKind.PREEMPT else self.predicates
             for question in () if wanted else list(check.nodes):
                 if not check.gone:
-                    self.answer(question, True, "", out, now_ns)
+                    self.apply_answer(question, True, "", out, now_ns)
 
     def on_deadline(self, out: Outcome, now_ns: int) -> None:
         """Handles a deadline: late answers, or the end of the grace period after the stream was lost."""
@@ -190,11 +190,11 @@ class PredicateCalls(RefusedNodes):
             del self._quick[check]
             if check.ask.asked is None and check.holds_out:
                 check.ask.asked = check.asked
-                out.touch(check.ask, self._state.name)
+                out.mark_changed(check.ask, self._state.name)
         late = [question for question, check in self.open.items() if check.due_ns <= now_ns]
         over = f"no answer within {self.policy.timeout_ns / SECOND_NS:g} s"
         for question in late:
-            self.answer(question, False, over, out, now_ns, unanswered=True)
+            self.apply_answer(question, False, over, out, now_ns, unanswered=True)
         if now_ns >= self._due_ns:
             self._due_ns = 0
             # (Not the due time of the oldest question: the time for an answer may have changed since.)
@@ -210,10 +210,10 @@ class PredicateCalls(RefusedNodes):
 
     # ---- questions -------------------------------------------------------------------------------------------------
 
-    def place(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
+    def propose_allocation(self, ask: Ask, group: AskGroup, node: Node, out: Outcome, now_ns: int) -> None:
         """Proposes an allocation: on this node, or on the first of several nodes to which the RM agrees."""
         if ask.notified:
-            self._notifications.passed(ask, out, now_ns)
+            self._notifications.on_allocated(ask, out, now_ns)
         if ask.app.reason is not None:
             self._waiting.may_run(ask.app, out, now_ns)
         refusals, nodes = ask.refusals, [node]
@@ -222,7 +222,7 @@ class PredicateCalls(RefusedNodes):
             # (Of an ask with repeats, one probe at a time asks about many nodes.)
             probing = any(each.kind is CheckKind.PROBE for each in self._state.checks.for_ask(ask))
             wanted = 1 if probing else min(2 * answered, PROBE_NODES_MAX)
-            but = self.turns.but(ask, refusals.nodes)
+            but = self.turns.excluded_nodes(ask, refusals.nodes)
             nodes = self._node_books.index.fitting(ask.shape.items, but, wanted) or nodes
         kind = CheckKind.PLACE if len(nodes) == 1 else CheckKind.PROBE
         check = self._ask(kind, ask, nodes, True, out, now_ns)
@@ -231,22 +231,22 @@ class PredicateCalls(RefusedNodes):
         self._lifecycle.recount(ask.app)
         self._hold_out(check, group, out, now_ns)
 
-    def make_candidate(
+    def propose_replacement(
         self, ask: Ask, group: AskGroup, placeholder: Allocation, node: Node, out: Outcome, now_ns: int
     ) -> None:
         """Proposes that a placeholder makes room for a real ask, which runs on this node."""
         elsewhere = node.node_id != placeholder.node_id
         check = self._ask(CheckKind.REPLACE, ask, [node], elsewhere, out, now_ns)
         check.placeholder = placeholder
-        self._gangs.make_candidate(placeholder, check)
+        self._gangs.mark_candidate(placeholder, check)
         self._hold_out(check, group, out, now_ns)
 
-    def reserve(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
+    def propose_reservation(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         """Proposes to reserve a node for an ask."""
         if (ask, CheckKind.RESERVE) not in self._aside:
             self._ask(CheckKind.RESERVE, ask, [node], False, out, now_ns)
 
-    def may_preempt(
+    def check_preemption(
         self,
         ask: Ask,
         node: Node,
@@ -311,7 +311,7 @@ class PredicateCalls(RefusedNodes):
         self._state.checks.add(check)
         self._quick[check] = None
         if check.holds_out:
-            self.turns.enter(check)
+            self.turns.acquire(check)
         else:
             self._aside[ask, check.kind] = check
         self._arm(min(check.due_ns, check.asked.since_ns + SLOW_NS))
@@ -333,7 +333,7 @@ class PredicateCalls(RefusedNodes):
 
     # ---- answers ---------------------------------------------------------------------------------------------------
 
-    def answer(
+    def apply_answer(
         self,
         question: int,
         fits: bool,
@@ -391,9 +391,9 @@ class PredicateCalls(RefusedNodes):
                 done = self._take_first(ask, agreed, out, now_ns)
             case CheckKind.REPLACE:
                 assert check.placeholder is not None, f"{check} replaces nothing"
-                self._gangs.free_candidate(check.placeholder)
+                self._gangs.unmark_candidate(check.placeholder)
                 if node is not None:
-                    done = self._gangs.agreed(check.placeholder, ask, node, out, now_ns)
+                    done = self._gangs.start_replacement(check.placeholder, ask, node, out, now_ns)
             case CheckKind.RESERVE if node is not None:
                 self._keep_free(ask, node, out, now_ns)
             case CheckKind.PREEMPT if node is not None and ask.group is not None:
@@ -409,7 +409,7 @@ class PredicateCalls(RefusedNodes):
                 self.turns.give_way(ask, ask.refusals)
 
     def _take_first(self, ask: Ask, agreed: Sequence[Node], out: Outcome, now_ns: int) -> bool:
-        if not self._state.deciding or self._limit_checks.held_back(ask):
+        if not self._state.deciding or self._limit_checks.is_limited(ask):
             return False
         for node in agreed:
             if node.index_key is not None and fits(ask.shape.items, node.available):
@@ -424,7 +424,7 @@ class PredicateCalls(RefusedNodes):
     def _keep_free(self, ask: Ask, node: Node, out: Outcome, now_ns: int) -> None:
         waits = ask.group is not None and ask.group.parked_key is not None and not ask.reserved_node
         # (The RM may have refused the node meanwhile, in another check of the ask.)
-        is_open = node.usable and not node.taken and may_use(ask, node) and node.node_id not in self.refused(ask)
+        is_open = node.usable and not node.taken and may_use(ask, node) and node.node_id not in self.refused_ids(ask)
         if waits and is_open and fits(ask.shape.items, node.capacity):
             self._reservations.take_over(ask, node, out, now_ns)
 
@@ -462,11 +462,11 @@ class PredicateCalls(RefusedNodes):
         if not check.holds_out:
             del self._aside[ask, check.kind]
             return
-        self.turns.leave(check)
+        self.turns.release(check)
         if ask.asked is check.asked:
             ask.asked = next((each.asked for each in self._state.checks.for_ask(ask) if each not in self._quick), None)
             if out is not None:
-                out.touch(ask, self._state.name)
+                out.mark_changed(ask, self._state.name)
             else:
                 self._stale.append(ask)
 
@@ -476,7 +476,7 @@ class PredicateCalls(RefusedNodes):
         """Counts a proposal on its node and in all limits (1), or stops counting it (-1). Wakes no waitlist."""
         node = check.booked
         assert node is not None, f"{check} is booked nowhere"
-        self._books.propose(check.ask, node, sign)
+        self._books.adjust_proposed(check.ask, node, sign)
         self._count_beside(check, sign)
 
     def _count_beside(self, check: PredicateCheck, sign: int) -> None:
@@ -485,7 +485,7 @@ class PredicateCalls(RefusedNodes):
         if ask.app.queue.fair_uses is not None:
             self._fair_shares.propose(ask.app, ask.shape, sign)
         if ask.demand.placeholder:
-            self._gangs.propose(ask, sign)
+            self._gangs.adjust_proposed(ask, sign)
 
     def _give_back(self, check: PredicateCheck) -> None:
         """Takes back a proposal, and wakes the waitlists that wait for its room."""
@@ -501,17 +501,17 @@ class PredicateCalls(RefusedNodes):
             self._waiting.node_gained(node)
         self._waiting.ledgers_gained(app)
         if check.ask.demand.placeholder:
-            self._gangs.not_placed(app)
+            self._gangs.on_refused(app)
         self._waiting.refresh_app(app)
         self._waiting.refresh(app.queue)
 
     @property
-    def enough(self) -> bool:
+    def is_at_limit(self) -> bool:
         """Whether the number of open questions is at its limit."""
         return self.predicates and len(self.open) >= self._most_open
 
     @property
-    def are_open(self) -> bool:
+    def has_open(self) -> bool:
         """Whether a question is open, or an agreement is not used yet."""
         return bool(self.open or self._agreed)
 
@@ -523,9 +523,9 @@ class PredicateCalls(RefusedNodes):
             self._give_back(check)
         self._close(check, out)
         if check.placeholder is not None:
-            self._gangs.free_candidate(check.placeholder)
+            self._gangs.unmark_candidate(check.placeholder)
 
-    def ask_gone(self, ask: Ask, out: Outcome | None) -> None:
+    def on_ask_removed(self, ask: Ask, out: Outcome | None) -> None:
         """Withdraws all questions about an ask that has ended."""
         for check in self._state.checks.for_ask(ask):
             self.withdraw(check, out)
@@ -538,7 +538,7 @@ class PredicateCalls(RefusedNodes):
             self._forget(ask, list(ask.refusals.nodes))
             self._refused.pop(ask, None)
 
-    def node_gone(self, node: Node, out: Outcome, now_ns: int) -> None:
+    def on_node_removed(self, node: Node, out: Outcome, now_ns: int) -> None:
         """Withdraws the questions about a node that is about to be removed."""
         for check in self._state.checks.about_node(node):
             if check.gone:
@@ -553,15 +553,15 @@ class PredicateCalls(RefusedNodes):
                 self.open.pop(question, None)
                 check.answers.pop(question, None)
                 del check.nodes[question]
-                self.turns.leave_node(check, node)
+                self.turns.release_node(check, node)
                 if check.is_clear:
                     self._settle(check, out, now_ns)
         self._state.checks.of_nodes.pop(node, None)
         for ask in list(node.refused_by):
             self._forget(ask, [node.node_id])
-            out.touch(ask, self._state.name)
+            out.mark_changed(ask, self._state.name)
 
-    def node_shrank(self, node: Node, out: Outcome) -> None:
+    def on_node_shrunk(self, node: Node, out: Outcome) -> None:
         """Withdraws proposals on an over-committed node until the rest fits, the latest first.
 
         (The answer of the RM does not matter: the scheduler asks again about another node.)
@@ -572,7 +572,7 @@ class PredicateCalls(RefusedNodes):
                 self.withdraw(check, out)
                 self._bring_back(check.ask, out, check.past)
 
-    def limits_shrank(self, out: Outcome) -> None:
+    def on_limits_lowered(self, out: Outcome) -> None:
         """Withdraws proposals above a limit that a source lowered, or in which its allocations count now; the latest
         first.
         """
@@ -596,24 +596,24 @@ class PredicateCalls(RefusedNodes):
 
     # ---- refusals --------------------------------------------------------------------------------------------------
 
-    def not_to_keep(self, ask: Ask) -> list[Node]:
+    def unreservable_nodes(self, ask: Ask) -> list[Node]:
         """The nodes that cannot be reserved for the ask: refused, or being asked about."""
         asked = [each.nodes for (_, kind), each in self._aside.items() if kind is CheckKind.RESERVE]
         nodes = self._state.nodes
-        refused = [nodes[node_id] for node_id in self.refused(ask) if node_id in nodes]
+        refused = [nodes[node_id] for node_id in self.refused_ids(ask) if node_id in nodes]
         return [*refused, *(node for each in asked for node in each.values())]
 
     # ---- notifications to the RM -----------------------------------------------------------------------------------
 
-    def skipped(self, group: AskGroup, reason: Reason | None, out: Outcome) -> None:
+    def notify_skipped(self, group: AskGroup, reason: Reason | None, out: Outcome) -> None:
         """Tells the RM, once for each reason, that a limit stops the first ask of a group."""
         head = group.head()
         if head is None or reason is None or group.notified_skipped == (head.submission, reason.code):
             return
         group.notified_skipped = (head.submission, reason.code)
-        self.tell(head, SchedulingState.SKIPPED, reason.sentence(), out)
+        self.notify_state(head, SchedulingState.SKIPPED, reason.sentence(), out)
 
-    def tell(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
+    def notify_state(self, ask: Ask, state: SchedulingState, reason: str, out: Outcome) -> None:
         """Tells the RM the state of an ask, if the RM wants such messages."""
         if self.states:
             out.facts.append(SchedulingStateChanged(ask.app.app_id, ask.key, state, reason))
@@ -625,10 +625,10 @@ class PredicateCalls(RefusedNodes):
         for app in self._state.apps.values():
             for held in app.allocations.values():
                 if held.demand.alone:
-                    self.turns.begin(held.demand.alone)
+                    self.turns.enable(held.demand.alone)
             for ask in app.asks.values():
                 if ask.demand.alone:
-                    self.turns.begin(ask.demand.alone)
+                    self.turns.enable(ask.demand.alone)
                 if ask.asked is not None:
                     ask.asked = None
                     self._stale.append(ask)
@@ -641,7 +641,7 @@ class PredicateCalls(RefusedNodes):
     def refresh_records(self, out: Outcome) -> None:
         """Corrects the records of asks with a question that is not open any more."""
         for ask in self._stale:
-            out.touch(ask, self._state.name)
+            out.mark_changed(ask, self._state.name)
         self._stale.clear()
 
 

@@ -51,7 +51,7 @@ class RefusedNodes:
         # By ask, nodes whose refusals may be older than such a change.
         self._outdated: dict[Ask, list[str]] = {}
 
-    def refused(self, ask: Ask) -> Collection[str]:
+    def refused_ids(self, ask: Ask) -> Collection[str]:
         """The ids of the nodes that the RM refused for the ask."""
         return ask.refusals.nodes if ask.refusals is not None else ()
 
@@ -62,7 +62,7 @@ class RefusedNodes:
         self._refused[ask] = None
         refusals.nodes[refusal.node_id] = refusal
         node.refused_by[ask] = None
-        out.touch(ask, self._state.name)
+        out.mark_changed(ask, self._state.name)
         refusals.resting.pop(refusal.node_id, None)
         pause_ns = min(self.policy.retry_ns << min(refusals.rounds, 16), RETRY_MAX_NS)
         refusals.until_ns = now_ns + max(pause_ns, self.policy.retry_ns)
@@ -100,11 +100,11 @@ class RefusedNodes:
         """Lifts the refusal of these nodes for the ask, and lets the ask be tried again."""
         self._forget(ask, node_ids)
         state, group = self._state, ask.group
-        out.touch(ask, state.name)
+        out.mark_changed(ask, state.name)
         if group is None:
             return
         if group.held:
-            self._gangs.look_again_at(group)
+            self._gangs.review_group(group)
         elif group.parked_key is not None:
             self._waiting.leave_list(group, out)
             self._waiting.make_ready(group)
@@ -114,7 +114,7 @@ class RefusedNodes:
         for ask in list(node.refused_by):
             self._forgive(ask, [node.node_id], out)
 
-    def why_refused(self, group: AskGroup) -> Reason | None:
+    def refusal_reason(self, group: AskGroup) -> Reason | None:
         """The reason if the RM refused all nodes with room for an ask that is apart; None: that is not the reason."""
         ask = group.head()
         if ask is None or ask.refusals is None or (last := ask.refusals.last) is None:
@@ -125,7 +125,7 @@ class RefusedNodes:
             return None
         return Reason(ReasonCode.REFUSED_BY_RM, nodes=len(ask.refusals.nodes), node=last.node_id, said=last.reason)
 
-    def stir(self, node: Node) -> None:
+    def mark_changed(self, node: Node) -> None:
         """Notes that an allocation on the node ended or changed: the RM's refusals of the node are reviewed.
 
         The RM's predicates may depend on that: on ports, on disks, on which allocations run side by side.
@@ -137,7 +137,7 @@ class RefusedNodes:
         """Whether nodes changed that :meth:`look_again` has not reviewed yet."""
         return bool(self._changed_nodes or self._outdated)
 
-    def look_again(self, out: Outcome, now_ns: int) -> None:
+    def retry_changed(self, out: Outcome, now_ns: int) -> None:
         """Called before a search: asks again about refused nodes on which an allocation ended.
 
         The first time, it asks at once. Later, the ask first rests, longer each time. So on a busy node that the RM
@@ -157,7 +157,7 @@ class RefusedNodes:
             for ask in node.refused_by:
                 found.setdefault(ask, []).append(node.node_id)
         for ask, node_ids in found.items():
-            still = [node_id for node_id in node_ids if node_id in self.refused(ask)]
+            still = [node_id for node_id in node_ids if node_id in self.refused_ids(ask)]
             if still and not ask.gone:
                 self._look_again_at(ask, still, out, now_ns)
 
@@ -170,14 +170,14 @@ class RefusedNodes:
             self._forgive(ask, node_ids, out)
         elif not all(node_id in refusals.resting for node_id in node_ids):
             refusals.resting.update(dict.fromkeys(node_ids))
-            out.touch(ask, self._state.name)  # (a restart need not wait)
+            out.mark_changed(ask, self._state.name)  # (a restart need not wait)
             self._arm_refusals(ask, refusals, refusals.again_ns)
 
     def _rest_from(self, refusals: NodeRefusals, rested_ns: int, now_ns: int) -> None:
         refusals.rest_ns = min(2 * rested_ns, self.policy.retry_ns) if rested_ns else REST_MIN_NS
         refusals.again_ns = now_ns + refusals.rest_ns
 
-    def retry(self, retry: RefusalExpiry, due_ns: int, out: Outcome, now_ns: int) -> None:
+    def on_retry_deadline(self, retry: RefusalExpiry, due_ns: int, out: Outcome, now_ns: int) -> None:
         """Handles the end of a pause: the RM may be asked again about the nodes that changed meanwhile, or about all
         nodes.
         """

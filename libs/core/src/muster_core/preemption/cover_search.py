@@ -42,7 +42,7 @@ class GuaranteeGuard:
                 return False
         return True
 
-    def take(self, items: Items, sign: int) -> None:
+    def apply(self, items: Items, sign: int) -> None:
         """Counts this amount as released (1), or takes the count back (-1)."""
         spare = self.spare
         for number, value in items:
@@ -161,10 +161,10 @@ class VictimUnit:
             return self.allocation.node_id == node.node_id
         return node.node_id in self.gang.on_nodes
 
-    def take(self, sign: int) -> None:
+    def apply(self, sign: int) -> None:
         """Counts the entry as released (1) at the guards, or takes the count back (-1)."""
         for guard in self.branch.guards:
-            guard.take(self.items, sign)
+            guard.apply(self.items, sign)
 
     def moved(self, gains: tuple[int, ...]) -> VictimUnit:
         """The same entry with the gains for a longer list of needs."""
@@ -311,7 +311,7 @@ def _trim(chosen: list[VictimUnit], needs: list[int]) -> list[VictimUnit]:
                 left[place] += gain
         else:
             kept.append(entry)
-        entry.take(-1)
+        entry.apply(-1)
     kept.reverse()
     return kept
 
@@ -319,7 +319,7 @@ def _trim(chosen: list[VictimUnit], needs: list[int]) -> list[VictimUnit]:
 def _take(entry: VictimUnit, left: list[int], sign: int) -> None:
     for place, gain in enumerate(entry.gains):
         left[place] -= sign * gain
-    entry.take(sign)
+    entry.apply(sign)
 
 
 def _kind(entry: VictimUnit) -> tuple[VictimLeaf, Shape | Items, tuple[int, ...]]:

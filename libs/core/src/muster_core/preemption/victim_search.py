@@ -42,7 +42,7 @@ from muster_core.preemption.plan import (
     limits_over,
     plan_of,
 )
-from muster_core.preemption.victims import goes_whole, known, may_go
+from muster_core.preemption.victims import is_evictable, is_evicted_whole, victim_cache
 from muster_core.queues.rank import may_use
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ def search(cluster: SearchContext, ask: Ask, now_ns: int) -> Plan | NoPreemption
 
 def searches(state: PartitionState) -> int:
     """How many searches were made since something changed. Answers that were known do not count."""
-    return known(state).searches
+    return victim_cache(state).searches
 
 
 def search_required_node(state: PartitionState, ask: Ask, node: Node, now_ns: int) -> Plan | NoPreemptionReason:
     """Finds victims on the one node on which the ask must run."""
     first_no: NoPreemptionReason | None = None
     for rule in registry.required_node_rules():
-        found = rule.plan(ask, node, known(state), now_ns)
+        found = rule.plan(ask, node, victim_cache(state), now_ns)
         if not isinstance(found, NoPreemptionReason):
             return found
         first_no = first_no or found
@@ -107,12 +107,12 @@ def with_further(plan: Plan, more: Collection[Allocation], ask: Ask, now_ns: int
     return plan_of(ask, plan.node, [*plan.entries, *added], now_ns)
 
 
-def carried_out(state: PartitionState, plan: Plan, ask: Ask, version: int) -> None:
+def carry_cache_over(state: PartitionState, plan: Plan, ask: Ask, version: int) -> None:
     """Records that the partition has changed since that version only by this plan.
 
     So the data of the search stay valid, and ten plans in a row do not read the whole partition ten times.
     """
-    victim_sets.go_on(state, version, ask, [victim.allocation for victim in plan.victims])
+    victim_sets.carry_over(state, version, ask, [victim.allocation for victim in plan.victims])
 
 
 class _Search:
@@ -124,7 +124,7 @@ class _Search:
         self._ask = ask
         self._now_ns = now_ns
         self._items = ask.shape.items
-        self._known = known(cluster.state)
+        self._known = victim_cache(cluster.state)
         self._budget = SearchBudget(STEPS_MAX)
         # The limits against the ask: (ledger, type number), and by how much the ask exceeds them.
         self._over = limits_over(ask, self._known.underway)
@@ -146,7 +146,7 @@ class _Search:
         if not app.counted and not app.independent and any(ledger.is_full for ledger in app.ledgers):
             return NoPreemptionReason.LIMIT
         gang = ask.app.gang
-        if gang is not None and gang.waits_for_room and self._cluster.room.lacking_room(ask.app) is not None:
+        if gang is not None and gang.waits_for_room and self._cluster.room.blocking_limit(ask.app) is not None:
             return NoPreemptionReason.LIMIT
         node = self._node_with_room()
         if not self._over and (
@@ -284,19 +284,19 @@ class _Search:
         found: list[VictimUnit] = []
         for allocation in node.allocations.values():
             branch = self._branches.get(allocation.app.queue) if allocation.app is not None else None
-            alone = branch is not None and not (branch.whole_gangs and goes_whole(allocation))
+            alone = branch is not None and not (branch.whole_gangs and is_evicted_whole(allocation))
             if branch is not None and alone and allocation not in going and self._is_victim(allocation, branch):
                 found.append(VictimUnit(allocation, branch, rank_of(allocation), (), 0.0))
         found.sort(key=_order)
         taken = list(chosen)
         for entry in chosen:
-            entry.take(1)
+            entry.apply(1)
         for entry in found:
             if len(taken) - len(chosen) < FURTHER_MAX and entry.branch.allows(entry.items):
-                entry.take(1)
+                entry.apply(1)
                 taken.append(entry)
         for entry in taken:
-            entry.take(-1)
+            entry.apply(-1)
         return tuple(taken[len(chosen) :])
 
     def _nodes(self, branches: list[VictimLeaf], rank: Class | None) -> Iterator[Node]:
@@ -386,7 +386,7 @@ class _Search:
             branch = self._branches.get(app.queue) if app is not None else None
             if branch is None or app is None:
                 continue
-            if branch.whole_gangs and goes_whole(allocation):
+            if branch.whole_gangs and is_evicted_whole(allocation):
                 gangs[app] = branch
                 continue
             if not self._is_victim(allocation, branch):
@@ -416,7 +416,7 @@ class _Search:
 
     def _is_victim(self, allocation: Allocation, branch: VictimLeaf) -> bool:
         most = branch.priority_max
-        if not may_go(allocation) or (most is not None and allocation.demand.priority > most):
+        if not is_evictable(allocation) or (most is not None and allocation.demand.priority > most):
             return False
         if allocation.app is branch.spared:
             return False
@@ -455,7 +455,7 @@ class _Search:
                     app = allocation.app
                     if app is None:
                         continue
-                    if branch.whole_gangs and goes_whole(allocation):
+                    if branch.whole_gangs and is_evicted_whole(allocation):
                         gangs[app] = None
                         continue
                     if not self._is_victim(allocation, branch):

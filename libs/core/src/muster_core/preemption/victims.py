@@ -26,7 +26,7 @@ POLICY = "preemption.policy"
 ByClass = dict[Class, dict[str, list[Allocation]]]
 
 
-def may_go(allocation: Allocation) -> bool:
+def is_evictable(allocation: Allocation) -> bool:
     """Whether the scheduler may release the allocation: it is not released yet, and it does not require one node.
 
     An allocation of an external source goes only when its source says so.
@@ -34,7 +34,7 @@ def may_go(allocation: Allocation) -> bool:
     return not (allocation.releasing or allocation.demand.required_node or allocation.source)
 
 
-def goes_whole(allocation: Allocation) -> bool:
+def is_evicted_whole(allocation: Allocation) -> bool:
     """Whether the allocation goes only with its whole gang: it is a member, and its queue asks for whole gangs.
 
     A gang's members are its placeholders and the allocations in its task groups. An allocation without a task group
@@ -68,7 +68,7 @@ def whole_gang(app: Application, *, opted_out: bool, without: Container[Allocati
     ]
     if not members:
         return None
-    if not all(may_go(held) and (opted_out or held.demand.allow_preempt_self) for held in members):
+    if not all(is_evictable(held) and (opted_out or held.demand.allow_preempt_self) for held in members):
         return None
     return WholeGang(tuple(in_order(members)))
 
@@ -105,14 +105,14 @@ class PendingPreemptions:
         for allocation in _releasing(state, state.root):
             why = allocation.preempted
             asking = state.apps.get(why.app_id) if why is not None else None
-            self.take(allocation, asking.asks.get(why.key) if why is not None and asking is not None else None)
+            self.add(allocation, asking.asks.get(why.key) if why is not None and asking is not None else None)
 
-    def take(self, allocation: Allocation, ask: Ask | None) -> None:
+    def add(self, allocation: Allocation, ask: Ask | None) -> None:
         """Adds a released allocation, and the ask for which it was released if that ask still waits."""
         assert allocation.app is not None, f"{allocation} is foreign"
         self.going.setdefault(allocation.node_id, []).append(allocation)
         self._move(allocation.app, allocation.shape, -1)
-        if goes_whole(allocation):
+        if is_evicted_whole(allocation):
             on_node = self.gangs.setdefault(allocation.node_id, {})
             for number, value in allocation.shape.items:
                 on_node[number] = on_node.get(number, 0) + value
@@ -213,7 +213,7 @@ class VictimCache:
                 for allocation in app.allocations.values():
                     if is_gang and allocation.demand.task_group:
                         continue
-                    if may_go(allocation) and (self.opted_out or allocation.demand.allow_preempt_self):
+                    if is_evictable(allocation) and (self.opted_out or allocation.demand.allow_preempt_self):
                         nodes = found.setdefault(rank_of(allocation), {})
                         nodes.setdefault(allocation.node_id, []).append(allocation)
                 gang = self.gang(app) if is_gang else None
@@ -283,7 +283,7 @@ def _sums_of(node: Node) -> list[tuple[Class, list[int]]]:
     """By class, the amounts that the node's allocations of this class and lower classes hold together."""
     by_class: dict[Class, list[Items]] = {}
     for held in node.allocations.values():
-        if may_go(held):
+        if is_evictable(held):
             by_class.setdefault(rank_of(held), []).append(held.demand.shape.items)
     together = [0] * len(node.available)
     sums = []
@@ -294,7 +294,7 @@ def _sums_of(node: Node) -> list[tuple[Class, list[int]]]:
     return sums
 
 
-def known(state: PartitionState) -> VictimCache:
+def victim_cache(state: PartitionState) -> VictimCache:
     """The known data of the partition in its present state."""
     found: VictimCache | None = state.known_victims
     if found is None or found.version != state.version:
@@ -302,7 +302,7 @@ def known(state: PartitionState) -> VictimCache:
     return found
 
 
-def go_on(state: PartitionState, version: int, ask: Ask, released: list[Allocation]) -> None:
+def carry_over(state: PartitionState, version: int, ask: Ask, released: list[Allocation]) -> None:
     """Keeps the known data, without the allocations that were released for the ask. Nothing else changed since the
     version.
     """
@@ -313,4 +313,4 @@ def go_on(state: PartitionState, version: int, ask: Ask, released: list[Allocati
         found.searches = 0
         found.forget(released)
         for allocation in released:
-            found.underway.take(allocation, ask)
+            found.underway.add(allocation, ask)

@@ -62,7 +62,7 @@ class UserLimits:
                 yield
         self._at = at
 
-    def standing(self) -> dict[tuple[str, str, bool], LimitConfig]:
+    def all_limits(self) -> dict[tuple[str, str, bool], LimitConfig]:
         """All limits, in the configuration's order: by (queue's path, name of user or group, whether it is a
         group's).
         """
@@ -82,7 +82,7 @@ class UserLimits:
     def __iter__(self) -> Iterator[Tracker]:
         return iter(self._trackers.values())
 
-    def join(self, app: Application) -> None:
+    def attach(self, app: Application) -> None:
         """Finds the application's trackers. From now on they count what it holds and whether it runs."""
         self._users[app.user] = self._users.get(app.user, 0) + 1
         app.user_group = self.group_of(app.queue, app.groups_of_user)
@@ -104,7 +104,7 @@ class UserLimits:
         """Sets the limits that the application's asks must keep. Root has a limit while any type is pooled."""
         app.bounds = app.ledgers if self._types.pooled else (*app.trackers, *app.queue.line)
 
-    def leave(self, app: Application) -> None:
+    def detach(self, app: Application) -> None:
         """Ends the count of the application in its trackers."""
         if self._users[app.user] > 1:
             self._users[app.user] -= 1
@@ -194,7 +194,7 @@ def limit_events(
     """Adds the events of limits that end, that are new, or that changed."""
     for path, who, group in [key for key in before if key not in after]:
         detail = EventDetail.UG_GROUP_LIMIT if group else EventDetail.UG_USER_LIMIT
-        out.track(EventType.USERGROUP, EventChange.REMOVE, detail, who, path, now_ns=now_ns)
+        out.add_event(EventType.USERGROUP, EventChange.REMOVE, detail, who, path, now_ns=now_ns)
     for (path, who, group), limit in after.items():
         old = before.get((path, who, group))
         if old is not None and _terms(old) == _terms(limit):
@@ -202,7 +202,7 @@ def limit_events(
         detail = EventDetail.UG_GROUP_LIMIT if group else EventDetail.UG_USER_LIMIT
         most, resources = limit.max_applications, dict(limit.max_resources or {})
         message = f"maxapplications: {most}" if most else ""
-        out.track(EventType.USERGROUP, EventChange.SET, detail, who, path, resources, message, now_ns=now_ns)
+        out.add_event(EventType.USERGROUP, EventChange.SET, detail, who, path, resources, message, now_ns=now_ns)
 
 
 def _terms(limit: LimitConfig) -> tuple[int, Mapping[str, int]]:
@@ -227,7 +227,7 @@ def usage_events(app: Application, change: EventChange, resource: Quantities, ou
 def link_event(app: Application, group: str, change: EventChange, out: Outcome, now_ns: int) -> None:
     """Adds the event of an application that counts in a group now (SET), or does not any more (REMOVE)."""
     if group:
-        out.track(EventType.USERGROUP, change, EventDetail.UG_APP_LINK, group, app.app_id, now_ns=now_ns)
+        out.add_event(EventType.USERGROUP, change, EventDetail.UG_APP_LINK, group, app.app_id, now_ns=now_ns)
 
 
 def regrouped(app: Application, before: str, allocated: Quantities, out: Outcome, now_ns: int) -> None:
@@ -239,7 +239,7 @@ def regrouped(app: Application, before: str, allocated: Quantities, out: Outcome
         link_event(app, group, link, out, now_ns)
         if group and allocated:
             detail, path = EventDetail.UG_GROUP_RESOURCE, app.queue.path
-            out.track(EventType.USERGROUP, change, detail, group, path, allocated, now_ns=now_ns)
+            out.add_event(EventType.USERGROUP, change, detail, group, path, allocated, now_ns=now_ns)
 
 
 def _stand(queue: QueueConfig, above: str) -> Iterator[tuple[str, _QueueLimits]]:

@@ -61,7 +61,7 @@ class Placement(NamedTuple):
     problem: str = ""
 
 
-def place(
+def resolve_queue(
     state: PartitionState, requested: str, user: str, groups: tuple[str, ...], tags: Mapping[str, str]
 ) -> Placement:
     """Finds the place of an application by the rules."""
@@ -115,7 +115,7 @@ def path_of(state: PartitionState, queue: str) -> tuple[str, str]:
 
 def _named(state: PartitionState, rule: PlacementRuleConfig, application: _Application) -> str:
     """Returns the path that a rule names; "": it names none. Raises _Rejected."""
-    if rule.filter is not None and not rule.filter.lets_in(application.user, application.groups):
+    if rule.filter is not None and not rule.filter.matches(application.user, application.groups):
         return ""
     name = _name(rule, application).lower()
     if not name:

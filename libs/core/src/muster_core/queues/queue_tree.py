@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 class QueueReportSource(Protocol):
     """The statements of external sources about queues."""
 
-    def restrict(self, queue: Queue) -> None:
+    def apply_queue_limits(self, queue: Queue) -> None:
         """Applies the sources' statements about a new queue's max."""
 
-    def dispute(self, queue: Queue) -> str:
+    def limit_conflict(self, queue: Queue) -> str:
         """The limits of a queue's max that differ, as a text; "": none."""
 
-    def queue_is_there(self, queue: Queue, out: Outcome) -> None:
+    def on_queue_added(self, queue: Queue, out: Outcome) -> None:
         """Marks the entries that waited for a new queue as counting."""
 
-    def queue_is_gone(self, queue: Queue, out: Outcome) -> None:
+    def on_queue_removed(self, queue: Queue, out: Outcome) -> None:
         """Marks the entries about a removed queue as dormant."""
 
 
@@ -74,7 +74,7 @@ class QueueTree:
             leaf = above is not None and not (each.queues or each.parent)
             queue = Queue(self._state.types, each.name.lower(), above, leaf=leaf, managed=True)
             self.configure_queue(queue, each, texts)
-            self.link(queue)
+            self.attach(queue)
             if first is None:
                 first = queue
             if each.queues:
@@ -106,10 +106,10 @@ class QueueTree:
             queue.fair_uses = LeafUsage(queue, policy.half_life_ns)
         queue.priority_first = policy.priority_first
 
-    def link(self, queue: Queue) -> None:
+    def attach(self, queue: Queue) -> None:
         """Adds a new queue to the tree."""
         self._state.queues[queue.path] = queue
-        self._external.restrict(queue)
+        self._external.apply_queue_limits(queue)
         if queue.parent is not None:
             queue.parent.children[queue.name] = queue
             queue.fair_max[:] = queue.parent.fair_max
@@ -121,24 +121,24 @@ class QueueTree:
             self.announce_queue(queue, out, now_ns)
             if not count % SOME:
                 yield
-        limit_events({}, self._limits.standing(), out, now_ns)
+        limit_events({}, self._limits.all_limits(), out, now_ns)
         yield
 
     def announce_queue(self, queue: Queue, out: Outcome, now_ns: int) -> None:
         """Adds the events and the object of one new queue."""
         queue.created_ns = now_ns
         detail = EventDetail.NONE if queue.managed else EventDetail.QUEUE_DYNAMIC
-        out.track(EventType.QUEUE, EventChange.ADD, detail, queue.path, now_ns=now_ns)
-        dispute = self._external.dispute(queue)
+        out.add_event(EventType.QUEUE, EventChange.ADD, detail, queue.path, now_ns=now_ns)
+        dispute = self._external.limit_conflict(queue)
         for quantities, what, message in (
             (queue.maximum, EventDetail.QUEUE_MAX, dispute),
             (queue.guaranteed, EventDetail.QUEUE_GUARANTEED, ""),
         ):
             if quantities is not None:
                 by_name = queue.by_name(quantities)
-                out.track(EventType.QUEUE, EventChange.SET, what, queue.path, "", by_name, message, now_ns=now_ns)
-        out.touch(queue, self._state.name)
-        self._external.queue_is_there(queue, out)
+                out.add_event(EventType.QUEUE, EventChange.SET, what, queue.path, "", by_name, message, now_ns=now_ns)
+        out.mark_changed(queue, self._state.name)
+        self._external.on_queue_added(queue, out)
 
     def limit_events(
         self,
@@ -151,14 +151,14 @@ class QueueTree:
         """Adds the events of a queue whose guaranteed amounts and max were these before. If external sources differ
         about the max, the event says so.
         """
-        dispute = self._external.dispute(queue)
+        dispute = self._external.limit_conflict(queue)
         for old, new, detail, message in (
             (guaranteed, queue.guaranteed, EventDetail.QUEUE_GUARANTEED, ""),
             (maximum, queue.maximum, EventDetail.QUEUE_MAX, dispute),
         ):
             if old != new:
                 by_name = queue.by_name(new) or {}
-                out.track(EventType.QUEUE, EventChange.SET, detail, queue.path, "", by_name, message, now_ns=now_ns)
+                out.add_event(EventType.QUEUE, EventChange.SET, detail, queue.path, "", by_name, message, now_ns=now_ns)
 
     # ---- dynamic queues --------------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class QueueTree:
                     return None, [], f"creation of queue {path} failed: {queue.path} is {queue.state.lower()}"
                 child = Queue(state.types, part, queue, leaf=depth == len(parts) - 1, managed=False)
                 self._take_template(child)
-                self.link(child)
+                self.attach(child)
                 created.append(child)
             queue = child
         if not queue.leaf:
@@ -236,9 +236,9 @@ class QueueTree:
         state.capacity_moved = True
         state.version += 1
         self.limit_events(queue, *before, out, now_ns)
-        self._gangs.limits_changed(queue, out, now_ns)
+        self._gangs.on_limits_changed(queue, out, now_ns)
         self._waiting.stir((queue,))
-        out.touch(queue, state.name)
+        out.mark_changed(queue, state.name)
 
     # ---- removal ---------------------------------------------------------------------------------------------------
 
@@ -261,11 +261,11 @@ class QueueTree:
         uses = queue.fair_uses.forget() if queue.fair_uses is not None else ()
         self.remove_queue(queue)
         detail = EventDetail.NONE if queue.managed else EventDetail.QUEUE_DYNAMIC
-        out.track(EventType.QUEUE, EventChange.REMOVE, detail, queue.path, now_ns=now_ns)
+        out.add_event(EventType.QUEUE, EventChange.REMOVE, detail, queue.path, now_ns=now_ns)
         for use in uses:
-            out.touch(use, state.name)
-        out.touch(queue, state.name)
-        self._external.queue_is_gone(queue, out)
+            out.mark_changed(use, state.name)
+        out.mark_changed(queue, state.name)
+        self._external.on_queue_removed(queue, out)
 
     def remove_queue(self, queue: Queue) -> None:
         """Removes an empty queue from the tree."""
@@ -285,7 +285,7 @@ class QueueTree:
 
     # ---- fair max --------------------------------------------------------------------------------------------------
 
-    def measure_fair_max(self) -> None:
+    def recompute_fair_max(self) -> None:
         """Computes every queue's fair max again, and sorts the ready queues again."""
         state = self._state
         for queue in state.queues.values():  # parents come before their children

@@ -57,7 +57,7 @@ def was_lowered(old: Mapping[int, int] | None, new: Mapping[int, int] | None) ->
     return max(steps, default=0) <= 0 and min(steps, default=0) < 0
 
 
-def configured(
+def on_config_changed(
     state: PartitionState,
     queue: Queue,
     old_maximum: Mapping[int, int] | None,
@@ -79,7 +79,7 @@ def configured(
     _set(state, queue, when_ns, out)
 
 
-def usage_changed(
+def on_usage_changed(
     state: PartitionState, leaf: Queue, reported: Iterable[tuple[int, int]], out: Outcome, now_ns: int
 ) -> None:
     """Sets or clears clocks after an allocation left the leaf (``reported`` is empty), or the RM reported one there."""
@@ -95,7 +95,7 @@ def usage_changed(
             _set(state, queue, now_ns + delay, out)
 
 
-def due(state: PartitionState, releases: Preemptor, queue: Queue, out: Outcome, now_ns: int) -> None:
+def on_deadline(state: PartitionState, releases: Preemptor, queue: Queue, out: Outcome, now_ns: int) -> None:
     """Cuts the queue back, once, because its deadline has come. Queues above it that are due, too, are cut first."""
     for each in reversed(queue.ancestry):
         if 0 < each.quota_ns <= now_ns and state.deciding:
@@ -112,7 +112,7 @@ def rearm(state: PartitionState) -> None:
 def _set(state: PartitionState, queue: Queue, when_ns: int, out: Outcome) -> None:
     if queue.quota_ns != when_ns:
         queue.quota_ns = when_ns
-        out.touch(queue, state.name)
+        out.mark_changed(queue, state.name)
         if when_ns:
             state.deadlines.append((when_ns, queue))
 
@@ -132,7 +132,7 @@ def _cut(state: PartitionState, releases: Preemptor, queue: Queue, out: Outcome,
     )
     resource = queue.by_name(freed)
     change = (EventType.QUEUE, EventChange.SET, EventDetail.QUEUE_PREEMPTION)
-    out.track(*change, queue.path, resource=resource, message=summary, now_ns=now_ns)
+    out.add_event(*change, queue.path, resource=resource, message=summary, now_ns=now_ns)
 
 
 def _text(queue: Queue, amount: Mapping[int, int]) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from muster_core.partition import Partition
 
 
-def obstacles(partition: Partition, config: PartitionConfig) -> list[str]:
+def conflicts(partition: Partition, config: PartitionConfig) -> list[str]:
     """Why the configuration cannot be applied to the present partition; empty: it can."""
     found: list[str] = []
     types = {*partition.types.names, *types_named(config)}
@@ -59,10 +59,10 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
         if not count % SOME:
             yield
     groups = {app: app.user_group for app in apps}
-    limits = partition.limits.standing()
+    limits = partition.limits.all_limits()
     for count, app in enumerate(apps, 1):
-        partition.gangs.withdraw(app)
-        partition.limits.leave(app)
+        partition.gangs.remove_promises(app)
+        partition.limits.detach(app)
         if not count % SOME:
             yield
     queues = {
@@ -71,7 +71,7 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
     yield
     # 2. The rules change.
     yield from _change_rules(partition, config, out, now_ns)
-    limit_events(limits, partition.limits.standing(), out, now_ns)
+    limit_events(limits, partition.limits.all_limits(), out, now_ns)
     partition.root.backfills = config.backfill != BACKFILL_OFF
     yield
     for count, app in enumerate(apps, 1):
@@ -82,16 +82,16 @@ def reconfigure(partition: Partition, config: PartitionConfig, out: Outcome, now
             yield
     # 3. Everything counts again, and is tried again.
     for count, (app, group) in enumerate(groups.items(), 1):
-        partition.limits.join(app)
+        partition.limits.attach(app)
         regrouped(app, group, partition.types.quantities(app.allocated), out, now_ns)
-        partition.gangs.promise(app)
+        partition.gangs.add_promises(app)
         if not count % SOME:
             yield
-    partition.gangs.limits_changed(partition.root, out, now_ns)
+    partition.gangs.on_limits_changed(partition.root, out, now_ns)
     yield
     for count, (queue, (maximum, delay_ns)) in enumerate(queues.items(), 1):
         if not queue.gone:
-            quota_enforcement.configured(partition, queue, maximum, delay_ns, out, now_ns)
+            quota_enforcement.on_config_changed(partition, queue, maximum, delay_ns, out, now_ns)
         if not count % SOME:
             yield
     partition.version += 1
@@ -110,7 +110,7 @@ def _change_rules(partition: Partition, config: PartitionConfig, out: Outcome, n
     partition.types.reserve(types_named(config))
     yield
     yield from partition.limits.configure(config.root)
-    partition.take_policies(config)
+    partition.set_policies(config)
     uses = {queue: queue.fair_uses for queue in partition.queues.values()}
     kept: dict[str, None] = {}
     yield from _update(partition, config.root, partition.root, {}, kept, out, now_ns)
@@ -129,14 +129,14 @@ def remove(partition: Partition, out: Outcome, now_ns: int) -> Steps:
     pace = Pace()
     for app in list(partition.apps.values()):
         partition.lifecycle.forget_application(app)
-        out.touch(app, partition.name)
+        out.mark_changed(app, partition.name)
         if pace.is_over():
             yield
     for app in list(partition.rejected.values()):
         partition.lifecycle.forget_rejected(app, out)
         if pace.is_over():
             yield
-    limit_events(partition.limits.standing(), {}, out, now_ns)
+    limit_events(partition.limits.all_limits(), {}, out, now_ns)
     for queue in reversed(list(partition.queues.values())):
         if queue.parent is not None:
             partition.queue_tree.drop_queue(queue, out, now_ns)
@@ -144,8 +144,8 @@ def remove(partition: Partition, out: Outcome, now_ns: int) -> Steps:
             yield
     root = partition.root
     root.gone = True
-    out.track(EventType.QUEUE, EventChange.REMOVE, EventDetail.NONE, root.path, now_ns=now_ns)
-    out.touch(root, partition.name)
+    out.add_event(EventType.QUEUE, EventChange.REMOVE, EventDetail.NONE, root.path, now_ns=now_ns)
+    out.mark_changed(root, partition.name)
 
 
 def _update(
@@ -169,7 +169,7 @@ def _update(
     partition.queue_tree.configure_queue(queue, config, inherited)
     partition.queue_tree.limit_events(queue, *before, out, now_ns)
     _config_event(queue, others, out, now_ns)
-    out.touch(queue, partition.name)
+    out.mark_changed(queue, partition.name)
     passed_on = properties.inherited(queue.properties)
     for child_config in config.queues:
         name = child_config.name.lower()
@@ -213,7 +213,9 @@ def _config_event(queue: Queue, before: dict[str, object], out: Outcome, now_ns:
         return
     gone = queue.state is QueueState.DRAINING
     message = "removed: the queue drains" if gone else f"changed: {', '.join(changed)}"
-    out.track(EventType.QUEUE, EventChange.SET, EventDetail.QUEUE_CONFIG, queue.path, message=message, now_ns=now_ns)
+    out.add_event(
+        EventType.QUEUE, EventChange.SET, EventDetail.QUEUE_CONFIG, queue.path, message=message, now_ns=now_ns
+    )
 
 
 def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_ns: int) -> None:
@@ -224,7 +226,7 @@ def _set_leaf(partition: Partition, queue: Queue, leaf: bool, out: Outcome, now_
             partition.queue_tree.drop_queue(below, out, now_ns)
     queue.leaf = leaf
     message = f"leaf queue: {'true' if leaf else 'false'}"
-    out.track(EventType.QUEUE, EventChange.SET, EventDetail.QUEUE_TYPE, queue.path, message=message, now_ns=now_ns)
+    out.add_event(EventType.QUEUE, EventChange.SET, EventDetail.QUEUE_TYPE, queue.path, message=message, now_ns=now_ns)
 
 
 def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: int) -> Steps:
@@ -242,7 +244,7 @@ def _drain(partition: Partition, kept: dict[str, None], out: Outcome, now_ns: in
         if next_queue_state(queue.path, queue.state, QueueEvent.REMOVE) is not queue.state:
             others = _others(queue)
             partition.queue_tree.change_queue_state(queue, QueueEvent.REMOVE)
-            out.touch(queue, partition.name)
+            out.mark_changed(queue, partition.name)
             if queue.managed:
                 _config_event(queue, others, out, now_ns)
         if not queue.applications and not queue.children:
@@ -255,7 +257,7 @@ def _follow_parent(partition: Partition, queue: Queue, out: Outcome) -> None:
     """
     if queue.state is QueueState.DRAINING:
         partition.queue_tree.change_queue_state(queue, QueueEvent.START)
-        out.touch(queue, partition.name)
+        out.mark_changed(queue, partition.name)
     if not queue.leaf and queue.parent is not None:
         queue.template = queue.parent.template
 

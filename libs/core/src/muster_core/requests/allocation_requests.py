@@ -45,7 +45,7 @@ class AllocationRequests:
         self._partitions = partitions
         self._submission = submission
 
-    def take(self, item: AskItem, out: Outcome, now_ns: int) -> None:
+    def handle(self, item: AskItem, out: Outcome, now_ns: int) -> None:
         try:
             if item.quantities and min(item.quantities.values()) < 0:
                 refuse_negative("allocation", item.quantities)
@@ -100,17 +100,17 @@ class AllocationRequests:
             if old.pending == ask.pending and old.demand.same_as(demand):
                 return
             ask.published, old.published = old.published, False
-            partition.reservations.pass_on(old, ask, out, now_ns)
-        partition.announcements.wants(old, ask, out, now_ns)
+            partition.reservations.transfer(old, ask, out, now_ns)
+        partition.announcements.ask_changed(old, ask, out, now_ns)
         if old is not None:
             partition.asks.remove_ask(old, out, now_ns, None)
         if demand.placeholder:
-            partition.gangs.ask_more(demand, app, ask.pending)
-            out.touch(app, partition.name)
+            partition.gangs.adjust_requested(demand, app, ask.pending)
+            out.mark_changed(app, partition.name)
         partition.asks.add_ask(ask, out)
         if app.state is AppState.NEW:
             # (The event names its first request, because events of this kind are about a request.)
-            out.tell_people(item.key, app.app_id, shape, "New application added", now_ns)
+            out.add_user_event(item.key, app.app_id, shape, "New application added", now_ns)
         if app.state in (AppState.NEW, AppState.COMPLETING):
             partition.lifecycle.change_state(app, AppEvent.RUN, out, now_ns)
 
@@ -167,8 +167,8 @@ class AllocationRequests:
                 allocation.uuid = made_uuid(allocation.submission, 0, now_ns)
             if (asked := app.asks.get(item.key)) is not None:
                 if asked.notified:
-                    partition.notifications.passed(asked, out, now_ns)
-                partition.announcements.wants(asked, None, out, now_ns)
+                    partition.notifications.on_allocated(asked, out, now_ns)
+                partition.announcements.ask_changed(asked, None, out, now_ns)
                 partition.asks.remove_ask(asked, out, now_ns, None)
             partition.recovery.adopt(allocation, out, now_ns)
         if app.state is AppState.FAILING:
@@ -310,7 +310,7 @@ class AllocationRequests:
             completing=False,
         )
         if allocation.replaced_by is not None:
-            partition.gangs.swap(allocation, out, now_ns)
+            partition.gangs.complete_replacement(allocation, out, now_ns)
 
     def _ask_again(
         self, partition: Partition, app: Application, held: Allocation, message: str, out: Outcome, now_ns: int
@@ -330,13 +330,13 @@ class AllocationRequests:
         )
         demand = replace(held.demand, submission=self._submission(), changed_ns=0)
         ask = Ask(app, demand, 1 if old is None else old.pending + 1, made - 1)
-        partition.announcements.wants(old, ask, out, now_ns, message)
+        partition.announcements.ask_changed(old, ask, out, now_ns, message)
         if old is not None:
             ask.notified = old.notified
             ask.published, old.published = old.published, False
             partition.asks.remove_ask(old, out, now_ns, None)
         if demand.placeholder:
-            partition.gangs.not_lost(demand, app, ask.pending)
+            partition.gangs.restore_pending(demand, app, ask.pending)
         partition.asks.add_ask(ask, out)
 
     def _release_foreign(self, partition: Partition, item: ReleaseItem, out: Outcome, now_ns: int) -> None:

@@ -41,9 +41,9 @@ class ApplicationRequests:
         if reason:
             partition = self._partitions.get(partition_name(item.partition))
             if partition is not None:
-                partition.lifecycle.keep_rejected(item, reason, self._submission(), out, now_ns)
+                partition.lifecycle.remember_rejected(item, reason, self._submission(), out, now_ns)
             out.facts.append(RejectedApplication(item.app_id, reason))
-            out.track(
+            out.add_event(
                 EventType.APP, EventChange.REMOVE, EventDetail.APP_REJECT, item.app_id, message=reason, now_ns=now_ns
             )
 
@@ -62,17 +62,17 @@ class ApplicationRequests:
         forced = is_forced(item.tags)
         reasons: list[str] = []
         if forced:
-            item = admission.legible(item, reasons)
+            item = admission.sanitize(item, reasons)
         elif problem := admission.owner_problem(item):
             return problem
         user, groups = admission.owner_of(item, reasons)
-        if problem := admission.room_problem(partition, self._partitions.values(), item, user, out, now_ns):
+        if problem := admission.quota_problem(partition, self._partitions.values(), item, user, out, now_ns):
             return problem
         placeholder_ask, problem = admission.gang_of(item)
         if problem and not forced:
             return problem
         reasons += [problem] if problem else []
-        path, problem = placement_rules.place(partition, item.queue, user, groups, item.tags)
+        path, problem = placement_rules.resolve_queue(partition, item.queue, user, groups, item.tags)
         if not path:
             return f"failed to place application {item.app_id}: {problem}"
         reasons += [problem] if problem else []
@@ -92,12 +92,12 @@ class ApplicationRequests:
         app.placeholder_ask, app.gang_style = placeholder_ask, item.gang_style
         begin(partition, app, out, now_ns)
         if placeholder_ask and any(placeholder_ask.values()):
-            partition.gangs.of(app)
+            partition.gangs.get_or_create(app)
         for new in created:
             partition.queue_tree.announce_queue(new, out, now_ns)
         if quota:
             partition.queue_tree.limit_dynamic_queue(queue, *quota, out, now_ns)
-        partition.gangs.compare_with_limits(app, out, now_ns)
+        partition.gangs.review_timeout(app, out, now_ns)
         out.facts.append(AcceptedApplication(app.app_id))
         why = f"taken into {queue.path}, since it must be: {'; '.join(reasons)}" if reasons else ""
         announce(app, why, out, now_ns)

@@ -23,7 +23,7 @@ ANEW = "the resource manager registered again"
 FORGOTTEN = "an operator had the resource manager forgotten"
 
 
-def end_holdings(app: Application, out: Outcome, now_ns: int, why: str, pace: Pace) -> Steps:
+def emit_app_ended(app: Application, out: Outcome, now_ns: int, why: str, pace: Pace) -> Steps:
     """Adds the events of an application's asks and allocations, which all end.
 
     :param pace: counts the asks and allocations of all applications that end together: many small ones are a step, too.
@@ -37,10 +37,10 @@ def end_holdings(app: Application, out: Outcome, now_ns: int, why: str, pace: Pa
     allocations = yield from ordered_in_steps(app.allocations.values())
     for held in emptied(allocations):
         key, shape = held.key, held.shape
-        out.track(
+        out.add_event(
             EventType.APP, EventChange.REMOVE, EventDetail.ALLOC_CANCEL, app.app_id, key, shape, why, now_ns=now_ns
         )
-        out.track(
+        out.add_event(
             EventType.NODE, EventChange.REMOVE, EventDetail.NODE_ALLOC, held.node_id, key, shape, why, now_ns=now_ns
         )
         usage_events(app, EventChange.REMOVE, shape, out, now_ns)
@@ -48,7 +48,7 @@ def end_holdings(app: Application, out: Outcome, now_ns: int, why: str, pace: Pa
             yield
 
 
-def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, now_ns: int, why: str) -> Steps:
+def emit_totals_ended(partition: Partition, apps: Sequence[Application], out: Outcome, now_ns: int, why: str) -> Steps:
     """Adds the events of everything reserved, pending and allocated: one event for each sum, without ask or allocation
     ids.
     """
@@ -81,7 +81,7 @@ def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, no
     for (about, detail, object_id, reference_id), vector in sums.items():
         message = "" if about is EventType.USERGROUP else why
         quantities = partition.types.quantities(vector)
-        out.track(about, EventChange.REMOVE, detail, object_id, reference_id, quantities, message, now_ns=now_ns)
+        out.add_event(about, EventChange.REMOVE, detail, object_id, reference_id, quantities, message, now_ns=now_ns)
         if pace.is_over():
             yield
 
@@ -89,4 +89,4 @@ def end_sums(partition: Partition, apps: Sequence[Application], out: Outcome, no
 def _end_reservation(ask: Ask, out: Outcome, now_ns: int, why: str) -> None:
     if ask.reserved_node:
         change, detail, node_id = EventChange.REMOVE, EventDetail.NODE_RESERVATION, ask.reserved_node
-        out.track(EventType.NODE, change, detail, node_id, ask.key, ask.shape, why, now_ns=now_ns)
+        out.add_event(EventType.NODE, change, detail, node_id, ask.key, ask.shape, why, now_ns=now_ns)

@@ -32,16 +32,16 @@ def reject(item: AskItem, reason: str, out: Outcome) -> None:
 def begin(partition: Partition, app: Application, out: Outcome, now_ns: int) -> None:
     """Adds a new application to its queue."""
     app.state_log.append((now_ns, AppState.NEW))
-    partition.lifecycle.take_id(app, out)
+    partition.lifecycle.free_id(app, out)
     partition.lifecycle.add_application(app)
-    out.touch(app, partition.name)
+    out.mark_changed(app, partition.name)
 
 
 def announce(app: Application, why: str, out: Outcome, now_ns: int) -> None:
     """Adds the events of a new application. ``why``: the reason if it was accepted differently from what it asked
     for.
     """
-    out.track(EventType.APP, EventChange.ADD, EventDetail.NONE, app.app_id, message=why, now_ns=now_ns)
-    out.track(EventType.APP, EventChange.SET, EventDetail.APP_NEW, app.app_id, now_ns=now_ns)
-    out.track(EventType.QUEUE, EventChange.ADD, EventDetail.QUEUE_APP, app.queue.path, app.app_id, now_ns=now_ns)
+    out.add_event(EventType.APP, EventChange.ADD, EventDetail.NONE, app.app_id, message=why, now_ns=now_ns)
+    out.add_event(EventType.APP, EventChange.SET, EventDetail.APP_NEW, app.app_id, now_ns=now_ns)
+    out.add_event(EventType.QUEUE, EventChange.ADD, EventDetail.QUEUE_APP, app.queue.path, app.app_id, now_ns=now_ns)
     link_event(app, app.user_group, EventChange.SET, out, now_ns)

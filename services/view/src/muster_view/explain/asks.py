@@ -19,11 +19,11 @@ from muster_core.model.application import Allocation, Application, Ask, AskGroup
 from muster_core.model.pending_reason import ask_reason
 from muster_core.model.queue import Queue
 from muster_core.model.reason_history import Past, PastReason
-from muster_core.model.reason_history import counts as lasts
+from muster_core.model.reason_history import is_significant as lasts
 from muster_core.model.reasons import NoPreemptionReason, Reason, ReasonCode
 from muster_core.model.resources import saturated
 from muster_core.model.states import AppState, QueueState
-from muster_core.model.text_format import amount, count, lasted, listed
+from muster_core.model.text_format import format_amount, format_duration, join_words, pluralize
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import (
     ApplicationHeadDao,
@@ -248,12 +248,12 @@ class Explainer:
             return
         due = due_of(node, wanted, self._now_ns)
         if due is not None:
-            yield f"By declared ends it is due in {lasted(due[0] - self._now_ns)}."
+            yield f"By declared ends it is due in {format_duration(due[0] - self._now_ns)}."
         found = [held for held in node.allocations.values() if is_reported(held, wanted.reserved_ns)]
         if found:
             names = [_reported(held) for held in found[:_REPORTED_MAX]]
             left = len(found) - len(names)
-            yield f"Reported there since then: {listed([*names, f'{left} more'] if left else names)}."
+            yield f"Reported there since then: {join_words([*names, f'{left} more'] if left else names)}."
 
     def _now(self, wanted: Ask, reason: Reason) -> NowDao | None:
         self._kept[id(reason)] = reason
@@ -294,23 +294,23 @@ class Explainer:
 
 def _wants(wanted: Ask) -> str:
     """The amounts of an ask, for a reason without a single type."""
-    return f"It asks for {listed(_amounts(wanted))}."
+    return f"It asks for {join_words(_amounts(wanted))}."
 
 
 def _reported(held: Allocation) -> str:
-    return f"{held.key} of {held.app_id or 'another manager'} ({listed(_amounts(held))})"
+    return f"{held.key} of {held.app_id or 'another manager'} ({join_words(_amounts(held))})"
 
 
 def _amounts(what: Ask | Allocation) -> list[str]:
-    return [amount(name, value) for name, value in sorted(what.shape.quantities.items())]
+    return [format_amount(name, value) for name, value in sorted(what.shape.quantities.items())]
 
 
 def _one_sentence(wanted: Ask, reason: Reason, since_ns: int, now_ns: int) -> str:
     """The ask, its waiting time, and its reason."""
     who = f"{'Placeholder' if wanted.placeholder else 'Ask'} {wanted.key} of application {wanted.app.app_id}"
-    waited = f"has waited for {lasted(now_ns - wanted.created_ns)}"
+    waited = f"has waited for {format_duration(now_ns - wanted.created_ns)}"
     if lasts(wanted.created_ns, since_ns):  # else it has had this reason since its arrival
-        waited += f", the last {lasted(now_ns - since_ns)} of it" if lasts(since_ns, now_ns) else ", just now"
+        waited += f", the last {format_duration(now_ns - since_ns)} of it" if lasts(since_ns, now_ns) else ", just now"
     return f"{who} {waited} because {reason.clause()}."
 
 
@@ -468,7 +468,7 @@ def no_ask(app: Application, key: str, now_ns: int) -> str:
     if not held:
         return "Ask not found: no ask or allocation has this key"
     last = held[-1]
-    return f"Ask not found: it was allocated {lasted(now_ns - last.allocated_ns)} ago, on node {last.node_id}"
+    return f"Ask not found: it was allocated {format_duration(now_ns - last.allocated_ns)} ago, on node {last.node_id}"
 
 
 def remembered(partition: Partition, app_id: str) -> Application | None:
@@ -509,7 +509,7 @@ _ENDS = {
 
 def ended(app: Application, now_ns: int) -> str:
     """The end of an application and its time, as words that follow the application's name."""
-    return f"{_ENDS.get(app.state, 'ended')} {lasted(now_ns - app.finished_ns)} ago"
+    return f"{_ENDS.get(app.state, 'ended')} {format_duration(now_ns - app.finished_ns)} ago"
 
 
 def _because(app: Application) -> str:
@@ -528,9 +528,9 @@ def _has(app: Application) -> str:
     held = len(app.allocations)
     releasing = sum(each.releasing for each in app.allocations.values())
     if not releasing:
-        return f"has {count(held, 'allocation') if held else 'no allocation'}"
+        return f"has {pluralize(held, 'allocation') if held else 'no allocation'}"
     which = f"{releasing:,} of which" if releasing < held else "which" if held == 1 else "all of which"
-    return f"has {count(held, 'allocation')}, {which} {'is' if releasing == 1 else 'are'} being released,"
+    return f"has {pluralize(held, 'allocation')}, {which} {'is' if releasing == 1 else 'are'} being released,"
 
 
 def _application_one(
@@ -547,7 +547,7 @@ def _application_one(
     if not pending:
         return f"{said} and wants no more."
     if waits is not None:
-        waited = lasted(now_ns - waits.since_ns)
+        waited = format_duration(now_ns - waits.since_ns)
         return f"{said} and wants {pending:,} more, but has waited for {waited} because {waits.clause()}."
     code, most = min(counts.items(), key=lambda item: (-item[1], item[0]))
     which = "which" if most == pending else f"of which {most:,}"

@@ -13,7 +13,7 @@ from muster_core.model.node import Node
 from muster_core.model.queue import Ledger
 from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import UNLIMITED, saturated
-from muster_core.model.text_format import amounts, count, lasted, plain
+from muster_core.model.text_format import format_amounts, format_bare, format_duration, pluralize
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import NowDao
 
@@ -62,12 +62,12 @@ class CurrentState:
     @cached_property
     def _closers(self) -> list[tuple[Cordon, Node]]:
         external = self._partition.external
-        found = ((external.closer_of(node), node) for node in self._partition.nodes.values())
+        found = ((external.cordon_of(node), node) for node in self._partition.nodes.values())
         return [(closer, node) for closer, node in found if closer is not None]
 
     @cached_property
     def _taken_back(self) -> Counter[Cordon]:
-        return Counter(self._partition.external.taken_back())
+        return Counter(self._partition.external.withdrawn_offers())
 
     def _told(self, closers: Iterable[Cordon]) -> tuple[CordonCount, ...]:
         counts = self._taken_back.copy()
@@ -146,15 +146,17 @@ def moved(reason: Reason, now: NowDao | None, now_ns: int) -> str:
     """The text for a reason that no longer holds with the current figures; "": they have not changed."""
     if now is None or (now.used, now.limit, now.free) == (reason.used, reason.limit, reason.free):
         return ""
-    ago = f"That was {lasted(now_ns - (reason.as_of_ns or reason.since_ns))} ago; now"
+    ago = f"That was {format_duration(now_ns - (reason.as_of_ns or reason.since_ns))} ago; now"
     if reason.code in _MAXIMA:
-        return f"{ago} {count(now.used, 'application')} of {now.limit:,} {'runs' if now.used == 1 else 'run'} there."
+        return (
+            f"{ago} {pluralize(now.used, 'application')} of {now.limit:,} {'runs' if now.used == 1 else 'run'} there."
+        )
     kind = reason.resource_type
-    used, limit, free = amounts(kind, now.used, now.limit, now.free)
+    used, limit, free = format_amounts(kind, now.used, now.limit, now.free)
     if reason.code is ReasonCode.REQUIRED_NODE_FULL:
         return f"{ago} {free} of {limit} are free there."
     if reason.code in _NODES:
         return f"{ago} one node has {free} free, and the largest has {limit} in all."
     if not now.limit:  # no limit, or still a limit of 0
         return f"{ago} the limit is gone." if reason.limit else ""
-    return f"{ago} {plain(kind, now.used)} of {limit} are used." if used else ""
+    return f"{ago} {format_bare(kind, now.used)} of {limit} are used." if used else ""

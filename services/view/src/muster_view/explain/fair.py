@@ -9,7 +9,7 @@ from muster_core.model.decay import moment, seconds_of
 from muster_core.model.decayed_usage import UserUsage
 from muster_core.model.queue import Queue
 from muster_core.model.resources import saturated
-from muster_core.model.text_format import count
+from muster_core.model.text_format import pluralize
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import FairShareDao
 
@@ -91,7 +91,7 @@ def sentence_of_queue(queue: Queue, shares: list[FairShareDao]) -> str:
     first, last = waiting[0], waiting[-1]
     text += f": {_named(first.user)} ({_percent(first.share)} of it lately) comes first"
     if last is not first:
-        text += f" and {_named(last.user)} ({_percent(last.share)}) last of {count(len(waiting), 'user')} with asks"
+        text += f" and {_named(last.user)} ({_percent(last.share)}) last of {pluralize(len(waiting), 'user')} with asks"
     return f"{text}."
 
 
@@ -104,7 +104,7 @@ def sentence_of_user(queue: Queue, user: str, shares: list[FairShareDao]) -> str
     own = waiting[place]
     text = (
         f"By use (half-life {duration_text(queue.fair_uses.half_life_ns)}), {_named(user)} with {_percent(own.share)} "
-        f"of {queue.path} is number {place + 1} of {count(len(waiting), 'user')} with asks there"
+        f"of {queue.path} is number {place + 1} of {pluralize(len(waiting), 'user')} with asks there"
     )
     if place:
         ahead = waiting[place - 1]

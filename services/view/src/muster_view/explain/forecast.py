@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster_core.model.application import Application, Ask
-from muster_core.model.text_format import count, lasted
+from muster_core.model.text_format import format_duration, pluralize
 from muster_rest.shapes.explain import RowWhenDao, WhenDao
 from muster_whatif.forecast.forecast import HORIZON_S
 from muster_whatif.forecast.forecaster import ForecastReply
@@ -63,7 +63,7 @@ def _forecast(who: str, found: AskEstimate, told: ForecastReply, now_ns: int, th
 def _basis(partition: str, told: ForecastReply) -> str:
     """What a forecast rests on, as a sentence."""
     unknown, declared, learnt = (each.get(partition, 0) for each in (told.unknown, told.declared, told.learnt))
-    basis = [f"{count(told.runs, 'simulation')} of the present state"]
+    basis = [f"{pluralize(told.runs, 'simulation')} of the present state"]
     known = [f"{number:,} {name}" for number, name in ((declared, "declared"), (learnt, "learnt")) if number]
     if known:
         basis.append(f"lengths of running allocations: {' and '.join(known)}")
@@ -88,7 +88,9 @@ def _state(who: str, found: AskEstimate, runs: int, unknown: int, now_ns: int, t
             part += f", in 9 of 10 not before {_from_now(found.earliest_ns, now_ns)} from {then}"
         return "PARTLY", why, f"{who} may start late: {part}."
     if unknown:
-        told = f"is not known: the lengths of {count(unknown, 'running allocation')} are neither declared nor learnt"
+        told = (
+            f"is not known: the lengths of {pluralize(unknown, 'running allocation')} are neither declared nor learnt"
+        )
         return "UNKNOWN", "LENGTHS_UNKNOWN", f"When {_lower(who)} will start {told}."
     return "UNKNOWN", "NEVER_STARTS", f"{who} starts in none of {runs} simulations, although all that runs ends."
 
@@ -149,10 +151,10 @@ def row_explained(row: Row, told: ForecastReply, now_ns: int) -> RowWhenDao:
     if not still:
         said.append(_all_started(name, len(asks), max((each.allocated_ns for each in held), default=0), left, now_ns))
         if newer := sum((row.partition, row.application_id, key) not in told.asks for key in waiting):
-            said.append(f"{count(newer, 'newer ask')} of it {'waits' if newer == 1 else 'wait'} now.")
+            said.append(f"{pluralize(newer, 'newer ask')} of it {'waits' if newer == 1 else 'wait'} now.")
         found = _row(row, "STARTED", told.at_ns, said, len(asks), len(held))
         if asks:  # what was to be expected of them, as of then
-            passed = lasted(max(now_ns - told.at_ns, 0))
+            passed = format_duration(max(now_ns - told.at_ns, 0))
             _add(found, asks, name, told, told.at_ns, f"The simulations, which began {passed} ago, say:")
         return found
     if held:
@@ -202,7 +204,7 @@ def _all_started(name: str, asks: int, newest_ns: int, left: int, now_ns: int) -
         return (
             f"No ask of {name} was pending any more when the simulations began: they have started, or were withdrawn."
         )
-    ago = f", the last {lasted(max(now_ns - newest_ns, 0))} ago" if newest_ns else ""
+    ago = f", the last {format_duration(max(now_ns - newest_ns, 0))} ago" if newest_ns else ""
     if not left:
         who = f"All {asks:,} asks of {name} have" if asks > 1 else f"The ask of {name} has"
         return f"{who} started meanwhile{ago}."
@@ -272,4 +274,4 @@ def _lower(text: str) -> str:
 
 
 def _from_now(moment_ns: int, now_ns: int) -> str:
-    return lasted(max(moment_ns - now_ns, 0))
+    return format_duration(max(moment_ns - now_ns, 0))

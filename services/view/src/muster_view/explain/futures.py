@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_core.model.text_format import count
+from muster_core.model.text_format import pluralize
 from muster_rest.shapes.explain import FutureQueueDao, FuturesDao, OutlookDao, RiseDao
 from muster_whatif.forecast.forecaster import ComparisonReply
 from muster_whatif.forecast.messages import ComparisonResult
@@ -21,7 +21,7 @@ def paused(partition: str, now_ns: int, clause: str) -> FuturesDao:
 def told(partition: str, found: ComparisonReply) -> FuturesDao:
     """An answer from both futures, or why there are none."""
     if found.problems:
-        said = f"It would be refused: {count(len(found.problems), 'problem')}."
+        said = f"It would be refused: {pluralize(len(found.problems), 'problem')}."
         return _without(partition, "REFUSED", found.at_ns, said, list(found.problems))
     if found.compared is None:
         return _without(partition, "UNKNOWN", found.at_ns, f"Neither future is known, because {found.why}.")
@@ -45,7 +45,7 @@ def _compared(partition: str, at_ns: int, found: ComparisonResult) -> FuturesDao
         simulations=found.runs,
         at=at_ns,
         message=(
-            f"{count(asks, 'waiting ask')}, {count(found.runs, 'simulation')} of the present state under each "
+            f"{pluralize(asks, 'waiting ask')}, {pluralize(found.runs, 'simulation')} of the present state under each "
             "configuration. Asks that come are taken to come as before."
         ),
     )

@@ -12,7 +12,7 @@ from muster_core.model.reasons import Reason, ReasonCode
 from muster_core.model.resources import saturated
 from muster_core.model.states import GangPhase
 from muster_core.model.task_group import TaskGroup
-from muster_core.model.text_format import count, listed
+from muster_core.model.text_format import join_words, pluralize
 from muster_core.partition import Partition
 from muster_rest.shapes.base import Quantities
 from muster_rest.shapes.explain import AwaitedDao, ClosedDao, GangDao, ReplacementDao, TaskGroupDao, WhyDao
@@ -131,17 +131,17 @@ def _sentence(gang: Gang, groups: list[TaskGroupDao]) -> str:
         ("was lost", "were lost", sum(group.lost for group in groups)),
     ):
         if number:
-            parts.append(count(number, one, several))
+            parts.append(pluralize(number, one, several))
     asked = sum(group.asked for group in groups)
     said = _PHASES[gang.phase]
     if not asked:
         return f"{said} It has asked for no placeholder."
-    return f"{said} Of {count(asked, 'placeholder')} {listed(parts)}."
+    return f"{said} Of {pluralize(asked, 'placeholder')} {join_words(parts)}."
 
 
 def _too_large(partition: Partition, gang: Gang) -> str:
     """The limit that is smaller than the whole gang; its time-out is in ``deadline``."""
-    below = partition.room.limit_below(gang.app) if gang.too_large_since_ns else None
+    below = partition.room.unsatisfiable_limit(gang.app) if gang.too_large_since_ns else None
     if below is None:
         return ""
     smaller = partition.room.smaller_limit(*below)

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 
-from muster_core.external.external_merge import SourceNodeReport, merge, parts_of
+from muster_core.external.external_merge import SourceNodeReport, merge, reports_by_source
 from muster_core.external.model import ExternalOffer, OfferState
 from muster_core.external.reports import ExternalReports, NodeReports
 from muster_core.model.application import Allocation, Ask
@@ -15,7 +15,7 @@ from muster_core.model.cordons import CordonKind
 from muster_core.model.node import Node
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape, fits
-from muster_core.model.text_format import count, listed
+from muster_core.model.text_format import join_words, pluralize
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import (
     KeptForDao,
@@ -59,7 +59,7 @@ def explained(
     :param external: the reports of external sources; None: there are none.
     """
     on = _said_of(partition, node, external)
-    parts = parts_of(on) if on is not None else []
+    parts = reports_by_source(on) if on is not None else []
     merged = merge(node.reported, parts) if parts else None
     waiting = yield from _waiting(partition, node, pause, turns or ScopeWaits())
     quantities = partition.types.quantities
@@ -88,7 +88,7 @@ def explained(
         sentence="",
         message="",
     )
-    closer = partition.external.closer_of(node)
+    closer = partition.external.cordon_of(node)
     found.closed_by = closer.by.value if closer is not None else ""
     found.sentence = _sentence(found, len(held), pause)
     found.message = _message(found, len(held), len(foreign), pause)
@@ -102,7 +102,11 @@ def explained(
 
 def _said_of(partition: Partition, node: Node, external: ExternalReports | None) -> NodeReports | None:
     """The reports of the sources that take part in the node."""
-    return external.of(partition.name).nodes.get(node.node_id) if node.sources and external is not None else None
+    return (
+        external.for_partition(partition.name).nodes.get(node.node_id)
+        if node.sources and external is not None
+        else None
+    )
 
 
 def _wanted_back(on: NodeReports) -> Iterator[WantedBackDao]:
@@ -244,8 +248,8 @@ def _sentence(found: NodeHeadDao, allocations: int, pause: Reason | None) -> str
     if not (found.schedulable and found.ready):
         takes = f"takes no new allocations ({_closed(found)})"
     full = _full(found)
-    has = f"has {count(allocations, 'allocation') if allocations else 'no allocation'}"
-    parts = [takes, f"{has} and no {listed(full, 'or')} free" if full else has]
+    has = f"has {pluralize(allocations, 'allocation') if allocations else 'no allocation'}"
+    parts = [takes, f"{has} and no {join_words(full, 'or')} free" if full else has]
     if waiting.asks:
         parts.append(f"and has room for {f'{waiting.fit:,}' if waiting.fit else 'none'} of {_asks(waiting)}")
     else:
@@ -255,7 +259,7 @@ def _sentence(found: NodeHeadDao, allocations: int, pause: Reason | None) -> str
 
 
 def _asks(waiting: WouldFitDao) -> str:
-    return count(waiting.asks, "pending ask")
+    return pluralize(waiting.asks, "pending ask")
 
 
 def _full(found: NodeHeadDao) -> list[str]:
@@ -296,7 +300,7 @@ def _spoken_of(found: NodeHeadDao) -> str:
     if not found.sources:
         return ""
     names = [each.source for each in found.sources]
-    who = f"source{'s' if len(names) > 1 else ''} {listed(names)}"
+    who = f"source{'s' if len(names) > 1 else ''} {join_words(names)}"
     besides = "Besides the resource manager, " if found.rm is not None else "Only "
     sentence = f"{besides}{who} {'reports' if len(names) == 1 else 'report'} it."
     return f"{sentence} The reports differ ({found.disputed})." if found.disputed else sentence
@@ -326,7 +330,7 @@ def _kept(found: NodeHeadDao) -> str:
 def _refused(found: NodeHeadDao) -> str:
     if not found.refusals:
         return ""
-    sentence = f"The resource manager refused it for {count(found.refusals, 'ask')}"
+    sentence = f"The resource manager refused it for {pluralize(found.refusals, 'ask')}"
     why = next((each.reason for each in found.refused_for if each.reason), "")
     return f"{sentence} ({why})." if why else f"{sentence}."
 
@@ -335,11 +339,11 @@ def _has(found: NodeHeadDao, allocations: int, foreign: int) -> str:
     if not allocations:
         sentence = "It has no allocation"
     else:
-        sentence = f"It has {count(allocations, 'allocation')}"
+        sentence = f"It has {pluralize(allocations, 'allocation')}"
         if found.told_to_go:
             sentence += f", {found.told_to_go:,} of which {'is' if found.told_to_go == 1 else 'are'} being released"
     if foreign:
-        sentence += f", and {count(foreign, 'foreign allocation')}"
+        sentence += f", and {pluralize(foreign, 'foreign allocation')}"
     full = _full(found)
     return f"{sentence}." + (f" No {' and no '.join(full)} is free." if full else "")
 

@@ -10,10 +10,10 @@ from muster_core.model.allocation import PreemptionRecord
 from muster_core.model.application import Allocation, Application, Ask
 from muster_core.model.queue import Queue
 from muster_core.model.reasons import NoPreemptionReason, Reason, ReasonCode
-from muster_core.model.text_format import count, lasted
+from muster_core.model.text_format import format_duration, pluralize
 from muster_core.partition import Partition
 from muster_core.preemption import registry
-from muster_core.preemption.victims import goes_whole
+from muster_core.preemption.victims import is_evicted_whole
 from muster_rest.shapes.explain import AskPreemptionDao, PreemptedDao, ToldToGoDao
 
 # The preempted allocations, by application and key of the ask that needs their room.
@@ -109,7 +109,7 @@ def sentence_of_ask(preemption: AskPreemptionDao, now_ns: int) -> str:
         said.append(f"The room that was made for it is lost: {preemption.lost}.")
     if preemption.may_at:
         again = " again" if preemption.state == "PENDING" else ""
-        said.append(f"It may preempt{again} in {lasted(preemption.may_at - now_ns)}.")
+        said.append(f"It may preempt{again} in {format_duration(preemption.may_at - now_ns)}.")
     if said:
         return " ".join(said)
     if preemption.state != "CHOSEN":
@@ -117,9 +117,9 @@ def sentence_of_ask(preemption: AskPreemptionDao, now_ns: int) -> str:
     victims = len(preemption.victims)
     if not victims:
         return "All allocations preempted for it have ended."
-    ago = lasted(now_ns - min(each.since for each in preemption.victims))
+    ago = format_duration(now_ns - min(each.since for each in preemption.victims))
     were, have = ("were", "have") if victims > 1 else ("was", "has")
-    return f"{count(victims, 'allocation')} {were} preempted for it {ago} ago and {have} not ended yet."
+    return f"{pluralize(victims, 'allocation')} {were} preempted for it {ago} ago and {have} not ended yet."
 
 
 # ---- of an allocation that must go -----------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def preempted(partition: Partition, held: Allocation, why: PreemptionRecord, now
         resource=held.shape.quantities,
         placeholder=held.placeholder,
         task_group=held.task_group,
-        with_gang=goes_whole(held),
+        with_gang=is_evicted_whole(held),
         rule=why.rule,
         since=why.since_ns,
         for_application_id=why.app_id,
@@ -158,14 +158,14 @@ def preempted(partition: Partition, held: Allocation, why: PreemptionRecord, now
         asker_share_after=why.asker_share_after,
         at=now_ns,
         sentence=sentence(queue, held, why, now_ns),
-        message=_message(queue, held, why) + (" Its whole gang is preempted." if goes_whole(held) else ""),
+        message=_message(queue, held, why) + (" Its whole gang is preempted." if is_evicted_whole(held) else ""),
     )
 
 
 def sentence(queue: str, held: Allocation, why: PreemptionRecord, now_ns: int) -> str:
     """The summary in one sentence."""
     victim = f"{'Placeholder' if held.placeholder else 'Allocation'} {held.key} of application {held.app_id}"
-    event = f"{victim} on node {held.node_id} was preempted {lasted(now_ns - why.since_ns)} ago"
+    event = f"{victim} on node {held.node_id} was preempted {format_duration(now_ns - why.since_ns)} ago"
     rule = registry.rule_named(why.rule)
     return rule.sentence(event, queue, held, why) if rule is not None else f"{event} by the rule {why.rule}."
 

@@ -12,7 +12,7 @@ from muster_core.model.reason_history import Past
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import saturated
 from muster_core.model.states import QueueState
-from muster_core.model.text_format import amount, amounts, count, listed
+from muster_core.model.text_format import format_amount, format_amounts, join_words, pluralize
 from muster_core.partition import Partition
 from muster_core.preemption.victims import POLICY
 from muster_rest.shapes.explain import GuaranteeDao, QueueDao
@@ -57,7 +57,7 @@ def explained(
         promised=gang.promised_in(partition, queue),
         maximum=queue.by_name(queue.maximum) or {},
         sources=list(queue.sources),
-        disputed=partition.external.dispute(queue),
+        disputed=partition.external.limit_conflict(queue),
         headroom=headroom,
         guarantees=guarantees,
         applications=_applications(queue),
@@ -175,12 +175,12 @@ def _usage(found: QueueDao, state: str = "") -> str:
     parts = [state] if state else []
     uses = []
     for name, most in sorted(found.maximum.items()):
-        used, limit = amounts(name, found.allocated.get(name, 0), most)
+        used, limit = format_amounts(name, found.allocated.get(name, 0), most)
         uses.append(f"{used} of its max of {limit}")
-    uses = uses or [amount(name, used) for name, used in sorted(found.allocated.items())]
-    parts.append(f"uses {listed(uses) or 'nothing'}")
+    uses = uses or [format_amount(name, used) for name, used in sorted(found.allocated.items())]
+    parts.append(f"uses {join_words(uses) or 'nothing'}")
     waiting = sum(found.asks.values())
-    asks = count(waiting, "pending ask") if waiting else "no pending asks"
+    asks = pluralize(waiting, "pending ask") if waiting else "no pending asks"
     return f"Queue {found.queue} {', '.join(parts)}, and has {asks}"
 
 
@@ -207,9 +207,9 @@ def _guarantee(queue: Queue, found: QueueDao) -> str:
     own = [each for each in found.guarantees if each.queue == queue.path]
     if not own:
         return "It has no guarantee of its own."
-    missing = [amount(each.resource_type, each.missing) for each in own if each.missing]
+    missing = [format_amount(each.resource_type, each.missing) for each in own if each.missing]
     if missing:
-        return f"It is below its guarantee by {listed(missing)}."
+        return f"It is below its guarantee by {join_words(missing)}."
     return "It has its guarantee."
 
 
@@ -232,7 +232,7 @@ def _applications_max(found: QueueDao) -> str:
     if not found.max_applications or found.running_applications + found.forming_applications < found.max_applications:
         return ""
     forming = f" ({found.forming_applications:,} of them with a forming gang)" if found.forming_applications else ""
-    return f"It runs its maximum of {count(found.max_applications, 'application')}{forming}."
+    return f"It runs its maximum of {pluralize(found.max_applications, 'application')}{forming}."
 
 
 def _preemption(found: QueueDao) -> str:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from muster_core.model.application import Application, Ask, AskGroup
 from muster_core.model.queue import Queue
-from muster_core.model.reason_history import PAST_KEPT, Past, PastReason, counts
+from muster_core.model.reason_history import PAST_KEPT, Past, PastReason, is_significant
 from muster_core.model.reasons import Reason, ReasonCode, capital
 from muster_core.model.resources import saturated
-from muster_core.model.text_format import SECOND_NS, count, lasted
+from muster_core.model.text_format import SECOND_NS, format_duration, pluralize
 from muster_core.partition import Partition
 from muster_rest.shapes.explain import EpisodeDao, PastDao
 
@@ -65,7 +65,7 @@ def of_ask(wanted: Ask, reason: Reason, pauses: Past = ()) -> list[PastDao]:
         for each in past:
             from_ns, until_ns = max(each.reason.since_ns, wanted.created_ns), min(each.until_ns, began_ns)
             for start_ns, end_ns in left(from_ns, until_ns, taken):
-                if counts(start_ns, end_ns):
+                if is_significant(start_ns, end_ns):
                     found.append(_past(each.reason, start_ns, end_ns))
         taken = [(each.since, each.until) for each in found]
     found.sort(key=lambda each: each.since)
@@ -164,7 +164,7 @@ class _ReasonTimes:
         self._asks[about] = self._asks.get(about, 0) + asks
 
     def _add(self, about: _ReasonKey, start_ns: int, end_ns: int) -> None:
-        if counts(start_ns, end_ns):
+        if is_significant(start_ns, end_ns):
             self._pieces.setdefault(about, []).append((start_ns, end_ns))
 
     def told(self) -> list[EpisodeDao]:
@@ -202,7 +202,7 @@ def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     ordered = sorted(pieces)
     since_ns, until_ns = ordered[0]
     for start_ns, end_ns in ordered[1:]:
-        if until_ns and counts(until_ns, start_ns):
+        if until_ns and is_significant(until_ns, start_ns):
             yield since_ns, until_ns
             since_ns, until_ns = start_ns, end_ns
         elif until_ns:
@@ -214,11 +214,11 @@ def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
     """One sentence for each current reason: the first few."""
     now = [each for each in history if not each.until and each.asks]
     said = [
-        f"{count(each.asks, 'ask waits', 'asks wait')} {_for(each)}, {lasts(each.asks, now_ns - each.since)}."
+        f"{pluralize(each.asks, 'ask waits', 'asks wait')} {_for(each)}, {lasts(each.asks, now_ns - each.since)}."
         for each in now[:SENTENCES_MAX]
     ]
     if others := sum(each.asks for each in now[SENTENCES_MAX:]):
-        said.append(f"{count(others, 'ask more waits', 'asks more wait')} for other things.")
+        said.append(f"{pluralize(others, 'ask more waits', 'asks more wait')} for other things.")
     return said
 
 
@@ -231,7 +231,7 @@ def waits(history: Iterable[EpisodeDao], code: str, asks: int, now_ns: int) -> s
 
 def lasts(asks: int, longest_ns: int) -> str:
     """The waiting time of several asks, given the longest one."""
-    return f"{'the longest ' if asks > 1 and longest_ns >= SECOND_NS else ''}for {lasted(longest_ns)}"
+    return f"{'the longest ' if asks > 1 and longest_ns >= SECOND_NS else ''}for {format_duration(longest_ns)}"
 
 
 def _for(each: EpisodeDao) -> str:

@@ -124,7 +124,7 @@ class StateCounts:
     def __init__(
         self,
         counts: dict[str, ObjectCounts],
-        ended: Callable[[SchedulerCore], None] = lambda core: finish(core.take_apart()),
+        ended: Callable[[SchedulerCore], None] = lambda core: finish(core.dispose()),
     ) -> None:
         self.counts, self._ended = counts, ended
         # (Not weakly: a compiled partition cannot be referred to so.)

@@ -269,8 +269,8 @@ def application_head(partition: Partition, app: Application) -> ApplicationHeadD
         partition_id=object_ids.of_partition(partition),
         queue_id=object_ids.of_queue_of(partition, app),
         application_id=app.app_id,
-        used_resource=usage.held(app),
-        max_used_resource=usage.most_held(app),
+        used_resource=usage.allocated_by_type(app),
+        max_used_resource=usage.peak_by_type(app),
         # (A rejected application has nothing pending: its sums do not grow with later types.)
         pending_resource=partition.types.quantities(app.pending) if app.state is not AppState.REJECTED else {},
         partition=partition.name,

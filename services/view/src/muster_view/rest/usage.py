@@ -69,7 +69,7 @@ def of_group(partition: Partition, group: str, counted: SubjectUsage) -> GroupUs
 
 def _limited(partition: Partition, *, group: bool) -> ByName:
     found: ByName = {}
-    for path, who, of_group in partition.limits.standing():
+    for path, who, of_group in partition.limits.all_limits():
         if of_group is group:
             _of(found, who).limited.append(path)
     return found

@@ -15,7 +15,7 @@ from muster_core.model.queue import Queue
 from muster_core.preemption.cover_search import Class, Items, age_of, rank_of
 from muster_core.preemption.plan import Victim, used_without
 from muster_core.preemption.rule import RuleGuards, shares
-from muster_core.preemption.victims import goes_whole, may_go, whole_gang
+from muster_core.preemption.victims import is_evictable, is_evicted_whole, whole_gang
 from muster_core.queues.ordering import queue_share, share_of
 
 HOUR_NS = 3600 * 1_000_000_000
@@ -186,9 +186,9 @@ class _QuotaCut:
             if gang is not None:
                 yield _Candidate(gang.members, gang.oldest, gang.rank, gang.items)
             for held in app.allocations.values():
-                if whole and goes_whole(held):
+                if whole and is_evicted_whole(held):
                     continue
-                if may_go(held) and (self._opted_out or held.demand.allow_preempt_self):
+                if is_evictable(held) and (self._opted_out or held.demand.allow_preempt_self):
                     yield _Candidate((held,), held, rank_of(held), held.shape.items)
 
 

@@ -24,7 +24,7 @@ from muster_core.preemption.cover_search import (
 )
 from muster_core.preemption.plan import FURTHER_MAX, Plan, gains_of, gains_of_gang, limits_over, plan_of
 from muster_core.preemption.rule import RuleGuards, asker_of
-from muster_core.preemption.victims import VictimCache, goes_whole, may_go
+from muster_core.preemption.victims import VictimCache, is_evictable, is_evicted_whole
 
 
 class RequiredNodePreemption:
@@ -50,10 +50,14 @@ class RequiredNodePreemption:
         gangs: dict[Application, None] = {}
         for allocation in node.allocations.values():
             demand = allocation.demand
-            if allocation.app is not None and goes_whole(allocation):
+            if allocation.app is not None and is_evicted_whole(allocation):
                 gangs[allocation.app] = None
                 continue
-            if not may_go(allocation) or demand.priority > ask.priority or not (demand.allow_preempt_self or opted_out):
+            if (
+                not is_evictable(allocation)
+                or demand.priority > ask.priority
+                or not (demand.allow_preempt_self or opted_out)
+            ):
                 continue
             gains = gains_of(allocation, numbers, ())
             if any(gains):

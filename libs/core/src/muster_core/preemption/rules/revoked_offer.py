@@ -15,7 +15,7 @@ from muster_core.model.node import Node
 from muster_core.preemption.cover_search import age_of
 from muster_core.preemption.plan import Victim
 from muster_core.preemption.rule import RuleGuards
-from muster_core.preemption.victims import goes_whole, whole_gang
+from muster_core.preemption.victims import is_evicted_whole, whole_gang
 
 if TYPE_CHECKING:
     from muster_core.external.reports import ReportedObject
@@ -88,7 +88,7 @@ def _together(held: Allocation, going: Container[Allocation]) -> tuple[Allocatio
     """The allocations that go together with this one: its whole gang, if its queue asks for that and all members may
     go.
     """
-    if held.app is None or not goes_whole(held):
+    if held.app is None or not is_evicted_whole(held):
         return (held,)
     gang = whole_gang(held.app, opted_out=True, without=going)
     return (held,) if gang is None else gang.members

@@ -156,7 +156,7 @@ class DecidingPath:
         admitted = finish(admission_steps(kind, raw, RM, limits))
         assert not admitted.answers
         for payload in admitted.payloads:
-            await self.writer.ready()
+            await self.writer.wait_writable()
             self.writer.append(self.codec.request(RM, 0, kind, payload, self.clock.now_ns()))
 
     async def answered(self, count: int) -> None:

@@ -39,15 +39,15 @@ class Followed:
         )
         self.log = ChildLog(self._owned.settings, self._there.send)
         self._tasks = [
-            asyncio.create_task(_pass(self._here, server.take)),
-            asyncio.create_task(_pass(self._there, self.log.take)),
+            asyncio.create_task(_pass(self._here, server.handle)),
+            asyncio.create_task(_pass(self._there, self.log.handle)),
         ]
         await self.log.start()
         return self.log
 
     async def stop(self) -> None:
         await self.log.close()
-        await self.server.settled()
+        await self.server.wait_flushed()
         await self.server.close()
         for task in self._tasks:
             task.cancel()

@@ -96,7 +96,7 @@ async def warmed(members: Sequence[Membership]) -> None:
 
     def settled() -> bool:
         for each in members:
-            each.report(standbys(each))
+            each.report_warm(standbys(each))
         return shared(members) and not any(each.assignment and each.assignment.moving for each in members)
 
     await eventually(settled)
@@ -115,7 +115,7 @@ async def test_partitions_by_hand_are_all_of_a_group_of_one() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     waiting.cancel()
-    assert given.problem() == ""
+    assert given.error_text() == ""
     await given.close()
 
 
@@ -149,7 +149,7 @@ async def test_members_come_and_go_and_only_what_must_move_moves(bus: GroupLog) 
         followers = {partition: each for each in (a, b) for partition in standbys(each) & owned(c)}
         goes = owned(c)
         for each in (a, b, c):
-            each.report(standbys(each))
+            each.report_warm(standbys(each))
         c.retire()
         await eventually(lambda: not owned(c) and shared([a, b, c]))
         assert all(partition in owned(followers[partition]) for partition in goes if partition in followers)

@@ -152,7 +152,7 @@ async def test_a_slow_child_gets_the_newest_movement_once_and_before_any_answer(
         await append(owned, topic, range(number, number + 1))
     assert sent == []
     # 1. an answer brings the records that are visible then, also without a listener
-    server.take(Append((PipeRecord(7, topic, 1, b"k", b"v"),)))
+    server.handle(Append((PipeRecord(7, topic, 1, b"k", b"v"),)))
     async with asyncio.timeout(WITHIN_S):
         while len(sent) < 2:  # noqa: ASYNC110 - a list of a test
             await asyncio.sleep(0)
@@ -189,7 +189,7 @@ async def test_frames_have_a_distance_and_a_question_gets_the_rest_before(
         for number in range(known, known + 5):
             await append(owned, topic, range(number, number + 1))
             assert reader.known_end() == known
-        await both.server.told()
+        await both.server.wait_synced()
         assert reader.known_end() == known + 5
         assert len(await read_to(reader, known + 5)) == 5
     await both.stop()
@@ -203,23 +203,23 @@ async def test_a_question_does_not_wait_for_ever_for_a_busy_child(
     topic = owned.settings.topics().events
     sent: list[FromLog] = []
     server = LogServer(owned, await owned.writer("child"), sent.append, lambda: 0, lambda _: None)
-    await server.told()
+    await server.wait_synced()
     assert sent == []
     await append(owned, topic, range(1))
     async with asyncio.timeout(WITHIN_S):
-        await server.told()  # the child says nothing
-        await server.told()
+        await server.wait_synced()  # the child says nothing
+        await server.wait_synced()
         kinds = [type(message) for message in sent]
         assert kinds == [EndsChanged, SyncRequest, SyncRequest]
         monkeypatch.setattr(log_server, "_SEEN_TIMEOUT_S", 600.0)
-        asking = [asyncio.create_task(server.told()) for _ in range(3)]
+        asking = [asyncio.create_task(server.wait_synced()) for _ in range(3)]
         await asyncio.sleep(0)
         question = sent[-1]
         assert isinstance(question, SyncRequest)
         assert len(sent) == 4, "one question for all who wait"
-        server.take(SyncDone(question.number))
+        server.handle(SyncDone(question.number))
         await asyncio.gather(*asking)
-        await server.told()
+        await server.wait_synced()
     assert len(sent) == 4, "the child knows all"
     await server.close()
 

@@ -53,7 +53,7 @@ async def killed(tmp_path: Path) -> Path:
     alive, data = tmp_path / "alive", tmp_path / "data"
     log = await opened(alive, sqlite_mark_interval_s=600.0)  # (nothing changes while the files are copied)
     await fill(log)
-    log._keeper.keep()
+    log._keeper.store()
     shutil.copytree(alive, data)
     await log.close()
     return data

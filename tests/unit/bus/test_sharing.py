@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from muster_bus.backends.kafka_membership import decode_claim, decode_share, encode_claim, encode_share
-from muster_bus.partition_assignment import MemberAssignment, MemberClaim, share_out
+from muster_bus.partition_assignment import MemberAssignment, MemberClaim, assign_partitions
 
 
 def claims_after(
@@ -67,8 +67,8 @@ def test_the_laws_hold_for_any_group(seed: int) -> None:
                 dice.random() < 0.2,
             )
         )
-    shares = share_out(partitions, claims)
-    again = share_out(partitions, list(reversed(claims)))
+    shares = assign_partitions(partitions, claims)
+    again = assign_partitions(partitions, list(reversed(claims)))
     assert shares == again, "every leader must compute the same shares"
     owners = sorted(partition for share in shares.values() for partition in share.owned)
     assert owners == list(range(partitions)), "each partition has one owner"
@@ -87,43 +87,43 @@ def test_the_laws_hold_for_any_group(seed: int) -> None:
     assert len(following) == len(set(following)), "a partition has two standbys"
     # when all standbys are warm, further shares make the load even, and then nothing moves
     claims = [claim for claim in claims if not claim.retires] or [MemberClaim("m")]
-    shares = share_out(partitions, claims)
+    shares = assign_partitions(partitions, claims)
     limits = {claim.member: claim.standbys_max for claim in claims}
     for generation in range(4, 8):
         warm = [replace(each, standbys_max=limits[each.member]) for each in claims_after(shares, generation)]
-        before, shares = shares, share_out(partitions, warm)
+        before, shares = shares, assign_partitions(partitions, warm)
     assert even(shares)
     assert shares == before
 
 
 def test_a_new_member_follows_first_and_then_gets_its_part() -> None:
-    alone = share_out(6, fresh("a"))
-    first = share_out(6, [*claims_after(alone, 1), *fresh("b")])
+    alone = assign_partitions(6, fresh("a"))
+    first = assign_partitions(6, [*claims_after(alone, 1), *fresh("b")])
     assert first["a"].owned == set(range(6))
     assert len(first["b"].moving) == 3
     assert first["b"].standbys == set(range(6)), "the standby follows all partitions"
-    cold = share_out(6, claims_after(first, 2, warm=False))
+    cold = assign_partitions(6, claims_after(first, 2, warm=False))
     assert cold["a"].owned == set(range(6)), "nothing moves to it before it is warm"
-    second = share_out(6, claims_after(first, 2))
+    second = assign_partitions(6, claims_after(first, 2))
     assert second["b"].owned == first["b"].moving
     assert moved(first, second) == first["b"].moving
 
 
 def test_the_standby_takes_over_and_nothing_else_moves() -> None:
-    shares = share_out(9, fresh("a", "b", "c"))
+    shares = assign_partitions(9, fresh("a", "b", "c"))
     for generation in range(3):
-        shares = share_out(9, claims_after(shares, generation))
+        shares = assign_partitions(9, claims_after(shares, generation))
     assert even(shares)
     claims = [claim for claim in claims_after(shares, 3) if claim.member != "c"]
-    after = share_out(9, claims)
+    after = assign_partitions(9, claims)
     assert all(shares[member].owned <= after[member].owned for member in "ab")
     for partition in shares["c"].owned:
         follower = "a" if partition in shares["a"].standbys else "b"
         assert partition in after[follower].owned
     # when it comes back, it gets as many as it had, from members with too many
-    back = share_out(9, [*claims_after(after, 4), *fresh("c")])
+    back = assign_partitions(9, [*claims_after(after, 4), *fresh("c")])
     assert moved(after, back) == set()
-    back = share_out(9, claims_after(back, 5))
+    back = assign_partitions(9, claims_after(back, 5))
     assert even(back)
     assert len(moved(after, back)) == 3
 
@@ -133,7 +133,7 @@ def test_a_promise_is_kept() -> None:
     a = MemberClaim("a", 7, frozenset({0, 1, 3}), frozenset({2}), frozenset({2}), standbys_max=9)
     b = MemberClaim("b", 7, frozenset({2}), frozenset({0, 1, 3}), frozenset({0, 1, 3}), standbys_max=9)
     for promised in (0, 1, 3):
-        shares = share_out(4, [a, replace(b, moving=frozenset({promised}))])
+        shares = assign_partitions(4, [a, replace(b, moving=frozenset({promised}))])
         assert shares["b"].owned == {2, promised}
 
 
@@ -141,26 +141,26 @@ def test_of_two_owners_the_later_share_counts() -> None:
     """A process that was paused still claims its partitions, which the group has given to others meanwhile."""
     zombie = MemberClaim("a", 3, frozenset({0, 1}), standbys_max=9)
     owner = MemberClaim("b", 5, frozenset({0, 1}), standbys_max=9)
-    shares = share_out(2, [zombie, owner])
+    shares = assign_partitions(2, [zombie, owner])
     assert shares["b"].owned == {0, 1}
     assert len(shares["a"].moving) == 1
 
 
 def test_members_without_standbys_get_partitions_at_once() -> None:
-    alone = share_out(4, fresh("a", limit=0))
-    shares = share_out(4, [*claims_after(alone, 1, limit=0), *fresh("b", limit=0)])
+    alone = assign_partitions(4, fresh("a", limit=0))
+    shares = assign_partitions(4, [*claims_after(alone, 1, limit=0), *fresh("b", limit=0)])
     assert even(shares)
     assert not shares["a"].standbys
     assert not shares["b"].standbys
 
 
 def test_a_limit_of_standbys_is_kept_and_spread() -> None:
-    shares = share_out(32, fresh("a", "b", "c", "d", limit=2))
+    shares = assign_partitions(32, fresh("a", "b", "c", "d", limit=2))
     assert [len(share.standbys) for share in shares.values()] == [2, 2, 2, 2]
 
 
 def test_more_members_than_partitions_leaves_some_that_only_follow() -> None:
-    shares = share_out(2, fresh("a", "b", "c", "d"))
+    shares = assign_partitions(2, fresh("a", "b", "c", "d"))
     assert sorted(len(share.owned) for share in shares.values()) == [0, 0, 1, 1]
     assert sum(len(share.standbys) for share in shares.values()) == 2
 

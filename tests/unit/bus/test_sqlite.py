@@ -219,14 +219,14 @@ async def test_a_defect_of_a_commit_in_the_loop_ends_the_log(tmp_path: Path, mon
 def test_an_allowance_is_a_share_of_the_time() -> None:
     allowance = TimeBudget(0.1, 0.01, now_s=0.0)
     assert allowance.has_some(0.0)
-    allowance.take(0.5)  # a disk that was slow once
+    allowance.spend(0.5)  # a disk that was slow once
     assert not allowance.has_some(4.8)
     assert allowance.has_some(5.0)
-    allowance.take(0.011)
+    allowance.spend(0.011)
     assert allowance.has_some(1_000.0)
-    allowance.take(0.0099)
+    allowance.spend(0.0099)
     assert allowance.has_some(1_000.0), "no more is saved than the limit"
-    allowance.take(0.0002)
+    allowance.spend(0.0002)
     assert not allowance.has_some(1_000.0)
     assert not TimeBudget(0.0, 0.01, now_s=0.0).has_some(1_000.0)
 

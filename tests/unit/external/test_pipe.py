@@ -199,7 +199,7 @@ async def test_while_nothing_is_settled_only_so_much_is_under_way() -> None:
     writer = PipeWriter(there.send, unsettled_bytes_max=1_000)
     appended = []
     while True:
-        waits = asyncio.ensure_future(writer.ready())
+        waits = asyncio.ensure_future(writer.wait_writable())
         await asyncio.sleep(0)
         if not waits.done():
             break
@@ -208,7 +208,7 @@ async def test_while_nothing_is_settled_only_so_much_is_under_way() -> None:
     # The first settled record makes room again.
     first = await here.receive()
     assert isinstance(first, Append)
-    writer.settle(AppendResults(((first.records[0].number, 7),)))
+    writer.resolve(AppendResults(((first.records[0].number, 7),)))
     await waits
     assert await appended[0] == 7
     here.close()

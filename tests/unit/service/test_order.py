@@ -27,7 +27,7 @@ async def test_readers_are_woken_in_the_order_of_their_coming() -> None:
 
     tasks = [asyncio.create_task(wait(number)) for number in range(MANY)]
     await asyncio.sleep(0)
-    changing.wake()
+    changing.signal()
     await asyncio.gather(*tasks)
     assert woken == list(range(MANY))
 

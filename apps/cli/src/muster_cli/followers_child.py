@@ -272,7 +272,7 @@ async def _listen(
             case Response() if front is not None:
                 front.backend.on_response(message)
             case of_log.AppendResults() | of_log.EndsChanged() | of_log.Reply() | of_log.SyncRequest():
-                bus.take(message)
+                bus.handle(message)
 
 
 def main() -> None:

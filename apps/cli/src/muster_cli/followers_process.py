@@ -281,7 +281,7 @@ class FollowersProcess:
     async def _know_all(self) -> None:
         """Returns when the followers know what is visible now, so that an answer includes it."""
         if self._served is not None:
-            await self._served.told()
+            await self._served.wait_synced()
 
     def _here(self) -> HttpBackend:
         """Returns a view of this process that never starts: it knows only the process."""
@@ -331,7 +331,7 @@ class FollowersProcess:
             self.front.child_began(channel)
             if self._stopping.is_set():
                 channel.send(StopFollowers())
-            return await child.listen(partial(self._take, served), self._available_s, served.settled)
+            return await child.listen(partial(self._take, served), self._available_s, served.wait_flushed)
         finally:
             self._child = self._channel = self._served = self._told = None
             self.front.child_ended()
@@ -374,7 +374,7 @@ class FollowersProcess:
                 | of_log.GetHealth()
                 | of_log.SyncDone()
             ):
-                served.take(message)
+                served.handle(message)
             case _:
                 raise ValueError(f"a {type(message).__name__}")
 

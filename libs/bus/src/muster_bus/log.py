@@ -75,7 +75,7 @@ class LogWriter(Protocol):
         """
         ...
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         """Returns when there is room for more. Callers wait here before each ``append``; this is the back-pressure."""
         ...
 

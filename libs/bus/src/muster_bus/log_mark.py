@@ -83,7 +83,7 @@ class MarkedLog(Protocol):
         """The token of the loss that the settings accept."""
         ...
 
-    async def loss_told(self) -> None:
+    async def mark_loss_reported(self) -> None:
         """The RMs' histories know the accepted loss. Until this call each start has it in ``loss``."""
         ...
 

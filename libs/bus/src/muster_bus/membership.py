@@ -64,7 +64,7 @@ class Membership(Protocol):
         """Returns the newest share when it is another object than ``after``."""
         ...
 
-    def report(self, warm: Collection[int]) -> None:
+    def report_warm(self, warm: Collection[int]) -> None:
         """Says which standbys are warm."""
         ...
 
@@ -76,7 +76,7 @@ class Membership(Protocol):
         """Gives the partitions away, if there is another member. The next shares are empty; a lone member keeps all."""
         ...
 
-    def problem(self) -> str:
+    def error_text(self) -> str:
         """Returns why the group cannot be reached, in a sentence; "": it can."""
         ...
 
@@ -132,7 +132,7 @@ class FixedMembership:
             await asyncio.Event().wait()
         return self._assignment
 
-    def report(self, warm: Collection[int]) -> None:
+    def report_warm(self, warm: Collection[int]) -> None:
         """Nobody asks."""
 
     def rejoin(self) -> None:
@@ -141,7 +141,7 @@ class FixedMembership:
     def retire(self) -> None:
         """There is nobody to give partitions to."""
 
-    def problem(self) -> str:
+    def error_text(self) -> str:
         return ""
 
     async def close(self) -> None:

@@ -52,7 +52,7 @@ class MemberAssignment:
     moving: set[int] = field(default_factory=set)
 
 
-def share_out(partitions: int, claims: Sequence[MemberClaim]) -> dict[str, MemberAssignment]:
+def assign_partitions(partitions: int, claims: Sequence[MemberClaim]) -> dict[str, MemberAssignment]:
     """Returns each member's share. Every partition has exactly one owner, if there is a member."""
     shares = {claim.member: MemberAssignment() for claim in claims}
     by_name = {claim.member: claim for claim in claims}

@@ -45,7 +45,7 @@ from muster_bus.errors import (
     TransactionFailed,
 )
 from muster_bus.log import EarlyInputOwner, InlineCommitOwner, Log, LogReader, OutRecord, PartitionOwner, Record
-from muster_bus.poison_tracker import PoisonTracker, StateMachineError, guard, kind_of, one_line
+from muster_bus.poison_tracker import PoisonTracker, StateMachineError, call_machine, kind_of, one_line
 from muster_bus.standby import Standby, StandbyHandover, close_reader, fold_all
 from muster_bus.state_machine import StateMachine, SteppedMachine
 from muster_bus.topics import HEADER_ERROR, HEADER_ORIGIN, Topics
@@ -132,7 +132,7 @@ class PartitionWorker:
         Raises: Fenced (another owner took over); LogDamaged; MachineFailed; any error that no restart cures.
         """
         if self._standby is not None:
-            self._taking = asyncio.create_task(self._standby.take())
+            self._taking = asyncio.create_task(self._standby.promote())
         watching = asyncio.create_task(self._watch(), name=f"watchdog of partition {self.partition}")
         try:
             while not self.stopping.is_set():
@@ -192,7 +192,7 @@ class PartitionWorker:
 
     async def _live(self) -> None:
         self._state = WorkerState.FOLDING
-        self.moved()
+        self.record_progress()
         started_s = self.clock.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             # 1 take over, which fences the previous owner
@@ -212,7 +212,7 @@ class PartitionWorker:
                 return
             metrics.fold_seconds.labels(self.label).observe(self.clock.monotonic() - started_s)
             self._state = WorkerState.RUNNING
-            self.moved()
+            self.record_progress()
             log.info("worker.running", partition=self.partition, group=self.group, position=start)
             await _WorkerRun(self, machine, owner, reader).run()  # 6, 7, 8
 
@@ -229,7 +229,7 @@ class PartitionWorker:
         """
         taking, self._taking = self._taking, None
         prepared = None if taking is None else await taking
-        machine: StateMachine = guard(self._machine_factory) if prepared is None else prepared.machine
+        machine: StateMachine = call_machine(self._machine_factory) if prepared is None else prepared.machine
         reader = await self.log.reader(self.topics.state, self.partition) if prepared is None else prepared.reader
         live = live_keys_of(self.log) if prepared is None else prepared.live
         try:
@@ -244,18 +244,18 @@ class PartitionWorker:
                 before = reader.position
                 records = await reader.read(self.settings.max_records_fold, _FOLD_READ_S)
                 if reader.position > before:
-                    self.moved()
+                    self.record_progress()
                 elif self._available_s() > self.settings.fold_stall_s:
                     state = f"{self.topics.state}[{self.partition}]"
                     raise LogUnavailable(f"{state}: no records from offset {before} on; its end is {end}")
-                guard(fold_all, machine, live, records)
+                call_machine(fold_all, machine, live, records)
                 await asyncio.sleep(0)  # let other tasks run
                 if self.stopping.is_set():
                     return None
         finally:
             await _close(reader.close)
         check_state(owner, live)
-        guard(machine.folded, self.clock.now_ns())
+        call_machine(machine.finish_fold, self.clock.now_ns())
         return machine
 
     async def _back_off(self, error: BaseException, reason: str) -> None:
@@ -286,7 +286,7 @@ class PartitionWorker:
 
     # ---- reports of a life ------------------------------------------------------------------------------------------
 
-    def moved(self) -> None:
+    def record_progress(self) -> None:
         """Records that there was progress, or nothing to do."""
         self._moves += 1
 
@@ -315,7 +315,7 @@ class PartitionWorker:
         self._failures = self._blameless_failures = 0
         self._last_error = ""
         self.suspicion.forget_before(position)
-        self.moved()
+        self.record_progress()
 
 
 class _WorkerRun:
@@ -359,7 +359,7 @@ class _WorkerRun:
                 if not records and self._dirty:
                     await self._finish_commit()  # nothing to add: wait until the next commit may start
                 elif not records and self._in_flight is None:
-                    self._worker.moved()  # nothing to do is not a stall
+                    self._worker.record_progress()  # nothing to do is not a stall
                     self._dirty = self._is_position_new = self._is_position_new or self._worker.is_recommit_due()
                 await self._look_at_end()
             await self._finish_commit()
@@ -430,7 +430,7 @@ class _WorkerRun:
         settings = self._settings
         return (
             self._inputs >= settings.max_records_batch
-            or len(self._outputs) + self._machine.held() >= settings.max_output_records
+            or len(self._outputs) + self._machine.pending_records() >= settings.max_output_records
             or self._output_bytes >= settings.max_output_bytes
             or (self._is_careful() and self._in_flight is not None)
         )
@@ -441,7 +441,7 @@ class _WorkerRun:
 
     def _idle_s(self) -> float:
         """Returns how long the worker may do nothing (seconds)."""
-        deadline_ns = guard(self._machine.next_deadline_ns)
+        deadline_ns = call_machine(self._machine.next_deadline_ns)
         if deadline_ns is None:
             return self._settings.idle_wait_s
         left_s = (deadline_ns - self._clock.now_ns()) / 1e9
@@ -481,7 +481,7 @@ class _WorkerRun:
                     await self._take_held()
             except StateMachineError as error:
                 why = f"the machine fails on this record ({kind_of(error.__cause__)})"
-                worker.suspicion.blame(first, after, why, self._settings.quarantine_after)
+                worker.suspicion.record_failure(first, after, why, self._settings.quarantine_after)
                 error.blamed = True
                 raise
         worker.position = after if self._kept else self._reader.position
@@ -503,24 +503,24 @@ class _WorkerRun:
         """Calls a part of the machine's work and measures its duration."""
         started_s = self._clock.monotonic()
         try:
-            return guard(call, *arguments)
+            return call_machine(call, *arguments)
         finally:
             self._observe(self._clock.monotonic() - started_s)
 
     async def _tick_if_due(self) -> bool:
         """Calls the machine's ``tick`` if its deadline has come. Returns whether this gave records."""
-        deadline_ns = guard(self._machine.next_deadline_ns)
+        deadline_ns = call_machine(self._machine.next_deadline_ns)
         now_ns = self._clock.now_ns()
         if deadline_ns is None or deadline_ns > now_ns or self._is_full():
             self._tick_was_empty = False
             return False
-        held = self._machine.held()
+        held = self._machine.pending_records()
         before = len(self._outputs)
         if self._stepped is not None:
             await self._gather(self._stepped.tick_in_steps(now_ns))
         else:
             self._take(self._decide(self._machine.tick, now_ns))
-        outputs, more = len(self._outputs) - before, self._machine.held()
+        outputs, more = len(self._outputs) - before, self._machine.pending_records()
         self._tick_was_empty = not outputs and more == held
         self._dirty = self._dirty or outputs > 0 or more > 0
         return not self._tick_was_empty
@@ -597,9 +597,9 @@ class _WorkerRun:
         since_work_s, since_s = self._gathers_since
         gather_s = settings.gather_s * (_GATHER_SHARED if self._worker.contention.is_shared(now_s) else 1)
         young = work_s - since_work_s < gather_s and now_s - since_s < _GATHER_WAIT * gather_s
-        small = self._machine.held() + len(self._outputs) < settings.gather_records
+        small = self._machine.pending_records() + len(self._outputs) < settings.gather_records
         if young and small and not self._is_full() and not self._is_careful() and not self._worker.stopping.is_set():
-            deadline_ns = guard(self._machine.next_deadline_ns)
+            deadline_ns = call_machine(self._machine.next_deadline_ns)
             if self._kept or self._reader.known_end() > self._reader.position:
                 return True
             if deadline_ns is not None and deadline_ns <= self._clock.now_ns() and not self._tick_was_empty:
@@ -634,7 +634,7 @@ class _WorkerRun:
             if self._held_from is not None:
                 why = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 after = self._worker.position
-                self._worker.suspicion.blame(self._held_from, after, why, self._settings.quarantine_after)
+                self._worker.suspicion.record_failure(self._held_from, after, why, self._settings.quarantine_after)
                 error.blamed = True
             raise
 

@@ -32,7 +32,7 @@ class PoisonTracker:
     failures: dict[int, int] = field(default_factory=dict)  # failures on this record alone, by offset
     put_aside: dict[int, str] = field(default_factory=dict)  # offset → why
 
-    def blame(self, first: int, after: int, why: str, quarantine_after: int) -> None:
+    def record_failure(self, first: int, after: int, why: str, quarantine_after: int) -> None:
         """Records a failure on the input ``[first, after)``.
 
         The worker then applies this input one record at a time. A single record with ``quarantine_after`` failures is
@@ -52,7 +52,7 @@ class PoisonTracker:
             self.put_aside = {at: why for at, why in self.put_aside.items() if at >= offset}
 
 
-def guard(call: Callable[..., T], *arguments: object) -> T:
+def call_machine(call: Callable[..., T], *arguments: object) -> T:
     """Calls the machine. Raises StateMachineError for any exception."""
     try:
         return call(*arguments)

@@ -28,7 +28,7 @@ from muster_bus.backends.live_keys import LiveKeys, live_keys_of
 from muster_bus.clock import Clock
 from muster_bus.errors import BusError
 from muster_bus.log import Log, LogReader, Record
-from muster_bus.poison_tracker import StateMachineError, guard, one_line
+from muster_bus.poison_tracker import StateMachineError, call_machine, one_line
 from muster_bus.state_machine import StandbyStateMachine, StateMachine
 from muster_bus.topics import Topics
 from muster_bus.worker_settings import WorkerSettings
@@ -108,7 +108,7 @@ class Standby:
         """State offsets that are not folded, as of about a second ago."""
         return max(0, self._end - self._position)
 
-    async def take(self) -> StandbyHandover | None:
+    async def promote(self) -> StandbyHandover | None:
         """Ends the standby. Returns its machine, which may not be whole; None: it has none. Does not raise."""
         assert self._task is not None, "start comes first"
         self._taken.set()
@@ -125,7 +125,7 @@ class Standby:
         """Ends the standby and drops its machine."""
         if self._task is None:
             return
-        folded = await self.take()
+        folded = await self.promote()
         if folded is not None:
             await close_reader(folded.reader)
 
@@ -148,7 +148,7 @@ class Standby:
 
     async def _follow(self) -> StandbyHandover:
         self.state = StandbyState.READING
-        machine: StandbyStateMachine = guard(self._machine_factory)
+        machine: StandbyStateMachine = call_machine(self._machine_factory)
         live = live_keys_of(self._log)
         reader = await self._log.reader(self._topics.state, self._partition)
         taken = asyncio.create_task(self._taken.wait(), name=f"standby-{self._partition}-taken")
@@ -161,7 +161,7 @@ class Standby:
             # 2 the objects
             if not self._taken.is_set():
                 self.state = StandbyState.SETTLING
-                await self._in_slices(guard(machine.settle))
+                await self._in_slices(call_machine(machine.build_state))
                 self.state, self._failures, self.last_error = StandbyState.WARM, 0, ""
                 log.info("standby.warm", partition=self._partition, position=self._position)
                 self._on_warm()
@@ -208,7 +208,7 @@ class Standby:
         """Takes all steps; when the worker takes over, without pauses."""
         clock, began_s = self._clock, self._clock.monotonic()
         every = iter(steps)
-        while guard(next, every, _END) is not _END:
+        while call_machine(next, every, _END) is not _END:
             if clock.monotonic() - began_s >= _SLICE_S:
                 hurries = self._taken.is_set() or self.lag_records > _HURRY_RECORDS
                 await asyncio.sleep(0.0 if hurries else clock.monotonic() - began_s)

@@ -21,7 +21,7 @@ class StateMachine(Protocol):
         """Takes one record of the state topic during recovery. The records come oldest first and include tombstones."""
         ...
 
-    def folded(self, now_ns: int) -> None:
+    def finish_fold(self, now_ns: int) -> None:
         """The state topic is read to its end. The machine can now build sums and indexes."""
         ...
 
@@ -45,7 +45,7 @@ class StateMachine(Protocol):
         """
         ...
 
-    def held(self) -> int:
+    def pending_records(self) -> int:
         """Returns about how many records the machine holds back."""
         ...
 
@@ -57,7 +57,7 @@ class StateMachine(Protocol):
 class StandbyStateMachine(StateMachine, Protocol):
     """A machine that a standby can keep up to date before it takes over."""
 
-    def settle(self) -> Iterator[None]:
+    def build_state(self) -> Iterator[None]:
         """Builds the state from the records folded so far, in steps. Afterwards ``fold`` applies each record at once.
 
         ``folded`` still ends the fold. It must make the same machine as a fold of all records at once.

@@ -64,7 +64,7 @@ class LogLossDetector:
         """The RMs' histories know of the loss: their notices are on the log."""
         if self._bus is not None and self.loss:
             self.loss = ""
-            await self._bus.loss_told()
+            await self._bus.mark_loss_reported()
 
     async def keep(self) -> None:
         """Stores the log's present mark. Raises LogUnavailable, LogClosed, SessionStoreDown."""

@@ -153,7 +153,7 @@ class PipeLog:
     def take(self, message: AppendResults | LogReply) -> None:
         if isinstance(message, AppendResults):
             for writer in self._writers:
-                writer.settle(message)
+                writer.resolve(message)
         elif (future := self._answers.get(message.number)) is not None and not future.done():
             future.set_result(message)
 

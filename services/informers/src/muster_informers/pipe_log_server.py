@@ -51,13 +51,13 @@ class PipeLogServer:
     def take(self, message: Append | LogRequest) -> None:
         """Carries out a message. Its answer follows when it is known."""
         if isinstance(message, Append):
-            self._appends.take(message)
+            self._appends.enqueue(message)
         else:
             self._spawn(self._answer(message), "reader")
 
     async def settled(self) -> None:
         """Returns when all appended records are on the log or refused."""
-        await self._appends.settled()
+        await self._appends.wait_flushed()
 
     async def close(self) -> None:
         """Stops taking messages and closes the readers. Appends already given to the writer go on."""

@@ -352,7 +352,7 @@ class SchedulerService:
         task.add_done_callback(self._closing.remove)
 
     def _report_warm(self) -> None:
-        self._membership.report([partition for partition, standby in self._standbys.items() if standby.warm])
+        self._membership.report_warm([partition for partition, standby in self._standbys.items() if standby.warm])
         self._count()
 
     def _count(self) -> None:
@@ -387,7 +387,7 @@ class SchedulerService:
         for partition, standby in sorted(self._standbys.items()):
             if standby.last_error:
                 found.append(f"the standby of partition {partition} cannot follow: {standby.last_error}")
-        problem = self._membership.problem() if self._membership.assignment is not None else ""
+        problem = self._membership.error_text() if self._membership.assignment is not None else ""
         return [*found, problem] if problem else found
 
     def _outside_problems(self) -> list[str]:
@@ -422,7 +422,7 @@ class SchedulerService:
 
     def _worker_problems(self) -> list[str]:
         if self._membership.assignment is None:
-            return [self._membership.problem() or "the group of schedulers has not shared the partitions out yet"]
+            return [self._membership.error_text() or "the group of schedulers has not shared the partitions out yet"]
         found = [problem_of(progress) for progress in self.progress() if not progress.serving]
         found += [
             f"partition {partition} was taken over by a scheduler outside of the group (with scheduler.partitions?); "

@@ -39,7 +39,7 @@ from muster_bus.backends.kafka_connection import KafkaLink, stop, text_of
 from muster_bus.clock import Clock
 from muster_bus.errors import LogUnavailable
 from muster_bus.membership import Assignment, GroupTerms
-from muster_bus.partition_assignment import MemberAssignment, MemberClaim, share_out
+from muster_bus.partition_assignment import MemberAssignment, MemberClaim, assign_partitions
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +76,7 @@ class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
     def assign(self, cluster: object, members: Mapping[str, Any]) -> dict[str, Any]:
         claims = [decode_claim(member_id, data.user_data) for member_id, data in sorted(members.items())]
-        shares = share_out(self._partitions, claims)
+        shares = assign_partitions(self._partitions, claims)
         return {
             member_id: ConsumerProtocolMemberAssignment(
                 0, [(self._topic, sorted(share.owned))], encode_share(share, len(claims))

@@ -138,7 +138,7 @@ class KafkaWriter:
             self._room.clear()
         return done
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         """Also raises LogUnavailable if there is no room within the transaction deadline."""
         if not self._room.is_set():
             deadline_s = self.link.settings.transaction_deadline_s

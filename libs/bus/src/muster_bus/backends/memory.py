@@ -139,7 +139,7 @@ class MemoryLog:
     async def close(self) -> None:
         self.closed = True
         for tail in self.store.tails.values():
-            tail.wake()
+            tail.signal()
 
     def cut(self) -> None:
         """Ends the connection as the end of its process does: at once, and nobody is told."""
@@ -235,7 +235,7 @@ class MemoryWriter:
             done.set_exception(error)
         return done
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         if self._closed:
             raise LogClosed("the writer is closed")
 
@@ -320,7 +320,7 @@ class MemoryReader:
 
     async def close(self) -> None:
         self._closed = True
-        self._tail.wake()
+        self._tail.signal()
 
     async def _wait_for_more(self, faults: Faults, timeout_s: float) -> None:
         """Returns when this reader gets a record at its position, or after ``timeout_s``."""

@@ -14,7 +14,7 @@ from muster_bus.backends.memory import MemoryLog, MemoryStore
 from muster_bus.backends.memory_faults import Faults
 from muster_bus.clock import Clock
 from muster_bus.membership import Assignment, GroupTerms
-from muster_bus.partition_assignment import MemberAssignment, MemberClaim, share_out
+from muster_bus.partition_assignment import MemberAssignment, MemberClaim, assign_partitions
 from muster_bus.topics import TopicSpec
 
 Later = Callable[[float, Callable[[], None]], None]
@@ -65,7 +65,7 @@ class _Group:
                 return
             del self._members[name]
         claims = [member.claim(name) for name, member in sorted(self._members.items())]
-        shares = share_out(self._terms.partitions, claims)
+        shares = assign_partitions(self._terms.partitions, claims)
         self._generation += 1
         for name, member in self._members.items():
             member.send(shares[name], self._generation, len(claims))

@@ -16,7 +16,7 @@ class ChangeSignal:
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Future[None], None] = {}  # in the order of their coming
 
-    def wake(self) -> None:
+    def signal(self) -> None:
         """Ends all waits."""
         if self._waiters:
             for waiter in self._waiters:
@@ -48,15 +48,15 @@ class ReadAheadBuffer:
     def __bool__(self) -> bool:
         return bool(self._records)
 
-    def put(self, records: Sequence[Record]) -> None:
+    def replace(self, records: Sequence[Record]) -> None:
         """Replaces all records."""
         self._records, self._given = records, 0
 
     def clear(self) -> None:
         """Forgets all records, because the position has changed."""
-        self.put(())
+        self.replace(())
 
-    def take(self, max_records: int) -> Sequence[Record]:
+    def pop(self, max_records: int) -> Sequence[Record]:
         """Returns the next records. Frees the list once all its records were given."""
         records = self._records[self._given : self._given + max_records]
         self._given += len(records)

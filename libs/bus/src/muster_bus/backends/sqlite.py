@@ -150,7 +150,7 @@ class SqliteLog:
             now_ms=self.now_ms,
             is_open=lambda: self._state == "open",
             first_moved=lambda place, first_offset: self._on_loop(self._set_first, place, first_offset),
-            keep_mark=self._keeper.keep,
+            keep_mark=self._keeper.store,
         )
         self._committer.start()
         self._maintenance.start()
@@ -165,10 +165,10 @@ class SqliteLog:
         self._state = "closed"
         self._room.set()
         for partition in self._partitions.values():
-            partition.tail.wake()
+            partition.tail.signal()
         await asyncio.to_thread(self._maintenance.stop, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self._committer.stop, CLOSE_TIMEOUT_S)
-        await asyncio.to_thread(self._keeper.keep)  # (both threads have ended)
+        await asyncio.to_thread(self._keeper.store)  # (both threads have ended)
         await self._loop.run_in_executor(self._reader_thread, self._close_files)
         self._reader_thread.shutdown(wait=False)
         self._packer_thread.shutdown(wait=False)
@@ -426,7 +426,7 @@ class SqliteLog:
         place = unit.runs[0].partition
         if self._staged is not None and place.waiting is not None and place.waiting is place.staged_for:
             staged = self._staged[0]
-            if staged.takes(unit, _ALONE_BYTES):  # the owner has not read it yet: it gets both
+            if staged.try_merge(unit, _ALONE_BYTES):  # the owner has not read it yet: it gets both
                 place.staged = staged.runs[0].records(place.tail.end, staged.timestamp_ms)
                 return
         if (
@@ -443,7 +443,7 @@ class SqliteLog:
         unit.read_by = place.staged_for = place.waiting
         place.staged = unit.runs[0].records(place.tail.end, unit.timestamp_ms)
         self._staged = unit, self._loop.call_later(_STAGED_S, self._release)
-        place.tail.wake()
+        place.tail.signal()
 
     def _release(self) -> None:
         """Commits the staged unit without what follows from it."""
@@ -460,7 +460,7 @@ class SqliteLog:
             return False
         done, reason = self._committer.commit_now(units)
         if done:
-            self._allowance.take(self._clock.monotonic() - began_s)
+            self._allowance.spend(self._clock.monotonic() - began_s)
             self._publisher.publish(units, reason)
         return done
 
@@ -581,4 +581,4 @@ class SqliteLog:
         log.error("log.broken", path=str(self.path), why=why)
         self._room.set()
         for partition in self._partitions.values():
-            partition.tail.wake()
+            partition.tail.signal()

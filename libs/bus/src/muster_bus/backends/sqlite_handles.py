@@ -111,7 +111,7 @@ class SqliteWriter:
             self._flush()  # the owner waits for just this
         return done
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         if self._closed:
             raise LogClosed(f"writer {self._name} is closed")
         if self._size >= self._log.settings.max_queued_bytes:
@@ -188,14 +188,14 @@ class SqliteReader(ReadAheadReader):
         if not self._closed:
             self._place.readers -= 1
         self._closed = True
-        self._place.tail.wake()
+        self._place.tail.signal()
 
     async def _read_old(self, max_records: int) -> Sequence[Record]:
         if not self._ahead:
             records = await self._log.read_file(self._place, self._position, max_records)
             self._check()
-            self._ahead.put(records)
-        return self._ahead.take(max_records)
+            self._ahead.replace(records)
+        return self._ahead.pop(max_records)
 
     def _end(self) -> int:
         return self._place.tail.end

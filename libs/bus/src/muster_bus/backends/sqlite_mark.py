@@ -108,7 +108,7 @@ class MarkWriter:
             self._loss, mark = "", self.mark()
             self._write(mark)
 
-    def keep(self) -> None:
+    def store(self) -> None:
         """Writes the side file if records came. A full disk leaves an older mark, which is as true."""
         with self._one_at_a_time:
             mark = self.mark()

@@ -157,7 +157,7 @@ class CommitUnit:
         """Tells whether to publish it takes long."""
         return self.read_by is None and sum(len(run.keys) for run in self.runs) > LARGE_RECORDS
 
-    def takes(self, more: CommitUnit, bytes_max: int) -> bool:
+    def try_merge(self, more: CommitUnit, bytes_max: int) -> bool:
         """Adds the records of another unit of appends to the same partition, if there is room. Returns whether."""
         own, other = self.runs[0], more.runs[0]
         if len(more.runs) > 1 or other.partition is not own.partition or self.size_bytes + more.size_bytes > bytes_max:
@@ -184,7 +184,7 @@ class TimeBudget:
         self._noted_s = now_s
         return self._left_s > 0
 
-    def take(self, seconds: float) -> None:
+    def spend(self, seconds: float) -> None:
         """Takes what was used."""
         self._left_s -= seconds
 

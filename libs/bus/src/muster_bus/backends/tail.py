@@ -137,7 +137,7 @@ class PartitionTail(ChangeSignal):
         self.end += count
         for call in self._calls:
             call()
-        self.wake()
+        self.signal()
 
 
 def _first(part: TailPart) -> int:

@@ -90,7 +90,7 @@ class _PartitionView(ChangeSignal):
         self.first = max(self.first, first)
         if end > self.end:
             self.end = end
-            self.wake()
+            self.signal()
 
     def kept(self, position: int, max_records: int) -> list[Record] | None:
         """Returns the chain's records from ``position`` on; None if the chain does not hold the position."""
@@ -160,7 +160,7 @@ class ChildLog:
             await self._writer.close()
         self._state = "closed"
         for place in self._by_id.values():
-            place.wake()
+            place.signal()
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(LogClosed("the log is closed"))
@@ -219,7 +219,7 @@ class ChildLog:
 
     # ---- the pipe ----------------------------------------------------------------------------------------------------
 
-    def take(self, message: FromLog) -> None:
+    def handle(self, message: FromLog) -> None:
         """Takes a message from the pipe."""
         match message:
             case EndsChanged():
@@ -227,7 +227,7 @@ class ChildLog:
                     if (place := self._by_id.get(number)) is not None:
                         place.moved(first, end)
             case AppendResults():
-                self._writer.settle(message)
+                self._writer.resolve(message)
             case SyncRequest():
                 self._send(SyncDone(message.number))
             case Reply():
@@ -253,7 +253,7 @@ class ChildLog:
         finally:
             self._asked.pop(question.number, None)
 
-    def tell(self, message: Release) -> None:
+    def send(self, message: Release) -> None:
         """Sends a message that needs no answer."""
         self._send(message)
 
@@ -276,7 +276,7 @@ class ChildLog:
                 if place.has_readers:
                     place.moved(*bounds.bounds(place.topic, place.partition))
 
-    async def look(self, place: _PartitionView) -> None:
+    async def read_bounds(self, place: _PartitionView) -> None:
         """Reads a partition's present bounds from the file."""
         file = self._file
         assert file is not None
@@ -375,8 +375,8 @@ class _Reader(ReadAheadReader):
                 await self._check()
                 if not records:  # retention and compaction never remove the newest record before the end
                     raise LogDamaged(place.topic, place.partition, self._position, place.end, "nothing is there")
-            self._ahead.put(records)
-        given = self._ahead.take(max_records)
+            self._ahead.replace(records)
+        given = self._ahead.pop(max_records)
         self._position = given[-1].offset + 1
         self._count_read(len(given))
         return given
@@ -391,18 +391,18 @@ class _Reader(ReadAheadReader):
 
     async def written_end(self) -> int:
         self._bus.check_open()
-        await self._bus.look(self._place)
+        await self._bus.read_bounds(self._place)
         return self._place.end
 
     async def close(self) -> None:
         self._closed = True
-        self._place.wake()
+        self._place.signal()
 
     async def _check(self) -> None:
         place = self._place
         self._check_open()
         if self._position > place.end:  # the pipe may be behind the file
-            await self._bus.look(place)
+            await self._bus.read_bounds(place)
             self._check_open()
         if not place.first <= self._position <= place.end:
             raise OffsetOutOfRange(place.topic, place.partition, self._position, place.first, place.end)
@@ -434,9 +434,9 @@ class _Writer:
         done.add_done_callback(self._waiting.discard)
         return done
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         self._check()
-        await self._pipe.ready()
+        await self._pipe.wait_writable()
         self._check()
 
     async def close(self) -> None:
@@ -472,7 +472,7 @@ class _Owner:
         if not self._closed:
             self._closed = True
             with contextlib.suppress(LogError):
-                self._bus.tell(Release(self._bus.number(), self._number))
+                self._bus.send(Release(self._bus.number(), self._number))
 
     def _check(self) -> None:
         self._bus.check_open()

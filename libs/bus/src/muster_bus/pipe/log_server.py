@@ -73,11 +73,11 @@ class LogServer:
         self._closed = False
         bus.watch(self._note)
 
-    def take(self, message: FromChild) -> None:
+    def handle(self, message: FromChild) -> None:
         """Carries out a message. Its answer follows when it is known."""
         match message:
             case Append():
-                self._appends.take(message)
+                self._appends.enqueue(message)
             case Release():
                 self._spawn(self._release(message.owner))
             case SyncDone():
@@ -86,7 +86,7 @@ class LogServer:
             case _:
                 self._spawn(self._answer(message))
 
-    async def told(self) -> None:
+    async def wait_synced(self) -> None:
         """Returns when the child knows of all records that are visible now, or is busy."""
         self._tell_now()
         frames = self._frames
@@ -101,9 +101,9 @@ class LogServer:
         if asked.done():
             self._seen_frames = max(self._seen_frames, frames)
 
-    async def settled(self) -> None:
+    async def wait_flushed(self) -> None:
         """Returns when everything appended or committed is on the log, or refused."""
-        await self._appends.settled()
+        await self._appends.wait_flushed()
         if self._tasks:
             await asyncio.wait(set(self._tasks))
 

@@ -56,7 +56,7 @@ class PipeWriter:
             self._flush()
         return done
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         while self._unsettled_bytes >= self._unsettled_bytes_max and not self._closed:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._room.append(room)
@@ -72,7 +72,7 @@ class PipeWriter:
         if self._unsettled:
             await asyncio.wait([done for done, _ in self._unsettled.values()], timeout=_CLOSE_TIMEOUT_S)
 
-    def settle(self, settled: AppendResults) -> None:
+    def resolve(self, settled: AppendResults) -> None:
         """Takes the outcomes of records."""
         for number, offset in settled.durable:
             if not (done := self._taken(number)).done():
@@ -118,11 +118,11 @@ class PipeAppendServer:
         self._task = asyncio.create_task(self._append_all(), name="pipe-appends")
         self._task.add_done_callback(self._ended)
 
-    def take(self, append: Append) -> None:
+    def enqueue(self, append: Append) -> None:
         """Queues appends. They are settled later, one by one."""
         self._appends.put_nowait(append)
 
-    async def settled(self) -> None:
+    async def wait_flushed(self) -> None:
         """Returns when everything appended is on the log, or refused."""
         await self._appends.join()
         if self._under_way:

@@ -106,7 +106,7 @@ class ExportManager:
     def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
         found = {each.problem for each in self.exporters if each.problem}
-        problem = self._membership.problem() if self._sinks else ""
+        problem = self._membership.error_text() if self._sinks else ""
         return sorted(found) + ([problem] if problem else [])
 
     def _every(self) -> list[asyncio.Task[None]]:

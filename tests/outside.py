@@ -44,7 +44,7 @@ class Outside(Cluster):
         self._text(queues, nodesort, partition)
         self.kept: dict[bytes, bytes] = {}
         self.follower = StateFolder()
-        self.follower.settle()
+        self.follower.build()
         self._offset = 0
         self._write(self.outcomes[0], registers=True)
 
@@ -118,7 +118,7 @@ class Outside(Cluster):
         random.Random(seed).shuffle(records)
         for offset, (key, value) in enumerate(records):
             folder.take(Record("si.state", 0, offset, 0, key, value))
-        folder.settle()
+        folder.build()
         core = folder.rms[RM].core
         core.activate(self.now_ns, self.now_ns)
         return core

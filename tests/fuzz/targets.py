@@ -182,7 +182,7 @@ def _state(data: bytes) -> None:
     folder = StateFolder()
     for name, content in _lived().state.items():
         folder.take(record._replace(key=name, value=content))
-    folder.settle()
+    folder.build()
     folder.take(record)
 
 

@@ -116,7 +116,7 @@ class ExternalLife:
         self._uuids = 0
         self._follower = StateFolder()
         self._history = History(self.tally)
-        self._follower.settle()
+        self._follower.build()
         self._registered = False
         self._machine = self._new_machine()
         self._machine.folded(self.now_ns)
@@ -385,7 +385,7 @@ class ExternalLife:
         folder = StateFolder()
         for key, value in self._shuffled():
             folder.take(Record(wire.TOPICS.state, 0, 0, 0, key, value))
-        folder.settle()
+        folder.build()
         asked = self._registered and any(each.questions.open for each in self.core.partitions.values())
         for name, each in (("fold", folder), ("follow", self._follower)):
             left = in_flight(self.core, wire.RM) if self._asked is not None and self._registered else set()

@@ -134,7 +134,7 @@ class Run:
         for law in self.laws:
             law.registers(self)
         self._follow(self._registration())
-        self.follower.settle()
+        self.follower.build()
         out = self.core.start(self.now_ns, before=before)
         self._write(out)
         for law in self.laws:
@@ -188,7 +188,7 @@ class Run:
         (order or random.Random(len(self.steps))).shuffle(records)
         for number, (key, value) in enumerate(records):
             folder.take(Record("state", 0, number, 0, key, value))
-        folder.settle()
+        folder.build()
         return folder.rms[RM]
 
     def _restart(self) -> None:

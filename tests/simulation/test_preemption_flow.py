@@ -76,7 +76,7 @@ class Recorded(Arena):
         dice.shuffle(order)  # a compacted topic has them in no useful order
         for number, (key, value) in enumerate(order):
             folder.take(Record("state", 0, number, 0, key, value))
-        folder.settle()
+        folder.build()
         before = (_known(self), _plans(self))
         self.core = folder.rms["rm"].core
         self.core.activate(self.now_ns)

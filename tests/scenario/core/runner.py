@@ -202,7 +202,7 @@ class World(Cluster):
         random.Random(self._restarts).shuffle(records)  # a compacted topic has them in no useful order
         for number, (key, value) in enumerate(records, start=2):
             folder.take(Record("state", 0, number, 0, key, value))
-        folder.settle()
+        folder.build()
         self.core = folder.rms[_RM].core
         self._compare(self.topic)
         self.core.activate(self.now_ns, self._decided_ns)

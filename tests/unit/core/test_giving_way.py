@@ -300,7 +300,7 @@ def test_after_a_restart_they_take_turns_anew() -> None:
     folder = StateFolder()
     for offset, (key, value) in enumerate(entries(RmEntry(info, rm.core))):
         folder.take(Record("state", 0, offset, 0, key, value))
-    folder.settle()
+    folder.build()
     core = folder.rms["rm"].core
     core.activate(rm.now_ns, rm.now_ns)
     rm.restart(core)

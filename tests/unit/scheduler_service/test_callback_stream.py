@@ -88,7 +88,7 @@ class AskedRig(Rig):
     def followed(self) -> StateFolder:
         """Return the state of a follower that has read every state record in order."""
         folder = StateFolder()
-        folder.settle()
+        folder.build()
         for offset, record in enumerate(self.written):
             if record.topic == self.topics.state:
                 folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))

@@ -208,7 +208,7 @@ def test_a_node_says_that_an_operator_drained_it(rig: AdminRig) -> None:
 
 def follower(rig: AdminRig) -> StateFolder:
     folder = StateFolder()
-    folder.settle()
+    folder.build()
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
             folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))

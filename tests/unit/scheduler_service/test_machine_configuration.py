@@ -46,7 +46,7 @@ def _rig() -> Rig:
 
 def _followed(rig: Rig) -> StateFolder:
     folder = StateFolder()
-    folder.settle()
+    folder.build()
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
             folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))

@@ -139,7 +139,7 @@ def test_a_follower_that_reads_along_has_nothing_left_either() -> None:
     folder = StateFolder()
     for offset, (key, value) in enumerate(rig.state.items()):
         folder.take(Record(rig.topics.state, 0, offset, 0, key, value))
-    folder.settle()
+    folder.build()
     rig.send(make.life(STOPPED))
     _, written = forget(rig)
     for offset, record in enumerate(record for record in written if record.topic == rig.topics.state):

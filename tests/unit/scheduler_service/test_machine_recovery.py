@@ -215,7 +215,7 @@ def same_built_anew(rig: Rig, seed: int) -> None:
 def same_followed(rig: Rig) -> None:
     """Expect that a follower of the state topic, such as the view, has the machine's state."""
     folder = StateFolder()
-    folder.settle()
+    folder.build()
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
             folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
@@ -316,7 +316,7 @@ def test_a_queue_that_goes_with_its_last_application_in_one_transaction_goes_fro
     rig.send(si.AllocationRequest(rmID=RM, releases=releases))
     assert list(rig.core.partitions["default"].queues) == ["root"]
     folder = StateFolder()
-    folder.settle()
+    folder.build()
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
             folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))

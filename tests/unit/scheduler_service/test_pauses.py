@@ -53,13 +53,13 @@ class World:
     def followers(self) -> list[RmEntry]:
         """Return a follower of all records, and one that starts now on the compacted topic."""
         followed, anew = StateFolder(), StateFolder()
-        followed.settle()
+        followed.build()
         topic = self.rig.topics.state
         for offset, record in enumerate(each for each in self.rig.written if each.topic == topic):
             followed.take(Record(topic, 0, offset, 0, record.key, record.value))
         for offset, (key, value) in enumerate(self.rig.state.items()):
             anew.take(Record(topic, 0, offset, 0, key, value))
-        anew.settle()
+        anew.build()
         return [followed.rms[RM], anew.rms[RM]]
 
     def asked(self) -> PendingDao:

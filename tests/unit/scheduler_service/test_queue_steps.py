@@ -83,7 +83,7 @@ def test_another_configuration_is_many_steps_of_the_scheduler(work: list[str]) -
 @pytest.mark.parametrize("before", [False, True])
 def test_a_follower_builds_a_registration_in_many_steps(work: list[str], *, before: bool) -> None:
     rig, folder = Rig(), StateFolder()
-    folder.settle()
+    folder.build()
     if before:
         rig.register(config(1))
         for record in state_of(rig, rig.written):

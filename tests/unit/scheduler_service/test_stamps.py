@@ -143,7 +143,7 @@ def test_each_answer_is_passed_with_the_state_of_its_transaction_in_any_life(see
     rng = random.Random(seed)
     rig = Rig(budget=rng.choice((1, 3, 2000)))
     folder, last, answers = StateFolder(), NO_STAMP, 0
-    folder.settle()
+    folder.build()
     assert rig.register().accepted
     (registered,) = told(rig.written)
     state = [record for record in rig.written if "state" in record.topic]

@@ -321,7 +321,7 @@ def test_it_counts_what_was_written_once_however_often_machines_are_lost(seed: i
 
 def test_a_follower_has_the_same_tally(rig: Rig) -> None:
     follower = StateFolder()
-    follower.settle()
+    follower.build()
     rig.send(make.asks(make.allocation("app", "k", vcore=1_000)))
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
@@ -399,7 +399,7 @@ def test_each_round_is_spread_by_how_long_it_took_and_that_outlives_machines(rig
     folder = StateFolder()
     for number, (key, value) in enumerate(rig.state.items()):
         folder.take(Record("state", 0, number, 0, key, value))
-    folder.settle()
+    folder.build()
     assert folder.rms[RM].info.tally.deciding_spread == before
 
 
@@ -439,7 +439,7 @@ def test_the_waits_are_recorded_and_outlive_machines(rig: Rig) -> None:
     folder = StateFolder()
     for number, (key, value) in enumerate(rig.state.items()):
         folder.take(Record("state", 0, number, 0, key, value))
-    folder.settle()
+    folder.build()
     assert folder.rms[RM].info.tally.wait_spread == tally(rig).wait_spread
 
 

@@ -52,7 +52,7 @@ class Followed(Law):
     def wrote(self, run: Run, out: Outcome) -> None:
         if self._follower is None:
             self._follower = StateFolder()
-            self._follower.settle()
+            self._follower.build()
             self._follower.rms[RM] = RmEntry(RmInfo(RM), run.folded())
         if run.core.exhausted:
             where = f"step {len(run.steps)}"

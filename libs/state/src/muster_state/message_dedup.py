@@ -78,7 +78,7 @@ class MessageDedup:
     def __init__(self) -> None:
         self._taken: dict[tuple[str, str], _AcceptedSet] = {}
 
-    def take(self, stream: str, sent: MessageNumber) -> bool:
+    def accept(self, stream: str, sent: MessageNumber) -> bool:
         """Tells whether a message is taken now for the first time, and remembers it."""
         taken = self._of(stream, sent.client, sent.first - 1)
         taken.settle(sent.first - 1)

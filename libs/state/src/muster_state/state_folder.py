@@ -377,7 +377,7 @@ def events_of(info: RmInfo) -> SetEvents:
 class FoldObserver(Protocol):
     """Watches the changes of records that are folded after ``settle``, for code that counts."""
 
-    def settled(self, rms: Mapping[str, RmEntry]) -> None:
+    def on_built(self, rms: Mapping[str, RmEntry]) -> None:
         """Is called when all collected records are folded."""
 
     def before(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
@@ -386,7 +386,7 @@ class FoldObserver(Protocol):
     def after(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
         """Is called after the record was folded."""
 
-    def dropped(self, state: RmEntry, *, for_ever: bool) -> None:
+    def on_dropped(self, state: RmEntry, *, for_ever: bool) -> None:
         """Takes apart a core that was dropped: the RM registers again, or (``for_ever``) was forgotten."""
 
 
@@ -422,7 +422,7 @@ class StateFolder:
         self._read_ahead: dict[str, Recorded] = {}
         self.compiled_anew: dict[str, None] = {}
 
-    def take(self, record: Record) -> None:
+    def fold(self, record: Record) -> None:
         """Takes one record. Raises CodecError for a record that this version does not write."""
         if record.key is None:
             raise CodecError(f"state record {record.partition}/{record.offset} has no key")
@@ -443,7 +443,7 @@ class StateFolder:
             rm_id, kind, _ = parse_state_key(key)
             if kind == state_codec.REGISTRATION:
                 return self._fold_registration(rm_id, key, value)
-        self.take(record)
+        self.fold(record)
         return ()
 
     def _fold_registration(self, rm_id: str, key: bytes, value: bytes) -> Steps:
@@ -469,12 +469,12 @@ class StateFolder:
         if (read := load_recorded(text, recorded.compiled)).config is not None:
             self._read_ahead = {text: read}
 
-    def settle(self) -> None:
+    def build(self) -> None:
         """Builds the objects from all collected records."""
-        for _ in self.settle_in_steps():
+        for _ in self.build_steps():
             pass
 
-    def settle_in_steps(self) -> Iterator[None]:
+    def build_steps(self) -> Iterator[None]:
         """As :meth:`settle`, for a caller that pauses between two objects. No record may be taken before the end."""
         by_kind: dict[str, list[tuple[bytes, bytes]]] = {}
         for key, value in self._collected.items():
@@ -497,7 +497,7 @@ class StateFolder:
                 yield
         self.stamps.fold_all()
         if self._witness is not None:
-            self._witness.settled(self.rms)
+            self._witness.on_built(self.rms)
 
     def _build(self, kind: str, key: bytes, value: bytes, known: dict[bytes, Partition | None]) -> None:
         """Builds one object. Raises CodecError. ``known``: partitions by keys without their last part."""
@@ -518,12 +518,12 @@ class StateFolder:
         state = self.rms.get(rm_id)
         return state.core.partitions.get(parts[0]) if state is not None else None
 
-    def complete(self) -> None:
+    def finish(self) -> None:
         """Ends a fold, whether the records were folded at once or followed."""
         if self.settled:
             self._rearm()
         else:
-            self.settle()
+            self.build()
 
     def _rearm(self) -> None:
         """Makes the state of a follower what a fold of the same records at once would make it.
@@ -652,7 +652,7 @@ class StateFolder:
                 for path in islice(partition.queues, _LEAVING_QUEUES_MAX):
                     self._leaving(rm_id, partition, state_codec.QUEUE, (path,))
         if self._witness is not None:
-            self._witness.dropped(dropped, for_ever=for_ever)
+            self._witness.on_dropped(dropped, for_ever=for_ever)
         else:
             self.dispose(dropped.core.dispose())
 

@@ -168,7 +168,7 @@ class SchedulerMachine:
 
     def settle(self) -> Iterator[None]:
         """Builds the cores in steps and checks them, for a standby. From then on ``fold`` applies each record."""
-        yield from self._folder.settle_in_steps()
+        yield from self._folder.build_steps()
         for state in self._folder.rms.values():
             yield from invariants.check_in_steps(state.core, merges=False)
             yield
@@ -176,7 +176,7 @@ class SchedulerMachine:
     def folded(self, now_ns: int) -> None:
         """Builds the cores and checks them, once the state is complete. A standby has done both before."""
         followed = self._folder.settled
-        self._folder.complete()
+        self._folder.finish()
         self._times.resume(now_ns, *self._last_decided())
         self._checked_ns = now_ns = self._times.recorded(now_ns)
         for rm_id, state in self._folder.rms.items():

@@ -368,7 +368,7 @@ class PartitionFollower:
             if reader.position > before:
                 await asyncio.sleep(0)
         # Building takes seconds for a large cluster, so it runs in a thread; no other task uses this folder.
-        await asyncio.to_thread(folder.settle)
+        await asyncio.to_thread(folder.build)
         self.recent = {rm_id: RecentAllocations() for rm_id in folder.rms}
         for rm_id, state in folder.rms.items():
             self.recent[rm_id].note(recorded_ns(self._clock, state.info.clock), state.info.tally)

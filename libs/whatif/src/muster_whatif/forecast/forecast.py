@@ -73,7 +73,7 @@ def folded(entries: Iterable[Entry], now_ns: int) -> RmEntry:
     folder = StateFolder()
     for offset, (key, value) in enumerate(entries):
         folder.take(Record("", 0, offset, 0, key, value))
-    folder.complete()
+    folder.finish()
     (state,) = folder.rms.values()
     state.core.apply(SetSchedulingEnabled(state.info.decides), state.info.last_decided_ns)
     state.core.activate(now_ns, state.info.last_decided_ns)

@@ -110,7 +110,7 @@ class SandboxedParser:
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def judge(self, text: str, whose: str = "") -> ParseResult:
+    async def parse(self, text: str, whose: str = "") -> ParseResult:
         """Returns the verdict on a text.
 
         :param whose: the RM. RMs take turns.

@@ -84,7 +84,7 @@ class YamlReader:
         line, column = (place[0] + 1, place[1] + 1) if place is not None else (0, 0)
         if count == PROBLEMS_MAX:
             path, message = "", f"there are more {severity}s from here on, which are not listed"
-        self.problems.append(ConfigProblem(severity, cut(path), line, column, cut(message)))
+        self.problems.append(ConfigProblem(severity, truncate(path), line, column, truncate(message)))
 
     # ---- shapes ----------------------------------------------------------------------------------------------------
 
@@ -96,9 +96,9 @@ class YamlReader:
         for key in value:
             if key not in keys:
                 self.error(
-                    f"{path}.{cut(key)}" if path else cut(key),
+                    f"{path}.{truncate(key)}" if path else truncate(key),
                     value.key_places[key],
-                    f"unknown key {cut(key)!r}: expected one of {', '.join(sorted(keys))}",
+                    f"unknown key {truncate(key)!r}: expected one of {', '.join(sorted(keys))}",
                 )
         return value
 
@@ -159,7 +159,7 @@ class YamlReader:
             number = int(number)
         if not isinstance(number, int) or not 0 <= number <= _UINT64_MAX:
             self.error(
-                f"{path}.{key}", value.place, f"expected a whole number from 0 on, got {kind(value)}{shown(value)}"
+                f"{path}.{key}", value.place, f"expected a whole number from 0 on, got {kind(value)}{quote(value)}"
             )
             return 0
         return number
@@ -178,7 +178,7 @@ class YamlReader:
             self.error(
                 f"{path}.{key}",
                 value.place,
-                f"expected a duration {sign} 0 on, such as 30s, got {kind(value)}{shown(value)}",
+                f"expected a duration {sign} 0 on, such as 30s, got {kind(value)}{quote(value)}",
             )
             return default_ns
         return duration_ns
@@ -197,12 +197,12 @@ class YamlReader:
             try:
                 if not isinstance(given, Scalar) or isinstance(given.value, bool | float | None):
                     raise InvalidQuantity(
-                        f"invalid quantity{shown(given) or ' ' + kind(given)}: "
+                        f"invalid quantity{quote(given) or ' ' + kind(given)}: "
                         "expected digits and a suffix, such as 500m, 10, 2k or 4Gi"
                     )
                 parsed[name] = parse_quantity(name, given.text)
             except InvalidQuantity as error:
-                self.error(f"{path}.{cut(name)}", given.place, str(error))
+                self.error(f"{path}.{truncate(name)}", given.place, str(error))
         return parsed
 
 
@@ -224,14 +224,14 @@ def place_of(owner: Mapping, key: str, default: Place) -> Place:
     return owner[key].place if key in owner else default
 
 
-def cut(text: str) -> str:
+def truncate(text: str) -> str:
     """Cuts a text to the greatest length in messages."""
     return text if len(text) <= CHARACTERS_MAX else f"{text[: CHARACTERS_MAX - 1]}…"
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """Returns a scalar's text, with a space before it."""
-    return f" {cut(value.text)!r}" if isinstance(value, Scalar) and value.text else ""
+    return f" {truncate(value.text)!r}" if isinstance(value, Scalar) and value.text else ""
 
 
 def kind(value: Any) -> str:

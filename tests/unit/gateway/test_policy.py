@@ -10,7 +10,7 @@ from muster_gateway.authentication import Authenticator
 from muster_gateway.errors import InvalidPolicy
 from muster_gateway.settings import GatewaySettings
 from muster_runtime.identity import LOOPBACK, Identity, Proof, Right, Rights, Role, rights_of
-from muster_runtime.read_scope import EVERYTHING, NOTHING, ReadScope, fits, reach_of
+from muster_runtime.read_scope import EVERYTHING, NOTHING, ReadScope, matches_glob, scope_from_headers
 
 POLICY = """
 [[rule]]
@@ -79,18 +79,18 @@ def test_a_star_is_not_for_those_without_credentials(policy: Policy) -> None:
 def test_partitions(policy: Policy) -> None:
     reads = rights(policy, "somebody").reads
     assert reads.sees("shared")
-    assert not reads.sees_whole("shared")
-    assert reads.sees_partition("shared", "gpu-a")
-    assert not reads.sees_partition("shared", "other")
-    assert reads.sees_whole("public")
-    assert reads.sees_partition("public", "any")
-    assert reach_of(reads.header()) == reads
-    assert reach_of([]) == EVERYTHING
-    assert reach_of(NOTHING.header()) == NOTHING
+    assert not reads.can_read_all_of("shared")
+    assert reads.can_read_partition("shared", "gpu-a")
+    assert not reads.can_read_partition("shared", "other")
+    assert reads.can_read_all_of("public")
+    assert reads.can_read_partition("public", "any")
+    assert scope_from_headers(reads.header()) == reads
+    assert scope_from_headers([]) == EVERYTHING
+    assert scope_from_headers(NOTHING.header()) == NOTHING
     odd = ReadScope((("a/b,c %", "d?[*"),))
-    assert reach_of(odd.header()) == odd
-    assert reads.within(EVERYTHING)
-    assert not EVERYTHING.within(reads)
+    assert scope_from_headers(odd.header()) == odd
+    assert reads.is_subset_of(EVERYTHING)
+    assert not EVERYTHING.is_subset_of(reads)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_partitions(policy: Policy) -> None:
     [("a*", "abc", True), ("a?c", "abc", True), ("a[b]c", "abc", False), ("a[b]c", "a[b]c", True), ("A", "a", False)],
 )
 def test_globs_know_two_wildcards(glob: str, name: str, *, fitting: bool) -> None:
-    assert fits(glob, name) is fitting
+    assert matches_glob(glob, name) is fitting
 
 
 def test_a_glob_of_stars_takes_no_time() -> None:
-    assert not fits("*a" * 100 + "b", "a" * 10_000)
+    assert not matches_glob("*a" * 100 + "b", "a" * 10_000)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ async def behind_a_url(view: FakeView) -> AsyncIterator[HttpBackend]:
     serving = asyncio.create_task(server.serve())
     target = HttpForwarder(f"http://127.0.0.1:{server.port}", "view", 2.0)
     try:
-        await asyncio.wait_for(server.ready(), 5)
+        await asyncio.wait_for(server.wait_started(), 5)
         yield target
     finally:
         await target.close()

@@ -11,7 +11,7 @@ import pytest
 import structlog
 from muster_runtime.child_process import ChildProcess
 from muster_runtime.ending import Ending, error_of
-from muster_runtime.service_lifecycle import ServiceLifecycle, together, until
+from muster_runtime.service_lifecycle import ServiceLifecycle, gather_all, run_until
 from unit.service.watched_child import Beat, Do
 
 WITHIN_S = 60.0
@@ -61,7 +61,7 @@ async def test_together_raises_what_came_first(order: tuple[int, int]) -> None:
 
     gates[order[0]].set()
     with pytest.raises(ValueError, match=f"^{order[0]}$"):
-        await together(fails(number) for number in range(2))
+        await gather_all(fails(number) for number in range(2))
 
 
 async def test_work_that_fails_because_it_was_over_did_not_end_by_itself() -> None:
@@ -71,7 +71,7 @@ async def test_work_that_fails_because_it_was_over_did_not_end_by_itself() -> No
         except asyncio.CancelledError:
             raise ValueError("the other end is gone") from None
 
-    assert not await until(fails_when_cancelled(), asyncio.sleep(0))
+    assert not await run_until(fails_when_cancelled(), asyncio.sleep(0))
 
 
 async def test_work_that_failed_before_it_was_over_tells_so() -> None:
@@ -82,7 +82,7 @@ async def test_work_that_failed_before_it_was_over_tells_so() -> None:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await until(fails(), over.wait())
+        await run_until(fails(), over.wait())
 
 
 @BOTH_ORDERS
@@ -94,9 +94,9 @@ async def test_a_service_ends_by_the_task_that_failed_first(order: tuple[int, in
         raise ValueError(number)
 
     life = ServiceLifecycle("x")
-    life.begin()
+    life.start()
     for number in range(2):
-        life.watch(fails(number), f"work {number}")
+        life.spawn(fails(number), f"work {number}")
     await asyncio.sleep(0)
     for number in order:
         gates[number].set()

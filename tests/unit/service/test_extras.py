@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from muster_runtime import optional_packages
-from muster_runtime.optional_packages import EXTRAS, ExtraMissing, explained, is_extra, require
+from muster_runtime.optional_packages import EXTRAS, ExtraMissing, is_extra, require, with_install_hint
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
@@ -58,13 +58,13 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         require("aiokafka", "log.backend = kafka")
     found = ModuleNotFoundError("No module named 'asyncpg'", name="asyncpg.pool")
     assert is_extra(found)
-    assert explained(found).endswith("pip install 'muster[postgres]'")
+    assert with_install_hint(found).endswith("pip install 'muster[postgres]'")
 
 
 def test_other_modules_are_no_extras() -> None:
     other = ModuleNotFoundError("No module named 'acme'", name="acme")
     assert not is_extra(other)
-    assert explained(other) == "No module named 'acme'"
+    assert with_install_hint(other) == "No module named 'acme'"
 
 
 def test_the_base_needs_no_extra() -> None:

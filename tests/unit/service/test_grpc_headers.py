@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from muster_runtime.grpc_headers import send_headers
-from muster_runtime.service_lifecycle import until
+from muster_runtime.service_lifecycle import run_until
 
 MESSAGE = b"x" * (1 << 20)  # more than flow control lets through at once
 PATIENCE_S = 60
@@ -35,7 +35,7 @@ async def served(handler: Handler) -> AsyncIterator[grpc.aio.UnaryStreamMultiCal
 async def test_the_status_arrives_although_the_first_write_was_cancelled() -> None:
     async def ended_while_it_wrote(_: bytes, context: Any) -> None:
         await send_headers(context)
-        await until(context.write(MESSAGE), asyncio.sleep(0))
+        await run_until(context.write(MESSAGE), asyncio.sleep(0))
         await context.abort(grpc.StatusCode.ABORTED, "the right was withdrawn")
 
     async with served(ended_while_it_wrote) as watch:
@@ -57,7 +57,7 @@ async def test_headers_that_were_sent_are_not_sent_again() -> None:
 
 async def test_a_cancelled_call_has_sent_its_headers() -> None:
     async def cancelled(_: bytes, context: Any) -> None:
-        assert not await until(send_headers(context), asyncio.sleep(0))
+        assert not await run_until(send_headers(context), asyncio.sleep(0))
         await context.abort(grpc.StatusCode.ABORTED, "the right was withdrawn")
 
     async with served(cancelled) as watch:

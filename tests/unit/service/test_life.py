@@ -6,7 +6,7 @@ import asyncio
 import re
 
 import pytest
-from muster_runtime.service_lifecycle import ServiceLifecycle, together, until
+from muster_runtime.service_lifecycle import ServiceLifecycle, gather_all, run_until
 
 
 async def _for_ever() -> None:
@@ -27,8 +27,8 @@ async def waited(life: ServiceLifecycle) -> None:
 
 async def test_a_stop_ends_it_in_order() -> None:
     life = ServiceLifecycle("x")
-    life.begin()
-    task = life.watch(_for_ever(), "work")
+    life.start()
+    task = life.spawn(_for_ever(), "work")
     waiting = asyncio.create_task(waited(life))
     await asyncio.sleep(0)
     assert life.begin_stop()
@@ -37,7 +37,7 @@ async def test_a_stop_ends_it_in_order() -> None:
     assert task.cancelled()
     assert life.alive
     assert not waiting.done()
-    life.end()
+    life.finish()
     await waiting
     assert not life.alive
 
@@ -47,37 +47,37 @@ async def test_a_stop_ends_it_in_order() -> None:
 )
 async def test_a_task_that_ends_is_the_end(work: type, kind: type[Exception], said: str) -> None:
     life = ServiceLifecycle("x")
-    life.begin()
-    life.watch(_for_ever(), "other")
-    life.watch(work(), "work")
+    life.start()
+    life.spawn(_for_ever(), "other")
+    life.spawn(work(), "work")
     with pytest.raises(kind, match=re.escape(said)):
         await waited(life)
     assert not life.alive
     assert life.begin_stop(), "a stop after a failure stops the rest"
     await life.cancel_tasks()
-    life.end()
+    life.finish()
     with pytest.raises(kind):  # still: a regular end does not hide the earlier error
         await waited(life)
 
 
 async def test_a_task_that_ends_while_it_is_stopped_is_none() -> None:
     life = ServiceLifecycle("x")
-    life.begin()
+    life.start()
     life.begin_stop()
-    await asyncio.wait({life.watch(_fails(), "work")})
-    life.end()
+    await asyncio.wait({life.spawn(_fails(), "work")})
+    life.finish()
     await waited(life)
 
 
 async def test_one_that_waits_no_longer_does_not_disturb_the_others() -> None:
     life = ServiceLifecycle("x")
-    life.begin()
+    life.start()
     impatient = asyncio.create_task(life.wait())
     await asyncio.sleep(0)
     impatient.cancel()
     await asyncio.wait({impatient})
     assert life.alive
-    life.end()
+    life.finish()
     await waited(life)
 
 
@@ -90,7 +90,7 @@ def test_a_life_before_its_beginning_is_neither_alive_nor_stopped() -> None:
 
 async def test_a_cancellation_that_is_swallowed_is_said_again() -> None:
     life = ServiceLifecycle("tested")
-    life.begin()
+    life.start()
     swallowed = 0
 
     async def deaf_once() -> None:
@@ -103,7 +103,7 @@ async def test_a_cancellation_that_is_swallowed_is_said_again() -> None:
                     raise
                 swallowed += 1
 
-    task = life.watch(deaf_once(), "deaf once")
+    task = life.spawn(deaf_once(), "deaf once")
     await asyncio.sleep(0)
     life.begin_stop()
     async with asyncio.timeout(20):
@@ -120,7 +120,7 @@ async def test_all_tasks_have_ended_when_one_has_failed() -> None:
         done.append("slow")
 
     with pytest.raises(ValueError, match="broken"):
-        await together([_fails(), slow()])
+        await gather_all([_fails(), slow()])
     assert done == ["slow"]
 
 
@@ -136,15 +136,15 @@ async def test_work_goes_on_until_something_is_over() -> None:
 
     # 1. the work is cancelled, and has ended
     over.set()
-    assert not await until(work(), over.wait())
+    assert not await run_until(work(), over.wait())
     assert ended == ["work"]
     # 2. the work ends or fails first
     over.clear()
-    assert await until(_returns(), over.wait())
+    assert await run_until(_returns(), over.wait())
     with pytest.raises(ValueError, match="broken"):
-        await until(_fails(), over.wait())
+        await run_until(_fails(), over.wait())
     # 3. the waiter is cancelled: both have ended
-    waiting = asyncio.create_task(until(work(), over.wait()))
+    waiting = asyncio.create_task(run_until(work(), over.wait()))
     await asyncio.sleep(0.01)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -72,7 +72,7 @@ APP = Starlette(routes=[Route("/who", _who), Route("/endless", _endless)])
 async def served(stop_timeout_s: float = 1.0) -> AsyncIterator[tuple[HttpServer, asyncio.Task[None]]]:
     server = HttpServer(APP, "127.0.0.1:0", stop_timeout_s)
     serving = asyncio.create_task(server.serve())
-    await asyncio.wait_for(server.ready(), 5)
+    await asyncio.wait_for(server.wait_started(), 5)
     try:
         yield server, serving
     finally:
@@ -133,7 +133,7 @@ async def test_an_end_before_it_served_is_an_error() -> None:
     with pytest.raises(OSError, match=r"Bad file descriptor|Invalid"):
         await asyncio.wait_for(server.start(), 5)
     with pytest.raises(OSError, match=r"http_address .* ended before it served"):
-        await server.ready()
+        await server.wait_started()
 
 
 class _Settings(BaseModel):

@@ -228,7 +228,7 @@ def test_a_brief_start_logs_warnings_only_until_it_is_ready() -> None:
     log = structlog.get_logger("muster_x")
     log.info("a step")
     log.warning("a worry")
-    logs.ready()
+    logs.end_startup()
     log.info("an event")
     assert "a step" not in out.getvalue()
     assert "a worry" in out.getvalue()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from muster_runtime import logs, terminal
 from muster_runtime.invisible import first_invisible, is_invisible, visible, visible_json
-from muster_runtime.terminal import Screen, as_seen, marked, say, say_json, styled, write_data
+from muster_runtime.terminal import Screen, escape_invisible, marked, print_json, print_lines, styled, write_data
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -49,9 +49,9 @@ def test_whatever_prints_it_shows_it(text: str, capsys: pytest.CaptureFixture[st
     tree = Tree(text)
     tree.add(marked("[bold]{}[/]", text))
     outputs = [printed(text), printed(Text(text)), printed(table), printed(tree), printed(styled(text, "red"))]
-    say(text)
-    say(text, error=True)
-    say_json({text: text})
+    print_lines(text)
+    print_lines(text, error=True)
+    print_json({text: text})
     captured = capsys.readouterr()
     assert printed(text).strip()
     for output in (*outputs, captured.out, captured.err):
@@ -60,7 +60,7 @@ def test_whatever_prints_it_shows_it(text: str, capsys: pytest.CaptureFixture[st
 
 @given(st.text(max_size=30))
 def test_any_text_is_visible_once_and_for_all(text: str) -> None:
-    seen = as_seen(text)
+    seen = escape_invisible(text)
     assert first_invisible(seen) is None
     assert visible(seen) == seen
     assert seen == text or any(map(is_invisible, text))

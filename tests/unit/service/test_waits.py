@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from muster_runtime.backoff import growing_s, in_step_s
+from muster_runtime.backoff import aligned_s, backoff_s
 
 
 class Clocked(asyncio.SelectorEventLoop):
@@ -22,7 +22,7 @@ def in_step_at(now_s: float, wait_s: float) -> float:
     loop.now_s = now_s
 
     async def ask() -> float:
-        return in_step_s(wait_s)
+        return aligned_s(wait_s)
 
     try:
         return loop.run_until_complete(ask())
@@ -31,8 +31,8 @@ def in_step_at(now_s: float, wait_s: float) -> float:
 
 
 def test_a_wait_doubles_with_each_failure_up_to_its_bound() -> None:
-    assert [growing_s(failures, 0.5, 3.0) for failures in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
-    assert growing_s(10_000, 0.5, 3.0) == 3.0
+    assert [backoff_s(failures, 0.5, 3.0) for failures in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert backoff_s(10_000, 0.5, 3.0) == 3.0
 
 
 @pytest.mark.parametrize(

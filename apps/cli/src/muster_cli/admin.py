@@ -13,7 +13,7 @@ from typing import Protocol
 
 from muster_client.admin import AdminClient, Ended, Forgotten, Paused, ResourceManager
 from muster_runtime.private_files import open_private
-from muster_runtime.terminal import as_seen, marked, styled, write_json_bytes
+from muster_runtime.terminal import escape_invisible, marked, styled, write_json_bytes
 from rich.table import Table
 from rich.text import Text
 
@@ -52,7 +52,7 @@ def rms(operator: OperatorTarget) -> int:
                     console().print(outcome, soft_wrap=True)
                 for quota in reached:
                     outcome = f"{each.rm_id}: quota {quota.name} is reached: {quota.used:,} of {quota.limit:,}"
-                    console().print(as_seen(outcome), soft_wrap=True)
+                    console().print(escape_invisible(outcome), soft_wrap=True)
     return 0
 
 
@@ -65,36 +65,40 @@ def _table(found: list[ResourceManager], *, narrow: bool) -> Table:
         why = f": {each.held_reason}" if each.held_reason else ""
         held = marked("[bold red]yes[/]{}", why) if each.held else "no"
         times = f"{_time(each.registered_ns)}{f' ({each.registrations} times)' if each.registrations > 1 else ''}"
-        streams = str(len(each.streams)) if narrow else as_seen(", ".join(stream.kind for stream in each.streams))
+        streams = (
+            str(len(each.streams)) if narrow else escape_invisible(", ".join(stream.kind for stream in each.streams))
+        )
         row: list[Text | str] = [
-            as_seen(each.rm_id),
+            escape_invisible(each.rm_id),
             styled(each.state, colour),
             _time(each.since_ns),
             held,
             streams or "none",
         ]
-        more = (as_seen(each.reason), as_seen(each.version), as_seen(each.generation), times)
+        more = (escape_invisible(each.reason), escape_invisible(each.version), escape_invisible(each.generation), times)
         table.add_row(*row, *(() if narrow else more))
     return table
 
 
 def _details(manager: ResourceManager) -> Table:
     table = Table("field", "value")
-    table.add_row("description", as_seen(manager.description))
-    table.add_row("policy group", as_seen(manager.policy_group))
-    table.add_row("instance", as_seen(manager.instance_uuid))
+    table.add_row("description", escape_invisible(manager.description))
+    table.add_row("policy group", escape_invisible(manager.policy_group))
+    table.add_row("instance", escape_invisible(manager.instance_uuid))
     for stream in manager.streams:
         where = f"at {stream.gateway_id}, number {stream.epoch} of its kind, sent up to response {stream.sent_sequence}"
-        table.add_row(as_seen(f"{stream.kind} stream"), as_seen(where))
-    table.add_row("identity", as_seen(manager.identity))
+        table.add_row(escape_invisible(f"{stream.kind} stream"), escape_invisible(where))
+    table.add_row("identity", escape_invisible(manager.identity))
     for quota in manager.quotas:
         limit = f"of {quota.limit:,}" if quota.limit else "without a limit"
-        table.add_row(as_seen(f"quota {quota.name}"), f"{quota.used:,} {limit}{', reached' if quota.reached else ''}")
+        table.add_row(
+            escape_invisible(f"quota {quota.name}"), f"{quota.used:,} {limit}{', reached' if quota.reached else ''}"
+        )
     if manager.callbacks:
-        table.add_row("callbacks", as_seen(", ".join(manager.callbacks)))
+        table.add_row("callbacks", escape_invisible(", ".join(manager.callbacks)))
     for name, values in (("build", manager.build_info), ("extra configuration", manager.extra_config)):
         for key, value in sorted(values.items()):
-            table.add_row(as_seen(f"{name} {key}"), as_seen(value))
+            table.add_row(escape_invisible(f"{name} {key}"), escape_invisible(value))
     return table
 
 

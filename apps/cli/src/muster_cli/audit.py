@@ -18,7 +18,7 @@ from muster_client.access import Access
 from muster_client.admin import AdminClient
 from muster_client.audit_client import RESULTS, AuditClient, AuditQuery, entry_of
 from muster_client.errors import AdminFailed, AdminRefused
-from muster_runtime.terminal import as_seen, say, say_json
+from muster_runtime.terminal import escape_invisible, print_json, print_lines
 from rich.table import Table
 
 from muster_cli.audit_flags import AuditSelection
@@ -114,7 +114,7 @@ def _of_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iter
                     try:
                         records, position = log.read(topic, partition, position)
                     except LogDamaged as error:
-                        say(f"entries are missing here: {error}", error=True)
+                        print_lines(f"entries are missing here: {error}", error=True)
                         position = error.next_offset
                         continue
                     entries = (entry_of(record.value) for record in records)
@@ -132,7 +132,7 @@ def _print(wanted: AuditSelection, batches: Iterable[list[Entry]]) -> None:
     for batch in batches:
         if wanted.json:
             for entry in batch:
-                say_json(entry, indent=None)
+                print_json(entry, indent=None)
         elif batch:
             console().print(_table(batch))
         elif not wanted.follow:
@@ -148,12 +148,12 @@ def _table(entries: list[Entry]) -> Table:
         count = f" ({each['count']} times)" if each["count"] > 1 else ""
         table.add_row(
             at,
-            as_seen(who),
-            as_seen(f"{each['peer'] or '?'} {each['door']}"),
-            as_seen(each["action"]),
-            as_seen(each["rm_id"]),
+            escape_invisible(who),
+            escape_invisible(f"{each['peer'] or '?'} {each['door']}"),
+            escape_invisible(each["action"]),
+            escape_invisible(each["rm_id"]),
             f"{each['result']}{count}",
-            as_seen(about or each["method"]),
-            as_seen(each["reason"]),
+            escape_invisible(about or each["method"]),
+            escape_invisible(each["reason"]),
         )
     return table

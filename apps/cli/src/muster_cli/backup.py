@@ -25,7 +25,7 @@ from muster_bus.backends.sqlite_schema import lock
 from muster_bus.errors import LogBehind, LogError, LogUnavailable
 from muster_bus.log_mark import LogMark, check
 from muster_runtime import durable
-from muster_runtime.terminal import say
+from muster_runtime.terminal import print_lines
 
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.settings import load
@@ -67,7 +67,7 @@ def backup(target: Path, data_dir: Path | None, file: Path | None, assignments: 
         shutil.rmtree(partial, ignore_errors=True)
         raise CommandError(f"no backup: {_text_of(error)}") from error
     size = sum((target / name).stat().st_size for name in names)
-    say(f"{target}: {verified.records} records of the log {verified.mark.log_id[:8]}, {size >> 10} KiB")
+    print_lines(f"{target}: {verified.records} records of the log {verified.mark.log_id[:8]}, {size >> 10} KiB")
     return 0
 
 
@@ -91,7 +91,7 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
             durable.sync(data)
     except (LogError, OSError, ValueError) as error:
         raise CommandError(f"not restored: {_text_of(error)}") from error
-    say(f"{data}: restored from {source}, taken {taken}, {manifest.get('records')} records")
+    print_lines(f"{data}: restored from {source}, taken {taken}, {manifest.get('records')} records")
     return 0
 
 
@@ -112,9 +112,9 @@ def verify(backup_dir: Path | None, data_dir: Path | None, file: Path | None, as
     if problems:
         raise CommandError("\n".join(problems))
     for gap in verified.gaps:
-        say(f"{where}: {gap}")
+        print_lines(f"{where}: {gap}")
     but = f", but for {len(verified.gaps)} accepted gaps" if verified.gaps else ""
-    say(f"{where}: whole{but}; {verified.records} records of the log {verified.mark.log_id[:8]}")
+    print_lines(f"{where}: whole{but}; {verified.records} records of the log {verified.mark.log_id[:8]}")
     return 0
 
 
@@ -221,7 +221,7 @@ def make_way(data: Path, *, replace: bool, keep: Sequence[Path] = ()) -> None:
         each.rename(aside / each.name)
     durable.sync(aside)
     durable.sync(data)
-    say(f"{aside}: what was there before")
+    print_lines(f"{aside}: what was there before")
 
 
 def _copy(source: Path, target: Path) -> None:

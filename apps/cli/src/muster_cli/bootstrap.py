@@ -472,7 +472,7 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[ProcessPl
         if any(part.name in _FOLLOWERS for part in plan.parts):
             gc_tuning.collect_when_grown()
         on_ready(plan)
-        logs.ready()
+        logs.end_startup()
         notify(READY)
 
     try:

@@ -20,7 +20,7 @@ from muster_core.config.queue_config import (
     set_quantities,
 )
 from muster_queue_config.queue_yaml import ConfigProblem, load_queue_config
-from muster_runtime.terminal import Screen, as_seen, marked, styled
+from muster_runtime.terminal import Screen, escape_invisible, marked, styled
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -158,9 +158,9 @@ def _policies(partition: PartitionConfig) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     weights = ", ".join(f"{name} {weight:g}" for name, weight in partition.node_sort_weights.items())
     preemption, reservation = partition.preemption, partition.reservation
-    table.add_row("node sort policy", as_seen(f"{partition.node_sort_policy} ({weights})"))
+    table.add_row("node sort policy", escape_invisible(f"{partition.node_sort_policy} ({weights})"))
     for number, rule in enumerate(partition.placement_rules):
-        table.add_row("placement rules" if not number else "", f"{number}: {as_seen(rule_text(rule))}")
+        table.add_row("placement rules" if not number else "", f"{number}: {escape_invisible(rule_text(rule))}")
     table.add_row(
         "preemption",
         f"{_on(preemption.enabled)}; opted-out allocations: {'last' if preemption.opted_out_last else 'never'}; "
@@ -174,7 +174,9 @@ def _policies(partition: PartitionConfig) -> Table:
     )
     if partition.backfill != BACKFILL_OFF:
         table.add_row("backfill", partition.backfill)
-    table.add_row("users without groups", as_seen(partition.user_group_resolver) or "get a group with their own name")
+    table.add_row(
+        "users without groups", escape_invisible(partition.user_group_resolver) or "get a group with their own name"
+    )
     return table
 
 
@@ -195,7 +197,7 @@ def _written(resources: Mapping[str, int], from_above: set[str] | None = None) -
 
 def _resources(resources: Mapping[str, int], from_above: set[str] | None = None) -> str:
     """Returns quantities in the configuration's form: ``{memory 10Gi, vcore 2}``."""
-    return as_seen(_written(resources, from_above))
+    return escape_invisible(_written(resources, from_above))
 
 
 # ---- diff ------------------------------------------------------------------------------------------------------------
@@ -217,16 +219,16 @@ def compare(old: Path, new: Path, console: Screen) -> None:
 
 
 def _row(change: ConfigChange) -> tuple[Text, str, str, str]:
-    path = as_seen(change.path)
+    path = escape_invisible(change.path)
     if change.what in ("queue", "partition") and not (change.old and change.new):
         if change.new:
-            return styled("+", "green"), path, as_seen(f"new {change.new}"), ""
+            return styled("+", "green"), path, escape_invisible(f"new {change.new}"), ""
         gone = "removed: its applications finish first" if change.what == "queue" else "removed"
-        return styled("-", "red"), path, as_seen(f"{change.old} {gone}"), ""
+        return styled("-", "red"), path, escape_invisible(f"{change.old} {gone}"), ""
     what = "leaf or parent" if change.what == "queue" else change.what
     return (
         styled("~", "yellow"),
         path,
-        as_seen(what),
-        as_seen(f"{change.old or 'not set'} -> {change.new or 'not set'}"),
+        escape_invisible(what),
+        escape_invisible(f"{change.old or 'not set'} -> {change.new or 'not set'}"),
     )

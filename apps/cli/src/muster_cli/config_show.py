@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from muster_runtime.terminal import Screen, as_seen, is_terminal, say_json
+from muster_runtime.terminal import Screen, escape_invisible, is_terminal, print_json
 from rich.table import Table
 
 from muster_cli.settings import embedded_defaults, load
@@ -23,7 +23,7 @@ def show_settings(
     effective = load(file, assignments, defaults=defaults).effective()
     shown = [one for one in effective if not changed or one.origin is not Origin.DEFAULT]
     if as_json:
-        say_json({one.name: asdict(one) for one in shown})
+        print_json({one.name: asdict(one) for one in shown})
         return 0
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("setting", "value", "origin", "description"):
@@ -35,6 +35,6 @@ def show_settings(
         section = one.name.partition(".")[0]
         origin = one.origin if not one.place else f"{one.origin} {one.place}"
         style = "" if one.origin is Origin.DEFAULT else "bold"
-        table.add_row(*map(as_seen, (one.name, one.shown, str(origin), one.description)), style=style)
+        table.add_row(*map(escape_invisible, (one.name, one.shown, str(origin), one.description)), style=style)
     Screen(width=None if is_terminal() else _PIPED_WIDTH).print(table)
     return 0

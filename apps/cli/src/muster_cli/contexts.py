@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cyclopts import App
 from muster_runtime import durable
-from muster_runtime.terminal import as_seen, say
+from muster_runtime.terminal import escape_invisible, print_lines
 from rich.table import Table
 
 from muster_cli.context_positions import POSITIONS
@@ -139,7 +139,7 @@ def _list() -> int:
     """Lists the contexts; a star marks the one in force."""
     contexts = load(file_of(os.environ))
     if not contexts.named:
-        say("no contexts: muster context set NAME --gateway HOST:PORT --http URL makes one", error=True)
+        print_lines("no contexts: muster context set NAME --gateway HOST:PORT --http URL makes one", error=True)
         return 0
     current = os.environ.get(CONTEXT_VARIABLE) or contexts.current
     table = Table("", "context", *(each.replace("_", "-") for each in FIELDS), box=None, pad_edge=False)
@@ -196,7 +196,7 @@ def _set(
     if len(contexts.named) == 1:
         contexts.current = name
     store(path, contexts)
-    say(f"{as_seen(name)} is stored" + (" and in force" if contexts.current == name else ""))
+    print_lines(f"{escape_invisible(name)} is stored" + (" and in force" if contexts.current == name else ""))
     return 0
 
 
@@ -212,7 +212,7 @@ def _use(name: str = "") -> int:
         _fields_of(contexts, name, "NAME")
     contexts.current = name
     store(path, contexts)
-    say(f"{as_seen(name)} is in force" if name else "no context is in force")
+    print_lines(f"{escape_invisible(name)} is in force" if name else "no context is in force")
     return 0
 
 
@@ -229,5 +229,5 @@ def _delete(name: str) -> int:
     if contexts.current == name:
         contexts.current = ""
     store(path, contexts)
-    say(f"{as_seen(name)} is removed")
+    print_lines(f"{escape_invisible(name)} is removed")
     return 0

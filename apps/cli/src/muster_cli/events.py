@@ -11,7 +11,7 @@ from typing import Any
 
 from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.events_client import Event, EventBatch, EventFilter, EventsClient, Place
-from muster_runtime.terminal import say, say_json
+from muster_runtime.terminal import print_json, print_lines
 
 from muster_cli import numbers
 from muster_cli.errors import CommandError, UsageError
@@ -136,7 +136,7 @@ class _Printer:
     def print(self, found: EventBatch) -> None:
         if not self._as_json and not self._begun:
             self._begun = True
-            say("  ".join(f"{name:<{width}}" for name, width in _COLUMNS) + "  resource, message")
+            print_lines("  ".join(f"{name:<{width}}" for name, width in _COLUMNS) + "  resource, message")
         for first, last in found.missing:
             self._note({"missing": [first, last]}, f"events {first} to {last} no longer exist")
         if found.requests_dropped > self._dropped:
@@ -145,15 +145,15 @@ class _Printer:
         self._dropped = found.requests_dropped
         for event in found.events:
             if self._as_json:
-                say_json(event.as_json(), indent=None)
+                print_json(event.as_json(), indent=None)
             else:
-                say(as_line(event))
+                print_lines(as_line(event))
 
     def _note(self, value: dict[str, Any], text: str) -> None:
         if self._as_json:
-            say_json(value, indent=None)
+            print_json(value, indent=None)
         else:
-            say(f"muster: {text}", error=True)
+            print_lines(f"muster: {text}", error=True)
 
 
 def as_line(event: Event) -> str:

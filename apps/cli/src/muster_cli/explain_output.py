@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from muster_client.admin import AdminClient, Explanation
-from muster_runtime.terminal import as_seen
+from muster_runtime.terminal import escape_invisible
 from rich.table import Table
 
 from muster_cli.operator_client import OperatorTarget, ask, console, print_json
@@ -77,7 +77,7 @@ def grouped(sentences: Sequence[str]) -> list[str]:
 def _table(counts: dict[str, int]) -> Table:
     table = Table("reason (docs/explain.md)", "asks")
     for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        table.add_row(as_seen(reason), f"{count:,}")
+        table.add_row(escape_invisible(reason), f"{count:,}")
     return table
 
 
@@ -93,7 +93,7 @@ def _history(rows: Sequence[Mapping[str, Any]], at_ns: int) -> Table:
     table = Table("since (UTC)", "how long", "reason", "")
     for each in rows:
         lasted = _lasted((each["until"] or at_ns) - each["since"])
-        table.add_row(_at(each["since"]), lasted, as_seen(_what(each)), "" if each["until"] else "now")
+        table.add_row(_at(each["since"]), lasted, escape_invisible(_what(each)), "" if each["until"] else "now")
     return table
 
 

@@ -28,7 +28,7 @@ from muster_event_publisher.grpc_events import EventsServer
 from muster_rest.system_health import ServiceCheck, ServiceFacts
 from muster_runtime import logs
 from muster_runtime.addresses import listen_at
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.child_main import become_child, run_child
 from muster_runtime.ending import first_of
 from muster_runtime.http_server import HttpServer
@@ -78,18 +78,18 @@ class GatewaySockets:
 
     async def start(self) -> None:
         """Raises OSError."""
-        self._life.begin()
+        self._life.start()
         publisher = self._followers.publisher
         for name, app in ((VIEW_SOCKET, self._followers.view.asgi), (PUBLISHER_SOCKET, publisher.asgi)):
             server = HttpServer(as_asked(app), listen_at(self._sockets / name), _STOP_TIMEOUT_S)
             self._servers.append(server)
-            self._life.watch(server.serve(), name)
-            await server.ready()
+            self._life.spawn(server.serve(), name)
+            await server.wait_started()
         self._events = EventsServer(
             publisher.events_service, f"unix:{self._sockets / EVENTS_SOCKET}", publisher.healthy
         )
         await self._events.start()
-        self._life.watch(self._events.watch_health(_HEALTH_INTERVAL_S), "health")
+        self._life.spawn(self._events.watch_health(_HEALTH_INTERVAL_S), "health")
 
     async def wait(self) -> None:
         await self._life.wait()
@@ -100,7 +100,7 @@ class GatewaySockets:
                 await self._events.stop()
             await asyncio.gather(*(server.stop() for server in self._servers))
             await self._life.cancel_tasks()
-            self._life.end()
+            self._life.finish()
 
     async def healthy(self) -> bool:
         return self._life.alive
@@ -163,7 +163,7 @@ class _StatusReporter:
             front = self.front.state if self.front is not None else FrontState.CLOSED
             notes = self.front.log_notes() if self.front is not None else ()
             self._channel.send(FollowersStatus(ready, services, tuple(notes), front))
-            wait_s = _TELL_SOON_S if was_up and not ready else in_step_s(_TELL_S)
+            wait_s = _TELL_SOON_S if was_up and not ready else aligned_s(_TELL_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._news.wait()
@@ -212,7 +212,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
 
     def ready() -> None:
         teller.up()
-        logs.ready()
+        logs.end_startup()
         gc_tuning.settle()
         gc_tuning.collect_in_time()
         gc_tuning.collect_when_grown()

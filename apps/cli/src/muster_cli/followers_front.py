@@ -23,7 +23,7 @@ from muster_gateway.http_bodies import HeldBodies, bounded
 from muster_gateway.http_front import HttpBackend, respond_error
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import unreachable
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.caller import INTERNAL, Caller, current
 from muster_runtime.ending import first_of
 from muster_runtime.message_channel import Channel
@@ -200,8 +200,8 @@ class FollowersFront:
 
     async def start(self) -> None:
         """Returns at once. Start it after the followers."""
-        self._life.begin()
-        self._life.watch(self._run(), "front")
+        self._life.start()
+        self._life.spawn(self._run(), "front")
 
     async def wait(self) -> None:
         """Returns when it has stopped. Raises the error that ended it."""
@@ -213,7 +213,7 @@ class FollowersFront:
             self.close()
             await self._ended.wait()
             await self._life.cancel_tasks()
-            self._life.end()
+            self._life.finish()
 
     async def healthy(self) -> bool:
         """Tells whether it works. (That it cannot be opened concerns no follower.)"""
@@ -228,7 +228,7 @@ class FollowersFront:
                     await self._serve(front)
                     continue
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(in_step_s(_RETRY_S)):
+                    async with asyncio.timeout(aligned_s(_RETRY_S)):
                         await self._closing.wait()
         finally:
             self._listener.close()

@@ -21,7 +21,7 @@ import gc
 import time
 from collections.abc import Callable
 
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.process_stats import resident_bytes
 
 # A young collection per 5,000 new objects (under a millisecond). Every second one is a middle one, of 10,000 objects
@@ -69,7 +69,7 @@ def collect_in_time() -> None:
     loop, young = asyncio.get_running_loop(), Young()
 
     def look() -> None:
-        loop.call_later(in_step_s(young.look()), look)
+        loop.call_later(aligned_s(young.look()), look)
 
     loop.call_later(_YOUNG_S, look)
 

@@ -10,7 +10,7 @@ import msgspec
 from muster_client.access import PLAIN, Access
 from muster_rest.shapes.health import Grade, SystemHealthDao
 from muster_rest.system_health import duration, unreachable
-from muster_runtime.terminal import Screen, say, say_json
+from muster_runtime.terminal import Screen, print_json, print_lines
 from rich.table import Table
 
 from muster_cli.operator_client import say_table
@@ -30,11 +30,11 @@ def health(address: str, timeout_s: float, access: Access, *, as_json: bool) -> 
         state = whole(address, timeout_s, access)
     except NotAGateway:
         ready, text = probe(address, timeout_s, access)
-        say(f"{address}: {text.strip()}")
-        say("(This is the state of one process. A gateway's address shows the whole.)")
+        print_lines(f"{address}: {text.strip()}")
+        print_lines("(This is the state of one process. A gateway's address shows the whole.)")
         return 0 if ready else 1
     if as_json:
-        say_json(msgspec.to_builtins(state))
+        print_json(msgspec.to_builtins(state))
     else:
         _print(address, state)
     return 1 if state.grade is Grade.FAILED else 0
@@ -95,7 +95,7 @@ def _print(address: str, state: SystemHealthDao) -> None:
     headline += f": {state.sentence}" if state.sentence else ""
     Screen().print(headline, style=_COLOURS[state.grade], soft_wrap=True)
     if not state.parts:
-        say("(A caller with the right read gets the parts: --token-file.)")
+        print_lines("(A caller with the right read gets the parts: --token-file.)")
         return
     table = Table(box=None, pad_edge=False)
     for name in ("part", "grade", "for", "what, and what to do"):

@@ -9,7 +9,7 @@ from muster_client.health_client import Grade as WireGrade
 from muster_client.health_client import HealthClient, SystemHealth
 from muster_rest.shapes.health import Grade, PartHealthDao, SystemHealthDao
 from muster_rest.system_health import duration, unreachable
-from muster_runtime.terminal import as_seen
+from muster_runtime.terminal import escape_invisible
 from rich.text import Text
 
 _STYLES = {Grade.OK: "green", Grade.DEGRADED: "bold yellow", Grade.FAILED: "bold red"}
@@ -62,15 +62,15 @@ def health_lines(health: SystemHealthDao | None) -> list[Text]:
     line = Text.assemble("Muster  ", (str(health.grade), _STYLES[health.grade]))
     faults = [each for each in health.parts if each.grade is not Grade.OK]
     if health.grade is Grade.OK:
-        return [line.append(f"  {as_seen(health.sentence)}" if health.sentence else "")]
+        return [line.append(f"  {escape_invisible(health.sentence)}" if health.sentence else "")]
     if health.part:
         age = duration(max(0, health.checked - health.since) / _NS)
-        line.append(f"  {as_seen(health.part)} for {age}: {as_seen(health.sentence)}")
+        line.append(f"  {escape_invisible(health.part)} for {age}: {escape_invisible(health.sentence)}")
     lines = [line]
     if health.remedy:
-        lines.append(Text(f"        {as_seen(health.remedy)}"))
+        lines.append(Text(f"        {escape_invisible(health.remedy)}"))
     if others := faults[1:]:
-        named = ", ".join(f"{as_seen(each.part)} ({each.grade})" for each in others[:_OTHERS_NAMED_MAX])
+        named = ", ".join(f"{escape_invisible(each.part)} ({each.grade})" for each in others[:_OTHERS_NAMED_MAX])
         more = len(others) - _OTHERS_NAMED_MAX
         lines.append(Text(f"        also: {named}{f' and {more} more' if more > 0 else ''}"))
     return lines

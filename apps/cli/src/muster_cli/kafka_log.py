@@ -9,7 +9,7 @@ from muster_bus.backends.breaks import Break, BreakKind
 from muster_bus.clock import SystemClock
 from muster_bus.log import Log, OutRecord
 from muster_bus.topics import Topics
-from muster_runtime.terminal import say
+from muster_runtime.terminal import print_lines
 
 from muster_cli.errors import CommandError
 from muster_cli.topics import checked_log, settings_of, unchanged, with_log
@@ -24,9 +24,9 @@ def verify(file: Path | None, assignments: Sequence[str]) -> int:
     async def work(bus: Log, topics: Topics) -> None:
         checked = await checked_log(bus, settings.scheduler.group, "all")
         for gap in checked.gaps:
-            say(gap)
+            print_lines(gap)
         but = f", but for {len(checked.gaps)} accepted gaps" if checked.gaps else ""
-        say(f"the log at Kafka {settings.log.kafka_bootstrap_servers}: whole{but}; {checked.records} records")
+        print_lines(f"the log at Kafka {settings.log.kafka_bootstrap_servers}: whole{but}; {checked.records} records")
 
     return with_log(settings.log, unchanged, work)
 
@@ -42,7 +42,7 @@ def repair(accept: Sequence[str], file: Path | None, assignments: Sequence[str])
         assert isinstance(bus, KafkaLog), "the log is on Kafka"
         found = {each.word: each for each in (await KafkaCheck(bus, settings.scheduler.group).run("all")).breaks}
         if not found:
-            say(f"{bus.name}: whole; there is nothing to repair")
+            print_lines(f"{bus.name}: whole; there is nothing to repair")
             return
         if any(word not in accept for word in found) or any(each.kind is BreakKind.BLOCK for each in found.values()):
             _refuse(bus.name, found)
@@ -53,7 +53,7 @@ def repair(accept: Sequence[str], file: Path | None, assignments: Sequence[str])
 
 def _refuse(name: str, found: dict[str, Break]) -> None:
     for word, each in found.items():
-        say(f"{word}  {each}")
+        print_lines(f"{word}  {each}")
     if any(each.kind is BreakKind.BLOCK for each in found.values()):
         raise CommandError(
             f"{name}: nothing was changed. Kafka refuses to read a batch that is not as it was written: let a broker "
@@ -81,4 +81,4 @@ async def _accept(bus: Log, group: str, found: Sequence[Break]) -> None:
 
     for done in await accept_breaks(bus, group, found, notice):
         whose = f"; {', '.join(map(repr, done.rms))} will have an event" if done.rms else ""
-        say(f"partition {done.partition}: goes on, with requests from {done.position} on{whose}")
+        print_lines(f"partition {done.partition}: goes on, with requests from {done.position} on{whose}")

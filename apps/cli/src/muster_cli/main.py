@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from muster_client.access import AFTER_VARIABLE, AccessWrong
 from muster_runtime import logs, optional_packages
-from muster_runtime.terminal import drop_output, give_up_output, guard_tracebacks, say, write_data
+from muster_runtime.terminal import drop_output, give_up_output, guard_tracebacks, print_lines, write_data
 from muster_si.positions import AFTER_HEADER
 
 from muster_cli import contexts, numbers
@@ -287,7 +287,7 @@ def health(
     from muster_cli.probe import probe
 
     ready, why = probe(address, timeout_s, flags.access())
-    say(f"{address}: {why.strip()}")
+    print_lines(f"{address}: {why.strip()}")
     return 0 if ready else 1
 
 
@@ -582,19 +582,19 @@ def run(arguments: Sequence[str]) -> int:
             contexts.apply(os.environ)
         result = _called(arguments)
     except CommandError as error:
-        say(f"muster: {error}", error=True)
+        print_lines(f"muster: {error}", error=True)
         return error.exit_code
     except AccessWrong as error:
-        say(f"muster: {error}", error=True)
+        print_lines(f"muster: {error}", error=True)
         return 2
     except SettingsError as error:
         for problem in error.problems:
-            say(f"muster: {problem}", error=True)
+            print_lines(f"muster: {problem}", error=True)
         return 2
     except ImportError as error:
         if not optional_packages.is_extra(error):
             raise
-        say(f"muster: {optional_packages.explained(error)}", error=True)
+        print_lines(f"muster: {optional_packages.with_install_hint(error)}", error=True)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -604,7 +604,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.errno not in _DISK_FULL:
             raise
-        say(f"muster: the output cannot be written: {error.strerror}", error=True)
+        print_lines(f"muster: the output cannot be written: {error.strerror}", error=True)
         drop_output()
         return 1
     return result if isinstance(result, int) else 0

@@ -30,7 +30,7 @@ from muster_gateway.errors import GatewayError
 from muster_gateway.sessions import make_sessions
 from muster_gateway.settings import GatewaySettings
 from muster_runtime import logs
-from muster_runtime.terminal import say
+from muster_runtime.terminal import print_lines
 
 from muster_cli import backup
 from muster_cli.errors import CommandError, UsageError
@@ -69,10 +69,10 @@ def migrate(
         return found, log.partitions
 
     found, partitions = _run(work())
-    say(f"{_place(there.log)}: {found} records copied; {partitions} partitions")
+    print_lines(f"{_place(there.log)}: {found} records copied; {partitions} partitions")
     for line in others:
-        say(line)
-    say("The old log is as it was. Start Muster with the new one, and keep the old one until you are content.")
+        print_lines(line)
+    print_lines("The old log is as it was. Start Muster with the new one, and keep the old one until you are content.")
     return 0
 
 
@@ -135,8 +135,8 @@ def grow(partitions: int, data_dir: Path | None, file: Path | None, assignments:
         raise UsageError("--data-dir: expected the directory of muster up")
     else:
         done = _run(_grow_file(settings.log, log, settings.scheduler.group, data_dir, clock))
-    say(f"{_place(log)}: {partitions} partitions; " + ("grown" if done else "it has that many already"))
-    say(f"Where the setting log.partitions names a number, it must be {partitions} from now on.")
+    print_lines(f"{_place(log)}: {partitions} partitions; " + ("grown" if done else "it has that many already"))
+    print_lines(f"Where the setting log.partitions names a number, it must be {partitions} from now on.")
     return 0
 
 
@@ -226,7 +226,7 @@ class _ProgressPrinter:
     def progress(self, topic: str, done: int, total: int) -> None:
         if self._clock.monotonic() >= self._next_s:
             self._next_s = self._clock.monotonic() + _SAID_EVERY_S
-            say(f"{topic}: {done} of {total}")
+            print_lines(f"{topic}: {done} of {total}")
 
 
 async def _as_it_is(settings: LogSettings, clock: Clock) -> LogSettings:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 from cyclopts import Parameter
-from muster_runtime.terminal import Screen, is_terminal, say, say_json
+from muster_runtime.terminal import Screen, is_terminal, print_json, print_lines
 
 from muster_cli import context_positions, numbers
 from muster_cli.errors import CommandError, UsageError
@@ -145,9 +145,9 @@ def say_table(table: RenderableType, screen: Screen | None = None) -> None:
         return
     with screen.capture() as printed:
         screen.print(table)
-    say("\n".join(map(str.rstrip, printed.get().splitlines())))
+    print_lines("\n".join(map(str.rstrip, printed.get().splitlines())))
 
 
 def print_json(value: Any) -> None:
     """One JSON text on standard output, indented as `jq` does."""
-    say_json(value)
+    print_json(value)

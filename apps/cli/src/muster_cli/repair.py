@@ -20,7 +20,7 @@ from muster_bus.backends.sqlite_read_only import open_read_only
 from muster_bus.backends.sqlite_repair import repair_log
 from muster_bus.errors import LogError
 from muster_runtime import durable
-from muster_runtime.terminal import say
+from muster_runtime.terminal import print_lines
 
 from muster_cli.backup import LOG, SESSIONS, data_of, is_on_kafka, locked, make_way
 from muster_cli.errors import CommandError
@@ -36,12 +36,12 @@ def repair(data_dir: Path | None, accept: Sequence[str], file: Path | None, assi
     with locked(data):
         found = {each.word: each for each in _breaks(data / LOG)}
         if not found:
-            say(f"{data}: whole; there is nothing to repair")
+            print_lines(f"{data}: whole; there is nothing to repair")
             return 0
         missing = [word for word in found if word not in accept]
         if missing:
             for word, each in found.items():
-                say(f"{word}  {each}")
+                print_lines(f"{word}  {each}")
             words = " ".join(f"--accept {word}" for word in found)
             raise CommandError(
                 f"{data}: {len(found)} parts are damaged or missing. Nothing was changed. Put whole files back, or "
@@ -80,5 +80,7 @@ def _replace_log(data: Path, accepted: Sequence[Break]) -> None:
     except (LogError, OSError) as error:
         raise CommandError(f"not repaired, nothing was changed: {error}") from error
     for gap in repaired.gaps:
-        say(f"{mark_path(data / LOG).name}: {gap}")
-    say(f"{data}: repaired; {repaired.mark.records} records were ever written; muster verify lists the accepted gaps")
+        print_lines(f"{mark_path(data / LOG).name}: {gap}")
+    print_lines(
+        f"{data}: repaired; {repaired.mark.records} records were ever written; muster verify lists the accepted gaps"
+    )

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from muster_runtime.terminal import Screen, say, standard_error, write_json
+from muster_runtime.terminal import Screen, print_lines, standard_error, write_json
 from muster_whatif.capacity_search import MACHINES_MAX, CapacityGoal
 from muster_whatif.capacity_search import search as find
 from muster_whatif.comparison import Row, brief, duration, rows, shown
@@ -126,16 +126,16 @@ def search(
             write_json(text)
             return 0 if found is not None else 1
         json_file.write_text(text, encoding="utf-8")
-    say(_render_facts(workload, workload.facts))
+    print_lines(_render_facts(workload, workload.facts))
     table = Table("more machines", f"{goal.percentile} wait", "goal")
     for each in sorted(steps, key=lambda step: step.more):
         wait = "some never start" if each.value_s is None else duration(each.value_s)
         table.add_row(f"+{each.more}:{kind}", wait, "reached" if each.is_reached else "-")
     Screen().print(table)
     if found is None:
-        say(f"{goal.text}: not even {MACHINES_MAX:,} more machines of kind {kind} are enough")
+        print_lines(f"{goal.text}: not even {MACHINES_MAX:,} more machines of kind {kind} are enough")
         return 1
-    say(f"{goal.text}: {found:,} more machines of kind {kind}" if found else f"{goal.text}: reached as it is")
+    print_lines(f"{goal.text}: {found:,} more machines of kind {kind}" if found else f"{goal.text}: reached as it is")
     return 0
 
 
@@ -179,7 +179,7 @@ def _render_facts(workload: Workload, facts: Sequence[str]) -> str:
 
 def _show(workload: Workload, facts: Sequence[str], names: Sequence[str], compared: Sequence[Row]) -> None:
     screen = Screen()
-    say(_render_facts(workload, facts))
+    print_lines(_render_facts(workload, facts))
     table = Table()
     table.add_column("")
     for name in names:

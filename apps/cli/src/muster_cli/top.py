@@ -14,7 +14,7 @@ from muster_client.errors import AdminFailed, AdminRefused
 from muster_client.health_client import HealthClient
 from muster_client.metrics_client import MetricsClient, MetricsSnapshot, as_json
 from muster_rest.shapes.health import SystemHealthDao
-from muster_runtime.terminal import Screen, is_terminal, marked, say, say_json
+from muster_runtime.terminal import Screen, is_terminal, marked, print_json, print_lines
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -112,7 +112,7 @@ async def _print_all(client: MetricsClient, health: HealthSource, asked: TopOpti
         async with aclosing(_watch(client, asked)) as snapshots:
             async for now in snapshots:
                 if before is not None and not asked.as_json:
-                    say()
+                    print_lines()
                 _print(asked, now, before, await health())
                 before = now
     except AdminFailed:
@@ -126,7 +126,7 @@ def _print(
 ) -> None:
     if asked.as_json:
         shown = {**as_json(now), "health": msgspec.to_builtins(health)}
-        say_json(shown, indent=None, separators=(",", ":"))
+        print_json(shown, indent=None, separators=(",", ":"))
         return
     console = _console()
     say_table(screen(now, before, _room(console, _QUEUES_PRINTED, asked.nodes), health_lines(health)), console)

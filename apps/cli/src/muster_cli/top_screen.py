@@ -14,7 +14,7 @@ from muster_client.metrics_client import (
     SchedulerMetrics,
     Tally,
 )
-from muster_runtime.terminal import as_seen
+from muster_runtime.terminal import escape_invisible
 from muster_si.constants import CPU, MEMORY
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -216,14 +216,14 @@ def _capacity(found: SchedulerMetrics, room: ScreenSize) -> Table:
     for name in sorted({*found.capacity, *found.pending}):
         capacity, allocated = found.capacity.get(name, 0), found.allocated.get(name, 0)
         shown = (amount(name, value) for value in (allocated, capacity, found.pending.get(name, 0)))
-        table.add_row(as_seen(name), bar(percent(allocated, capacity), replace(room, narrow=False)), *shown)
+        table.add_row(escape_invisible(name), bar(percent(allocated, capacity), replace(room, narrow=False)), *shown)
     return table
 
 
 def _reasons(found: SchedulerMetrics) -> Table:
     table = _table("pending, by reason", "asks", numbers=("asks",))
     for code, count in sorted(found.pending_by_reason.items(), key=lambda each: (-each[1], each[0])):
-        table.add_row(as_seen(code), f"{count:,}")
+        table.add_row(escape_invisible(code), f"{count:,}")
     return table
 
 
@@ -241,7 +241,7 @@ def _queues(queues: Sequence[QueueMetrics], room: ScreenSize) -> Table:
         most = f"/{queue.applications_max:,}" if queue.applications_max else ""
         full = fullest(queue.allocated, queue.max)
         table.add_row(
-            as_seen(f"{'  ' * level}{name}{state}"),
+            escape_invisible(f"{'  ' * level}{name}{state}"),
             f"{queue.applications_running:,}{most}",
             *_of_max(queue, full, room),
             *(_allocated_and_pending(name, queue) for name in types),
@@ -255,7 +255,7 @@ def _of_max(queue: QueueMetrics, full: tuple[str, int] | None, room: ScreenSize)
     """The share of the fullest type; where there is room, the max of that type, too."""
     if full is None:
         return [_NOTHING] if room.narrow else [_NOTHING, ""]
-    limit = as_seen(f"{amount(full[0], queue.max[full[0]])} {short(full[0])}")
+    limit = escape_invisible(f"{amount(full[0], queue.max[full[0]])} {short(full[0])}")
     return [Text.assemble(bar(full[1], room), f" {short(full[0])}")] if room.narrow else [bar(full[1], room), limit]
 
 
@@ -273,7 +273,7 @@ def _nodes(now: MetricsSnapshot, room: ScreenSize) -> Table:
     table = _table("fullest nodes", "", "allocations", *heads, "", numbers=("allocations", *heads))
     for node in shown:
         table.add_row(
-            as_seen(node.node_id),
+            escape_invisible(node.node_id),
             bar(node.used_percent, room),
             f"{node.allocations:,}",
             *(amount(name, node.available.get(name, 0)) if name in node.capacity else _NOTHING for name in types),
@@ -293,7 +293,7 @@ def _processes(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
             busy = _busy(process, old, (now.taken_ns - before.taken_ns) / 1e9)
         streams = f"{process.streams_open:,}" if process.streams_open else _NOTHING
         up = duration(process.uptime_seconds)
-        table.add_row(as_seen(process.name), busy, amount(MEMORY, process.memory_bytes), up, streams)
+        table.add_row(escape_invisible(process.name), busy, amount(MEMORY, process.memory_bytes), up, streams)
     return table
 
 

@@ -14,7 +14,7 @@ from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
 from muster_bus.topics import Topics, TopicSpec
 from muster_runtime import logs
-from muster_runtime.terminal import Screen, say
+from muster_runtime.terminal import Screen, print_lines
 from rich.table import Table
 
 from muster_cli.errors import CommandError, UsageError
@@ -34,7 +34,7 @@ def create(file: Path | None, assignments: Sequence[str]) -> int:
 
     async def work(bus: Log, topics: Topics) -> None:
         for spec in topics.specs():
-            say(f"{spec.name}: {_wanted(spec)}")
+            print_lines(f"{spec.name}: {_wanted(spec)}")
 
     return with_log(settings.log, lambda log: make_log(log, SystemClock()), work)
 
@@ -46,7 +46,7 @@ def verify(file: Path | None, assignments: Sequence[str]) -> int:
     async def work(bus: Log, topics: Topics) -> None:
         if settings.log.backend == "kafka":
             await checked_log(bus, settings.scheduler.group, "ends")
-        say(f"{len(topics.specs())} topics match their configuration")
+        print_lines(f"{len(topics.specs())} topics match their configuration")
 
     return with_log(settings.log, unchanged, work)
 
@@ -64,7 +64,7 @@ async def checked_log(bus: Log, group: str, extent: Extent) -> KafkaChecked:
     if checked.breaks:
         raise CommandError("\n".join(f"{bus.name}: {each}" for each in checked.breaks))
     if checked.unnoted:
-        say(f"{checked.unnoted} partitions have no note: they get one with their next commit (docs/backup.md)")
+        print_lines(f"{checked.unnoted} partitions have no note: they get one with their next commit (docs/backup.md)")
     return checked
 
 

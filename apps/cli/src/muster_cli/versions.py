@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from muster_runtime.terminal import say, say_json
+from muster_runtime.terminal import print_json, print_lines
 
 # A part of the core that is compiled where anything is (libs/compiled).
 _CORE = "muster_core.partition"
@@ -26,10 +26,10 @@ def show(*, as_json: bool) -> int:
     if obstacle:
         found["not_compiled_because"] = obstacle
     if as_json:
-        say_json(found)
+        print_json(found)
     else:
         said = f"{now}: {obstacle}" if obstacle else now
-        say(f"muster {found['muster']} ({said}) on Python {found['python']}, {found['platform']}")
+        print_lines(f"muster {found['muster']} ({said}) on Python {found['python']}, {found['platform']}")
     return 0
 
 

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import structlog
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.disposal import Disposal
 from muster_runtime.processor_time import own_usage
 from muster_runtime.watchdog import Reading, Usage, Watchdog, look_every_s
@@ -298,7 +298,7 @@ class PartitionWorker:
         """Counts the worker's available time while it does not move; never returns."""
         loop, allowed_s = asyncio.get_running_loop(), min(self.settings.stall_after_s, self.settings.fold_stall_s)
         while True:
-            due_s = loop.time() + in_step_s(look_every_s(allowed_s))
+            due_s = loop.time() + aligned_s(look_every_s(allowed_s))
             await asyncio.sleep(due_s - loop.time())
             if not self._watchdog.moves(self._moves):
                 now_s = loop.time()
@@ -408,7 +408,7 @@ class _WorkerRun:
             stopping = asyncio.ensure_future(self._worker.stopping.wait())
             try:
                 is_longest = wait_s == self._settings.idle_wait_s
-                records = await self._read_until(stopping, in_step_s(wait_s) if is_longest else wait_s)
+                records = await self._read_until(stopping, aligned_s(wait_s) if is_longest else wait_s)
             finally:
                 stopping.cancel()
         self._read_none = not records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from muster_runtime.terminal import Screen, as_seen, marked
+from muster_runtime.terminal import Screen, escape_invisible, marked
 from muster_si.constants import CPU, MEMORY
 from rich.table import Table
 
@@ -94,11 +94,13 @@ def print_report(report: ReplayReport, console: Screen | None = None) -> None:
     percent = 100 * report.placed / report.tasks if report.tasks else 0.0
     table.add_row("tasks placed", f"{report.placed:,}", f"{percent:.1f} %, in {report.applications:,} applications")
     for reason, count in sorted(report.pending.items(), key=lambda item: -item[1]):
-        table.add_row("pending", f"{count:,}", as_seen(_pending(reason, count, report.examples.get(reason, ""))))
+        table.add_row(
+            "pending", f"{count:,}", escape_invisible(_pending(reason, count, report.examples.get(reason, "")))
+        )
     if not report.pending:
         table.add_row("pending", "0", "")
     for reason, count in sorted(report.rejected.items(), key=lambda item: -item[1]):
-        table.add_row("rejected", f"{count:,}", as_seen(reason))
+        table.add_row("rejected", f"{count:,}", escape_invisible(reason))
     table.add_section()
     table.add_row("placement rate", f"{report.placement_rate_per_s:,.0f}/s", "first ask to last allocation")
     for name, value in (("p50", report.latency_p50_ms), ("p95", report.latency_p95_ms), ("p99", report.latency_p99_ms)):

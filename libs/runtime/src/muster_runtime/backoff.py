@@ -12,12 +12,12 @@ import math
 _EARLIER_S = 0.25
 
 
-def growing_s(failures: int, min_s: float, max_s: float) -> float:
+def backoff_s(failures: int, min_s: float, max_s: float) -> float:
     """Returns the wait after ``failures`` earlier failures: ``min_s``, doubled with each of them, at most ``max_s``."""
     return min(max_s, min_s * 2.0 ** min(failures, 32))
 
 
-def in_step_s(wait_s: float) -> float:
+def aligned_s(wait_s: float) -> float:
     """Returns the wait until the whole second of the loop's clock that is next to ``wait_s`` from now.
 
     Work that repeats so runs at the same moments as other such work: an idle process wakes once a second, not once for

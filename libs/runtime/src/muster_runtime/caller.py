@@ -55,7 +55,7 @@ class Caller:
         """Tells whether the caller has a right now."""
         return self.identity.rights.may(right, rm_id)
 
-    def reach(self, right: Right = Right.READ) -> ReadScope:
+    def read_scope(self, right: Right = Right.READ) -> ReadScope:
         """Returns what an answer that needs a right may show to the caller."""
         return self.identity.rights.reach(right)
 
@@ -72,7 +72,7 @@ class Caller:
         """Forgets what would end the call. (Each refers to the call, and the call to its caller.)"""
         self._on_withdrawn.clear()
 
-    def changed(self, rights: Rights | None) -> bool:
+    def replace_rights(self, rights: Rights | None) -> bool:
         """Gives the caller other rights. Ends the call, and returns True, if the call uses a right that is gone.
 
         :param rights: None: the identity is gone.
@@ -89,7 +89,7 @@ class Caller:
 
 def _holds(before: Rights, now: Rights, right: Right, rm_id: str) -> bool:
     if right is Right.READ and not rm_id:
-        return before.reads.within(now.reads)
+        return before.reads.is_subset_of(now.reads)
     return now.may(right, rm_id)
 
 

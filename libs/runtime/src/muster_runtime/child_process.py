@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
 
-from muster_runtime.backoff import growing_s
+from muster_runtime.backoff import backoff_s
 from muster_runtime.child_main import become_copy
 from muster_runtime.ending import Ending
 from muster_runtime.message_channel import Channel
@@ -276,7 +276,7 @@ async def keep_running(
             return
         if monotonic_s() - began_s >= _SETTLED_S:
             failures = 0
-        wait_s = growing_s(failures, wait_min_s, _WAIT_MAX_S)
+        wait_s = backoff_s(failures, wait_min_s, _WAIT_MAX_S)
         failures += 1
         await gone(why, wait_s)
         with contextlib.suppress(TimeoutError):

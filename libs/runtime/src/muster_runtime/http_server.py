@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from muster_runtime.acceptor import Acceptor
 from muster_runtime.addresses import is_loopback, listen
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.cross_site import for_programs
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.http_framing import StrictConnection
@@ -129,12 +129,12 @@ class HttpServer:
         """
         self._task = asyncio.create_task(self.serve(), name=f"http {self.port}")
         try:
-            await self.ready()
+            await self.wait_started()
         except OSError:
             await self._task  # raises the real error
             raise
 
-    async def ready(self) -> None:
+    async def wait_started(self) -> None:
         """Returns when the server answers requests. Raises OSError if :meth:`serve` ended before that."""
         await self._server.up.wait()
         if self._ended.is_set():
@@ -335,7 +335,7 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(in_step_s(min(_TICK_S, self._looks_every_s))):
+                async with asyncio.timeout(aligned_s(min(_TICK_S, self._looks_every_s))):
                     await self._leaving.wait()
 
     async def on_tick(self, counter: int) -> bool:

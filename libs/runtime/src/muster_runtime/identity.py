@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from muster_runtime.read_scope import ANY, EVERYTHING, NOTHING, REACH_HEADER, ReadScope, fits
+from muster_runtime.read_scope import ANY, EVERYTHING, NOTHING, REACH_HEADER, ReadScope, matches_glob
 
 IDENTITY_HEADER = b"x-muster-identity"
 ROLE_HEADER = b"x-muster-role"
@@ -154,7 +154,7 @@ def rights_of(role: Role) -> Rights:
 
 
 def _any(globs: tuple[str, ...], rm_id: str) -> bool:
-    return any(fits(glob, rm_id) for glob in globs)
+    return any(matches_glob(glob, rm_id) for glob in globs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import threading
 import structlog
 
 from muster_runtime.addresses import listen
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.processor_time import own_usage
 from muster_runtime.watchdog import Reading, Watchdog, look_every_s
 
@@ -103,7 +103,7 @@ class Liveness:
     async def _watch(self) -> None:
         loop = self._answering
         while True:
-            due_s = loop.time() + in_step_s(look_every_s(self._stall_s))
+            due_s = loop.time() + aligned_s(look_every_s(self._stall_s))
             await asyncio.sleep(due_s - loop.time())
             if self._watchdog.moves(self._turns):
                 self._is_stalled = False

@@ -209,7 +209,7 @@ def configure(level: Level, form: Format, stream: TextIO | None = None, *, brief
         logger.filters[:] = [RepeatFilter()]
 
 
-def ready() -> None:
+def end_startup() -> None:
     """Ends a brief start."""
     _brief.ready = True
 

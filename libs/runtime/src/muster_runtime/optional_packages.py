@@ -39,7 +39,7 @@ def _is_there(package: str) -> bool:
     return sys.modules.get(package) is not None or find_spec(package) is not None
 
 
-def explained(error: ImportError) -> str:
+def with_install_hint(error: ImportError) -> str:
     """Returns the error's text, and for a package of an extra how it is installed."""
     package = (error.name or "").partition(".")[0]
     if isinstance(error, ExtraMissing) or package not in EXTRAS or _is_there(package):
@@ -49,7 +49,7 @@ def explained(error: ImportError) -> str:
 
 def is_extra(error: ImportError) -> bool:
     """Tells whether the error is the lack of an extra's package."""
-    return isinstance(error, ExtraMissing) or explained(error) != str(error)
+    return isinstance(error, ExtraMissing) or with_install_hint(error) != str(error)
 
 
 def _how(package: str) -> str:

@@ -31,7 +31,7 @@ from starlette.types import Receive, Scope, Send
 from muster_runtime.backoff import before_deadline_s
 from muster_runtime.go_json import error_body
 from muster_runtime.identity import IDENTITY_HEADER
-from muster_runtime.service_lifecycle import until, wait_disconnected
+from muster_runtime.service_lifecycle import run_until, wait_disconnected
 
 _AFTER, _WAIT, _FORWARDED = AFTER_METADATA.encode(), WAIT_METADATA.encode(), b"x-forwarded-for"
 _REFUSED, _AGAIN = 400, 503
@@ -164,7 +164,7 @@ class PositionWaits:
                 return True
             waiting = self._wait(stamps, wait_s, _caller_of(scope))
             if scope["method"] in ("GET", "HEAD"):
-                return await until(waiting, wait_disconnected(receive))
+                return await run_until(waiting, wait_disconnected(receive))
             await waiting  # (The endpoint reads the request's body.)
         except ReadRefused as refused:
             await _refuse(send, refused)

@@ -25,7 +25,7 @@ def _compiled(glob: str) -> re.Pattern[str]:
     return re.compile(translate(glob.replace("[", "[[]")))
 
 
-def fits(glob: str, name: str) -> bool:
+def matches_glob(glob: str, name: str) -> bool:
     """Tells whether a name matches a glob. Letter case counts."""
     return glob == ANY or _compiled(glob).match(name) is not None
 
@@ -47,19 +47,19 @@ class ReadScope:
         """Whether it is every partition of every RM."""
         return (ANY, ANY) in self.rules
 
-    def sees(self, rm_id: str) -> bool:
+    def can_read_rm(self, rm_id: str) -> bool:
         """Tells whether at least one partition of the RM may be read."""
-        return any(fits(rm, rm_id) for rm, _ in self.rules)
+        return any(matches_glob(rm, rm_id) for rm, _ in self.rules)
 
-    def sees_whole(self, rm_id: str) -> bool:
+    def can_read_all_of(self, rm_id: str) -> bool:
         """Tells whether every partition of the RM may be read, and thus what belongs to no single partition."""
-        return any(partition == ANY and fits(rm, rm_id) for rm, partition in self.rules)
+        return any(partition == ANY and matches_glob(rm, rm_id) for rm, partition in self.rules)
 
-    def sees_partition(self, rm_id: str, partition: str) -> bool:
+    def can_read_partition(self, rm_id: str, partition: str) -> bool:
         """Tells whether a partition of the RM may be read."""
-        return any(fits(rm, rm_id) and fits(name, partition) for rm, name in self.rules)
+        return any(matches_glob(rm, rm_id) and matches_glob(name, partition) for rm, name in self.rules)
 
-    def within(self, other: ReadScope) -> bool:
+    def is_subset_of(self, other: ReadScope) -> bool:
         """Tells whether each rule is also one of the other reach. (False may be wrong where globs overlap.)"""
         return other.is_all or set(self.rules) <= set(other.rules)
 
@@ -79,15 +79,15 @@ EVERYTHING = ReadScope(((ANY, ANY),))
 NOTHING = ReadScope()
 
 
-def reach_of(headers: Iterable[tuple[bytes, bytes]]) -> ReadScope:
+def scope_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> ReadScope:
     """Returns the reach in the gateway's header; everything if the gateway sent none."""
     given = [value for name, value in headers if name == REACH_HEADER]
     return _parsed(b",".join(given)) if given else EVERYTHING
 
 
-def reach_in(metadata: Iterable[tuple[str, str | bytes]]) -> ReadScope:
+def scope_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> ReadScope:
     """Returns :func:`reach_of` of gRPC metadata."""
-    return reach_of((name.encode(), value.encode()) for name, value in metadata if isinstance(value, str))
+    return scope_from_headers((name.encode(), value.encode()) for name, value in metadata if isinstance(value, str))
 
 
 @lru_cache(maxsize=256)

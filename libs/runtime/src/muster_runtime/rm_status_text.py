@@ -67,7 +67,7 @@ def description(
     :param replay: the RM is the replay of a trace (:func:`is_replay`).
     """
     unscheduled = facts.unscheduled
-    when = ago(since_ns, now_ns)
+    when = format_ago(since_ns, now_ns)
     if state == DISCONNECTED:
         stop = _stop(since_ns, now_ns, facts.disconnect_timeout_s)
         sentences = [_disconnected(when, stop, unscheduled, replay=replay, paused=paused)]
@@ -81,7 +81,7 @@ def description(
         sentences.append(f"Muster decides nothing for it at present: {unscheduled}.")
     if paused:
         why = f" ({paused_reason})" if paused_reason else ""
-        when = ago(paused_since_ns, now_ns)
+        when = format_ago(paused_since_ns, now_ns)
         sentences.append(
             f"An operator paused it{when}{why}: Muster schedules nothing for it until `muster admin resume`."
         )
@@ -129,7 +129,7 @@ def _stop(since_ns: int, now_ns: int, disconnect_timeout_s: float) -> str:
     return f"in {length(left_s)}" if left_s > 0 else "in a moment"
 
 
-def ago(since_ns: int, now_ns: int) -> str:
+def format_ago(since_ns: int, now_ns: int) -> str:
     """Returns a text like " 12 min ago", with the leading blank; "" if the time is not known."""
     if not since_ns:
         return ""

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 _CANCEL_AGAIN_S = 1.0
 
 
-async def together(work: Iterable[Awaitable[None]]) -> None:
+async def gather_all(work: Iterable[Awaitable[None]]) -> None:
     """Awaits all of it at once. Raises the error that came first, but only when all of it has ended.
 
     (``asyncio.gather`` would raise while others still run, and the caller would free what they use.)
@@ -30,7 +30,7 @@ async def together(work: Iterable[Awaitable[None]]) -> None:
         raise ending.cause
 
 
-async def until(work: Coroutine[Any, Any, None], over: Coroutine[Any, Any, object]) -> bool:
+async def run_until(work: Coroutine[Any, Any, None], over: Coroutine[Any, Any, object]) -> bool:
     """Runs ``work`` until ``over`` returns, which cancels it. Returns whether ``work`` ended first; raises its error
     then.
 
@@ -76,7 +76,7 @@ class ServiceLifecycle:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Begins the life. Call this first, in the running event loop."""
         self._over = asyncio.get_running_loop().create_future()
 
@@ -90,7 +90,7 @@ class ServiceLifecycle:
         """Whether the service is being stopped, or is stopped."""
         return self._stopping
 
-    def watch(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs ``work`` in a task. If the task ends before the service is being stopped, the service ends."""
         task = asyncio.create_task(work, name=f"{self._service}: {name}")
         task.add_done_callback(self._ended)
@@ -120,7 +120,7 @@ class ServiceLifecycle:
             await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)  # retrieves their errors
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Ends the life: :meth:`wait` returns. Call this last."""
         if self._over is not None and not self._over.done():
             self._over.set_result(None)

@@ -64,7 +64,7 @@ def marked(template: str, *values: object) -> Text:
         if not piece.plain.endswith("{}"):
             found.append_text(piece)
             continue
-        value = Text(as_seen(left.pop(0)))
+        value = Text(escape_invisible(left.pop(0)))
         for span in piece[-2:-1].spans:
             value.stylize(span.style)
         found.append_text(piece[:-2]).append_text(value)
@@ -74,15 +74,15 @@ def marked(template: str, *values: object) -> Text:
 
 def styled(text: object, style: str | Style) -> Text:
     """Returns a value in a style."""
-    return Text(as_seen(text), style)
+    return Text(escape_invisible(text), style)
 
 
-def as_seen(value: object) -> str:
+def escape_invisible(value: object) -> str:
     """Returns a value's text on one line, with invisible characters written out."""
     return visible(str(value), breaks=False)
 
 
-def say(text: str = "", *, error: bool = False) -> None:
+def print_lines(text: str = "", *, error: bool = False) -> None:
     """Prints lines of text.
 
     :param error: on standard error.
@@ -90,7 +90,7 @@ def say(text: str = "", *, error: bool = False) -> None:
     write(f"{text}\n", error=error)
 
 
-def say_json(value: Any, *, indent: int | None = 2, separators: tuple[str, str] | None = None) -> None:
+def print_json(value: Any, *, indent: int | None = 2, separators: tuple[str, str] | None = None) -> None:
     """Prints one JSON text on standard output."""
     write_json(json.dumps(value, indent=indent, separators=separators, ensure_ascii=False) + "\n")
 

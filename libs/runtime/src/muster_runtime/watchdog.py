@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 
 # How often a watcher looks (seconds).
 LOOK_S = 1.0
@@ -139,7 +139,7 @@ async def until_stuck(mark: Callable[[], Hashable], usage: Callable[[], Usage], 
     """
     loop, watchdog = asyncio.get_running_loop(), Watchdog()
     while True:
-        due_s = loop.time() + in_step_s(look_every_s(allowed_s()))
+        due_s = loop.time() + aligned_s(look_every_s(allowed_s()))
         await asyncio.sleep(due_s - loop.time())
         if not watchdog.moves(mark()):
             now_s = loop.time()

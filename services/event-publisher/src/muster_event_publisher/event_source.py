@@ -93,7 +93,7 @@ class EventSource:
         events, the request names none and no default decides.
         """
         tracks = self.settings.tracks
-        sees = reach.sees_whole
+        sees = reach.can_read_all_of
         known = [known_id for known_id in self.rings.rm_ids() if tracks(known_id) and sees(known_id)]
         if rm_id is None and default_rm:
             # (The default counts even if only another RM has events: the caller would mistake those for its own.)

@@ -11,7 +11,7 @@ import structlog
 from muster_bus.damage import Readers
 from muster_bus.errors import LogError, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 
 from muster_event_publisher import metrics
 from muster_event_publisher.event_runs import EventBatch, ShimEvent, batch_of
@@ -79,7 +79,7 @@ class PartitionFeed:
             start = self._reader.position
             try:
                 # 1. read
-                timeout_s = in_step_s(self._settings.poll_s) if self._stop_at is None else 0.05
+                timeout_s = aligned_s(self._settings.poll_s) if self._stop_at is None else 0.05
                 records = await self._reader.read(self._settings.read_records_max, timeout_s)
             except OffsetOutOfRange as gone:
                 # Retention deleted events before this follower read them; the ids will show the gap.

@@ -22,14 +22,14 @@ from grpc_health.v1.health import aio as grpc_health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from muster_runtime.addresses import host_of_peer
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.caller import INTERNAL, current
 from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.default_rm import default_from_metadata
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.positions import PositionWaits, ReadRefused
-from muster_runtime.read_scope import ReadScope, reach_in
-from muster_runtime.service_lifecycle import until
+from muster_runtime.read_scope import ReadScope, scope_from_metadata
+from muster_runtime.service_lifecycle import run_until
 from prometheus_client import Counter
 
 from muster_event_publisher import metrics
@@ -138,7 +138,7 @@ class EventsService:
         the gateway can call, and it sends this in metadata.
         """
         caller = current()
-        return reach_in(context.invocation_metadata() or ()) if caller is INTERNAL else caller.reach()
+        return scope_from_metadata(context.invocation_metadata() or ()) if caller is INTERNAL else caller.read_scope()
 
     def _peer(self, context: Any) -> str:
         """The caller's address; through a trusted proxy, the one that the proxy names. On a Unix socket the gateway is
@@ -157,7 +157,7 @@ async def _serve(watch: EventWatch, context: Any) -> None:
     """Writes until the caller leaves or the call must end. Raises GrpcError: the first reason for the end."""
     try:
         await send_headers(context)
-        await until(_write(watch, context), watch.ending.wait())
+        await run_until(_write(watch, context), watch.ending.wait())
     except GrpcError as error:
         watch.end(error)
     except Exception:
@@ -239,7 +239,7 @@ class EventsServer:
     async def watch_health(self, interval_s: float) -> None:
         """Reports the health regularly, without end."""
         while True:
-            await asyncio.sleep(in_step_s(interval_s))
+            await asyncio.sleep(aligned_s(interval_s))
             await self.say_health()
 
     async def stop(self) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import structlog
 from muster_bus.clock import Clock
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.default_rm import resolve_rm
 from muster_runtime.ending import Ending
 from muster_runtime.read_scope import EVERYTHING, ReadScope
@@ -325,7 +325,7 @@ class EventHub:
     async def look_after(self) -> None:
         """Regularly ends the calls that are too far behind or stalled; never returns."""
         while True:
-            await asyncio.sleep(in_step_s(_LOOK_S))
+            await asyncio.sleep(aligned_s(_LOOK_S))
             for watch in self.open:
                 watch.check()
 
@@ -352,7 +352,7 @@ class EventHub:
     def _whose(self, query: EventQuery, default_rm: str, reach: ReadScope) -> tuple[str, EventRing | None]:
         """The RM that is meant, and its ring, if it has one. Raises GrpcError."""
         settings, rings = self.source.settings, self.source.rings
-        known = sorted(each for each in {*rings.rm_ids(), *settings.registered()} if reach.sees_whole(each))
+        known = sorted(each for each in {*rings.rm_ids(), *settings.registered()} if reach.can_read_all_of(each))
         rm_id = query.rm_id
         if not rm_id:
             there = settings.lives(known)
@@ -360,8 +360,8 @@ class EventHub:
             if meant is None:
                 raise BadRequest(f"rm_id: empty, expected an RM's id{known_rms(list(there))}")
             rm_id = meant
-        is_known = rm_id in known or (reach.sees_whole(rm_id) and self.requests.get(rm_id) is not None)
-        if not query.requests and reach.sees_whole(rm_id):
+        is_known = rm_id in known or (reach.can_read_all_of(rm_id) and self.requests.get(rm_id) is not None)
+        if not query.requests and reach.can_read_all_of(rm_id):
             self.check_tracked(rm_id)
         ring = rings.get(rm_id)
         if not is_known or (ring is None and not query.requests):

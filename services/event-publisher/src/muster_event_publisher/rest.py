@@ -40,8 +40,8 @@ from muster_runtime.default_rm import default_from_headers
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.go_json import error_body
 from muster_runtime.positions import PositionWaits
-from muster_runtime.read_scope import reach_of
-from muster_runtime.service_lifecycle import until, wait_disconnected
+from muster_runtime.read_scope import scope_from_headers
+from muster_runtime.service_lifecycle import run_until, wait_disconnected
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
@@ -295,7 +295,7 @@ class EventsRest:
 
     def _chosen(self, request: Request, query: Mapping[str, str]) -> EventRing | None:
         headers = request.headers.raw
-        return self._source.choose(query.get("rm") or None, default_from_headers(headers), reach_of(headers))
+        return self._source.choose(query.get("rm") or None, default_from_headers(headers), scope_from_headers(headers))
 
     async def _open_streams(self, request: Request) -> ASGIApp:
         """The open streams of an RM's events, and those that wait for the first RM with events; without ``rm`` all."""
@@ -412,7 +412,7 @@ async def until_gone(request: Request, work: Callable[[], Awaitable[ASGIApp]]) -
     async def make() -> None:
         made[:] = [await work()]
 
-    await until(make(), wait_disconnected(request.receive))
+    await run_until(make(), wait_disconnected(request.receive))
     return made[0]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import structlog
 from muster_bus.clock import Clock, day_ns
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.ending import Ending
 from muster_runtime.go_json import error_body
 from muster_runtime.http_server import cut
@@ -93,7 +93,7 @@ class EventStreams:
     async def watch(self) -> None:
         """Regularly ends the streams that are too far behind or stalled; never returns."""
         while True:
-            await asyncio.sleep(in_step_s(_LOOK_S))
+            await asyncio.sleep(aligned_s(_LOOK_S))
             for stream in self.open:
                 stream.check()
 

@@ -17,9 +17,9 @@ from muster_bus.errors import LogError, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import LogReader
 from muster_bus.topics import Topics, is_forgotten_state_key, is_rm_state_key, parse_state_key
 from muster_runtime import event_settings
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.event_settings import EventSettings
-from muster_runtime.service_lifecycle import together
+from muster_runtime.service_lifecycle import gather_all
 
 from muster_event_publisher.app_queues import APPLICATION, AppQueues
 from muster_event_publisher.event_decoding import forgotten_stamp, recorded_rm, registered_extra_config
@@ -115,7 +115,7 @@ class RmSettings:
         try:
             async with asyncio.timeout(self._start_s):
                 # (All reads have ended by then: follow() continues with the same readers.)
-                await together(map(self._read_all, partitions))
+                await gather_all(map(self._read_all, partitions))
         except (TimeoutError, LogError) as error:
             log.warning(
                 "the RMs' event settings are not read yet; until then the publisher's own hold",
@@ -130,7 +130,7 @@ class RmSettings:
         end = await self._end_to_be_read(partition)
         while True:
             try:
-                records = await self._read(reader, in_step_s(self._poll_s))
+                records = await self._read(reader, aligned_s(self._poll_s))
             except LogUnavailable as error:
                 log.warning("the log does not answer", partition=partition, error=str(error), retry_s=pause_s)
                 await asyncio.sleep(pause_s)

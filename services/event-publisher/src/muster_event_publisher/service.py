@@ -15,10 +15,10 @@ from muster_bus.membership import FixedMembership, GroupLog, GroupTerms, Members
 from muster_bus.topics import Topics
 from muster_rest.publisher_routes import USAGE
 from muster_rest.system_health import ServiceFacts
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.http_server import HttpServer
 from muster_runtime.positions import PositionWaits
-from muster_runtime.service_lifecycle import ServiceLifecycle, together
+from muster_runtime.service_lifecycle import ServiceLifecycle, gather_all
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
@@ -202,21 +202,21 @@ class PublisherService:
 
         With ``fills_beside`` both go on after this returns.
         """
-        self._life.begin()
+        self._life.start()
         if self._filling.over:
             await self._follow()
-            self._life.watch(self._measure(), "measure")
+            self._life.spawn(self._measure(), "measure")
         else:
-            self._fills = self._life.watch(self._follow_and_measure(), "measure")
+            self._fills = self._life.spawn(self._follow_and_measure(), "measure")
         # gRPC and REST open last
         if self.settings.grpc_address:
             self._door = EventsServer(self.events_service, self.settings.grpc_address, self.healthy)
             await self._door.start()
-            self._life.watch(self._door.watch_health(_HEALTH_INTERVAL_S), "health")
+            self._life.spawn(self._door.watch_health(_HEALTH_INTERVAL_S), "health")
         if self.settings.http_address:
             self._server = HttpServer(self.asgi, self.settings.http_address, _HTTP_STOP_S, programs_only=True)
-            self._life.watch(self._server.serve(), "http")
-            await self._server.ready()
+            self._life.spawn(self._server.serve(), "http")
+            await self._server.wait_started()
         log.info("event publisher started", rms=self.rings.rm_ids(), sinks=[sink.name for sink in self._sinks])
 
     async def _follow_and_measure(self) -> None:
@@ -231,15 +231,15 @@ class PublisherService:
     async def _follow(self) -> None:
         # 1. first fill the rings, in the size that each RM wants, so that the first callers get the history
         await self.rm_settings.start()
-        await together(feed.start() for feed in self._feeds)
+        await gather_all(feed.start() for feed in self._feeds)
         # 2. then the tasks that follow the log
-        self._follow_tasks = [self._life.watch(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
+        self._follow_tasks = [self._life.spawn(feed.follow(), f"follow-{feed.partition}") for feed in self._feeds]
         await self._exports.start()
-        self._life.watch(self._exports.run(), "exports")
+        self._life.spawn(self._exports.run(), "exports")
         for feed in self._feeds:
-            self._life.watch(self.rm_settings.follow(feed.partition), f"settings-{feed.partition}")
-        self._life.watch(self._streams.watch(), "streams")
-        self._life.watch(self._hub.look_after(), "watches")
+            self._life.spawn(self.rm_settings.follow(feed.partition), f"settings-{feed.partition}")
+        self._life.spawn(self._streams.watch(), "streams")
+        self._life.spawn(self._hub.look_after(), "watches")
 
     async def wait(self) -> None:
         """Returns when the service has stopped. Raises the error that ended it."""
@@ -262,13 +262,13 @@ class PublisherService:
         if self._server is not None:
             await self._server.stop()
         await self._close()
-        self._life.end()
+        self._life.finish()
 
     async def _finish(self) -> None:
         try:
             async with asyncio.timeout(self.settings.stop_timeout_s):
                 # 1. the followers read to the log's end, then the exporters write it
-                await together(map(self._stop_following, self._feeds, self._follow_tasks))
+                await gather_all(map(self._stop_following, self._feeds, self._follow_tasks))
                 await self._exports.finish()
         except TimeoutError:
             log.warning("stopped before everything was exported; the rest will be read from the log")
@@ -366,7 +366,7 @@ class PublisherService:
     async def _measure(self) -> None:
         """Measures the lag every 5 s only: the end offset costs a round trip to the log."""
         while True:
-            await asyncio.sleep(in_step_s(5.0))
+            await asyncio.sleep(aligned_s(5.0))
             for feed in self._feeds:
                 metrics.FOLLOW_LAG.labels(str(feed.partition)).set(await feed.lag())
             for ring in self.rings.all():

@@ -284,7 +284,7 @@ class AdminServicer:
     async def list_resource_managers(self, raw: bytes) -> bytes:
         """ListResourceManagers. Raises InvalidRequest, NotRegistered, SessionStoreDown, ViewUnavailable, OverLimit."""
         wanted = admin_codec.decode_list(raw, self._settings.limits)
-        sees = current().reach().sees
+        sees = current().read_scope().sees
         sessions = [await self._life.session(wanted)] if wanted else await self._life.all_sessions()
         sessions = [each for each in sessions if sees(each.rm_id)]
         return admin_codec.encode_resource_managers(await self._shown(sessions, wanted))

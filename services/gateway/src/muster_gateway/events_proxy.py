@@ -20,7 +20,7 @@ from muster_runtime.caller import current
 from muster_runtime.default_rm import DEFAULT_RM_METADATA, default_rm_metadata
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.read_scope import REACH_METADATA
-from muster_runtime.service_lifecycle import until
+from muster_runtime.service_lifecycle import run_until
 
 from muster_gateway import metrics
 from muster_gateway.errors import GatewayError, GatewayStopping
@@ -149,7 +149,7 @@ class EventsProxy:
     async def _pass(self, call: Any, context: Any) -> None:
         """Passes messages until either side ends the call, or the gateway stops. Raises GatewayError."""
         await send_headers(context)
-        if not await until(self._pass_messages(call, context), self._stopping.wait()):
+        if not await run_until(self._pass_messages(call, context), self._stopping.wait()):
             raise GatewayStopping
 
     async def _pass_messages(self, call: Any, context: Any) -> None:
@@ -165,7 +165,7 @@ class EventsProxy:
     def _forwarded(self, context: Any) -> grpc.aio.Metadata:
         """Returns the caller's metadata, the caller's address, what the caller may read, and the default RM."""
         given = [(name, value) for name, value in context.invocation_metadata() or () if _is_forwarded(name)]
-        own = ((_FORWARDED, host_of_peer(context.peer())), *current().reach().metadata(), *self._default_rm)
+        own = ((_FORWARDED, host_of_peer(context.peer())), *current().read_scope().metadata(), *self._default_rm)
         return grpc.aio.Metadata(*given, *own)
 
     async def _prepare(self) -> None:

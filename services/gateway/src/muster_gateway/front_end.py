@@ -24,7 +24,7 @@ from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import failed_cause
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.caller import Caller
 from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.gateway_note import GatewayNote
@@ -156,13 +156,13 @@ class FrontEnd:
 
     async def start(self) -> None:
         """Returns when connections are accepted. Raises OSError, BusError."""
-        self._life.begin()
+        self._life.start()
         self._writer = await self._bus.writer("front end")
-        self._life.watch(self._audit.run(self._writer), "audit")
-        self._life.watch(self._watch_files(), "files")
-        self._life.watch(self._watch_health(), "health")
-        self._life.watch(self._server.serve(), "http")
-        await self._server.ready()
+        self._life.spawn(self._audit.run(self._writer), "audit")
+        self._life.spawn(self._watch_files(), "files")
+        self._life.spawn(self._watch_health(), "health")
+        self._life.spawn(self._server.serve(), "http")
+        await self._server.wait_started()
 
     async def wait(self) -> None:
         """Returns when the front end has stopped. Raises the error that ended it."""
@@ -179,7 +179,7 @@ class FrontEnd:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.stop_grace_s):
                     await self._writer.close()
-        self._life.end()
+        self._life.finish()
 
     def log_notes(self) -> list[str]:
         """Returns the damaged parts of the log that this front end met, one sentence each."""
@@ -199,4 +199,4 @@ class FrontEnd:
             if await self._doorman.refresh():
                 self._callers.changed(self._doorman.rights_now)
                 self._rates.changed()
-            await asyncio.sleep(in_step_s(self._settings.reload_interval_s))
+            await asyncio.sleep(aligned_s(self._settings.reload_interval_s))

@@ -16,7 +16,7 @@ from muster_runtime.default_rm import DEFAULT_RM_HEADER
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
 from muster_runtime.http_server import cut
 from muster_runtime.identity import IDENTITY_HEADERS
-from muster_runtime.service_lifecycle import until, wait_disconnected
+from muster_runtime.service_lifecycle import run_until, wait_disconnected
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
@@ -242,7 +242,7 @@ class HttpForwarder:
             if response.content.is_eof():  # the whole body came with the head
                 await send({"type": "http.response.body", "body": await response.content.read(), "more_body": False})
             else:
-                await until(self._pass_body(response, send), wait_disconnected(receive))
+                await run_until(self._pass_body(response, send), wait_disconnected(receive))
         except TimeoutError:
             path = shortened(scope["path"])
             log.warning("http reader stalled", target=self._name, path=path, after_s=self._stalled_s)

@@ -87,7 +87,7 @@ class MetricsServicer:
         try:
             self._check_open()
             query = decode_request(raw, self._settings.limits)
-            made = await self.snapshot(replace(query, reach=current().reach()))
+            made = await self.snapshot(replace(query, reach=current().read_scope()))
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -103,7 +103,7 @@ class MetricsServicer:
             await self._view.wait_for_position()
             current().after = ""
             with self._place():
-                query = replace(query, reach=current().reach())
+                query = replace(query, reach=current().read_scope())
                 async for made in self._snapshots(query, interval_s):
                     await context.write(made)
                     metrics.snapshots_watched.inc()

@@ -18,7 +18,7 @@ import structlog
 from muster_bus.clock import Clock
 from muster_runtime.caller import current
 from muster_runtime.identity import Identity, Proof
-from muster_runtime.read_scope import fits
+from muster_runtime.read_scope import matches_glob
 
 from muster_gateway.errors import GatewayError
 from muster_gateway.quota_settings import QuotaRule, QuotaSettings
@@ -132,9 +132,9 @@ class QuotaBook:
 
     def _rules(self, identity: Identity, rm_id: str | None) -> Iterable[QuotaRule]:
         for rule in (*self._settings.overrides, *self._more()):
-            if rule.identities and not any(fits(glob, identity.name) for glob in rule.identities):
+            if rule.identities and not any(matches_glob(glob, identity.name) for glob in rule.identities):
                 continue
-            if not rule.rms or (rm_id is not None and any(fits(glob, rm_id) for glob in rule.rms)):
+            if not rule.rms or (rm_id is not None and any(matches_glob(glob, rm_id) for glob in rule.rms)):
                 yield rule
 
 

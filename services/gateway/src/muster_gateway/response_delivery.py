@@ -35,7 +35,7 @@ from muster_bus.damage import DamagedParts, Readers
 from muster_bus.errors import CodecError, LogDamaged, LogError, LogUnavailable, OffsetOutOfRange
 from muster_bus.log import Log, LogReader, PushReader, Record
 from muster_bus.topics import Topics
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.elapsed import elapsed_s
 from muster_si.positions import Positions, log_digest
 
@@ -354,7 +354,7 @@ class ResponseTail:
         self._more.clear()
         self._waits = True
         try:
-            async with asyncio.timeout(in_step_s(TAIL_WAIT_S)):
+            async with asyncio.timeout(aligned_s(TAIL_WAIT_S)):
                 await self._more.wait()
         except TimeoutError:
             pass

@@ -25,7 +25,7 @@ from muster_bus.topics import Topics
 from muster_queue_config.sandboxed_parser import SandboxedParser
 from muster_rest.system_health import Part, SchedulerFacts, ServiceCheck
 from muster_runtime.addresses import on_loopback
-from muster_runtime.backoff import growing_s, in_step_s
+from muster_runtime.backoff import aligned_s, backoff_s
 from muster_runtime.chance import SYSTEM, new_id
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.http_server import HttpServer
@@ -213,7 +213,7 @@ class Gateway:
         """Returns when the gateway serves. Raises LogUnavailable, LogBehind, SessionStoreDown, OSError (an address that
         is taken).
         """
-        self._life.begin()
+        self._life.start()
         try:
             # 1. the writer of the log
             self._writer = RequestWriter(
@@ -233,17 +233,17 @@ class Gateway:
             for tail in self._tails:
                 await tail.start()
                 self._stack.push_async_callback(tail.close)
-                self._life.watch(tail.run(), f"response tail {tail.partition}")
+                self._life.spawn(tail.run(), f"response tail {tail.partition}")
             # 4. periodic work
-            self._life.watch(self._flush_for_ever(), "cursor flush")
-            self._life.watch(self._sweep_for_ever(keeper, watch), "sweep")
-            self._life.watch(self._watch_files(), "files")
-            self._life.watch(self._audit.run(self._writer), "audit")
+            self._life.spawn(self._flush_for_ever(), "cursor flush")
+            self._life.spawn(self._sweep_for_ever(keeper, watch), "sweep")
+            self._life.spawn(self._watch_files(), "files")
+            self._life.spawn(self._audit.run(self._writer), "audit")
             # 5. the state of the whole
             view = await self._target(self._view, self.settings.view_url, "view")
             publisher = await self._target(self._publisher, self.settings.publisher_url, "event publisher")
             monitor = self._monitor = self._health_monitor(view, publisher)
-            self._life.watch(self._watch_health(monitor), "health")
+            self._life.spawn(self._watch_health(monitor), "health")
             # 6. the servers
             offer = self._grpc_offer(keeper, view, publisher)
             await self._set_health(serving=await self.ready())
@@ -288,7 +288,7 @@ class Gateway:
             await self.sessions.drop_lease(self.gateway_id)
         await self._doors.close()
         await self._stack.aclose()
-        self._life.end()
+        self._life.finish()
 
     async def _stop_servers(self) -> None:
         await self._doors.stop_grpc(self.settings.stop_grace_s)
@@ -520,7 +520,7 @@ class Gateway:
         if http is None:
             return
         self.http_port = http.port
-        self._life.watch(http.serve(), "http front")
+        self._life.spawn(http.serve(), "http front")
         await http.ready()
         if self._other_front is not None and isinstance(http, HttpServer):
             self._other_front.open(self.gateway_id, front.answer_admitted, http)
@@ -602,7 +602,7 @@ class Gateway:
 
     async def _sweep_for_ever(self, life: SessionManager, watch: LogLossDetector) -> None:
         while True:
-            await asyncio.sleep(in_step_s(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE))
+            await asyncio.sleep(aligned_s(self.settings.lease_ttl_s / _SWEEPS_PER_LEASE))
             try:
                 await self._sweep(life, watch)
                 self._sessions_full = False
@@ -641,7 +641,7 @@ class Gateway:
     async def _watch_health(self, monitor: HealthMonitor) -> None:
         interval_s, failures, serving = self.settings.health_interval_s, 0, False
         while True:
-            await asyncio.sleep(in_step_s(interval_s) if serving else growing_s(failures, _SOON_S, interval_s))
+            await asyncio.sleep(aligned_s(interval_s) if serving else backoff_s(failures, _SOON_S, interval_s))
             serving = await self.ready()
             failures = 0 if serving else failures + 1
             await self._set_health(serving=serving)
@@ -656,7 +656,7 @@ class Gateway:
                 self._rates.changed()
                 if self._quotas is not None:
                     await self._quotas.changed((each.rm_id, each.identity) for each in self._table.all())
-            await asyncio.sleep(in_step_s(self.settings.reload_interval_s))
+            await asyncio.sleep(aligned_s(self.settings.reload_interval_s))
 
     async def _set_health(self, *, serving: bool) -> None:
         metrics.ready.set(int(serving))

@@ -264,7 +264,7 @@ class SessionManager:
             if not force and session.state is not RmLifecycleState.STOPPED:
                 now_ns = self._clock.now_ns()
                 raise PreconditionFailed(
-                    f"rm_id {shown(rm_id)} is {session.state.name}{rm_status_text.ago(session.since_ns, now_ns)}, "
+                    f"rm_id {shown(rm_id)} is {session.state.name}{rm_status_text.format_ago(session.since_ns, now_ns)}, "
                     f"expected {rm_status_text.STOPPED}: stop it first, or say that it is to be forgotten all the same "
                     "(force)"
                 )

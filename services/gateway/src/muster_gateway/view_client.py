@@ -151,7 +151,7 @@ class ViewClient:
         """
         asked = {**({"rm": rm_id} if rm_id else {}), **(query or {})}
         caller = current()
-        shown = reach if reach is not None else caller.reach()
+        shown = reach if reach is not None else caller.read_scope()
         own = [*default_rm_header(self._default_rm), *self._note().header(), *_after(caller)]
         call = _ViewCall(self._view, _scope(path, asked, own, shown))
         try:

@@ -67,7 +67,7 @@ from muster_core.external.errors import (
 )
 from muster_core.external.model import ExternalAllocation, ExternalKind, ExternalObject, SourceState
 from muster_core.external.validation import sanitize
-from muster_runtime.backoff import growing_s
+from muster_runtime.backoff import backoff_s
 from muster_runtime.processor_time import own_usage
 from muster_runtime.secrets import masked_text
 from muster_runtime.watchdog import LOOK_S, Reading, Usage, Watchdog, look_every_s
@@ -283,7 +283,7 @@ class SharedIndexInformer:
             if self._heard_at >= started and self._clock.monotonic() - started >= _SETTLED_S:
                 failures = 0
             if not expired or failures:
-                await self._sleep(growing_s(failures - expired, self._wait_min_s, self._wait_max_s))
+                await self._sleep(backoff_s(failures - expired, self._wait_min_s, self._wait_max_s))
             failures += 1
 
     async def _list_and_watch(self, began: float) -> None:

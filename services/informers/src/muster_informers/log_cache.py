@@ -43,7 +43,7 @@ from muster_core.external.model import (
     id_of,
     kind_of,
 )
-from muster_runtime.backoff import growing_s
+from muster_runtime.backoff import backoff_s
 from muster_state.external_codec import SourceStateNote, check, encode
 
 from muster_informers import metrics
@@ -398,7 +398,7 @@ class LogCache:
                 if not self.last_error:
                     self._log.warning("the log refuses sources' statements", why=str(error), pending=self.pending)
                 self.last_error = str(error) or type(error).__name__
-                await self._sleep(growing_s(failures, self._wait_min_s, self._wait_max_s))
+                await self._sleep(backoff_s(failures, self._wait_min_s, self._wait_max_s))
                 failures += 1
         if self.last_error:
             self.last_error = ""

@@ -29,7 +29,7 @@ from muster_bus.topics import parse_state_key, state_key
 from muster_core.external.errors import SourceError
 from muster_core.external.model import ExternalKind, OfferState
 from muster_core.external.validation import sanitize
-from muster_runtime.backoff import growing_s
+from muster_runtime.backoff import backoff_s
 from muster_runtime.secrets import masked_text
 from muster_state import state_codec
 
@@ -100,7 +100,7 @@ class OfferReturner:
                     failures = 0  # reads from the start again: deleted records were overwritten
                 except LogUnavailable as error:
                     self.last_error = str(error)
-                    await self._sleep(growing_s(failures, self._wait_min_s, self._wait_max_s))
+                    await self._sleep(backoff_s(failures, self._wait_min_s, self._wait_max_s))
                     failures += 1
         finally:
             giving.cancel()
@@ -162,7 +162,7 @@ class OfferReturner:
                 if text != self.last_error:
                     log.warning("offers cannot be given back", source=self._source, offers=len(self._due), why=text)
                 self.last_error = text
-                await self._sleep(growing_s(failures, self._wait_min_s, self._wait_max_s))
+                await self._sleep(backoff_s(failures, self._wait_min_s, self._wait_max_s))
                 failures += 1
                 continue
             self.last_error, failures = "", 0

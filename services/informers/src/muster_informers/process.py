@@ -36,7 +36,7 @@ from muster_core.external.errors import HandlerExited, InvalidExternalSettings, 
 from muster_core.external.model import ExternalKind, SourceState
 from muster_core.external.validation import sanitize
 from muster_runtime import logs
-from muster_runtime.backoff import growing_s
+from muster_runtime.backoff import backoff_s
 from muster_runtime.child_process import BEGIN_AVAILABLE_S, WAIT_MIN_S, ChildProcess, keep_running
 from muster_runtime.message_channel import Channel
 from muster_runtime.watchdog import Usage, until_stuck
@@ -352,7 +352,7 @@ class ExternalProcess:
                     await self._writer.ready()
                     await self._writer.append(record)
                 except LogUnavailable:
-                    await asyncio.sleep(growing_s(failures, 0.1, 5.0))
+                    await asyncio.sleep(backoff_s(failures, 0.1, 5.0))
                     failures += 1
                 else:
                     break

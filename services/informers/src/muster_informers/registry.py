@@ -26,7 +26,7 @@ from muster_core.external.errors import (
     InvalidExternalSettings,
     UnknownName,
 )
-from muster_runtime.optional_packages import explained
+from muster_runtime.optional_packages import with_install_hint
 
 from muster_informers.contract import (
     EVENT_HANDLERS_GROUP,
@@ -108,7 +108,7 @@ class Registry:
         except Exception as error:
             raise self._wrong(
                 f"{self.what} {name!r} of {origin} cannot be loaded: {type(error).__name__}: "
-                f"{explained(error) if isinstance(error, ImportError) else error}"
+                f"{with_install_hint(error) if isinstance(error, ImportError) else error}"
             ) from error
         if not callable(factory):
             raise self._wrong(f"{self.what} {name!r} of {origin} is no factory: {type(factory).__name__}")

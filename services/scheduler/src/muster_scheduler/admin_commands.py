@@ -256,7 +256,7 @@ def may_forget(info: RmInfo, now_ns: int, result: pb.AdminResult, *, force: bool
         return True
     result.code = pb.AdminResult.NOT_POSSIBLE
     result.message = (
-        f"rm_id {info.rm_id[:_SHOWN_MAX]!r} is {info.life}{rm_status_text.ago(info.life_ns, now_ns)}, expected "
+        f"rm_id {info.rm_id[:_SHOWN_MAX]!r} is {info.life}{rm_status_text.format_ago(info.life_ns, now_ns)}, expected "
         f"{rm_status_text.STOPPED}: stop it first, or say that it is to be forgotten all the same (force)"
     )
     return False

@@ -16,7 +16,7 @@ from muster_bus.errors import BusError, LogClosed
 from muster_bus.log import Log, LogWriter
 from muster_bus.topics import Topics
 from muster_rest.system_health import HEARTBEAT_S, OwnerState, SchedulerFacts
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 
 from muster_scheduler.emit import heartbeat
 
@@ -54,7 +54,7 @@ class Heartbeats:
                 raise
             except BusError as error:
                 log.debug("heartbeat not written", error=str(error))
-            await asyncio.sleep(in_step_s(HEARTBEAT_S))
+            await asyncio.sleep(aligned_s(HEARTBEAT_S))
 
     async def close(self) -> None:
         """Says that nothing is owned any more. Bounded in time."""

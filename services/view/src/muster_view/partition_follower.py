@@ -21,7 +21,7 @@ from muster_bus.topics import Topics, is_rm_state_key, parse_state_key
 from muster_core.external.reports import ExternalReports
 from muster_core.partition import Partition
 from muster_core.scheduler import SchedulerCore
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.disposal import Disposal
 from muster_si.positions import NO_STAMP, Stamp
 from muster_state import state_codec
@@ -219,7 +219,7 @@ class PartitionFollower:
         reader = self._reader
         assert reader is not None, "start comes first"
         # 1. without requests: larger steps, fewer wake-ups
-        timeout_s = in_step_s(self._settings.poll_s)
+        timeout_s = aligned_s(self._settings.poll_s)
         if self._kept or self.torn:
             timeout_s = min(timeout_s, _REST_OF_TRANSACTION_S)
         elif self._flowing and await self._nap():

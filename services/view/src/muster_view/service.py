@@ -108,7 +108,7 @@ class ViewService:
 
         Raises LogError; CodecError and DecodeError for a state that cannot be read; OSError for the port.
         """
-        self._life.begin()
+        self._life.start()
         try:
             # 1. the present state
             await asyncio.gather(*(follower.start() for follower in self._followers))
@@ -122,11 +122,11 @@ class ViewService:
             raise
         # 3. later records
         for follower in self._followers:
-            self._life.watch(follower.follow(), f"follow-{follower.partition}")
-        self._life.watch(self._sample(), "history")
+            self._life.spawn(follower.follow(), f"follow-{follower.partition}")
+        self._life.spawn(self._sample(), "history")
         if self._server is not None:
-            self._life.watch(self._server.serve(), "http")
-            await self._server.ready()
+            self._life.spawn(self._server.serve(), "http")
+            await self._server.wait_started()
         self._rm_states.expose()
         log.info("view.started", rms=list(self.states()))
 
@@ -141,7 +141,7 @@ class ViewService:
         if self._server is not None:
             await self._server.stop()
         await self._close()
-        self._life.end()
+        self._life.finish()
 
     async def healthy(self) -> bool:
         """Whether everything works, if only up to a damaged part of the log; :meth:`facts` names each fault."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster_runtime.plain_terminal import write
-from muster_runtime.terminal import Screen, as_seen, is_terminal, say, say_json
+from muster_runtime.terminal import Screen, escape_invisible, is_terminal, print_json, print_lines
 from rich.live import Live
 from rich.table import Table
 
@@ -65,10 +65,10 @@ def get(asked: GetOptions) -> int:
     found = read(asked, kind, rest, time.time_ns())
     _print(asked, found)
     for note in found.notes:
-        say(f"muster: {note}", error=True)
+        print_lines(f"muster: {note}", error=True)
     missing = set(asked.names) - {name for item in found.items for name in _names(kind, item)}
     for name in sorted(missing):
-        say(f"muster: {kind.name}: {name!r} is not there", error=True)
+        print_lines(f"muster: {kind.name}: {name!r} is not there", error=True)
     return 2 if missing else 0
 
 
@@ -110,7 +110,7 @@ def _with_ended(
             gone = without_present(kind.name, gone, items)
             items = items + gone
             if gone:
-                notes[f"{kind.name}: {as_seen(name)} has ended; this is from the history"] = None
+                notes[f"{kind.name}: {escape_invisible(name)} has ended; this is from the history"] = None
             elif note and name not in present:
                 notes[note] = None
     return items, list(notes)
@@ -140,14 +140,14 @@ def _checked(asked: GetOptions) -> ResourceKind:
 
 def _print(asked: GetOptions, found: ItemTable) -> None:
     if asked.output == "json":
-        say_json(found.items)
+        print_json(found.items)
     elif asked.output == "yaml":
         write(_yaml(found.items))
     elif asked.output == "name":
         for item in found.items:
-            say(as_seen(found.kind.key(item)))
+            print_lines(escape_invisible(found.kind.key(item)))
     elif not found.items:
-        say(f"no {found.kind.name}", error=True)
+        print_lines(f"no {found.kind.name}", error=True)
     else:
         say_table(_table(found.columns, found.items))
 
@@ -156,9 +156,9 @@ def _table(columns: Sequence[Column], items: Sequence[Item]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         numbers = all(not isinstance(column.of(item), str) for item in items)
-        table.add_column(as_seen(column.name), justify="right" if numbers else "left", overflow="fold")
+        table.add_column(escape_invisible(column.name), justify="right" if numbers else "left", overflow="fold")
     for item in items:
-        table.add_row(*(as_seen(column.cell(item)) for column in columns))
+        table.add_row(*(escape_invisible(column.cell(item)) for column in columns))
     return table
 
 
@@ -202,10 +202,10 @@ def _say_changes(asked: GetOptions, found: ItemTable, changes: list[tuple[str, I
         return
     if asked.output in ("json", "yaml"):
         for sign, item in changes:
-            say_json({"change": sign, "item": item}, indent=None, separators=(",", ":"))
+            print_json({"change": sign, "item": item}, indent=None, separators=(",", ":"))
     elif asked.output == "name":
         for sign, item in changes:
-            say(f"{sign} {as_seen(found.kind.key(item))}")
+            print_lines(f"{sign} {escape_invisible(found.kind.key(item))}")
     else:
         signs = {id(item): sign for sign, item in changes}
         say_table(_table([Column("", lambda item: signs[id(item)]), *found.columns], [item for _, item in changes]))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from statistics import median
 
-from muster_runtime.terminal import as_seen
+from muster_runtime.terminal import escape_invisible
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -57,7 +57,7 @@ def _head(life: ApplicationTimeline) -> Table:
     lines.add_column(style="bold")
     lines.add_column(overflow="fold")
     lines.add_row("application", Text(life.application, style="bold"))
-    lines.add_row("of", as_seen(f"{life.rm}, queue {life.queue or 'unknown'}"))
+    lines.add_row("of", escape_invisible(f"{life.rm}, queue {life.queue or 'unknown'}"))
     lasted = shown_seconds((life.until_ns - life.begin_ns) / 1e9)
     until = f"until {_at(life.until_ns)}" if life.finished else f"and on (newest event {_at(life.until_ns)})"
     since = "" if life.life else ", older than the history"
@@ -74,7 +74,7 @@ def _head(life: ApplicationTimeline) -> Table:
     if used := life.resource_seconds():
         unit, size = time_unit((life.until_ns - life.begin_ns) / 1e9)
         shown = shown_resource({name: value / size for name, value in used.items()})
-        lines.add_row("used", as_seen(f"as much as {shown} for 1 {unit}"))
+        lines.add_row("used", escape_invisible(f"as much as {shown} for 1 {unit}"))
     return lines
 
 
@@ -91,7 +91,7 @@ def _states(life: ApplicationTimeline, width: int, *, plain: bool) -> Table:
             Text(span.state, style=style),
             _since(life, span.begin_ns),
             "" if over else lasted,
-            *([as_seen(span.message)] if has_messages else []),
+            *([escape_invisible(span.message)] if has_messages else []),
             axis.bar(span.begin_ns, span.end_ns, style),
         )
     return table
@@ -108,8 +108,8 @@ def _one_by_one(life: ApplicationTimeline, width: int, *, plain: bool) -> Table:
         begin_ns = held.begin_ns if held.begin_ns is not None else life.begin_ns
         end_ns = held.end_ns if held.end_ns is not None else life.until_ns
         table.add_row(
-            as_seen(held.key),
-            as_seen(held.node),
+            escape_invisible(held.key),
+            escape_invisible(held.node),
             _since(life, held.begin_ns) if held.begin_ns is not None else "before",
             shown_seconds((end_ns - begin_ns) / 1e9),
             Text(held.ended or _RUNS, style=style),
@@ -127,7 +127,10 @@ def _together(life: ApplicationTimeline, width: int, *, plain: bool) -> Renderab
     def add(name: str, held: Sequence[TimelineAllocation], style: str, most: float | None = None) -> None:
         spans = [(each.begin_ns if each.begin_ns is not None else life.begin_ns, each.end_ns) for each in held]
         table.add_row(
-            as_seen(name), f"{len(held):,}", _lasted(life, held), axis.heights(axis.running(spans), style, most)
+            escape_invisible(name),
+            f"{len(held):,}",
+            _lasted(life, held),
+            axis.heights(axis.running(spans), style, most),
         )
 
     spans = [(each.begin_ns if each.begin_ns is not None else life.begin_ns, each.end_ns) for each in life.allocations]
@@ -183,8 +186,10 @@ def _waiting(life: ApplicationTimeline, rows: int) -> Table:
         waited = max((ask.end_ns if ask.end_ns is not None else life.until_ns) - ask.asked_ns for ask in asks) / 1e9
         first = asks[0]
         then = f"{first.ended or 'pending'}{f': {first.message}' if first.message else ''}"
-        amount = as_seen(shown_resource(first.resource))
-        table.add_row(as_seen(name), _since(life, first.asked_ns), shown_seconds(waited), as_seen(then), amount)
+        amount = escape_invisible(shown_resource(first.resource))
+        table.add_row(
+            escape_invisible(name), _since(life, first.asked_ns), shown_seconds(waited), escape_invisible(then), amount
+        )
 
     if len(life.waiting) <= rows:
         for ask in life.waiting:
@@ -220,7 +225,7 @@ def _happenings(life: ApplicationTimeline, together: bool) -> Table | None:
     _columns(table, ("since", True), ("what", False), ("which", False))
     lines = _runs_of(found) if together else [(at_ns, what, detail) for at_ns, what, detail in found]
     for at_ns, what, detail in lines[:_HAPPENINGS_SHOWN]:
-        table.add_row(_since(life, at_ns), Text(what, style=_ENDED_STYLES.get(what, "")), as_seen(detail))
+        table.add_row(_since(life, at_ns), Text(what, style=_ENDED_STYLES.get(what, "")), escape_invisible(detail))
     if len(lines) > _HAPPENINGS_SHOWN:
         table.add_row("", "", f"{len(lines) - _HAPPENINGS_SHOWN:,} more (--json has all)", style="dim")
     return table

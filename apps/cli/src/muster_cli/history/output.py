@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from muster_runtime.plain_terminal import write
-from muster_runtime.terminal import Screen, as_seen, styled, write_data, write_json
+from muster_runtime.terminal import Screen, escape_invisible, styled, write_data, write_json
 from muster_si.constants import CPU
 from rich.console import RenderableType
 from rich.table import Table
@@ -99,9 +99,9 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     table = Table(header_style="bold")
     for place, name in enumerate(columns):
         is_number = bool(rows) and all(isinstance(row[place], int | float | Decimal | None) for row in rows)
-        table.add_column(as_seen(name), overflow="fold", justify="right" if is_number else "left")
+        table.add_column(escape_invisible(name), overflow="fold", justify="right" if is_number else "left")
     for row in rows:
-        table.add_row(*(as_seen(cell(value)) for value in row))
+        table.add_row(*(escape_invisible(cell(value)) for value in row))
     return table
 
 
@@ -113,7 +113,7 @@ def _records(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     for row in rows:
         for name, value in zip(columns, row, strict=True):
             if (text := cell(value)) != "":
-                table.add_row(as_seen(name), as_seen(text))
+                table.add_row(escape_invisible(name), escape_invisible(text))
         table.add_section()
     return table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
-from muster_runtime.terminal import say
+from muster_runtime.terminal import print_lines
 
 from muster_cli import numbers
 from muster_cli.errors import UsageError
@@ -111,7 +111,7 @@ def _of_running() -> Path:
         raise UsageError(
             "there is nothing to read: expected --data-dir (of `muster up`), --history (Parquet files) or --http"
         )
-    say(f"muster: this is the history of the Muster that runs in {found}", error=True)
+    print_lines(f"muster: this is the history of the Muster that runs in {found}", error=True)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from muster_runtime.terminal import as_seen
+from muster_runtime.terminal import escape_invisible
 from rich.table import Table
 
 from muster_cli.history import output
@@ -29,10 +29,10 @@ def show(usage: UsageSeries, form: OutputFormat) -> None:
         output.print_rows(ResultTable(_LONG, rows), form)
         return
     types = sorted(usage.parts)
-    table = Table(title=as_seen(title(usage)), title_justify="left", title_style="bold", header_style="bold")
+    table = Table(title=escape_invisible(title(usage)), title_justify="left", title_style="bold", header_style="bold")
     table.add_column("window (UTC)")
     for name in types:
-        table.add_column(as_seen(name), justify="right")
+        table.add_column(escape_invisible(name), justify="right")
         table.add_column("peak", justify="right")
     by_begin: dict[int, dict[str, UsageWindow]] = {}
     for each in windows:
@@ -62,7 +62,7 @@ def _sums(usage: UsageSeries, windows: list[UsageWindow]) -> str:
         return f"nothing was allocated in {shown_seconds(length_s)}"
     unit, size = output.time_unit(length_s)
     whole = shown_resource({name: value / size for name, value in sums.items()})
-    return as_seen(
+    return escape_invisible(
         f"in {shown_seconds(length_s)} as much as {whole} for 1 {unit}; on average {shown_resource(averages)}"
     )
 

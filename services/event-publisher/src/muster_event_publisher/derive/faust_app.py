@@ -101,7 +101,7 @@ class FaustDerive:
 
     async def start(self) -> None:
         """Begins to join the group; :meth:`problems` names the states as missing until they are read back."""
-        self._life.begin()
+        self._life.start()
         for name in ("faust", "mode"):
             logging.getLogger(name).setLevel(logging.WARNING)
         connection = self._bus.connection() if isinstance(self._bus, KafkaLog) else {}
@@ -120,9 +120,9 @@ class FaustDerive:
         app.agent(app.topic(self._topics.events, **raw), name="derive", isolated_partitions=True)(self._derive)
         revoked: Any = app.on_partitions_revoked
         revoked.connect(self._on_revoked)
-        self._life.watch(self._run(app), "faust")
-        self._life.watch(self._look(), "lag")
-        self._life.watch(self._watch(), "watchdog")
+        self._life.spawn(self._run(app), "faust")
+        self._life.spawn(self._look(), "lag")
+        self._life.spawn(self._watch(), "watchdog")
 
     async def wait(self) -> None:
         """Returns when the service was stopped."""
@@ -138,7 +138,7 @@ class FaustDerive:
         if self._app is not None:
             await self._app.stop()
         await self._life.cancel_tasks()
-        self._life.end()
+        self._life.finish()
 
     async def healthy(self) -> bool:
         """Whether the service derives."""

@@ -15,7 +15,7 @@ from muster_bus.damage import DamagedParts, PassingReaders, Readers
 from muster_bus.errors import LogUnavailable, OffsetOutOfRange, TransactionFailed
 from muster_bus.log import Log, LogReader, PartitionOwner, Record
 from muster_bus.topics import Topics
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.service_lifecycle import ServiceLifecycle
 
 from muster_event_publisher import metrics
@@ -58,9 +58,9 @@ class PlainDerive:
 
     async def start(self) -> None:
         """Starts one task for each partition; returns at once."""
-        self._life.begin()
+        self._life.start()
         for partition in range(self._topics.partitions):
-            self._life.watch(self._derive(partition), f"partition-{partition}")
+            self._life.spawn(self._derive(partition), f"partition-{partition}")
 
     async def wait(self) -> None:
         """Returns when the service was stopped; raises the error that ended it."""
@@ -70,7 +70,7 @@ class PlainDerive:
         """Ends at once; the next start derives the rest."""
         if self._life.begin_stop():
             await self._life.cancel_tasks()
-            self._life.end()
+            self._life.finish()
 
     async def healthy(self) -> bool:
         """Whether every partition works, if only behind a damaged part of the log."""
@@ -118,7 +118,7 @@ class PlainDerive:
         # 2. batch by batch
         while True:
             try:
-                records = await reader.read(settings.batch_records_max, in_step_s(_POLL_S))
+                records = await reader.read(settings.batch_records_max, aligned_s(_POLL_S))
             except OffsetOutOfRange as gone:
                 metrics.DERIVE_MISSING.inc(gone.first - gone.asked)
                 log.error("events were deleted before anything was derived from them", error=str(gone))

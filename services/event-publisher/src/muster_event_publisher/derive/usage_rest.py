@@ -17,9 +17,9 @@ from muster_bus.errors import LogUnavailable, OffsetOutOfRange
 from muster_bus.log import Log, LogReader
 from muster_bus.topics import Topics
 from muster_rest.publisher_routes import USAGE
-from muster_runtime.backoff import in_step_s
+from muster_runtime.backoff import aligned_s
 from muster_runtime.default_rm import default_from_headers, resolve_rm
-from muster_runtime.read_scope import ReadScope, reach_of
+from muster_runtime.read_scope import ReadScope, scope_from_headers
 from muster_runtime.service_lifecycle import ServiceLifecycle
 from starlette.requests import Request
 from starlette.routing import BaseRoute
@@ -71,11 +71,11 @@ class UsageRest:
 
     async def start(self) -> None:
         """Begins to follow the topic; the records that are on the log already are read soon after."""
-        self._life.begin()
+        self._life.start()
         for partition in range(self._topics.partitions):
             reader = await self._readers.reader(self._topics.usage, partition)
             self._open.append(reader)
-            self._life.watch(self._follow(partition, reader), f"partition-{partition}")
+            self._life.spawn(self._follow(partition, reader), f"partition-{partition}")
 
     async def wait(self) -> None:
         """Returns when the service was stopped; raises the error that ended it."""
@@ -87,7 +87,7 @@ class UsageRest:
             await self._life.cancel_tasks()
             for reader in self._open:
                 await reader.close()
-            self._life.end()
+            self._life.finish()
 
     async def healthy(self) -> bool:
         """Whether every partition of usage is followed, if only behind a damaged part of the log."""
@@ -107,7 +107,7 @@ class UsageRest:
                     first, end = await reader.first_offset(), await reader.end_offset()
                     start = max(first, end - self.settings.rest_records_max)
                     reader.seek(start)
-                records = await reader.read(_READ_RECORDS, in_step_s(_POLL_S))
+                records = await reader.read(_READ_RECORDS, aligned_s(_POLL_S))
             except OffsetOutOfRange as gone:
                 reader.seek(gone.first)
                 continue
@@ -137,7 +137,7 @@ class UsageRest:
         query = _query(request)
         kind = _kind(query)
         headers = request.headers.raw
-        rm_id, known = self._rm(query, default_from_headers(headers), reach_of(headers))
+        rm_id, known = self._rm(query, default_from_headers(headers), scope_from_headers(headers))
         name = query.get("name", "")
         if name and not self.table.has(rm_id, kind, name):
             raise HttpError(404, f'parameter "name": no usage of {kind} {shown(name)}')
@@ -183,7 +183,7 @@ class UsageRest:
 
     def _rm(self, query: dict[str, str], default_rm: str, reach: ReadScope) -> tuple[str, CoveredPeriod | None]:
         asked = query.get("rm", "")
-        visible = [rm_id for rm_id in self.table.rm_ids() if reach.sees_whole(rm_id)]
+        visible = [rm_id for rm_id in self.table.rm_ids() if reach.can_read_all_of(rm_id)]
         listed = known_rms(visible, "usage")
         if asked and asked not in visible:
             raise HttpError(404, f'parameter "rm": no usage of {shown(asked)}{listed}')

@@ -15,7 +15,7 @@ from muster_rest.publisher_routes import ENDED
 from muster_rest.shapes.ended import EndedAllocationDao, EndedDao, EndedObjectDao, EndedStateDao
 from muster_rest.shapes.events import EventDao
 from muster_runtime.default_rm import default_from_headers
-from muster_runtime.read_scope import ReadScope, reach_of
+from muster_runtime.read_scope import ReadScope, scope_from_headers
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
@@ -92,7 +92,7 @@ class EndedRest:
             raise HttpError(400, 'parameters "name" and "q": expected one of them')
         selection = Selection(_kind(query.get("kind", "")), name, text)
         return _BatchQuery(
-            self._rm(query.get("rm", ""), default_from_headers(headers), reach_of(headers)),
+            self._rm(query.get("rm", ""), default_from_headers(headers), scope_from_headers(headers)),
             selection,
             _before(query.get("before", "")),
             _count(query.get("count", "")),
@@ -102,8 +102,8 @@ class EndedRest:
     def _rm(self, rm_id: str, default_rm: str, reach: ReadScope) -> str:
         """The RM: a forgotten one, too, if the request names it. Raises RequestRefused."""
         if rm_id:
-            if not reach.sees_whole(rm_id):
-                visible = [each for each in self._registered() if reach.sees_whole(each)]
+            if not reach.can_read_all_of(rm_id):
+                visible = [each for each in self._registered() if reach.can_read_all_of(each)]
                 raise HttpError(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(visible)}')
             return rm_id
         ring = self._source.choose(None, default_rm, reach)

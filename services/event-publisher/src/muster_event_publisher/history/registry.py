@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from muster_bus.clock import Clock
 from muster_bus.topics import Topics
-from muster_runtime.optional_packages import explained
+from muster_runtime.optional_packages import with_install_hint
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from muster_event_publisher.errors import InvalidSinkSettings
@@ -223,5 +223,5 @@ def _made(point: EntryPoint, options: Options, context: SinkContext) -> Any:
     except (ImportError, AttributeError) as error:
         raise InvalidSinkSettings(
             f"publisher.sinks.{context.name}: the store {_origin(point)} cannot be loaded: "
-            f"{explained(error) if isinstance(error, ImportError) else error}"
+            f"{with_install_hint(error) if isinstance(error, ImportError) else error}"
         ) from error

@@ -38,5 +38,5 @@ class ActiveCalls:
         :param rights_of: None: the identity is gone.
         """
         for caller in list(self._callers):
-            if caller.changed(rights_of(caller)):
+            if caller.replace_rights(rights_of(caller)):
                 log.warning("right withdrawn", identity=caller.identity.name, method=caller.method, client=caller.peer)

@@ -26,7 +26,7 @@ from muster_runtime.caller import Caller
 from muster_runtime.elapsed import elapsed_s
 from muster_runtime.grpc_headers import send_headers
 from muster_runtime.identity import Proof, Right
-from muster_runtime.service_lifecycle import until
+from muster_runtime.service_lifecycle import run_until
 from muster_si.positions import AFTER_METADATA, WAIT_METADATA
 
 from muster_gateway import metrics
@@ -114,7 +114,7 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
             caller.on_withdrawn(withdrawn.set)
             async with self._under_way(method, request, rm_id, caller, context):
                 await send_headers(context)
-                if not await until(inner(request, context), withdrawn.wait()):
+                if not await run_until(inner(request, context), withdrawn.wait()):
                     gone = RightRevoked(caller.identity.name)
                     await context.abort(gone.code, str(gone))
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Literal
 
 from muster_runtime.identity import RESERVED_NAMES, Identity, Rights, Role
-from muster_runtime.read_scope import ANY, ReadScope, fits
+from muster_runtime.read_scope import ANY, ReadScope, matches_glob
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from muster_gateway.errors import InvalidPolicy, shown
@@ -80,7 +80,7 @@ class PolicyRule(BaseModel):
             return False
         if identity.name in RESERVED_NAMES:
             return identity.name in self.identities
-        return any(fits(glob, identity.name) for glob in self.identities)
+        return any(matches_glob(glob, identity.name) for glob in self.identities)
 
 
 class PolicyFile(BaseModel):

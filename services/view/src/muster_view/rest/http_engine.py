@@ -17,7 +17,7 @@ from muster_runtime.default_rm import default_from_headers
 from muster_runtime.gateway_note import note_of
 from muster_runtime.go_json import error_body
 from muster_runtime.positions import PositionWaits
-from muster_runtime.read_scope import reach_of
+from muster_runtime.read_scope import scope_from_headers
 from starlette.types import Receive, Scope, Send
 
 from muster_view.answer_limits import AnswerLimits, AnswerMemory
@@ -100,7 +100,7 @@ class HttpEngine:
             note=note_of(scope["headers"]),
             raw_query=scope.get("query_string", b"").decode("latin-1"),
             accept=_header(scope, b"accept"),
-            reach=reach_of(scope["headers"]),
+            reach=scope_from_headers(scope["headers"]),
             body=await _body(receive, TEXT_BYTES_MAX) if action.route.method == "POST" else b"",
         )
         status = 500

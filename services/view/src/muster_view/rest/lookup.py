@@ -55,7 +55,7 @@ class Lookup:
             state = states[meant] if meant is not None else None
         if state is None:
             return None
-        if not in_parts and not call.reach.sees_whole(state.info.rm_id):
+        if not in_parts and not call.reach.can_read_all_of(state.info.rm_id):
             raise HttpError(403, f"This needs the right to read all partitions of {shown(state.info.rm_id)}")
         call.rm_id = state.info.rm_id
         return state
@@ -77,7 +77,7 @@ class Lookup:
 
     def _seen(self, call: HttpCall, state: RmEntry) -> list[Partition]:
         rm_id = state.info.rm_id
-        return [each for name, each in state.core.partitions.items() if call.reach.sees_partition(rm_id, name)]
+        return [each for name, each in state.core.partitions.items() if call.reach.can_read_partition(rm_id, name)]
 
     def partition(self, call: HttpCall) -> Partition:
         partition = self.partition_or_none(call)

@@ -44,7 +44,7 @@ class ExternalEndpoints:
         """
         books, states = self._source.external(), self._lookup.states(call)
         named = call.query.get("rm", "")
-        known = sorted({rm_id for rm_id in (*books, *states) if call.reach.sees_whole(rm_id)})
+        known = sorted({rm_id for rm_id in (*books, *states) if call.reach.can_read_all_of(rm_id)})
         stopped = {each: each in states and states[each].info.life == rm_status_text.STOPPED for each in known}
         meant = named or resolve_rm(stopped, call.default_rm)
         if meant is None and known:

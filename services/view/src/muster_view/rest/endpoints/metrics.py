@@ -40,7 +40,7 @@ class MetricEndpoints:
         state = self._lookup.known(call, in_parts=True)
         name = partition_name(call.query.get("partition", ""), state.info.rm_id)
         partition = state.core.partitions.get(name)
-        if partition is None or not call.reach.sees_partition(state.info.rm_id, name):
+        if partition is None or not call.reach.can_read_partition(state.info.rm_id, name):
             raise HttpError(404, f"Partition not found: {shown(name)}")
         path = call.query.get("queue", "")
         queue = partition.queues.get(checked_path(path)) if path else partition.root
@@ -65,7 +65,7 @@ class MetricEndpoints:
         by_name = self._settings.queue_metrics_by_name
         counted = self._source.counted(rm_id)
         if not call.reach.is_all:
-            counted = [each for each in counted if call.reach.sees_whole(each.state.info.rm_id)]
+            counted = [each for each in counted if call.reach.can_read_all_of(each.state.info.rm_id)]
             seen, of_process_too = yunikorn_metrics.HistoricTypes(), False
         text = yunikorn_metrics.exposition(counted, seen, by_name=by_name)
         of_process = (generate_latest() for _ in range(of_process_too))  # when its turn comes

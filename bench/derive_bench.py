@@ -80,7 +80,7 @@ def pure(records: list[Record], usage: bool, fan_out: bool) -> float:
     deriver = PartitionDeriver(topics, 0, window_s=60, refresh_windows=60, fan_out=fan_out, usage=usage)
     began = time.perf_counter()
     for start in range(0, len(records), batch):
-        deriver.take(records[start : start + batch])
+        deriver.derive(records[start : start + batch])
         deriver.flush()
     return time.perf_counter() - began
 

@@ -106,7 +106,7 @@ async def measure_ring(records: int, mix: Mix) -> dict[str, Any]:
     ring, stream = rings.ring_for("rm", "b4751b7d-a1a3-4431-bb68-bff896adb9c2"), events(mix)
     # 1. warm up, so that one-time costs are not measured
     warm = EventRing("warm", "", records)
-    warm.extend(0, list(itertools.islice(events(mix), 50_000)))
+    warm.append(0, list(itertools.islice(events(mix), 50_000)))
     while warm.pack():
         pass
     next(stream)
@@ -121,7 +121,7 @@ async def measure_ring(records: int, mix: Mix) -> dict[str, Any]:
             digest.update(value)
             wire_bytes += len(value)
         began = time.perf_counter()
-        ring.extend(start, values)
+        ring.append(start, values)
         while ring.pack():
             pass
         spent_s += time.perf_counter() - began

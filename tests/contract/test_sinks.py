@@ -430,7 +430,7 @@ async def test_overlaps_are_mended_at_the_next_start(
         runs = spread(start, end).runs
         last = LastEvent(end - 1, "rm", INSTANCE, end - 1)
         content = form.encode(0, runs, last, {("rm", INSTANCE): end - 1})
-        await asyncio.to_thread(place.put, f"000001/p0/{start:020d}-{end:020d}{form.suffix}", content)
+        await asyncio.to_thread(place.write, f"000001/p0/{start:020d}-{end:020d}{form.suffix}", content)
     for _ in range(2):
         sink = bench.sink()
         await sink.start()
@@ -564,7 +564,7 @@ async def test_s3_that_does_not_answer_and_no_secret_in_errors(s3_endpoint: str,
             await sink.start()
             await sink.write(spread(0, 1))
         assert "s3cret" not in f"{raised.value}{raised.value!r}{raised.value.__cause__}"
-    assert "s3cret" not in f"{place!r}{place.shown}"
+    assert "s3cret" not in f"{place!r}{place.display_name}"
     await sink.close()
 
 

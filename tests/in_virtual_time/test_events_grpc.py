@@ -504,7 +504,7 @@ async def test_batches_of_old_events_are_bounded_and_watches_wait_for_their_turn
     async with world(ring_capacity=100, old_reads_max=1, old_reads_waiting_max=1) as it:
         await it.events(0, 3_000)
         reads = it.publisher.service.old_reads
-        async with reads.turn():
+        async with reads.slot():
             # 1. one batch, the most allowed, waits; the next one is refused, by id and by time
             waiting = asyncio.create_task(it.batch(from_=From(id=5), count=10))
             await advance(0.1)
@@ -700,7 +700,7 @@ async def test_an_rms_event_settings_count_at_once() -> None:
         await watch.take()
         await say(it.publisher.log, "rm", {"event.maxStreams": "1", "event.RESTResponseSize": "5"})
         await advance()
-        assert it.publisher.service.rm_settings.of("rm").max_streams == 1
+        assert it.publisher.service.rm_settings.settings_for("rm").max_streams == 1
         assert (await it.watch().end())[0] is Code.RESOURCE_EXHAUSTED
         assert len((await it.batch(from_=From(id=0))).events) == 5
         assert (await it.refused(it.batch(count=6)))[0] is Code.INVALID_ARGUMENT

@@ -77,7 +77,7 @@ async def test_an_update_resizes_the_ring_and_keeps_the_newest() -> None:
         for number, (said, capacity) in enumerate([("5", 5), ("40", 40), ("07", 7), ("-1", 7), ("", 7)]):
             await say(publisher.log, "rm", {"event.ringBufferCapacity": said, "event.maxStreams": str(number)})
             await advance()
-            assert settings.of("rm").max_streams == number
+            assert settings.settings_for("rm").max_streams == number
             assert (ring.capacity, ring.lowest, ring.next_id) == (capacity, 25, 30)
         await say(publisher.log, "rm", {})
         await advance()
@@ -98,12 +98,12 @@ async def test_values_that_cannot_be_read_change_nothing_and_stop_nothing() -> N
         settings = publisher.service.rm_settings
         await say(publisher.log, "rm", {"event.maxStreams": "7"})
         await advance()
-        assert settings.of("rm").max_streams == 7
+        assert settings.settings_for("rm").max_streams == 7
         await say(publisher.log, "rm", None, b"\xff\xff\xff")
         await say(publisher.log, "rm", {"event.maxStreams": "many", "event.maxStreamsPerHost": "4"})
         await advance()
-        assert settings.of("rm").max_streams_per_host == 4
-        assert settings.of("rm").max_streams == 7
+        assert settings.settings_for("rm").max_streams_per_host == 4
+        assert settings.settings_for("rm").max_streams == 7
         assert await publisher.service.healthy()
 
 
@@ -115,10 +115,10 @@ async def test_a_bad_setting_is_logged_once_for_all_its_records() -> None:
             for streams in range(1, 5):
                 await say(publisher.log, "rm", {"event.ringBufferCapacity": "big", "event.maxStreams": str(streams)})
                 await advance()
-                assert settings.of("rm").max_streams == streams
+                assert settings.settings_for("rm").max_streams == streams
             await say(publisher.log, "rm", {"event.ringBufferCapacity": "huge", "event.maxStreams": "9"})
             await advance()
-            assert settings.of("rm").max_streams == 9
+            assert settings.settings_for("rm").max_streams == 9
         said = [line["problem"] for line in logged if line["event"] == "an event setting of an RM is not in force"]
         assert ["big" in said[0], "huge" in said[1], len(said)] == [True, True, 2]
 
@@ -198,7 +198,7 @@ async def test_stream_limits_are_those_of_each_rm() -> None:
             assert [s.response.status_code for s in (one, two, three, none, other)] == [200, 200, 503, 503, 200]
             await say(publisher.log, "few", {"event.maxStreams": "3"})
             await advance()
-            assert publisher.service.rm_settings.of("few").max_streams == 3
+            assert publisher.service.rm_settings.settings_for("few").max_streams == 3
             async with opened(publisher, "?rm=few") as again:
                 assert again.response.status_code == 200
 

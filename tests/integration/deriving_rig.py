@@ -118,7 +118,7 @@ def counting(bootstrap: str, prefix: str, file: Path, mended: bool) -> None:
 
 
 def until_ns(usage: UsageRest, life: Life) -> int:
-    known = usage.table.known(life.rm_id)
+    known = usage.table.covered_period(life.rm_id)
     return known.until_ns if known is not None else 0
 
 

@@ -374,7 +374,7 @@ def test_a_history_in_s3(tmp_path: Path, s3: str, ask: Callable[..., Any]) -> No
     told.begin("app", "k", "n1")
     told.end("app", "k", "n1")
     file = write(tmp_path, told.rows, 0, len(told.rows))
-    place_of(location).put(str(file.relative_to(tmp_path)), [file.read_bytes()])
+    place_of(location).write(str(file.relative_to(tmp_path)), [file.read_bytes()])
     assert ask(ALLOCATIONS, location) == [
         {"key": "k", "node": "n1", "seconds": 1.0, "ended": "released", "begin_id": 3, "end_id": 5}
     ]

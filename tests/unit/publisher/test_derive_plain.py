@@ -50,7 +50,7 @@ async def write(feeder: Feeder, life: Life, records: list[Record]) -> None:
 
 
 def until_ns(usage: UsageRest, life: Life) -> int:
-    known = usage.table.known(life.rm_id)
+    known = usage.table.covered_period(life.rm_id)
     return known.until_ns if known is not None else 0
 
 

@@ -44,7 +44,7 @@ def held_by_the_fold(changes: list[tuple[int, int]]) -> dict[int, int]:
     fold.flush()
     for number, (at_ns, vcore) in enumerate(changes):
         step = FactKind.GAIN if vcore > held else FactKind.LOSS
-        fold.take(number, at_ns, UsageFact(step, SubjectKind.USER, "app", {"vcore": abs(vcore - held)}))
+        fold.apply(number, at_ns, UsageFact(step, SubjectKind.USER, "app", {"vcore": abs(vcore - held)}))
         held = vcore
         shown |= {one.start_ns // S_IN_NS: one for one in fold.flush().shown}
     return {start_s: one.quantity_ns.get("vcore", 0) for start_s, one in shown.items()}

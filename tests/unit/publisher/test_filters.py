@@ -59,7 +59,7 @@ def index_of(events: list[EventFields | None], first_id: int = 0) -> QueueIndex:
     index = QueueIndex()
     for event_id, each in enumerate(events, first_id):
         if each is not None:
-            index.note(event_id, each)
+            index.learn(event_id, each)
     return index
 
 
@@ -128,7 +128,7 @@ def test_an_ask_s_event() -> None:
 def test_an_application_that_comes_again_elsewhere() -> None:
     index = QueueIndex()
     for event_id, queue in [(50, "root.b"), (10, "root.a"), (10, "root.a"), (90, "root.a")]:  # in any order, again
-        index.note(event_id, seen("QUEUE", ADD, "QUEUE_APP", queue, "app"))
+        index.learn(event_id, seen("QUEUE", ADD, "QUEUE_APP", queue, "app"))
     assert [index.queue_of("app", n) for n in (9, 10, 49, 50, 89, 90)] == [
         "", "root.a", "root.a", "root.b", "root.b", "root.a",
     ]  # fmt: skip
@@ -136,9 +136,9 @@ def test_an_application_that_comes_again_elsewhere() -> None:
 
 def test_an_application_whose_coming_was_not_seen() -> None:
     index = QueueIndex(queue_of_object=lambda app: {"app": "root.now", "other": "root.other"}[app])
-    index.note(20, seen("QUEUE", REMOVE, "QUEUE_APP", "root.a", "app"))  # it left, so it was there
-    index.note(60, seen("QUEUE", ADD, "QUEUE_APP", "root.c", "app"))
-    index.note(40, seen("QUEUE", REMOVE, "QUEUE_APP", "root.b", "app"))  # it came again in between, unseen
+    index.learn(20, seen("QUEUE", REMOVE, "QUEUE_APP", "root.a", "app"))  # it left, so it was there
+    index.learn(60, seen("QUEUE", ADD, "QUEUE_APP", "root.c", "app"))
+    index.learn(40, seen("QUEUE", REMOVE, "QUEUE_APP", "root.b", "app"))  # it came again in between, unseen
     assert [index.queue_of("app", n) for n in (0, 19, 20, 39, 40, 59, 60, 99)] == [
         "root.a", "root.a", "root.b", "root.b", "root.b", "root.b", "root.c", "root.c",
     ]  # fmt: skip
@@ -153,20 +153,20 @@ def test_an_application_s_first_two_events_are_in_no_queue_however_it_is_known()
 def test_queues_by_objects() -> None:
     queues = AppQueues(3)
     for app, queue in [("a", "root.a"), ("b", "root.b"), ("none", ""), ("c", "root.c")]:
-        queues.take("rm", app, ApplicationObject(queue=queue).SerializeToString())
-    queues.take("rm", "bad", b"\xff")
-    queues.take("rm", "unknown", None)
-    queues.take("rm", "b", None)
+        queues.fold("rm", app, ApplicationObject(queue=queue).SerializeToString())
+    queues.fold("rm", "bad", b"\xff")
+    queues.fold("rm", "unknown", None)
+    queues.fold("rm", "b", None)
     assert [queues.queue_of("rm", app) for app in ("a", "b", "none", "c", "bad", "unknown")] == [
         "root.a", "root.b", "", "root.c", "", "",
     ]  # fmt: skip
     assert queues.queue_of("another", "a") == ""
     # removed ones make room first
-    queues.take("rm", "d", ApplicationObject(queue="root.d").SerializeToString())
+    queues.fold("rm", "d", ApplicationObject(queue="root.d").SerializeToString())
     assert [queues.queue_of("rm", app) for app in "abcd"] == ["root.a", "", "root.c", "root.d"]
     # and may come again in another queue
-    queues.take("rm", "a", None)
-    queues.take("rm", "a", ApplicationObject(queue="root.e").SerializeToString())
+    queues.fold("rm", "a", None)
+    queues.fold("rm", "a", ApplicationObject(queue="root.e").SerializeToString())
     assert queues.queue_of("rm", "a") == "root.e"
 
 
@@ -177,14 +177,14 @@ def test_events_without_a_queue_teach_nothing() -> None:
         seen("APP", ADD, "QUEUE_APP", "root.a", "app"),
         seen("QUEUE", ADD, "DETAILS_NONE", "root.a", "app"),
     ):
-        index.note(1, each)
+        index.learn(1, each)
     assert len(index) == 0
 
 
 def test_the_index_is_bounded() -> None:
     index = QueueIndex(3)
     for number in range(10):
-        index.note(number, seen("QUEUE", ADD, "QUEUE_APP", "root.a", f"app-{number}"))
+        index.learn(number, seen("QUEUE", ADD, "QUEUE_APP", "root.a", f"app-{number}"))
     assert len(index) == 3
     assert index.queue_of("app-9", 100) == "root.a"
     assert index.queue_of("app-0", 100) == ""

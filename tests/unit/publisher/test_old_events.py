@@ -77,7 +77,7 @@ async def test_log_then_history(stores: list[Store], start: int, first: int | No
     log.store.delete_before(TOPICS.events, partition, 20)
     rings = Rings(5)
     ring = rings.ring_for("rm", INSTANCE)
-    ring.extend(0, [event(n) for n in range(40)])
+    ring.append(0, [event(n) for n in range(40)])
     searches = [LogSearch(log, TOPICS.events, number, 1_000_000) for number in range(TOPICS.partitions)]
     source_of_events = EventSource(rings, searches, TOPICS, stores)
     if first is None:
@@ -238,7 +238,7 @@ async def test_of_old_events_one_look_up_reads_ten_thousand_whatever_an_rm_allow
 
     rings = Rings(10)
     ring = rings.ring_for("rm", INSTANCE)
-    ring.extend(5, [event(5)])
+    ring.append(5, [event(5)])
     found = await EventSource(rings, [], TOPICS, [Large()]).old(ring, 0, 2**32 - 1)
     assert found is not None
     assert asked == [10_000]

@@ -21,13 +21,13 @@ BATCH = "/ws/v1/events/batch"
 
 
 async def _batch(reads: OldReadLimiter, name: str, done: list[str], go: asyncio.Event) -> None:
-    async with reads.batch() as turns, turns.turn():
+    async with reads.batch_slot() as turns, turns.slot():
         done.append(name)
         await go.wait()
 
 
 async def _walk(reads: OldReadLimiter, name: str, done: list[str], go: asyncio.Event) -> None:
-    async with reads.turn():
+    async with reads.slot():
         done.append(name)
         await go.wait()
 
@@ -35,7 +35,7 @@ async def _walk(reads: OldReadLimiter, name: str, done: list[str], go: asyncio.E
 async def test_the_lines_take_turns_and_each_is_in_order() -> None:
     reads, done, go = OldReadLimiter(1, 10), list[str](), asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        async with reads.turn():
+        async with reads.slot():
             for number in range(4):
                 group.create_task(_batch(reads, f"b{number}", done, go))
             for number in range(3):
@@ -65,7 +65,7 @@ async def test_batches_beyond_the_line_are_refused_and_walks_are_not() -> None:
 
 async def test_a_batch_that_waits_too_long_is_refused_and_leaves_the_line() -> None:
     reads = OldReadLimiter(1, 5, wait_s=0.01)
-    async with reads.turn():
+    async with reads.slot():
         with pytest.raises(TooManyOldReads, match="none ended in time"):
             await _batch(reads, "late", [], asyncio.Event())
         assert reads.waiting == 0
@@ -74,14 +74,14 @@ async def test_a_batch_that_waits_too_long_is_refused_and_leaves_the_line() -> N
 
 async def test_a_batch_keeps_its_turn_for_all_its_reads() -> None:
     reads = OldReadLimiter(1, 0)
-    async with reads.batch() as turns:
+    async with reads.batch_slot() as turns:
         for _ in range(3):
-            async with turns.turn():
+            async with turns.slot():
                 assert reads.running == 1
         with pytest.raises(TooManyOldReads):
             await _batch(reads, "another", [], asyncio.Event())
     assert reads.running == 0
-    async with reads.batch():  # one that reads nothing old takes none
+    async with reads.batch_slot():  # one that reads nothing old takes none
         assert reads.running == 0
 
 
@@ -95,10 +95,10 @@ async def test_leaving_at_any_moment_loses_or_doubles_no_turn(seed: int) -> None
             await asyncio.sleep(0)
         async with AsyncExitStack() as stack:
             if number % 2:
-                await stack.enter_async_context(reads.turn())
+                await stack.enter_async_context(reads.slot())
             else:
-                turns = await stack.enter_async_context(reads.batch())
-                await stack.enter_async_context(turns.turn())
+                turns = await stack.enter_async_context(reads.batch_slot())
+                await stack.enter_async_context(turns.slot())
             now += 1
             most = max(most, now)
             try:
@@ -133,7 +133,7 @@ async def filled(**settings: object) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def all_turns(service: PublisherService) -> AsyncIterator[None]:
-    async with service.old_reads.turn(), service.old_reads.turn():
+    async with service.old_reads.slot(), service.old_reads.slot():
         yield
 
 

@@ -50,7 +50,7 @@ def test_ring_is_the_end_of_a_list(
     model: dict[int, bytes | None] = {}
     next_id = first
     missing: list[tuple[int, int]] = []
-    ring.extend(first, [value(first)])
+    ring.append(first, [value(first)])
     next_id = first + 1
     if capacity:
         model[first] = value(first)
@@ -67,7 +67,7 @@ def test_ring_is_the_end_of_a_list(
             continue
         begin = {"append": next_id, "gap": next_id + n, "repeat": max(next_id - n, 0)}[what]
         ids = list(range(begin, begin + n))
-        taken = ring.extend(begin, [value(i) for i in ids])
+        taken = ring.append(begin, [value(i) for i in ids])
         assert taken.repeated == sum(i < next_id for i in ids)
         assert taken.missing == ((next_id, begin - 1) if begin > next_id else None)
         if taken.missing:
@@ -96,7 +96,7 @@ def test_ring_is_the_end_of_a_list(
 def test_blocks_of_old_events_are_let_go() -> None:
     ring = EventRing("rm", "instance", 100)
     for start in range(0, 20 * BLOCK, 64):
-        ring.extend(start, [value(i) for i in range(start, start + 64)])
+        ring.append(start, [value(i) for i in range(start, start + 64)])
     assert len(ring) == 100
     assert len(ring._blocks) <= 2
     assert ring.slice(ring.lowest, 1000) == [value(i) for i in range(20 * BLOCK - 100, 20 * BLOCK)]
@@ -104,19 +104,19 @@ def test_blocks_of_old_events_are_let_go() -> None:
 
 def test_a_gap_wider_than_the_ring_costs_no_memory() -> None:
     ring = EventRing("rm", "instance", 10)
-    ring.extend(0, [b"a"])
-    assert ring.extend(10**15, [b"b"]).missing == (1, 10**15 - 1)
+    ring.append(0, [b"a"])
+    assert ring.append(10**15, [b"b"]).missing == (1, 10**15 - 1)
     assert ring.slice(10**15, 5) == [b"b"]
     assert len(ring._blocks) == 1
 
 
 def test_a_gap_narrower_than_the_ring_costs_no_memory_either() -> None:
     ring = EventRing("rm", "instance", 2**32 - 1)
-    ring.extend(0, [b"a"])
-    assert ring.extend(10**9, [b"b"]).missing == (1, 10**9 - 1)
+    ring.append(0, [b"a"])
+    assert ring.append(10**9, [b"b"]).missing == (1, 10**9 - 1)
     assert ring.slice(10**9 - 2, 5) == [None, None, b"b"]
     assert len(ring._blocks) == 2
-    ring.extend(3 * 10**9, [b"c"])
+    ring.append(3 * 10**9, [b"c"])
     ring.resize(2)
     assert ring.slice(3 * 10**9 - 1, 5) == [None, b"c"]
     assert len(ring._blocks) == 1
@@ -124,7 +124,7 @@ def test_a_gap_narrower_than_the_ring_costs_no_memory_either() -> None:
 
 def test_old_blocks_are_packed_one_by_one_and_the_newest_stay() -> None:
     ring = EventRing("rm", "instance", 100 * BLOCK)
-    ring.extend(0, [value(i) for i in range(10 * BLOCK + 7)])
+    ring.append(0, [value(i) for i in range(10 * BLOCK + 7)])
     before = ring.size_bytes
     assert [ring.pack() for _ in range(9)] == [True] * 7 + [False] * 2
     assert ring.plain_from == 7 * BLOCK
@@ -135,14 +135,14 @@ def test_old_blocks_are_packed_one_by_one_and_the_newest_stay() -> None:
 def test_a_burst_does_not_stay_unpacked() -> None:
     ring = EventRing("rm", "instance", 1_000 * BLOCK)
     for start in range(0, 200 * BLOCK, 10 * BLOCK):
-        ring.extend(start, [b"x"] * (10 * BLOCK))
+        ring.append(start, [b"x"] * (10 * BLOCK))
     assert sum(isinstance(block, list) for block in ring._blocks.values()) <= 65
 
 
 def test_readers_of_the_same_block_unpack_it_once_and_few_are_remembered() -> None:
     unpacked = UnpackedBlocks(3)
     ring = EventRing("rm", "instance", 100 * BLOCK, unpacked)
-    ring.extend(0, [value(i) for i in range(20 * BLOCK)])
+    ring.append(0, [value(i) for i in range(20 * BLOCK)])
     while ring.pack():
         pass
     before = metrics.RING_UNPACKED._value.get()
@@ -171,7 +171,7 @@ async def test_signal_wakes_all_and_times_out() -> None:
 async def test_a_new_instance_begins_a_new_ring() -> None:
     rings = Rings(10)
     old = rings.ring_for("rm", "one")
-    old.extend(5, [b"x"])
+    old.append(5, [b"x"])
     assert rings.ring_for("rm", "one") is old
     waiting = asyncio.create_task(old.changed.wait(5))
     await asyncio.sleep(0)

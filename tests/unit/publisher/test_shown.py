@@ -46,7 +46,7 @@ class Bench:
         self.shown.was_read()
 
     def events(self, first: int, count: int, instance: str = "i") -> None:
-        self.rings.ring_for(RM, instance).extend(first, [b""] * count)
+        self.rings.ring_for(RM, instance).append(first, [b""] * count)
         self.feed.changed.notify()
 
 
@@ -170,7 +170,7 @@ async def test_usage_is_shown_when_that_of_the_events_is() -> None:
 def known(table: UsageTable, instance: str, event_id: int, *, missing_before: bool = False, at_ms: int = 9) -> None:
     value = b'{"rm":"rm1","kind":"rm","known_until_ns":5,"window_s":60}'
     headers = (("id", b"%d" % event_id), ("instance", instance.encode()))
-    table.take(Record("si.usage.v1", 0, 0, at_ms, b"rm1/rm/-", value, headers), missing_before)
+    table.fold(Record("si.usage.v1", 0, 0, at_ms, b"rm1/rm/-", value, headers), missing_before)
 
 
 def test_usage_has_the_events_of_an_instance_up_to_its_note() -> None:
@@ -190,6 +190,6 @@ def test_an_rm_whose_note_is_older_than_what_was_read_is_not_waited_for() -> Non
     known(table, "i", 4, missing_before=True, at_ms=1_000)
     old, new = EventRing("old", "i", 10), EventRing("new", "i", 10)
     for ring, at_ms in ((old, 999), (new, 1_001)):
-        ring.extend(0, [EventRecord(timestampNano=at_ms * 1_000_000).SerializeToString()])
+        ring.append(0, [EventRecord(timestampNano=at_ms * 1_000_000).SerializeToString()])
     assert table.includes(old, "i", 0)
     assert not table.includes(new, "i", 0)

@@ -359,7 +359,7 @@ def test_no_loss_no_double_no_disorder_at_the_seam(before: int, count: int, move
     async def run() -> None:
         rings = Rings(100_000)
         ring = rings.ring_for("rm", INSTANCE)
-        ring.extend(0, [event(n) for n in range(before)])
+        ring.append(0, [event(n) for n in range(before)])
         streams = EventStreams(LIMITS, ManualClock())
         client = SlowClient()
         first = max(before - count, 0)
@@ -367,7 +367,7 @@ def test_no_loss_no_double_no_disorder_at_the_seam(before: int, count: int, move
         task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
         for what, n in moves:
             if what == "append":
-                ring.extend(ring.next_id, [event(i) for i in range(ring.next_id, ring.next_id + n)])
+                ring.append(ring.next_id, [event(i) for i in range(ring.next_id, ring.next_id + n)])
             else:
                 client.turns.release()
             await asyncio.sleep(0)
@@ -387,7 +387,7 @@ def test_no_loss_no_double_no_disorder_at_the_seam(before: int, count: int, move
 async def test_a_client_that_reads_nothing_for_too_long_is_dropped() -> None:
     clock, rings, client = ManualClock(), Rings(100), SlowClient()
     ring = rings.ring_for("rm", INSTANCE)
-    ring.extend(0, [event(0)])
+    ring.append(0, [event(0)])
     streams = EventStreams(LIMITS, clock)
     stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
     task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
@@ -447,7 +447,7 @@ async def test_ten_stalled_clients_of_a_hundred_delay_no_other() -> None:
     limits = StreamLimits(total=110, per_host=110, lag_records=500, stall_s=60, keepalive_s=0)
     rings = Rings(300)
     ring = rings.ring_for("rm", INSTANCE)
-    ring.extend(0, [event(0)])
+    ring.append(0, [event(0)])
     streams, source = EventStreams(limits, ManualClock()), EventSource(rings, [], TOPICS)
     clients = [Collector(stalled=number % 10 == 0) for number in range(100)]
 
@@ -461,7 +461,7 @@ async def test_ten_stalled_clients_of_a_hundred_delay_no_other() -> None:
     while ring.next_id < total:
         # Never more than the ring holds at once, so that readers take all of it from memory.
         ids = range(ring.next_id, min(ring.next_id + 100, total))
-        ring.extend(ids.start, [event(n) for n in ids])
+        ring.append(ids.start, [event(n) for n in ids])
         await eventually(lambda: all(client.body.count(b"\n") == ring.next_id + 1 for client in others))
         for stream in streams.open:
             stream.check()
@@ -492,7 +492,7 @@ async def test_cached_lines_of_one_stream_are_not_too_many_for_the_next() -> Non
     clients, tasks = [], []
     for end in (10, 15, 15, 300, 600):
         if end > ring.next_id:
-            ring.extend(ring.next_id, [event(n) for n in range(ring.next_id, end)])
+            ring.append(ring.next_id, [event(n) for n in range(ring.next_id, end)])
         clients.append(client := Collector(stalled=False))
         stream = EventStream(streams, source, ring, 0, "host", [])
         tasks.append(asyncio.create_task(stream({"type": "http"}, client.receive, client.send)))
@@ -507,14 +507,14 @@ async def test_a_dropped_client_has_as_long_for_the_reason_as_it_may_stall(monke
     monkeypatch.setattr("muster_event_publisher.rest_streams._LAST_LINE_S", 0.01)
     clock, rings = ManualClock(), Rings(100)
     ring = rings.ring_for("rm", INSTANCE)
-    ring.extend(0, [event(0)])
+    ring.append(0, [event(0)])
     for stall_s, told in ((3600.0, True), (0.05, False)):
         streams = EventStreams(StreamLimits(10, 10, 5, stall_s, 0), clock)
         client = Collector(stalled=True)
         stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
         task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
         await asyncio.sleep(0)
-        ring.extend(ring.next_id, [event(n) for n in range(ring.next_id, ring.next_id + 20)])
+        ring.append(ring.next_id, [event(n) for n in range(ring.next_id, ring.next_id + 20)])
         await turns()
         stream.check()
         stream.check()
@@ -532,13 +532,13 @@ async def test_a_dropped_client_has_as_long_for_the_reason_as_it_may_stall(monke
 async def test_a_client_that_leaves_during_its_last_line_ends_like_any_other() -> None:
     rings = Rings(100)
     ring = rings.ring_for("rm", INSTANCE)
-    ring.extend(0, [event(0)])
+    ring.append(0, [event(0)])
     streams = EventStreams(StreamLimits(10, 10, 5, 3600.0, 0), ManualClock())
     client = Collector(stalled=True)
     stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
     task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
     await asyncio.sleep(0)
-    ring.extend(1, [event(n) for n in range(1, 20)])
+    ring.append(1, [event(n) for n in range(1, 20)])
     await turns()
     stream.check()
     await turns()
@@ -554,7 +554,7 @@ async def test_a_client_that_leaves_during_its_last_line_ends_like_any_other() -
 async def test_a_stream_that_waits_for_any_rm_begins_when_tracking_of_one_is_turned_on() -> None:
     rings, on = Rings(100), {"other"}
     ring = rings.ring_for("rm", INSTANCE)
-    ring.extend(0, [event(0)])
+    ring.append(0, [event(0)])
 
     class Settings:
         def of(self, rm_id: str) -> EventSettings:
@@ -585,7 +585,7 @@ async def test_a_stream_that_waits_for_any_rm_begins_when_tracking_of_one_is_tur
 async def test_the_past_that_a_client_asked_for_counts_until_it_has_caught_up() -> None:
     rings = Rings(100)
     ring = rings.ring_for("rm", INSTANCE)
-    ring.extend(0, [event(n) for n in range(50)])
+    ring.append(0, [event(n) for n in range(50)])
     streams = EventStreams(StreamLimits(10, 10, 5, 3600.0, 0), ManualClock())
     client = Collector(stalled=True)
     stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
@@ -597,7 +597,7 @@ async def test_the_past_that_a_client_asked_for_counts_until_it_has_caught_up() 
     await turns()
     client.reads.clear()
     for first in (50, 51):  # it takes the first one only
-        ring.extend(first, [event(n) for n in range(first, first + 1 + 9 * (first - 50))])
+        ring.append(first, [event(n) for n in range(first, first + 1 + 9 * (first - 50))])
         await turns()
     stream.check()
     client.reads.set()
@@ -612,13 +612,13 @@ async def behind() -> tuple[Collector, EventStream, asyncio.Task[None]]:
     """A stream whose client reads nothing and is too far behind."""
     rings = Rings(100)
     ring = rings.ring_for("rm", INSTANCE)
-    ring.extend(0, [event(0)])
+    ring.append(0, [event(0)])
     streams = EventStreams(StreamLimits(10, 10, 5, 3600.0, 0), ManualClock())
     client = Collector(stalled=True)
     stream = EventStream(streams, EventSource(rings, [], TOPICS), ring, 0, "host", [])
     task = asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
     await turns()
-    ring.extend(1, [event(n) for n in range(1, 20)])
+    ring.append(1, [event(n) for n in range(1, 20)])
     return client, stream, task
 
 

@@ -43,7 +43,7 @@ class Driver:
         position = 0
         while self._committed < len(self._events):
             count = chance.choice((1, 3, 40, 200))
-            self._deriver.take(self._events[position : position + count])
+            self._deriver.derive(self._events[position : position + count])
             derived = self._deriver.flush()
             writes = [*derived.records, *derived.states]
             if chance.random() < crashes:
@@ -69,7 +69,7 @@ class Driver:
 
     def _write(self, record: OutRecord) -> None:
         if record.topic == TOPICS.usage:
-            self.table.take(Record(record.topic, 0, 0, 0, record.key, record.value, record.headers))
+            self.table.fold(Record(record.topic, 0, 0, 0, record.key, record.value, record.headers))
         elif record.topic == TOPICS.usage_state:
             assert record.key is not None
             if record.value is None:
@@ -91,7 +91,7 @@ def test_windows_are_what_a_brute_force_integrator_finds(seed: int) -> None:
         life.live(100)
     driver = Driver(life.records, seed)
     driver.run(crashes=0.0 if seed % 5 == 0 else 0.4)
-    known = driver.table.known(life.rm_id)
+    known = driver.table.covered_period(life.rm_id)
     assert known is not None
     for subject, changes in life.changes.items():
         expected = integrate(changes, WINDOW_NS, known.until_ns)
@@ -127,15 +127,15 @@ def test_unchanged_usage_costs_only_a_refresh() -> None:
     def alloc(app: str, at_ns: int) -> bytes:
         return usage_event(EventRecord.APP, EventRecord.ADD, EventRecord.APP_ALLOC, app, "k", at_ns, {"vcore": 1})
 
-    deriver.take([event(alloc(f"app-{n}", START_NS)) for n in range(100)])
+    deriver.derive([event(alloc(f"app-{n}", START_NS)) for n in range(100)])
     deriver.flush()
     # A week later one application changes. The others are written once each, not in 10,080 windows.
-    deriver.take([event(alloc("app-0", START_NS + 7 * 86_400 * S_IN_NS))])
+    deriver.derive([event(alloc("app-0", START_NS + 7 * 86_400 * S_IN_NS))])
     derived = deriver.flush()
     shown = [record for record in derived.records if record.topic == TOPICS.usage]
     assert len(shown) == 100 + 1, "one for each application, and the mark"
     # A window later, only the one that changes is written.
-    deriver.take([event(alloc("app-1", START_NS + 7 * 86_400 * S_IN_NS + WINDOW_NS))])
+    deriver.derive([event(alloc("app-1", START_NS + 7 * 86_400 * S_IN_NS + WINDOW_NS))])
     assert len([record for record in deriver.flush().records if record.topic == TOPICS.usage]) == 2
 
 
@@ -144,10 +144,10 @@ def test_a_release_of_what_was_never_seen_leaves_nothing_below_zero() -> None:
     value = usage_event(
         EventRecord.APP, EventRecord.REMOVE, EventRecord.ALLOC_CANCEL, "app", "k", START_NS, {"vcore": 7}
     )
-    deriver.take([Record("si.events.v1", 0, 0, 0, b"rm", value, headers("rm", 17))])
+    deriver.derive([Record("si.events.v1", 0, 0, 0, b"rm", value, headers("rm", 17))])
     rm = deriver.usage_of("rm")
     assert rm is not None
-    assert (rm.held(SubjectKind.APPLICATION, "app"), rm.unmatched) == ({}, 1)
+    assert (rm.current_usage(SubjectKind.APPLICATION, "app"), rm.unmatched) == ({}, 1)
 
 
 def test_a_record_that_is_not_an_event_stops_nothing() -> None:
@@ -159,7 +159,7 @@ def test_a_record_that_is_not_an_event_stops_nothing() -> None:
         (b"", (("id", b"1" * 5000), ("rm", b"rm"), ("instance", b"i"))),
         (b"", (("id", b"3"), ("rm", b"\xff"), ("instance", b"i"))),
     ]
-    deriver.take([Record("si.events.v1", 0, n, 0, b"rm", *one) for n, one in enumerate(bad)])
+    deriver.derive([Record("si.events.v1", 0, n, 0, b"rm", *one) for n, one in enumerate(bad)])
     derived = deriver.flush()
     assert [record.topic for record in derived.records if record.topic != TOPICS.usage] == []
 
@@ -195,19 +195,19 @@ def test_the_table_is_bounded_and_says_from_when_it_is_whole(monkeypatch: pytest
     bounded = [UsageTable(windows_max=100, records_max=10**9), UsageTable(windows_max=10**9, records_max=500), rooted]
     for table in bounded:
         again = PartitionDeriver(TOPICS, 0, window_s=WINDOW_S, refresh_windows=5)
-        steps, tidying = 0, table.tidy()
+        steps, tidying = 0, table.evict()
         for start in range(0, len(life.records), 50):
-            again.take(life.records[start : start + 50])
+            again.derive(life.records[start : start + 50])
             for record in again.flush().records:
                 if record.topic == TOPICS.usage:
-                    table.take(Record(record.topic, 0, 0, 0, record.key, record.value, record.headers))
+                    table.fold(Record(record.topic, 0, 0, 0, record.key, record.value, record.headers))
                     if next(tidying, "done") is None:
                         steps += 1
-                        assert list(table.tidy()) == [], "one at a time"
+                        assert list(table.evict()) == [], "one at a time"
                     else:
-                        tidying = table.tidy()
+                        tidying = table.evict()
         assert steps > 50
-        known = table.known(life.rm_id)
+        known = table.covered_period(life.rm_id)
         assert known is not None
         assert START_NS < known.from_ns < known.until_ns
         assert len(table) < len(whole) / (4 if table is not rooted else 2)
@@ -248,15 +248,15 @@ def test_names_without_end_are_left_out_and_every_record_fits_into_the_log() -> 
         return Record(TOPICS.events, 0, number, 0, b"rm", value, headers("rm", number))
 
     before = metrics.USAGE_LEFT_OUT._value.get()
-    deriver.take([gain(0, usual)])
+    deriver.derive([gain(0, usual)])
     for number in range(1, 200):
         odd = {f"\U0001f600{'x' * 200}/{number}/{index}": 2**53 for index in range(128)}
-        deriver.take([gain(number, usual | odd)])
+        deriver.derive([gain(number, usual | odd)])
         derived = deriver.flush()
         assert max(size_of(record) for record in (*derived.records, *derived.states)) < 1 << 20
     assert metrics.USAGE_LEFT_OUT._value.get() > before
     rm = deriver.usage_of("rm")
     assert rm is not None
-    held = rm.held(SubjectKind.APPLICATION, "app")
+    held = rm.current_usage(SubjectKind.APPLICATION, "app")
     assert {name: held[name] for name in usual} == {"memory": 1400, "vcore": 600}, "the other types keep their counts"
     assert len(held) > 32

@@ -106,10 +106,10 @@ def _history(old: Path | None, there: MusterSettings) -> str:
             f"; to go on with the old one, set publisher.sinks.parquet.location to {old}" if old is not None else ""
         )
         return f"none configured (publisher.sinks): what the log deletes is lost{advice}"
-    named = ", ".join(f"{name} ({places[name].shown})" if name in places else name for name in stores)
+    named = ", ".join(f"{name} ({places[name].display_name})" if name in places else name for name in stores)
     if old is None:
         return named
-    if any(Path(place.shown).absolute() == old.absolute() for place in places.values()):
+    if any(Path(place.display_name).absolute() == old.absolute() for place in places.values()):
         return f"goes on in {named}"
     return f"{named}; the old one stays in {old}: copy it, or set publisher.sinks.parquet.location to it"
 

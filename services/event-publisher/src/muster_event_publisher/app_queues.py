@@ -31,7 +31,7 @@ class AppQueues:
         queues = self._queues.get(rm_id)
         return queues.get(application_id, "") if queues is not None else ""
 
-    def take(self, rm_id: str, application_id: str, value: bytes | None) -> None:
+    def fold(self, rm_id: str, application_id: str, value: bytes | None) -> None:
         """Takes an application's object; None: it ended. Its queue is kept, because its older events refer to it."""
         queues, gone = self._queues[rm_id], self._gone[rm_id]
         if value is None:

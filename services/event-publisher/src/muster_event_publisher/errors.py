@@ -34,7 +34,7 @@ import grpc
 _SHOWN_CHARACTERS, _SHOWN_RMS = 60, 10
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """A caller's text, for an error message: in ASCII, a long one cut."""
     return ascii(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!a}… ({len(text)} characters)"
 
@@ -44,7 +44,7 @@ def known_rms(rm_ids: Sequence[str], what: str = "events") -> str:
     if not rm_ids:
         return f"; no RM has {what} yet"
     more = f" and {len(rm_ids) - _SHOWN_RMS} more" if len(rm_ids) > _SHOWN_RMS else ""
-    return f"; known RMs: {', '.join(map(shown, rm_ids[:_SHOWN_RMS]))}{more}"
+    return f"; known RMs: {', '.join(map(quote, rm_ids[:_SHOWN_RMS]))}{more}"
 
 
 class PublisherError(Exception):

@@ -38,7 +38,7 @@ _DISABLED = "Event tracking is disabled"
 class RmSettingsSource(Protocol):
     """The RMs' event settings (``rm_settings.RmSettings``)."""
 
-    def of(self, rm_id: str) -> EventSettings: ...
+    def settings_for(self, rm_id: str) -> EventSettings: ...
     def tracks(self, rm_id: str) -> bool: ...
     def registered(self) -> list[str]: ...
     def lives(self, rm_ids: Iterable[str]) -> Mapping[str, bool]: ...
@@ -47,7 +47,7 @@ class RmSettingsSource(Protocol):
 class _DefaultSettings:
     """The defaults, for a source without RM settings."""
 
-    def of(self, rm_id: str) -> EventSettings:
+    def settings_for(self, rm_id: str) -> EventSettings:
         return DEFAULT
 
     def tracks(self, rm_id: str) -> bool:
@@ -145,7 +145,7 @@ class EventSource:
 
         :param turns: the caller's right to read; None: the read waits for its turn. See :mod:`old_reads`.
         """
-        async with (turns or self.old_reads).turn():
+        async with (turns or self.old_reads).slot():
             return await self._old(ring, start, min(count, _OLD_EVENTS_MAX))
 
     async def _old(self, ring: EventRing, start: int, count: int) -> OldEvents | None:

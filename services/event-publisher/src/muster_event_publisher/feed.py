@@ -130,7 +130,7 @@ class PartitionFeed:
         if self._reader is not None:
             await self._reader.close()
 
-    def take(self, position: int, records_max: int) -> EventBatch | None:
+    def read_tail(self, position: int, records_max: int) -> EventBatch | None:
         """The tail's events from ``position`` on (perhaps none yet); None when the position is older than the tail.
 
         The next call continues at the answer's ``end``.
@@ -160,7 +160,7 @@ class PartitionFeed:
             log.error("records that are not events", partition=self.partition, count=batch.malformed, before=batch.end)
         for run in batch.runs:
             ring = self._rings.ring_for(run.rm_id, run.instance)
-            missing, repeated = ring.extend(run.first_id, run.values)
+            missing, repeated = ring.append(run.first_id, run.values)
             metrics.EVENTS.labels(run.rm_id).inc(len(run) - repeated)
             metrics.RING_EVENTS.labels(run.rm_id).set(len(ring))
             if missing is not None:

@@ -109,7 +109,7 @@ class QueueIndex:
     def __len__(self) -> int:
         return len(self._marks)
 
-    def note(self, event_id: int, seen: EventFields) -> None:
+    def learn(self, event_id: int, seen: EventFields) -> None:
         """Learns from a QUEUE_APP event; ignores others."""
         if seen.detail != _QUEUE_APP or seen.type != _QUEUE or seen.change not in (_ADD, _REMOVE):
             return

@@ -140,7 +140,7 @@ class DecodedEvents:
                 for event_id, value in enumerate(values, start):
                     # (Looking for three bytes costs a hundredth of decoding.)
                     if value is not None and QUEUE_APP_MARK in value:
-                        self.queues.note(event_id, decoded(event_id, value).seen)
+                        self.queues.learn(event_id, decoded(event_id, value).seen)
                 self._indexed = start + len(values)
                 if not values:
                     break
@@ -168,7 +168,7 @@ class FilteredCursor:
         self._before: list[EventFields | None] = []
         self._before_end = -1
 
-    async def step(self, parts_max: int = _CHUNK, bytes_max: int = _CHUNK_BYTES) -> WalkStep | None:
+    async def advance(self, parts_max: int = _CHUNK, bytes_max: int = _CHUNK_BYTES) -> WalkStep | None:
         """Examines the next events; None: there are no more now.
 
         It stops after ``parts_max`` events that pass, or when the next one would exceed ``bytes_max`` bytes.
@@ -192,7 +192,7 @@ class FilteredCursor:
         if self._wanted.queue and read.source != "ring":
             for event_id, each in enumerate(seen, first_id):
                 if each is not None:
-                    self._known.queues.note(event_id, each)
+                    self._known.queues.learn(event_id, each)
         # 2. the events that pass, as many as there is room for
         parts: list[bytes] = []
         size, end = 0, read.first_id + len(found)
@@ -276,18 +276,18 @@ class EventHub:
         if ring is None:
             raise NoEvents(f"rm_id: no events of {rm_id!a} yet")
         _check_instance(ring, query)
-        count = count_of(query, max(self.source.settings.of(rm_id).rest_response_size, 1))
-        async with self.source.old_reads.batch() as turns:
+        count = count_of(query, max(self.source.settings.settings_for(rm_id).rest_response_size, 1))
+        async with self.source.old_reads.batch_slot() as turns:
             return await self._batch(ring, query, count, turns)
 
     async def _batch(self, ring: EventRing, query: EventQuery, count: int, turns: ReadSlots) -> bytes:
         cursor = await self._begin(ring, query.place or StartPosition(id=0), query, turns)
-        walk = FilteredCursor(self.source, ring, self.known(ring), cursor, query.wanted, turns)
+        walk = FilteredCursor(self.source, ring, self.decoded_events(ring), cursor, query.wanted, turns)
         parts: list[bytes] = []
         missing: list[tuple[int, int]] = []
         source, looked_at, size = "", 0, 0
         while len(parts) < count and looked_at < _BATCH_LOOKS and size < _BATCH_BYTES - _CHUNK_BYTES:
-            step = await walk.step(count - len(parts))
+            step = await walk.advance(count - len(parts))
             if step is None:
                 break
             parts += step.parts
@@ -297,7 +297,7 @@ class EventHub:
             size += sum(map(len, step.parts))
             await asyncio.sleep(0)
         return encode_batch(
-            ring.rm_id, ring.instance, parts, walk.cursor, ring.next_id, joined(missing), source or "ring"
+            ring.rm_id, ring.instance, parts, walk.cursor, ring.next_id, merge_ranges(missing), source or "ring"
         )
 
     # ---- again and again -------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ class EventHub:
         rm_id, ring = self._whose(query, default_rm, reach)
         if ring is not None:
             _check_instance(ring, query)
-        settings = self.source.settings.of(rm_id)
+        settings = self.source.settings.settings_for(rm_id)
         for count, most, of in (
             (self.open.of_rm(rm_id), settings.max_streams, ""),
             (self.open.of_host(rm_id, host), settings.max_streams_per_host, f" of {host}"),
@@ -322,7 +322,7 @@ class EventHub:
         self.open.enter(watch)
         return watch
 
-    async def look_after(self) -> None:
+    async def run_watchdog(self) -> None:
         """Regularly ends the calls that are too far behind or stalled; never returns."""
         while True:
             await asyncio.sleep(aligned_s(_LOOK_S))
@@ -342,7 +342,7 @@ class EventHub:
 
     # ---- what both need --------------------------------------------------------------------------------------------
 
-    def known(self, ring: EventRing) -> DecodedEvents:
+    def decoded_events(self, ring: EventRing) -> DecodedEvents:
         """The decoded events and queues of the RM's present instance."""
         known = self._known.get(ring.rm_id)
         if known is None or known.instance != ring.instance:
@@ -374,7 +374,7 @@ class EventHub:
                 f"rm_id: events of {rm_id!a} are not tracked (service.event.trackingEventsEnabled)"
             )
 
-    async def begin(self, ring: EventRing, query: EventQuery) -> int:
+    async def first_id(self, ring: EventRing, query: EventQuery) -> int:
         """The id that a Watch begins with. Raises GrpcError."""
         return ring.next_id if query.place is None else await self._begin(ring, query.place, query, None)
 
@@ -434,7 +434,7 @@ class EventWatch:
         if self.ending.cause is not None:
             return
         walk = self._walk
-        over = self._patience.over(walk.ring.next_id - walk.cursor if walk is not None else 0)
+        over = self._patience.exceeded_limit(walk.ring.next_id - walk.cursor if walk is not None else 0)
         if over is not None:
             _, words = over
             where = f"go on with from.id {walk.cursor}" if walk is not None else "call again"
@@ -456,7 +456,7 @@ class EventWatch:
                 hub.check_tracked(self.rm_id)
             said = False
             # 1. the next tracked events
-            step = await self._walk.step() if self._walk is not None else None
+            step = await self._walk.advance() if self._walk is not None else None
             if step is not None and (step.parts or step.missing):
                 yield self._message(step.parts, step.missing)
                 metrics.WATCHED.inc(len(step.parts))
@@ -484,12 +484,12 @@ class EventWatch:
         """The first message: the call is open, with the place where it begins."""
         ring = self._ring
         if ring is not None and self.query.tracked:
-            cursor = await self._hub.begin(ring, self.query)
+            cursor = await self._hub.first_id(ring, self.query)
             self._begin_at(ring, cursor)
         return self._message([])
 
     def _begin_at(self, ring: EventRing, cursor: int) -> None:
-        self._walk = FilteredCursor(self._hub.source, ring, self._hub.known(ring), cursor, self.query.wanted)
+        self._walk = FilteredCursor(self._hub.source, ring, self._hub.decoded_events(ring), cursor, self.query.wanted)
         self._patience = self._patience_for(max(0, ring.next_id - cursor))
 
     def _patience_for(self, behind: int) -> LagLimits:
@@ -523,7 +523,7 @@ class EventWatch:
         wanted, ring = self.query.wanted, self._ring
         if ring is None:
             return passes_request(wanted, seen, 0, QueueIndex())
-        return passes_request(wanted, seen, ring.next_id, self._hub.known(ring).queues)
+        return passes_request(wanted, seen, ring.next_id, self._hub.decoded_events(ring).queues)
 
     def _message(self, parts: Sequence[bytes], missing: Sequence[tuple[int, int]] = ()) -> bytes:
         self._said_at = self._hub.clock.monotonic()
@@ -535,7 +535,7 @@ class EventWatch:
             parts,
             walk.cursor if walk is not None else end_id,
             end_id,
-            joined(missing),
+            merge_ranges(missing),
             self._position,
             self._reader.dropped if self._reader is not None else 0,
         )
@@ -570,7 +570,7 @@ class EventWatch:
             self._begin_at(ring, self._walk.cursor if began and self._walk is not None else ring.lowest)
 
 
-def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The ranges, with adjacent ones joined."""
     found: list[tuple[int, int]] = []
     for first, last in ranges:

@@ -32,7 +32,7 @@ _Line = deque[asyncio.Future[None]]
 class ReadSlots(Protocol):
     """Gives turns to one caller."""
 
-    def turn(self) -> AbstractAsyncContextManager[None]:
+    def slot(self) -> AbstractAsyncContextManager[None]:
         """A turn for one read. Raises TooManyOldReads."""
         ...
 
@@ -60,7 +60,7 @@ class OldReadLimiter:
         return len(self._batches) + len(self._walks)
 
     @asynccontextmanager
-    async def batch(self) -> AsyncIterator[ReadSlots]:
+    async def batch_slot(self) -> AsyncIterator[ReadSlots]:
         """A turn for one answer: its first read takes the turn or is refused; the turn lasts until the answer is
         complete.
         """
@@ -71,13 +71,13 @@ class OldReadLimiter:
             visit.end()
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncIterator[None]:
         """A turn for one read of a walk, which waits without a limit."""
         await self._take(self._walks)
         try:
             yield
         finally:
-            self.give_back()
+            self.release()
 
     async def take_for_batch(self) -> None:
         """Takes a turn, which the caller gives back. Raises TooManyOldReads."""
@@ -91,7 +91,7 @@ class OldReadLimiter:
             metrics.OLD_READS_REFUSED.labels("wait").inc()
             raise TooManyOldReads(f"{self.running} answers read them, and none ended in time") from None
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Gives back a turn."""
         self.running -= 1
         self._call()
@@ -107,7 +107,7 @@ class OldReadLimiter:
             await called
         except asyncio.CancelledError:
             if called.done() and not called.cancelled():
-                self.give_back()  # it got its turn in the same moment
+                self.release()  # it got its turn in the same moment
             elif called in line:
                 line.remove(called)
                 self._say()
@@ -142,7 +142,7 @@ class _ReadSlot:
         self._taken = False
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncIterator[None]:
         if not self._taken:
             await self._reads.take_for_batch()
             self._taken = True
@@ -151,4 +151,4 @@ class _ReadSlot:
     def end(self) -> None:
         if self._taken:
             self._taken = False
-            self._reads.give_back()
+            self._reads.release()

@@ -38,7 +38,7 @@ class RequestStores:
             store.resize(self._capacity_of(rm_id))
             self._count_dropped(rm_id, store.dropped - before)
 
-    def take(self, events: Iterable[ShimEvent]) -> None:
+    def add(self, events: Iterable[ShimEvent]) -> None:
         """Takes events of one partition, in order. It never raises for their content."""
         for event in events:
             store = self.store_for(event.rm_id)

@@ -192,7 +192,7 @@ class EventsRest:
         query = query_of(request)
         # 1. the parameters
         ring = self._chosen(request, query)
-        limit = self._source.settings.of(ring.rm_id if ring is not None else "").rest_response_size
+        limit = self._source.settings.settings_for(ring.rm_id if ring is not None else "").rest_response_size
         wanted, start = _number(query, "count", limit, lowest=1), _number(query, "start", 0)
         states = self._states_of(query, usually=False)
         if ring is None:
@@ -204,7 +204,7 @@ class EventsRest:
         return await until_gone(request, lambda: self._old(request, asked))
 
     async def _old(self, request: Request, asked: _Asked) -> ASGIApp:
-        async with self._source.old_reads.batch() as turns:
+        async with self._source.old_reads.batch_slot() as turns:
             return await self._found(request, asked, turns)
 
     async def _found(self, request: Request, asked: _Asked, turns: ReadSlots | None = None) -> ASGIApp:

@@ -162,7 +162,7 @@ class EventStream:
         """Ends the stream when its client is too far behind, or has read nothing for too long."""
         if self._ring is None or self._ending.cause is not None:
             return
-        over = self._patience.over(self._ring.next_id - self.cursor)
+        over = self._patience.exceeded_limit(self._ring.next_id - self.cursor)
         if over is not None:
             reason, words = over
             self._finish(reason, f"the client {words}")

@@ -147,7 +147,7 @@ class EventRing:
         self._capacity = capacity
         self._evict()
 
-    def extend(self, first_id: int, values: list[bytes]) -> ExtendResult:
+    def append(self, first_id: int, values: list[bytes]) -> ExtendResult:
         """Takes events with the ids ``first_id``, ``first_id + 1`` … and wakes the waiting readers."""
         missing, repeated = None, 0
         if self._next is None:

@@ -71,7 +71,7 @@ class RmSettings:
         self._readers: dict[int, LogReader] = {}
         self._late: set[int] = set()
 
-    def of(self, rm_id: str) -> EventSettings:
+    def settings_for(self, rm_id: str) -> EventSettings:
         """The RM's settings; the publisher's own for an unknown RM."""
         said = self._said.get(rm_id)
         if said is None:
@@ -83,12 +83,12 @@ class RmSettings:
         """Whether the RM's events are collected and given out (the event history design: a ring of size 0 turns it off
         as well).
         """
-        settings = self.of(rm_id)
+        settings = self.settings_for(rm_id)
         return settings.tracking_enabled and settings.ring_buffer_capacity > 0
 
     def ring_capacity(self, rm_id: str) -> int:
         """Events that the RM's ring holds."""
-        return self.of(rm_id).ring_buffer_capacity if self.tracks(rm_id) else 0
+        return self.settings_for(rm_id).ring_buffer_capacity if self.tracks(rm_id) else 0
 
     def registered(self, partition: int | None = None) -> list[str]:
         """The registered RMs: all, or those of a partition."""
@@ -206,7 +206,7 @@ class RmSettings:
         if kind == REGISTRATION:
             self._take_registration(rm_id, value)
         elif kind == APPLICATION and len(parts) == 2:
-            self.app_queues.take(rm_id, parts[1], value)
+            self.app_queues.fold(rm_id, parts[1], value)
 
     def _take_life(self, partition: int, key: bytes, value: bytes | None) -> None:
         rm_id = parse_state_key(key)[0]
@@ -232,7 +232,7 @@ class RmSettings:
             self._forgotten.add(rm_id)
 
     def _take_registration(self, rm_id: str, value: bytes | None) -> None:
-        before = self.of(rm_id)
+        before = self.settings_for(rm_id)
         if value is None:
             self._said.pop(rm_id, None)
             self._problems_said.pop(rm_id, None)
@@ -248,6 +248,6 @@ class RmSettings:
                 if problem not in self._problems_said.get(rm_id, ()):
                     log.warning("an event setting of an RM is not in force", rm=rm_id, problem=problem)
             self._problems_said[rm_id] = problems
-        if self.of(rm_id) != before:
-            log.info("event settings of an RM have changed", rm=rm_id, given=sorted(self.of(rm_id).given))
+        if self.settings_for(rm_id) != before:
+            log.info("event settings of an RM have changed", rm=rm_id, given=sorted(self.settings_for(rm_id).given))
             self._changed(rm_id)

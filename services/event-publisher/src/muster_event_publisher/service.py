@@ -101,7 +101,7 @@ class PublisherService:
         self._filling = StartupFill(over=not fills_beside)
         self._fills: asyncio.Task[None] | None = None
         partitions = range(topics.partitions)
-        self.requests = RequestStores(lambda rm_id: self.rm_settings.of(rm_id).request_store_capacity)
+        self.requests = RequestStores(lambda rm_id: self.rm_settings.settings_for(rm_id).request_store_capacity)
         self._feeds = [
             PartitionFeed(
                 p,
@@ -109,7 +109,7 @@ class PublisherService:
                 topics.events,
                 self.rings,
                 settings,
-                self.requests.take,
+                self.requests.add,
                 partial(self.rm_settings.registered, p),
             )
             for p in partitions
@@ -239,7 +239,7 @@ class PublisherService:
         for feed in self._feeds:
             self._life.spawn(self.rm_settings.follow(feed.partition), f"settings-{feed.partition}")
         self._life.spawn(self._streams.watch(), "streams")
-        self._life.spawn(self._hub.look_after(), "watches")
+        self._life.spawn(self._hub.run_watchdog(), "watches")
 
     async def wait(self) -> None:
         """Returns when the service has stopped. Raises the error that ended it."""
@@ -360,7 +360,7 @@ class PublisherService:
         self.requests.resize(rm_id)
 
     def _room_of(self, rm_id: str) -> tuple[int, int]:
-        settings = self.rm_settings.of(rm_id)
+        settings = self.rm_settings.settings_for(rm_id)
         return settings.max_streams, settings.max_streams_per_host
 
     async def _measure(self) -> None:

@@ -90,7 +90,7 @@ class LagLimits:
         """How long the current write has waited for the caller to read; None: no write is under way."""
         return None if self._sending_since is None else self._clock.monotonic() - self._sending_since
 
-    def over(self, lag: int) -> tuple[str, str] | None:
+    def exceeded_limit(self, lag: int) -> tuple[str, str] | None:
         """The limit that the caller exceeds, ``lag`` or ``stall``, with a sentence; None: no limit is exceeded.
 
         :param lag: how many events the caller has not taken.

@@ -216,7 +216,7 @@ def _exported(connection: duckdb.DuckDBPyConnection, place: FileStore | None, na
     columns = ", ".join(tails.COLUMNS)
     filesystem = getattr(place, "filesystem", None)
     if filesystem is None:
-        paths = ", ".join(_quoted(f"{place.shown}/{name}") for name in names)
+        paths = ", ".join(_quoted(f"{place.display_name}/{name}") for name in names)
         # By name, because files of an earlier layout have fewer columns.
         return f"SELECT {columns} FROM read_parquet([{paths}], union_by_name = true)"
     from pyarrow import dataset
@@ -228,7 +228,7 @@ def _exported(connection: duckdb.DuckDBPyConnection, place: FileStore | None, na
 
 def _close_door(connection: duckdb.DuckDBPyConnection, place: FileStore | None, names: list[str]) -> None:
     if place is not None and getattr(place, "filesystem", None) is None:
-        allowed = ", ".join(_quoted(f"{place.shown}/{name}") for name in names)
+        allowed = ", ".join(_quoted(f"{place.display_name}/{name}") for name in names)
         connection.execute(f"SET allowed_paths = [{allowed}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")

@@ -62,7 +62,7 @@ class HistoryLocation:
     @property
     def shown(self) -> str:
         """The places, for messages."""
-        places = [self.place.shown] if self.place is not None else []
+        places = [self.place.display_name] if self.place is not None else []
         places += [str(self.log_file)] if self.log_file is not None else []
         places += [self.http] if self.http else []
         return ", ".join(places)

@@ -222,7 +222,7 @@ class FaustDerive:
         async with self._turns.setdefault(partition, asyncio.Lock()):
             # 1. the fold
             deriver = self._deriver(partition)
-            deriver.take([_record(event.message) for event in batch])
+            deriver.derive([_record(event.message) for event in batch])
             derived = deriver.flush()
             # 2. the derived records, then the states that cover them
             await producer.send_all(derived.records)

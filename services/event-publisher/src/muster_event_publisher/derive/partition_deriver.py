@@ -76,7 +76,7 @@ class PartitionDeriver:
                 topics = (self._topics.usage, self._topics.usage_state)
                 raise UsageMismatch(self._window_ns // S_IN_NS, other_ns // S_IN_NS, *topics)
 
-    def take(self, records: Sequence[Record]) -> None:
+    def derive(self, records: Sequence[Record]) -> None:
         """Takes records in the order of the log. Records that are no events are skipped; the feed counts them."""
         for record in records:
             if record.value is None:
@@ -92,7 +92,7 @@ class PartitionDeriver:
             rm_id, instance, event_id = identity
             rm = self._rm(rm_id, instance, event.timestampNano)
             if rm is not None:
-                rm.take(event_id, event.timestampNano, fact_of(event))
+                rm.apply(event_id, event.timestampNano, fact_of(event))
                 self._changed[rm_id] = rm
 
     def flush(self) -> DerivedRecords:

@@ -128,7 +128,7 @@ class PlainDerive:
                 continue
             for start in range(0, len(records), _SLICE):
                 began_s = self._clock.monotonic()
-                deriver.take(records[start : start + _SLICE])
+                deriver.derive(records[start : start + _SLICE])
                 await self._rest(self._clock.monotonic() - began_s)
             began_s = self._clock.monotonic()
             derived = deriver.flush()

@@ -163,7 +163,7 @@ class RmUsage:
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
-    def take(self, event_id: int, at_ns: int, fact: UsageFact | None) -> bool:
+    def apply(self, event_id: int, at_ns: int, fact: UsageFact | None) -> bool:
         """Takes an event, in the order of the log; ``fact`` None: no usage. False: the event is a repeat."""
         if event_id <= self.applied:
             self.repeated += 1
@@ -361,7 +361,7 @@ class RmUsage:
         self._touched.clear()
         return flushed
 
-    def held(self, kind: SubjectKind, name: str) -> Quantities:
+    def current_usage(self, kind: SubjectKind, name: str) -> Quantities:
         """The resources that a subject holds now."""
         book = self._books.get((kind, name))
         return dict(book.held) if book is not None else {}

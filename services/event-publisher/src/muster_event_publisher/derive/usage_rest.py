@@ -120,13 +120,13 @@ class UsageRest:
             # 2. put the records into the table
             for number, record in enumerate(records, start=1):
                 try:
-                    self.table.take(record, start > 0)
+                    self.table.fold(record, start > 0)
                 except (ValueError, KeyError, TypeError, ArithmeticError, AttributeError):
                     metrics.USAGE_UNREADABLE.inc()
                 if number % _SLICE == 0:
                     await asyncio.sleep(0)
             # 3. keep the table within its bounds
-            for _ in self.table.tidy():
+            for _ in self.table.evict():
                 await asyncio.sleep(0)
             metrics.USAGE_RECORDS.set(len(self.table))
             if records:
@@ -192,7 +192,7 @@ class UsageRest:
         if meant is None and lives:
             raise HttpError(400, f'parameter "rm" is needed{known_rms(list(lives), "usage")}')
         rm_id = meant or ""
-        return rm_id, self.table.known(rm_id)
+        return rm_id, self.table.covered_period(rm_id)
 
 
 def _texts(found: list[WindowSum], step_s: int, known: CoveredPeriod) -> Iterator[str]:

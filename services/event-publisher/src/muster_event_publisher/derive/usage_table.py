@@ -119,7 +119,7 @@ class UsageTable:
         """RMs with usage, sorted."""
         return sorted(self._known)
 
-    def known(self, rm_id: str) -> CoveredPeriod | None:
+    def covered_period(self, rm_id: str) -> CoveredPeriod | None:
         """The time for which the RM's usage is known; None for an RM without usage."""
         return self._known.get(rm_id)
 
@@ -131,7 +131,7 @@ class UsageTable:
         """Whether anything is known of the subject."""
         return name in self._series.get((rm_id, kind), ())
 
-    def take(self, record: Record, missing_before: bool = False) -> None:
+    def fold(self, record: Record, missing_before: bool = False) -> None:
         """Takes a record, in the order of its partition. Raises ValueError, KeyError or TypeError for a malformed one.
 
         :param missing_before: the topic had older records, which were not read.
@@ -219,7 +219,7 @@ class UsageTable:
 
     # ---- bounds ----------------------------------------------------------------------------------------------------
 
-    def tidy(self) -> Iterator[None]:
+    def evict(self) -> Iterator[None]:
         """Drops windows beyond the bounds, in steps, so that the caller can let other tasks run between two steps.
 
         Records may be taken, and windows requested, between the steps.

@@ -59,7 +59,7 @@ class EndedRest:
 
     async def _answer(self, request: Request, asked: _BatchQuery) -> ASGIApp:
         try:
-            async with self._source.old_reads.batch() as turns:
+            async with self._source.old_reads.batch_slot() as turns:
                 found = await self._search.search(asked.rm_id, asked.selection, asked.below, asked.lives_max, turns)
         except OldEventsUnavailable as error:
             raise HttpError(503, str(error)) from error

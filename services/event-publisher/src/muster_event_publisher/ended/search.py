@@ -91,7 +91,7 @@ class EndedSearch:
         for name, store in self._stores:
             try:
                 while work.looked_at < work.looked_at_max() and not work.is_enough():
-                    async with turns.turn():
+                    async with turns.slot():
                         stretch = await store.past(rm_id, work.below, work.selection, _STRETCH)
                     await work.add(stretch.events)
                     work.looked_at += stretch.looked_at

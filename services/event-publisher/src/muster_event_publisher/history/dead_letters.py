@@ -31,7 +31,7 @@ class DeadLetters:
         self._writer: LogWriter | None = None
         self._lock = asyncio.Lock()
 
-    async def put(self, run: EventRun, sink: str, why: str) -> None:
+    async def write(self, run: EventRun, sink: str, why: str) -> None:
         """Writes the first event of a run as it is on the log; it is durable on return. Raises LogUnavailable.
 
         :param why: one sentence, without the event's content.

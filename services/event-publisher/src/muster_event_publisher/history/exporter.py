@@ -181,7 +181,7 @@ class Exporter:
         return first
 
     async def _next(self) -> None:
-        batch = self._feed.take(self._position, self._policy.records)
+        batch = self._feed.read_tail(self._position, self._policy.records)
         behind = batch is None
         if batch is not None:
             await self._close_reader()  # it would fetch what the feed has
@@ -281,7 +281,7 @@ class Exporter:
         pause_s = self._retry.min_s
         while True:
             try:
-                await self._dead_letters.put(run, self._sink.name, error.reason)
+                await self._dead_letters.write(run, self._sink.name, error.reason)
                 self._given_up += 1
                 self._given_up_in_a_row += 1
                 return

@@ -32,7 +32,7 @@ class FileStore(Protocol):
     """Files under relative paths with "/". All methods raise OSError."""
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """Its name in messages, without secrets."""
         ...
 
@@ -49,13 +49,13 @@ class FileStore(Protocol):
         """
         ...
 
-    def hold(self, sink: str, partition: int) -> None:
+    def lock(self, sink: str, partition: int) -> None:
         """Keeps other processes from writing a partition; holding it again does nothing. Raises SinkUnavailable when
         another process holds it.
         """
         ...
 
-    def release(self, partition: int) -> None:
+    def unlock(self, partition: int) -> None:
         """Ends :meth:`hold`."""
         ...
 
@@ -67,7 +67,7 @@ class FileStore(Protocol):
         """Names of the folders in a folder, sorted."""
         ...
 
-    def put(self, path: str, parts: Sequence[Any]) -> None:
+    def write(self, path: str, parts: Sequence[Any]) -> None:
         """Writes (or replaces) a file: durable when this returns, and visible only as a whole.
 
         :param parts: buffers, one after the other.
@@ -133,7 +133,7 @@ class LocalFileStore:
         self._held: dict[int, IO[bytes]] = {}
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return str(self._root)
 
     def start(self, sink: str, alone: Callable[[], None]) -> None:
@@ -156,7 +156,7 @@ class LocalFileStore:
             raise
         self._lock_file = lock_file
 
-    def hold(self, sink: str, partition: int) -> None:
+    def lock(self, sink: str, partition: int) -> None:
         if partition in self._held:
             return
         lock_file = open_private(self._root / f".lock-p{partition}", append=True)
@@ -167,7 +167,7 @@ class LocalFileStore:
         for path in self._root.glob(f"*/p{partition}/.*{_WRITING}"):
             path.unlink()
 
-    def release(self, partition: int) -> None:
+    def unlock(self, partition: int) -> None:
         lock_file = self._held.pop(partition, None)
         if lock_file is not None:
             lock_file.close()
@@ -178,7 +178,7 @@ class LocalFileStore:
     def folders(self, folder: str) -> list[str]:
         return self._listed(folder, files=False)
 
-    def put(self, path: str, parts: Sequence[Any]) -> None:
+    def write(self, path: str, parts: Sequence[Any]) -> None:
         whole = self._root / path
         self._make(whole.parent)
         beside = whole.with_name(f".{whole.name}{_WRITING}")
@@ -203,7 +203,7 @@ class LocalFileStore:
 
     def close(self) -> None:
         for partition in list(self._held):
-            self.release(partition)
+            self.unlock(partition)
         if self._lock_file is not None:
             self._lock_file.close()
             self._lock_file = None
@@ -254,7 +254,7 @@ class S3FileStore:
         self._known_fs: Any = None
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return f"s3://{self.root}"
 
     locks = False
@@ -264,10 +264,10 @@ class S3FileStore:
         self.folders("")
         alone()
 
-    def hold(self, sink: str, partition: int) -> None:
+    def lock(self, sink: str, partition: int) -> None:
         """There is no lock to take."""
 
-    def release(self, partition: int) -> None:
+    def unlock(self, partition: int) -> None:
         """There is none to give back."""
 
     def names(self, folder: str) -> list[str]:
@@ -276,7 +276,7 @@ class S3FileStore:
     def folders(self, folder: str) -> list[str]:
         return self._listed(folder, "Directory")
 
-    def put(self, path: str, parts: Sequence[Any]) -> None:
+    def write(self, path: str, parts: Sequence[Any]) -> None:
         # (Without this, Arrow would compress a file named .zst again.)
         stream = self.filesystem.open_output_stream(f"{self.root}/{path}", compression=None)
         try:

@@ -147,9 +147,9 @@ class FileSink:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except OSError as error:
-            raise SinkUnavailable(self.name, f"{self._place.shown}: {error.strerror or error}") from error
+            raise SinkUnavailable(self.name, f"{self._place.display_name}: {error.strerror or error}") from error
         except UnreadableFile as error:
-            raise SinkUnusable(self.name, f"{self._place.shown}: {error}") from error
+            raise SinkUnusable(self.name, f"{self._place.display_name}: {error}") from error
 
     # The following methods run in the thread.
 
@@ -159,10 +159,10 @@ class FileSink:
 
     def _release(self, partition: int) -> None:
         self._standings.pop(partition, None)
-        self._place.release(partition)
+        self._place.unlock(partition)
 
     def _progress(self, partition: int) -> SinkProgress | None:
-        self._place.hold(self.name, partition)
+        self._place.lock(self.name, partition)
         standing = self._standings[partition] = self._look(partition)
         return None if standing.last is None else SinkProgress(standing.end, standing.last)
 
@@ -175,7 +175,7 @@ class FileSink:
         # 2. a new folder with those ids: from now on positions are those of the new log
         generation = standing.generation + 1
         before = {"known": [[rm_id, instance, last] for (rm_id, instance), last in sorted(known.items())]}
-        self._place.put(f"{folder_of(generation, partition)}/{_BEFORE}", [msgspec.json.encode(before)])
+        self._place.write(f"{folder_of(generation, partition)}/{_BEFORE}", [msgspec.json.encode(before)])
         self._standings[partition] = _PartitionFiles(generation, known=known)
 
     def _look(self, partition: int) -> _PartitionFiles:
@@ -215,13 +215,15 @@ class FileSink:
                 continue
             path = f"{folder}/{span.name}"
             if span.end <= reached:
-                log.warning("file inside of another one removed", place=self._place.shown, path=path)
+                log.warning("file inside of another one removed", place=self._place.display_name, path=path)
                 self._place.remove(path)
                 continue
             if span.start < reached:
-                log.warning("file that overlaps another one cut", place=self._place.shown, path=path, start=reached)
+                log.warning(
+                    "file that overlaps another one cut", place=self._place.display_name, path=path, start=reached
+                )
                 rest = FileSpan(reached, span.end, name_of(reached, span.end, self._form.suffix))
-                self._place.put(f"{folder}/{rest.name}", self._form.cut(self._place, path, reached))
+                self._place.write(f"{folder}/{rest.name}", self._form.cut(self._place, path, reached))
                 self._place.remove(path)
                 made.add(rest.name)
                 span = rest
@@ -239,7 +241,7 @@ class FileSink:
     def _write(self, batch: EventBatch) -> None:
         standing = self._standings.get(batch.partition)
         if standing is None:
-            self._place.hold(self.name, batch.partition)
+            self._place.lock(self.name, batch.partition)
             standing = self._standings[batch.partition] = self._look(batch.partition)
         if not self._place.locks:
             self._check_alone(batch.partition, standing)
@@ -251,7 +253,7 @@ class FileSink:
             last = last_event(EventBatch(batch.partition, batch.start, batch.end, runs))
             name = name_of(batch.start, batch.end, self._form.suffix)
             content = self._form.encode(batch.partition, runs, last, known)
-            self._place.put(f"{folder_of(standing.generation, batch.partition)}/{name}", content)
+            self._place.write(f"{folder_of(standing.generation, batch.partition)}/{name}", content)
             metrics.EXPORT_FILES.labels(self.name).inc()
             standing.last, standing.known = last, known
             standing.end = batch.end

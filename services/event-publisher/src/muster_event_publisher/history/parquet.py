@@ -87,7 +87,7 @@ class ParquetFormat:
         import pyarrow as pa  # (33 MiB, which a start without such files does not need)
         import pyarrow.parquet as pq
 
-        log.info("moving history of an earlier layout", place=place.shown, files=len(old))
+        log.info("moving history of an earlier layout", place=place.display_name, files=len(old))
         for name in old:
             partition = int(name.split("~")[2][1:])
             folder = folder_of(0, partition)
@@ -104,7 +104,7 @@ class ParquetFormat:
                     known[rm_id, instance] = last_id
                 rm_id, instance, _, last_id = runs[-1]
                 footer = Footer(LastEvent(-1, rm_id, instance, last_id), runs, known)
-                place.put(f"{folder}/{name}", _encoded(table, footer))
+                place.write(f"{folder}/{name}", _encoded(table, footer))
             place.remove(name)
         for name in names:
             if name.startswith(_OLD_PROGRESS[0]) and name.endswith(_OLD_PROGRESS[1]):

@@ -67,11 +67,11 @@ class ParquetPast:
                 self._thread, lambda: self._read(rm_id, below, selection, most)
             )
         except pa.ArrowException as error:
-            raise SinkUnusable(self._name, f"{self._place.shown}: {error}") from error
+            raise SinkUnusable(self._name, f"{self._place.display_name}: {error}") from error
         except OSError as error:
-            raise SinkUnavailable(self._name, f"{self._place.shown}: {error.strerror or error}") from error
+            raise SinkUnavailable(self._name, f"{self._place.display_name}: {error.strerror or error}") from error
         except UnreadableFile as error:
-            raise SinkUnusable(self._name, f"{self._place.shown}: {error}") from error
+            raise SinkUnusable(self._name, f"{self._place.display_name}: {error}") from error
 
     async def close(self) -> None:
         """Waits for the read that runs."""

@@ -60,9 +60,9 @@ class ParquetReader:
             )
         except OSError as error:
             self._listings.clear()
-            raise SinkUnavailable(self.name, f"{self._place.shown}: {error.strerror or error}") from error
+            raise SinkUnavailable(self.name, f"{self._place.display_name}: {error.strerror or error}") from error
         except UnreadableFile as error:
-            raise SinkUnusable(self.name, f"{self._place.shown}: {error}") from error
+            raise SinkUnusable(self.name, f"{self._place.display_name}: {error}") from error
 
     async def past(self, rm_id: str, below: Mark | None, selection: Selection, most: int) -> Stretch:
         """See :class:`muster_event_publisher.ended.events.PastReader`."""

@@ -285,10 +285,10 @@ class PostgresSink:
                     what = " of ".join(str(one) for one in (error.constraint_name, error.table_name) if one)
                     why = f"{type(error).__name__} {state}{f' ({what})' if what else ''}"
                     raise SinkRejected(self.name, why) from None
-                raise self._server.away(error) from None
+                raise self._server.error_for(error) from None
             except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
                 await self._drop_connection()
-                raise self._server.away(error) from None
+                raise self._server.error_for(error) from None
             except BaseException:
                 await self._drop_connection()
                 raise

@@ -65,7 +65,7 @@ class PostgresReader:
                 return await read()
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 await self._drop()
-                raise self._server.away(error) from None
+                raise self._server.error_for(error) from None
             except BaseException:
                 await self._drop()
                 raise

@@ -102,7 +102,7 @@ class PostgresServer:
                 self.sink, "postgres_dsn is not valid, expected postgresql://user:…@host/database"
             ) from None
 
-    def away(self, error: BaseException) -> SinkUnavailable:
+    def error_for(self, error: BaseException) -> SinkUnavailable:
         """An error of asyncpg for a message: its class, and its text unless that quotes a secret; for a refusal the
         setting at fault.
         """

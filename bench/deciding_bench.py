@@ -121,12 +121,12 @@ class DecidingPath:
         )
         self.tasks = [asyncio.create_task(self.worker.run()), asyncio.create_task(self.tail.run())]
         request = si.RegisterResourceManagerRequest(rmID=RM, version="1", policyGroup="queues", config=CONFIG)
-        answer = self.tail.expect(RM, request_id := self.codec.new_request_id())
+        answer = self.tail.register_call(RM, request_id := self.codec.new_request_id())
         payload = request.SerializeToString()
         await self.writer.append(self.codec.registration(RM, request_id, payload, self.clock.now_ns()))
         registration, cursor = await answer
         assert registration.accepted, registration
-        self.tail.forget(request_id)
+        self.tail.cancel_call(request_id)
         self.feeds = [self._feed(kind, cursor) for kind in StreamKind if kind is not StreamKind.CALLBACK]
         return self
 
@@ -171,7 +171,7 @@ class DecidingPath:
                         self.placed += len(response.new)
                     elif feed.kind is StreamKind.NODE:
                         self.accepted += len(si.NodeResponse.FromString(due.payload).accepted)
-                    feed.written(due)
+                    feed.mark_written(due)
             if self.placed < count:
                 await self.came.wait()
 

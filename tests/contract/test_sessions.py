@@ -195,16 +195,16 @@ async def test_no_moves_are_no_work(place: Place) -> None:
 async def test_a_lease_lives_as_long_as_it_is_renewed(place: Place) -> None:
     await place.store.renew_lease("gw*1", 200)
     await place.store.renew_lease("gw2", 3_000)
-    assert await place.store.living() == {"gw*1", "gw2"}
+    assert await place.store.live_gateways() == {"gw*1", "gw2"}
     await place.pass_time(120)
     await place.store.renew_lease("gw*1", 200)
     await place.pass_time(120)
-    assert await (await place.again()).living() == {"gw*1", "gw2"}
+    assert await (await place.again()).live_gateways() == {"gw*1", "gw2"}
     await place.pass_time(120)
-    assert await place.store.living() == {"gw2"}
+    assert await place.store.live_gateways() == {"gw2"}
     await place.store.drop_lease("gw2")
     await place.store.drop_lease("never there")
-    assert await place.store.living() == frozenset()
+    assert await place.store.live_gateways() == frozenset()
 
 
 async def test_the_name_of_the_first_complete_fill_stays(place: Place) -> None:
@@ -229,8 +229,8 @@ async def test_a_fill_is_in_vain_when_the_store_is_cleared_meanwhile(place: Plac
 
 async def test_the_logs_mark_is_kept_and_the_last_one_counts(place: Place) -> None:
     assert await place.store.log_mark() == ""
-    await place.store.keep_log_mark("one")
-    await place.store.keep_log_mark("two")
+    await place.store.store_log_mark("one")
+    await place.store.store_log_mark("two")
     assert await place.store.log_mark() == "two"
     assert await (await place.again()).log_mark() == "two"
 
@@ -241,14 +241,14 @@ async def test_a_cleared_store_has_nothing_but_leases(place: Place) -> None:
     assert await store.advance([Advance("rm", ALLOCATION, 1, Cursor(1, 2, 1))]) == [True]
     await store.begin_fill("one")
     await store.end_fill("one")
-    await store.keep_log_mark("one")
+    await store.store_log_mark("one")
     await store.renew_lease("gw", 30.0)
     await store.clear()
     assert await store.all() == []
     assert await store.get("rm") is None
     assert await store.cursors("rm") == {}
     assert (await store.filled(), await store.log_mark()) == ("", "")
-    assert await store.living() == {"gw"}
+    assert await store.live_gateways() == {"gw"}
     assert await store.compare_and_set(a_session())
 
 

@@ -50,7 +50,7 @@ class Writer:
 
 def refuse(trail: AuditWriter, *numbers: int) -> None:
     for number in numbers:
-        trail.refused(Caller(NOBODY, "10.0.0.1", "grpc", "/a/B"), "pause", f"rm-{number}", OverLimit("no"))
+        trail.record_refused(Caller(NOBODY, "10.0.0.1", "grpc", "/a/B"), "pause", f"rm-{number}", OverLimit("no"))
 
 
 @asynccontextmanager

@@ -198,7 +198,7 @@ async def test_a_stream_that_fails_at_an_event_reads_on_by_itself_and_the_others
             def left_behind(self, offset: int) -> None:
                 left.append(offset)
 
-        assert it.tail.join(Broken(), it.tail._position or 0, at_end=True)
+        assert it.tail.subscribe(Broken(), it.tail._position or 0, at_end=True)
         # One read returns all of these.
         it.log.away = True
         for rm_id in ("a", "c", "a", "c", "b"):

@@ -320,7 +320,7 @@ async def test_a_withdrawn_right_ends_streams_and_a_bad_file_withdraws_none(
     assert "rule[5].identities" in problem
     assert "what was read before stays in force" in problem
     assert (await gateway._look()).notes == [problem]
-    assert await gateway.ready(), "a bad policy file does not make the gateway unready"
+    assert await gateway.is_ready(), "a bad policy file does not make the gateway unready"
     await world.scheduler.emit("mine", [StreamKind.NODE])
     await mine.receive()
     # a good one is applied

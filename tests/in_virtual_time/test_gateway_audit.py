@@ -129,7 +129,7 @@ async def test_a_flood_of_attempts_is_counted(gateway: Gateway, world: Rig) -> N
         await call(gateway, world, method, "wrong-token-0123456789")
     (first,) = await entries(world, 1, path_of(method))
     assert first.count == 1, "the first at once"
-    gateway._audit.turn()
+    gateway._audit.flush_window()
     _, more = await entries(world, 2, path_of(method))
     assert more.count == 49
     assert 0 < more.first_ns <= more.recorded_ns
@@ -140,7 +140,7 @@ async def test_many_kinds_of_attempts_do_not_fill_the_log(gateway: Gateway, worl
         request = admin_pb2.PauseResourceManagerRequest(rm_id=f"rm-{number}").SerializeToString()
         pause = next(each for each in ADMIN if each.name == "PauseResourceManager")
         await call(gateway, world, pause, READER, request)
-    gateway._audit.turn()
+    gateway._audit.flush_window()
 
     async def several() -> list[Entry]:
         return [entry for entry in await audit_of(world) if entry.action == "several"]
@@ -213,7 +213,7 @@ async def test_silent_streams_and_calls_without_a_request_are_audited(world: Rig
     headers: Any = channel.stream_stream("/muster.v1.Admin/DumpState")(metadata=metadata)
     assert await headers.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await until_noted(gateway, len(silent) + 1)
-    gateway._audit.turn()
+    gateway._audit.flush_window()
     first, more = await entries(world, 2, "/si.v1.Scheduler/UpdateNode")
     assert (first.identity, first.action, first.result, first.count) == ("ops", "call", Entry.REFUSED, 1)
     assert first.reason.startswith("DEADLINE_EXCEEDED: no message within 0.2 s")
@@ -233,7 +233,7 @@ async def test_silent_streams_that_give_way_are_audited(world: Rig) -> None:
     await advance()
     assert sum(each.done() for each in opened) == 3, "the oldest ones gave way"
     await until_noted(gateway, 3)
-    gateway._audit.turn()
+    gateway._audit.flush_window()
     found = await entries(world, 2, "/si.v1.Scheduler/UpdateNode")
     assert sum(entry.count for entry in found) == 3
     assert "more than 2 streams that have not said their rmID" in found[0].reason

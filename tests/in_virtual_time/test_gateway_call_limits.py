@@ -232,15 +232,15 @@ def test_the_oldest_of_the_busiest_connection_of_the_busiest_host_ends() -> None
 
 def test_an_identity_counts_over_all_its_hosts() -> None:
     limits = CallLimits(CallSettings(max_per_identity=2), SystemClock())
-    with limits.identity_place("ann"), limits.identity_place("ann"):
+    with limits.identity_slot("ann"), limits.identity_slot("ann"):
         with (
             pytest.raises(OverLimit, match="identity ann has 2 open calls, expected at most 2"),
-            limits.identity_place("ann"),
+            limits.identity_slot("ann"),
         ):
             pass
-        with limits.identity_place("bob"):
+        with limits.identity_slot("bob"):
             pass
-    with limits.identity_place("ann"):
+    with limits.identity_slot("ann"):
         pass
     assert not limits._of_identity
 
@@ -256,10 +256,10 @@ def test_a_host_gets_so_many_refusals_in_a_second() -> None:
 
 async def test_a_call_that_waits_for_its_refusal_holds_no_place() -> None:
     limits, bad = CallLimits(CallSettings(max_refusals=1), Clock()), PeerCaller("bad", "bad:1")
-    await limits.refuse_late(bad, placed=False)  # the first one of the second
-    with limits.place(bad):
+    await limits.delay_refusal(bad, placed=False)  # the first one of the second
+    with limits.call_slot(bad):
         assert limits._of_host == {"bad": 1}
-        waiting = asyncio.create_task(limits.refuse_late(bad, placed=True))
+        waiting = asyncio.create_task(limits.delay_refusal(bad, placed=True))
         await advance(0.001)
         assert not waiting.done()
         assert not limits._of_host
@@ -276,21 +276,21 @@ def test_a_connection_with_many_resets_gets_calls_again_after_a_window() -> None
     bad = PeerCaller("a", "a:1")
 
     def reset() -> None:
-        with pytest.raises(asyncio.CancelledError), limits.place(bad):
+        with pytest.raises(asyncio.CancelledError), limits.call_slot(bad):
             raise asyncio.CancelledError
 
     for _ in range(4):
         reset()
-    with pytest.raises(OverLimit, match="reset more than 3 calls within 10 s"), limits.place(bad):
+    with pytest.raises(OverLimit, match="reset more than 3 calls within 10 s"), limits.call_slot(bad):
         pass
-    with limits.place(PeerCaller("a", "a:2")):
+    with limits.call_slot(PeerCaller("a", "a:2")):
         pass
     clock.now_s = 10.1
     for _ in range(3):
         reset()
     clock.now_s = 30
     reset()
-    with limits.place(bad):
+    with limits.call_slot(bad):
         pass
 
 
@@ -299,7 +299,7 @@ def test_a_call_that_lasted_is_no_reset() -> None:
     limits = CallLimits(CallSettings(max_resets=1), clock)
 
     def last() -> None:
-        with limits.place(PeerCaller("a", "a:1")):
+        with limits.call_slot(PeerCaller("a", "a:1")):
             clock.now_s += 2
             raise asyncio.CancelledError
 

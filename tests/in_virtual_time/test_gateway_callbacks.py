@@ -739,10 +739,10 @@ async def test_a_slow_reader_holds_its_own_events_up_and_loses_none(world: Rig) 
     await world.scheduler.happen("other", "mine")
     assert await quick_one.events(1) == [("mine", 0)], "another RM notices nothing"
     responses = gateway._table.get("rm", CALLBACK)._feed  # type: ignore[union-attr]
-    seen = responses.seen  # type: ignore[union-attr]
+    seen = responses.read_position  # type: ignore[union-attr]
     await world.scheduler.ask("rm", 1)
     await advance()
-    assert responses.seen != seen, "the question is there"  # type: ignore[union-attr]
+    assert responses.read_position != seen, "the question is there"  # type: ignore[union-attr]
     got: list[tuple[str, int | None]] = []
     questions: list[int] = []
     while len(got) < 10_000:

@@ -289,7 +289,7 @@ async def test_a_sweep_seats_no_stream_again_that_ended_meanwhile(
     stream = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION])
     await stream.take(1)
-    life, held = gateway._servicer._parts.life, gateway._table.held()  # type: ignore[union-attr]
+    life, held = gateway._servicer._parts.life, gateway._table.occupied_seats()  # type: ignore[union-attr]
     noted, announce = asyncio.Event(), life._announce
     assert [seat.kind for seat in held] == [ALLOCATION]
 
@@ -351,7 +351,7 @@ async def test_an_older_position_on_its_way_to_the_store_does_not_undo_the_last_
     await world.scheduler.emit("rm", [ALLOCATION])
     await older.take(1)
     await advance()
-    assert not gateway._table.all()[0].is_moving, "the place is stored"
+    assert not gateway._table.all()[0].has_unsaved_position, "the place is stored"
     positions[0] = gateway._table.all()[0].stored.offset
     await world.scheduler.emit("rm", [ALLOCATION])
     await flushing.wait()
@@ -371,7 +371,7 @@ async def test_positions_are_stored_after_a_rest_in_which_nothing_looks_for_them
     for _ in range(3):
         await world.scheduler.emit("rm", [ALLOCATION])
         await stream.take(1)
-        last = table.all()[0]._feed.seen  # type: ignore[union-attr]
+        last = table.all()[0]._feed.read_position  # type: ignore[union-attr]
         await advance()
         assert table.all()[0].stored == last, "the place is stored"
         await advance()

@@ -371,7 +371,7 @@ async def test_two_gateways_an_rm_moves_from_one_to_the_other(world: Rig) -> Non
     await world.scheduler.emit("rm", [ALLOCATION] * 3)
     assert await stream.take(3) == [2, 3, 4]
     await advance()
-    assert not first._table.all()[0].is_moving, "the position is stored"
+    assert not first._table.all()[0].has_unsaved_position, "the position is stored"
     moved = world.channel(second).open(ALLOCATION, "rm")
     await advance()
     assert second._table.all(), "the second gateway has the seat"

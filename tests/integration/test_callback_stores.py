@@ -191,7 +191,7 @@ async def test_a_stream_that_has_events_at_its_start_catches_up_with_questions_f
     channel = await quick.registered(gateway)
     await quick.scheduler.happen("rm", *[f"e{n}" for n in range(2_000)], padding="x" * 1_000)
     quotas = gateway._servicer._parts.quotas  # type: ignore[union-attr]
-    seated = quotas.seated
+    seated = quotas.on_stream_opened
 
     async def seated_with_events(*of: Any) -> None:
         """The last step before the stream writes: until then events pile up."""
@@ -200,7 +200,7 @@ async def test_a_stream_that_has_events_at_its_start_catches_up_with_questions_f
         await eventually(lambda: feed._waiting_bytes >= 500_000, "what may wait is full")
         await quick.scheduler.ask("rm", 1)
 
-    quotas.seated = seated_with_events  # type: ignore[method-assign]
+    quotas.on_stream_opened = seated_with_events  # type: ignore[method-assign]
     stream = await channel.connect(events=True, events_after=0, predicates=True)
     first = await stream.receive()
     assert [question.id for question in first.predicates] == [1], "the question comes before the events"

@@ -260,7 +260,7 @@ async def test_two_gateways_with_redis_hand_an_rm_over(world: Rig, redis_url: st
     stream = channel.open(ALLOCATION, "rm")
     await world.scheduler.emit("rm", [ALLOCATION] * 3)
     assert await stream.take(3) == [2, 3, 4]
-    await eventually(lambda: not first._table.all()[0].is_moving, "the position is stored")
+    await eventually(lambda: not first._table.all()[0].has_unsaved_position, "the position is stored")
     await crash(first)
     await world.scheduler.emit("rm", [ALLOCATION] * 2)
     await eventually(

@@ -43,9 +43,9 @@ async def test_recreated_topics_are_a_lost_log(kafka_bootstrap: str) -> None:
     assert mark.log_id == before.log_id
     assert mark.ends[f"{topics.responses}/0"] > before.ends[f"{topics.responses}/0"] > 0
     watch = LogLossDetector(log, sessions)
-    await watch.compare()
-    await watch.keep()
-    await LogLossDetector(log, sessions).compare()
+    await watch.check()
+    await watch.store_mark()
+    await LogLossDetector(log, sessions).check()
     assert log.admin is not None
     # Returns when the broker shows the topic no longer. A log that starts before that finds the topic, does not create
     # it, and then waits for the end of a topic that is gone.
@@ -54,18 +54,18 @@ async def test_recreated_topics_are_a_lost_log(kafka_bootstrap: str) -> None:
 
     log = await opened(settings.model_copy(update={"topic_prefix": settings.topic_prefix}))
     with pytest.raises(LogBehind, match=f"{topics.responses}/0 ends at 0 instead of") as refused:
-        await LogLossDetector(log, sessions).compare()
+        await LogLossDetector(log, sessions).check()
     await log.close()
 
     await sessions.begin_fill("one")
     await sessions.end_fill("one")
     log = await opened(settings.model_copy(update={"accept_loss": refused.value.token}))
     watch = LogLossDetector(log, sessions)
-    await watch.compare()
+    await watch.check()
     assert "is older than the session store" in watch.loss
     assert not await sessions.filled()
-    await watch.keep()
+    await watch.store_mark()
     again = LogLossDetector(log, sessions)
-    await again.compare()
+    await again.check()
     assert not again.loss
     await log.close()

@@ -286,7 +286,7 @@ async def test_sessions_are_kept_in_a_secured_redis(secured: Secured, how: str) 
         assert await store.compare_and_set(_session())
         assert [session.rm_id for session in await store.all()] == ["rm"]
         await store.renew_lease("gateway", 10)
-        assert await store.living() == {"gateway"}
+        assert await store.live_gateways() == {"gateway"}
         await store.begin_fill("one")
         assert await store.end_fill("one")
     finally:

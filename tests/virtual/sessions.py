@@ -76,7 +76,7 @@ class SessionsOfProcess:
 
     async def living(self) -> frozenset[str]:
         await self._turn()
-        return await self._store.living()
+        return await self._store.live_gateways()
 
     async def filled(self) -> str:
         await self._turn()
@@ -96,7 +96,7 @@ class SessionsOfProcess:
 
     async def keep_log_mark(self, mark: str) -> None:
         await self._turn(writes=True)
-        await self._store.keep_log_mark(mark)
+        await self._store.store_log_mark(mark)
 
     async def clear(self) -> None:
         await self._turn(writes=True)

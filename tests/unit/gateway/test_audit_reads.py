@@ -41,8 +41,8 @@ async def first_entry(log: LateLog, after: str) -> Any:
     trail = AuditLogReader(log, TOPICS, DamagedParts("they are not shown"))
     async with AsyncExitStack() as stack:
         with calling(Caller(GATEWAY, after=after)):
-            (part,) = await trail.parts(stack)
-        return await part.first()
+            (part,) = await trail.partition_cursors(stack)
+        return await part.peek()
 
 
 async def test_a_read_with_a_position_waits_for_what_is_written() -> None:

@@ -21,32 +21,32 @@ A, B = "http://10.0.0.1:9081", "http://10.0.0.2:9081"
 
 async def test_requests_stay_with_the_first_one() -> None:
     places = BackendPool(f"{A}/, {B}")
-    assert list(await places.in_order()) == [A, B]
-    places.answered(A, b"12")
-    places.answered(B, b"0")
-    assert list(await places.in_order()) == [A, B], "a little behind is near enough"
+    assert list(await places.candidates()) == [A, B]
+    places.mark_up(A, b"12")
+    places.mark_up(B, b"0")
+    assert list(await places.candidates()) == [A, B], "a little behind is near enough"
 
 
 async def test_one_that_cannot_be_reached_is_asked_last_for_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     places = BackendPool(f"{A},{B}")
-    places.away(A)
-    assert list(await places.in_order()) == [B, A]
+    places.mark_down(A)
+    assert list(await places.candidates()) == [B, A]
     monkeypatch.setattr(backend_pool, "_AWAY_S", 0.0)
-    assert list(await places.in_order()) == [A, B]
+    assert list(await places.candidates()) == [A, B]
 
 
 async def test_one_that_is_far_behind_is_left_for_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     places = BackendPool(f"{A},{B}")
-    places.answered(A, b"%d" % (FAR_BEHIND + 2))
-    assert list(await places.in_order()) == [B, A]
-    places.answered(B, b"%d" % (FAR_BEHIND + 9))
-    assert list(await places.in_order()) == [A, B], "the one that is less behind"
-    places.answered(B, b"3")
-    assert list(await places.in_order()) == [B, A]
+    places.mark_up(A, b"%d" % (FAR_BEHIND + 2))
+    assert list(await places.candidates()) == [B, A]
+    places.mark_up(B, b"%d" % (FAR_BEHIND + 9))
+    assert list(await places.candidates()) == [A, B], "the one that is less behind"
+    places.mark_up(B, b"3")
+    assert list(await places.candidates()) == [B, A]
     monkeypatch.setattr(backend_pool, "_LAG_S", 0.0)
-    assert list(await places.in_order()) == [A, B]
+    assert list(await places.candidates()) == [A, B]
     for lag in (None, b"", b"many", b"9" * 60):
-        places.answered(A, lag)
+        places.mark_up(A, lag)
 
 
 async def test_a_name_stands_for_several(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ async def test_a_name_stands_for_several(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(backend_pool, "_NAMES_S", 0.0)
     places = BackendPool("http://view:9081")
-    assert list(await places.in_order()) == [B, A]
+    assert list(await places.candidates()) == [B, A]
     # The order of a name's answers changes; requests stay where they went.
     found.reverse()
     await places._look()
@@ -74,7 +74,7 @@ async def test_a_name_stands_for_several(monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(places._found) == [A, "http://10.0.0.3:9081"]
     unknown = BackendPool("http://view:9081")
     with pytest.raises(OSError, match="nothing"):
-        await unknown.in_order()
+        await unknown.candidates()
     for each in (places, unknown):
         await each.close()
 

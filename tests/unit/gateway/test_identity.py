@@ -43,7 +43,7 @@ def scope(*headers: tuple[str, str], client: str | None = "127.0.0.1") -> dict[s
 
 
 def admitted(door: Authenticator, asked: dict[str, Any], needed: Right) -> Caller:
-    return door.admitted(door.asked_http(asked), needed)
+    return door.authorize_cached(door.asked_http(asked), needed)
 
 
 def of_token(name: str, role: Role) -> Identity:
@@ -185,11 +185,11 @@ async def test_a_file_is_read_again_and_may_have_two_tokens_meanwhile(tmp_path: 
     assert await door.refresh()
     for token in (ADMIN, second):
         assert door.identify(scope(bearer(token))) == of_token("ops", Role.READ)
-    assert door.rights_now(caller) == rights_of(Role.READ)
+    assert door.current_rights(caller) == rights_of(Role.READ)
     await asyncio.to_thread(file.write_text, second)
     assert await door.refresh()
     assert refusal(door, scope(bearer(ADMIN))) == AuthFailure.UNKNOWN
-    assert door.rights_now(caller) is None, "the token was removed"
+    assert door.current_rights(caller) is None, "the token was removed"
     await asyncio.to_thread(file.write_text, "no")
     assert not await door.refresh()
     (problem,) = door.problems()
@@ -474,8 +474,8 @@ def test_without_a_door_there_is_nothing_to_guard() -> None:
 def test_a_client_that_tries_without_end_does_not_fill_the_log() -> None:
     now_s = 5.0
     seldom = LogThrottle(1.0, lambda: now_s)
-    assert [seldom.due() for _ in range(4)] == [0, None, None, None]
+    assert [seldom.suppressed_if_due() for _ in range(4)] == [0, None, None, None]
     now_s = 6.0
-    assert [seldom.due() for _ in range(2)] == [3, None]
+    assert [seldom.suppressed_if_due() for _ in range(2)] == [3, None]
     now_s = 7.5
-    assert seldom.due() == 1
+    assert seldom.suppressed_if_due() == 1

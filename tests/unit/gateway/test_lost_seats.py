@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from muster_gateway.session_manager import HeldSeat, why_lost
+from muster_gateway.session_manager import HeldSeat, seat_loss_error
 from muster_gateway.sessions.contract import NOWHERE
 from muster_gateway.stream_kind import StreamKind
 from unit.gateway.two_gateways import TwoGateways, answered
@@ -17,17 +17,17 @@ NEWER_STREAM = "superseded: a newer node stream of rmID 'rm' was opened"
 
 async def seated(world: TwoGateways) -> HeldSeat:
     """The first gateway has a node stream of "rm"."""
-    await world.first.registered("rm", answered(5))
-    taken = await world.first.take_seat("rm", NODE)
+    await world.first.on_registered("rm", answered(5))
+    taken = await world.first.acquire_seat("rm", NODE)
     return HeldSeat("rm", NODE, taken.epoch, taken.registered_at)
 
 
 async def again(world: TwoGateways) -> None:
-    await world.second.registered("rm", answered(9))
+    await world.second.on_registered("rm", answered(9))
 
 
 async def newer(world: TwoGateways) -> None:
-    await world.second.take_seat("rm", NODE)
+    await world.second.acquire_seat("rm", NODE)
 
 
 async def again_with_a_stream(world: TwoGateways) -> None:
@@ -36,12 +36,12 @@ async def again_with_a_stream(world: TwoGateways) -> None:
 
 
 async def forgotten(world: TwoGateways) -> None:
-    await world.second.forgetting("rm", force=True)
-    await world.second.forgotten("rm", answered(9))
+    await world.second.begin_forget("rm", force=True)
+    await world.second.complete_forget("rm", answered(9))
 
 
 async def left(world: TwoGateways) -> None:
-    await world.first.leave_seat("rm", NODE, 1)
+    await world.first.release_seat("rm", NODE, 1)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ async def test_a_stream_is_told_why_its_seat_is_lost(
 ) -> None:
     world = TwoGateways()
     held = await seated(world)
-    assert why_lost(await world.session(), held) is None
+    assert seat_loss_error(await world.session(), held) is None
     await happens(world)
-    lost = why_lost(await world.session(), held)
+    lost = seat_loss_error(await world.session(), held)
     assert (str(lost) if lost is not None else None) == reason
 
 
@@ -70,4 +70,4 @@ async def test_a_stream_whose_registration_was_not_found_again_is_not_told_of_an
     world = TwoGateways()
     held = (await seated(world))._replace(registered_at=NOWHERE)
     await newer(world)
-    assert str(why_lost(await world.session(), held)) == NEWER_STREAM
+    assert str(seat_loss_error(await world.session(), held)) == NEWER_STREAM

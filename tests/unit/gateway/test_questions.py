@@ -68,7 +68,7 @@ async def test_the_scheduler_writes_the_entry_of_what_it_gets(
     caller = Caller(NOBODY, "peer", "grpc", "method")
     caller.carried = True  # as the request's record is made
     with calling(caller), pytest.raises(error):
-        await questions.ask(CommandAnswer, "rm", "request", RECORD)
+        await questions.call(CommandAnswer, "rm", "request", RECORD)
     assert caller.carried is carried
 
 
@@ -86,7 +86,7 @@ async def test_of_an_answer_and_the_time_out_in_one_turn_the_first_counts(first:
     settings = GatewaySettings.model_construct(max_registrations_waiting=1, registration_timeout_s=0.05)
     questions = SchedulerRpc(settings, TOPICS, Writer(), [there])  # type: ignore[arg-type]
     with calling(Caller(NOBODY, "peer", "grpc", "method")):
-        asking = asyncio.create_task(questions.ask(CommandAnswer, "rm", "request", RECORD))
+        asking = asyncio.create_task(questions.call(CommandAnswer, "rm", "request", RECORD))
         await asyncio.sleep(0)
         loop.call_later(0.02 if first == "the answer" else 0.08, comes)
         time.sleep(0.2)  # noqa: ASYNC251 - both are due in the same turn

@@ -130,13 +130,13 @@ async def test_rms_of_other_partitions_are_counted_by_identity() -> None:
     await sessions.compare_and_set(session("9-gone", "team-a", RmLifecycleState.INIT))
     counts = RmCounts(sessions, lambda rm_id: int(rm_id[0]) % 2, clock)
     assert await counts.elsewhere("0-new", "team-a") == (1, 2)
-    counts.ended("0-new")
+    counts.on_answered("0-new")
     assert await counts.elsewhere("5-rm", "team-a") == (1, 2)
     assert await counts.elsewhere("0-new", "team-a") == (2, 3), "an unanswered registration counts"
-    counts.ended("5-rm")
-    counts.ended("0-new")
+    counts.on_answered("5-rm")
+    counts.on_answered("0-new")
     assert await counts.elsewhere("0-new", "team-a") == (1, 2)
-    counts.registered("5-rm", "team-a")
+    counts.on_registered("5-rm", "team-a")
     assert await counts.elsewhere("0-new", "team-a") == (2, 3)
     await sessions.compare_and_set(session("7-rm", "team-a"))  # another gateway's
     clock.advance(5.0)
@@ -148,11 +148,11 @@ async def test_an_accepted_rm_counts_while_its_session_is_not_stored_yet() -> No
     await sessions.start()
     counts = RmCounts(sessions, lambda rm_id: int(rm_id[0]) % 2, clock)
     await counts.elsewhere("1-rm", "team-a")
-    counts.registered("1-rm", "team-a")
+    counts.on_registered("1-rm", "team-a")
     clock.advance(5.0)
     assert await counts.elsewhere("0-new", "team-a") == (1, 1), "this call has read the sessions"
     await sessions.compare_and_set(session("1-rm", "team-a"))
-    counts.ended("1-rm")
+    counts.on_answered("1-rm")
     assert await counts.elsewhere("0-new", "team-a") == (1, 1), "until the next read"
 
 

@@ -71,7 +71,7 @@ def taken(feed: ResponseFeed) -> list[int]:
     found = []
     while (due := feed.next_due()) is not None:
         found.append(int(due.payload))
-        feed.written(due)
+        feed.mark_written(due)
     return found
 
 

@@ -69,18 +69,18 @@ async def test_steps_that_fail_raise_in_their_caller() -> None:
 
 def test_an_rm_is_alone_again_when_no_other_has_been_active_for_a_while() -> None:
     active = ActiveRms(0.0)
-    active.note(b"big")
-    assert active.others(b"big") == 0
-    active.note(b"small")
-    assert (active.others(b"big"), active.others(b"small"), active.others(b"new")) == (1, 1, 2)
-    active.turn(59.0)
-    assert active.others(b"big") == 1
-    active.turn(61.0)  # earlier notes count until the next turn
-    active.note(b"big")
-    assert active.others(b"big") == 1
-    active.turn(121.0)
-    assert active.others(b"big") == 0
-    assert active.others(b"small") == 1
+    active.record(b"big")
+    assert active.other_count(b"big") == 0
+    active.record(b"small")
+    assert (active.other_count(b"big"), active.other_count(b"small"), active.other_count(b"new")) == (1, 1, 2)
+    active.expire(59.0)
+    assert active.other_count(b"big") == 1
+    active.expire(61.0)  # earlier notes count until the next turn
+    active.record(b"big")
+    assert active.other_count(b"big") == 1
+    active.expire(121.0)
+    assert active.other_count(b"big") == 0
+    assert active.other_count(b"small") == 1
 
 
 async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
     running = asyncio.create_task(tail.run())
     owner = await log.take_over("scheduler", topics.requests, 0)
     try:
-        assert not await tail.decides_more(), "nothing was ever reported"
+        assert not await tail.wait_decided(), "nothing was ever reported"
         # 1. a report among other records
         strange = OutRecord(topics.responses, 0, None, b"\xff\xff")
         nothing = OutRecord(topics.responses, 0, None, envelope_pb2.ResponseEnvelope(rm_id="rm").SerializeToString())
@@ -104,7 +104,7 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
                 await asyncio.sleep(0.01)
         # 2. a caller waits for the next one
         monkeypatch.setattr(response_delivery, "_REPORT_S", PATIENCE_S)
-        waiting = asyncio.create_task(tail.decides_more())
+        waiting = asyncio.create_task(tail.wait_decided())
         await asyncio.sleep(0)
         await owner.commit([decided_report(topics, 0, 9, WORK)], None)
         assert await waiting
@@ -112,10 +112,10 @@ async def test_a_tail_tells_of_the_schedulers_reports(monkeypatch: pytest.Monkey
         # 3. the RMs whose responses it saw, at any gateway
         response = envelope_pb2.ResponseEnvelope(rm_id="elsewhere").SerializeToString()
         await owner.commit([OutRecord(topics.responses, 0, b"elsewhere", response)], None)
-        await eventually(lambda: tail.active.others(b"here") == 1, "an RM of another gateway", PATIENCE_S)
+        await eventually(lambda: tail.active.other_count(b"here") == 1, "an RM of another gateway", PATIENCE_S)
         # 4. a scheduler that has become silent
         monkeypatch.setattr(response_delivery, "_REPORT_S", 0.01)
-        assert not await tail.decides_more()
+        assert not await tail.wait_decided()
         assert tail.report.decided == 0
     finally:
         running.cancel()

@@ -42,8 +42,8 @@ def test_callers_that_lose_a_right_hear_of_it_in_the_order_of_their_coming() -> 
     names = [f"rm-{number}" for number in range(MANY)]
     with ExitStack() as open_calls:
         for name in names:
-            open_calls.enter_context(calls.under_way(Caller(Identity(name, Rights(), Proof.TOKEN))))
-        calls.changed(rights_of)
+            open_calls.enter_context(calls.track(Caller(Identity(name, Rights(), Proof.TOKEN))))
+        calls.apply_rights(rights_of)
     assert asked == names
 
 

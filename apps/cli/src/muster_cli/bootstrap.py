@@ -231,7 +231,7 @@ def _gateway(settings: MusterSettings, bus: Log, clock: Clock) -> ProcessPlan:
     addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
     topics = settings.log.topics()
     gateway = Gateway(settings.gateway, bus, topics, make_sessions(settings.gateway, clock), clock)
-    return ProcessPlan([], [NamedService("gateway", gateway)], [gateway.ready])
+    return ProcessPlan([], [NamedService("gateway", gateway)], [gateway.is_ready])
 
 
 def _scheduler(settings: MusterSettings, bus: Log, clock: Clock) -> ProcessPlan:
@@ -354,7 +354,7 @@ def _everything(
     # The gateway starts last, so that its clients find everything ready, and stops first, so that no client is half
     # served.
     return ProcessPlan(
-        [], [scheduler, *followers.parts, NamedService("gateway", gateway)], [gateway.ready, followers.view.healthy]
+        [], [scheduler, *followers.parts, NamedService("gateway", gateway)], [gateway.is_ready, followers.view.healthy]
     )
 
 
@@ -386,7 +386,7 @@ def _in_two(
     opened = ManagedResource("followers", followers.open, followers.close)
     parts = [scheduler, NamedService("followers", followers), NamedService("gateway", gateway)]
     # When it is ready, no connection changes its process any more.
-    return ProcessPlan([opened], parts, [gateway.ready, followers.healthy, followers.front.is_decided])
+    return ProcessPlan([opened], parts, [gateway.is_ready, followers.healthy, followers.front.is_decided])
 
 
 def _following(settings: MusterSettings) -> list[health.Part]:

@@ -160,17 +160,17 @@ class AdminServicer:
             current().identity.name, configuration_steps(raw, self._settings.limits)
         )
         # 2. the RM: the scheduler has no answer for an RM that is not registered
-        await self._life.must_live(rm_id)
+        await self._life.check_active(rm_id)
         # 3. the configuration
-        judged = await self._configs.judged(rm_id, text, len(raw))
+        judged = await self._configs.parse(rm_id, text, len(raw))
         # 4. the log, and the scheduler's answer
         request_id = self._codec.new_configuration_id()
         record = self._codec.configuration(rm_id, request_id, raw, self._clock.now_ns(), judged)
-        async with self._configs.place(judged):
-            answer, at = await self._questions.ask(ConfigurationAnswer, rm_id, request_id, record)
+        async with self._configs.admission_slot(judged):
+            answer, at = await self._questions.call(ConfigurationAnswer, rm_id, request_id, record)
         # 5. the RM's entry for comparison, and the others of its policy group
         if answer.accepted:
-            await self._life.configured(rm_id, at, answer.member)
+            await self._life.on_configured(rm_id, at, answer.member)
             answer = replace(answer, problems=answer.problems + await self._groups.warnings(rm_id, answer.member))
         log.info(
             "configuration update",
@@ -186,9 +186,9 @@ class AdminServicer:
         rm_id, text, raw = await self._turns.run(
             current().identity.name, configuration_steps(raw, self._settings.limits)
         )
-        await self._life.must_live(rm_id)
-        judged = await self._configs.judged(rm_id, text, len(raw))
-        async with self._configs.place(judged):
+        await self._life.check_active(rm_id)
+        judged = await self._configs.parse(rm_id, text, len(raw))
+        async with self._configs.admission_slot(judged):
             answer = await self._command(admin_codec.validate_command(rm_id, raw), judged)
         others = await self._groups.warnings(rm_id, answer.member) if answer.accepted else ()
         return admin_codec.encode_validated(replace(answer, problems=answer.problems + others))
@@ -220,7 +220,7 @@ class AdminServicer:
     async def forget(self, raw: bytes) -> bytes:
         """ForgetResourceManager. Raises as :meth:`_command`; but a stopped or forgotten RM is allowed."""
         command = admin_codec.decode_forget(raw, self._settings.limits)
-        await self._life.forgetting(command.rm_id, force=command.words.forget.force)
+        await self._life.begin_forget(command.rm_id, force=command.words.forget.force)
         answer = await self._forget(command)
         if answer.code is CommandCode.NOT_FOUND:
             raise NotFound(answer.message)
@@ -242,12 +242,12 @@ class AdminServicer:
         """
         request_id = self._codec.new_request_id()
         record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns())
-        answer, at = await self._questions.ask(CommandAnswer, command.rm_id, request_id, record)
+        answer, at = await self._questions.call(CommandAnswer, command.rm_id, request_id, record)
         log.info("command", what=command.what, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
         if answer.code is CommandCode.NOT_POSSIBLE:
-            await self._life.not_forgotten(command.rm_id)
+            await self._life.abort_forget(command.rm_id)
         else:
-            await self._life.forgotten(command.rm_id, at)
+            await self._life.complete_forget(command.rm_id, at)
         return answer
 
     async def drain_node(self, raw: bytes) -> bytes:
@@ -264,7 +264,7 @@ class AdminServicer:
         """Puts a command to the scheduler. Raises NotRegistered, RmStopped, NotFound, PreconditionFailed, OverLimit,
         LogDown, SchedulerTimeout, SessionStoreDown.
         """
-        await self._life.must_live(command.rm_id)
+        await self._life.check_active(command.rm_id)
         answer = await self._asked(command, judged)
         log.info("command", what=command.what, rm_id=command.rm_id, code=answer.code.name, changed=answer.changed)
         if answer.code is CommandCode.NOT_FOUND:
@@ -276,7 +276,7 @@ class AdminServicer:
     async def _asked(self, command: EncodedCommand, judged: JudgedConfiguration | None = None) -> CommandAnswer:
         request_id = self._codec.new_request_id()
         record = self._codec.command(command.rm_id, request_id, command.words, self._clock.now_ns(), judged)
-        answer, _ = await self._questions.ask(CommandAnswer, command.rm_id, request_id, record)
+        answer, _ = await self._questions.call(CommandAnswer, command.rm_id, request_id, record)
         return answer
 
     # ---- reads ------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class AdminServicer:
         if answer.status not in (_OK, _NOT_FOUND):
             raise ViewUnavailable(f"the view answers with HTTP status {answer.status}: try again")
         registered = {each["rmID"]: each for each in answer.json()} if answer.status == _OK else {}
-        living = await self._sessions.living()
+        living = await self._sessions.live_gateways()
         found: list[dict[str, Any]] = []
         now_ns = self._clock.now_ns()
         for start in range(0, len(sessions), _SESSIONS_AT_ONCE):

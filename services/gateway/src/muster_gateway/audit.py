@@ -74,19 +74,19 @@ class AuditWriter:
 
     # ---- what happened ----------------------------------------------------------------------------------------------
 
-    def refused(self, caller: Caller, action: str, rm_id: str, error: Exception) -> None:
+    def record_refused(self, caller: Caller, action: str, rm_id: str, error: Exception) -> None:
         """Notes an attempt that was refused before anything was done."""
         self._note(_attempt(caller, action, rm_id, AuditResult.REFUSED, str(error).partition(": try again in ")[0]))
 
     def over_limit(self, method: str, peer: str, error: Exception) -> None:
         """Notes a gRPC call over a limit of its caller, who is not identified yet."""
-        self.refused(Caller(NOBODY, peer, "grpc", method), "call", "", error)
+        self.record_refused(Caller(NOBODY, peer, "grpc", method), "call", "", error)
 
     def connection_ended(self, peer: str, error: Exception) -> None:
         """Notes that a host lost gRPC connections over a limit."""
-        self.refused(Caller(NOBODY, peer, "grpc", ""), "connect", "", error)
+        self.record_refused(Caller(NOBODY, peer, "grpc", ""), "connect", "", error)
 
-    def ended(self, caller: Caller, action: str, rm_id: str, result: AuditResult, reason: str = "") -> None:
+    def record_ended(self, caller: Caller, action: str, rm_id: str, result: AuditResult, reason: str = "") -> None:
         """Notes a call that ended, unless the scheduler writes its entry."""
         if not caller.carried:
             self._note(_attempt(caller, action, rm_id, result, reason))
@@ -100,7 +100,7 @@ class AuditWriter:
                     return await update(raw)
                 except GatewayError as error:
                     rm_id = next((rm_id for _, rm_id in caller.claims if rm_id), "")
-                    self.ended(caller, "configure", rm_id, AuditResult.FAILED, str(error))
+                    self.record_ended(caller, "configure", rm_id, AuditResult.FAILED, str(error))
                     raise
 
         return audited
@@ -121,7 +121,7 @@ class AuditWriter:
         known.first_ns = known.first_ns or day_ns(self._clock)
         metrics.audit_coalesced.inc()
 
-    def turn(self) -> None:
+    def flush_window(self) -> None:
         """Ends the window: writes the counts."""
         window, self._window = self._window, {}
         self._written = dict.fromkeys(AuditResult, 0)
@@ -176,7 +176,7 @@ class AuditWriter:
     async def _turn_for_ever(self) -> None:
         while True:
             await asyncio.sleep(WINDOW_S)
-            self.turn()
+            self.flush_window()
 
     async def _write_for_ever(self, writer: LogWriter) -> None:
         while True:
@@ -188,7 +188,7 @@ class AuditWriter:
 
     async def finish(self, writer: LogWriter, timeout_s: float) -> None:
         """Writes what is left, at the gateway's end."""
-        self.turn()
+        self.flush_window()
         written = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

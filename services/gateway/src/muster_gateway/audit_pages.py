@@ -33,14 +33,14 @@ class AuditPages:
         given, wanted, limit = read_query(query)
         positions = self._positions(given.get("after", ""))
         await self._trail.wait_for_position()
-        with self._trail.place():
+        with self._trail.reader_slot():
             return msgspec.json.encode(await self._page(wanted, limit, positions))
 
     async def _page(self, wanted: ReadAuditRequest, limit: int, positions: list[int]) -> AuditPageDao:
         found: list[AuditEntryDao] = []
         seen = 0
         async with AsyncExitStack() as stack:
-            parts = await self._trail.parts(stack, positions)
+            parts = await self._trail.partition_cursors(stack, positions)
             async with aclosing(merged(parts)) as entries:
                 async for entry in entries:
                     seen += 1
@@ -48,7 +48,7 @@ class AuditPages:
                         found.append(entry_dao(entry))
                     if len(found) >= limit or seen >= self._seen_max:
                         break
-            more = any([await part.first() is not None for part in parts])
+            more = any([await part.peek() is not None for part in parts])
             return AuditPageDao(entries=found, next=".".join(str(part.position) for part in parts), more=more)
 
     def _positions(self, after: str) -> list[int]:

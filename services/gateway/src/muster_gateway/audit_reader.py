@@ -45,7 +45,7 @@ class AuditLogReader:
         return self._topics.partitions
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def reader_slot(self) -> Iterator[None]:
         """Holds a place of a reader. Raises OverLimit."""
         if self._reads >= _READS_MAX:
             raise OverLimit(f"{self._reads} calls read the audit trail, expected at most {_READS_MAX}: try again")
@@ -55,7 +55,7 @@ class AuditLogReader:
         finally:
             self._reads -= 1
 
-    async def parts(self, stack: AsyncExitStack, positions: Sequence[int | None] = ()) -> list[AuditCursor]:
+    async def partition_cursors(self, stack: AsyncExitStack, positions: Sequence[int | None] = ()) -> list[AuditCursor]:
         """Returns each partition up to its present end. Raises BusError.
 
         :param stack: closes them.
@@ -105,7 +105,7 @@ class AuditServicer:
     async def _read(self, raw: bytes, context: Any) -> None:
         try:
             await self._trail.wait_for_position()
-            with self._trail.place():
+            with self._trail.reader_slot():
                 async for message in self._messages(raw):
                     await context.write(message)
         except asyncio.CancelledError:
@@ -121,7 +121,7 @@ class AuditServicer:
         """Raises InvalidRequest, BusError."""
         wanted = decode_read(raw)
         async with AsyncExitStack() as stack:
-            parts = await self._trail.parts(stack)
+            parts = await self._trail.partition_cursors(stack)
             # 1. what is there, by time over the partitions
             found: list[Any] = []
             async for entry in merged(parts):
@@ -154,7 +154,7 @@ class AuditCursor:
         """Returns the offset of the next entry."""
         return self._entries[0][0] if self._entries else self.reader.position
 
-    async def first(self) -> Any:
+    async def peek(self) -> Any:
         """Returns the next entry; None: there is none. Raises BusError."""
         while not self._entries and self.reader.position < self._end:
             try:
@@ -186,7 +186,7 @@ class AuditCursor:
         """Returns the next records. Raises BusError."""
         return await self.reader.read(_BATCH, _READ_S)
 
-    def take(self) -> Any:
+    def pop(self) -> Any:
         """Removes the entry that :meth:`first` returned."""
         return self._entries.popleft()[1]
 
@@ -194,7 +194,7 @@ class AuditCursor:
 async def merged(parts: list[AuditCursor]) -> AsyncGenerator[Any, None]:
     """Yields the entries of partitions by their time. Raises BusError."""
     while True:
-        firsts = [(first.recorded_ns, number) for number, part in enumerate(parts) if (first := await part.first())]
+        firsts = [(first.recorded_ns, number) for number, part in enumerate(parts) if (first := await part.peek())]
         if not firsts:
             return
-        yield parts[min(firsts)[1]].take()
+        yield parts[min(firsts)[1]].pop()

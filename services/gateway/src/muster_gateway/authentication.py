@@ -197,7 +197,7 @@ class Authenticator:
         problems = [each.problem for each in watched if each is not None]
         return [each for each in (*problems, self._jwt.problem if self._jwt is not None else "") if each]
 
-    def rights_now(self, caller: Caller) -> Rights | None:
+    def current_rights(self, caller: Caller) -> Rights | None:
         """Returns the present rights of a caller that was identified before; None: the identity is gone."""
         identity = caller.identity
         match identity.proof:
@@ -216,24 +216,24 @@ class Authenticator:
 
     def identify(self, scope: Scope) -> Identity:
         """Returns an HTTP request's caller; see the module's docstring. Raises Unauthenticated."""
-        return self.caller(self.asked_http(scope)).identity
+        return self.authenticate(self.asked_http(scope)).identity
 
-    async def admit(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
+    async def authorize(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
         """Returns the caller of a call that needs a right. Raises Unauthenticated, PermissionDenied.
 
         :param rm_id: the RM that the call names; "": none.
         """
         try:
-            return self.admitted(asked, needed, rm_id)
+            return self.authorize_cached(asked, needed, rm_id)
         except UnknownSigningKey:
             if self._jwt is None or not await self._jwt.refresh():
                 raise
-            return self.admitted(asked, needed, rm_id)
+            return self.authorize_cached(asked, needed, rm_id)
 
-    def admitted(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
+    def authorize_cached(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
         """As :meth:`admit`, with the keys that are known now."""
         try:
-            caller = self.caller(asked)
+            caller = self.authenticate(asked)
         except Unauthenticated:
             if needed is Right.NONE:
                 return Caller(NOBODY, asked.peer, asked.door, asked.method)
@@ -243,15 +243,15 @@ class Authenticator:
 
     # ---- who it is --------------------------------------------------------------------------------------------------
 
-    def caller(self, asked: PresentedCredentials) -> Caller:
+    def authenticate(self, asked: PresentedCredentials) -> Caller:
         """Returns the caller; see the module's docstring. Raises Unauthenticated."""
         digest, identity = self._identified(asked)
         return Caller(self._applied(identity), self._client(asked), asked.door, asked.method, digest)
 
-    def unadmitted(self, asked: PresentedCredentials) -> Caller:
+    def best_effort_caller(self, asked: PresentedCredentials) -> Caller:
         """Returns the caller of a refused call, as far as it is known, for the audit."""
         try:
-            return self.caller(asked)
+            return self.authenticate(asked)
         except Unauthenticated:
             return Caller(_UNKNOWN, self._client(asked), asked.door, asked.method)
 

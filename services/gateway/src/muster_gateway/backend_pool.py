@@ -53,7 +53,7 @@ class BackendPool:
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
 
-    async def in_order(self) -> Sequence[str]:
+    async def candidates(self) -> Sequence[str]:
         """Returns the addresses, as URLs: the one to ask first, then those to ask if it cannot be reached.
 
         Raises OSError if a name stands for nothing.
@@ -68,11 +68,11 @@ class BackendPool:
             return sorted(self._found, key=lambda url: self._rank(url, now_s))  # a stable order
         return self._found
 
-    def away(self, url: str) -> None:
+    def mark_down(self, url: str) -> None:
         """Notes that nobody answers there."""
         self._states.setdefault(url, _BackendState()).away_s = elapsed_s()
 
-    def answered(self, url: str, lag: bytes | None) -> None:
+    def mark_up(self, url: str, lag: bytes | None) -> None:
         """Notes an answer, and how many records it is behind; None: it does not say."""
         if lag is None or len(self._found) < 2 or not lag.isdigit():
             return

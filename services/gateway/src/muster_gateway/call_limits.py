@@ -96,7 +96,7 @@ class CallLimits:
     # ---- all calls -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def place(self, caller: PeerCaller) -> Iterator[None]:
+    def call_slot(self, caller: PeerCaller) -> Iterator[None]:
         """Holds a place during a call. Raises OverLimit."""
         self._check(caller)
         begun_s = self._clock.monotonic()
@@ -147,7 +147,7 @@ class CallLimits:
             del self._connections[caller.host]
 
     @contextlib.contextmanager
-    def identity_place(self, identity: str) -> Iterator[None]:
+    def identity_slot(self, identity: str) -> Iterator[None]:
         """Holds a place of an identity during a call, beside :meth:`place`. Raises OverLimit."""
         limit, open_calls = self._settings.max_per_identity, self._of_identity
         if open_calls[identity] >= limit:
@@ -176,7 +176,7 @@ class CallLimits:
             self._refusals.popitem(last=False)
         return max(0.0, due_s - now_s)
 
-    async def refuse_late(self, caller: PeerCaller, *, placed: bool) -> None:
+    async def delay_refusal(self, caller: PeerCaller, *, placed: bool) -> None:
         """Returns when a refusal of the caller is due.
 
         :param placed: the call has a place. It has none meanwhile.
@@ -323,10 +323,10 @@ class CallGuard(grpc.aio.ServerInterceptor):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(self._accounts.call(context.peer()))
                 try:
-                    stack.enter_context(self._limits.place(caller_of(context)))
+                    stack.enter_context(self._limits.call_slot(caller_of(context)))
                 except OverLimit as error:
                     self._refused(name, host_of_peer(context.peer()), error)
-                    await self._limits.refuse_late(caller_of(context), placed=False)
+                    await self._limits.delay_refusal(caller_of(context), placed=False)
                     await context.abort(error.code, str(error))
                 return await _called(method, requests, context)
 

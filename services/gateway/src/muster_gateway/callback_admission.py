@@ -23,7 +23,7 @@ from muster_proto.muster.v1 import callbacks_pb2
 
 from muster_gateway.admission import check_rm_id, parsed
 from muster_gateway.bounded_messages import SIZES, Counted, Steps, StepSizes, bounded_steps
-from muster_gateway.callback_codec import CallbackSubscription, wishes_of
+from muster_gateway.callback_codec import CallbackSubscription, decode_subscription
 from muster_gateway.errors import InvalidRequest, shown
 from muster_gateway.item_lists import ItemList, Layout, Span, chunks, joined, layout_steps, no_message
 from muster_gateway.record_parts import RecordParts
@@ -79,7 +79,7 @@ def hello_steps(
     if hello.open_proposals not in _OPEN_PROPOSALS:
         expected = ", ".join(f"{number} ({name})" for name, number in callbacks_pb2.OpenProposals.items())
         raise InvalidRequest(f"hello.open_proposals: {hello.open_proposals}, expected one of {expected}")
-    return rm_id, wishes_of(hello)
+    return rm_id, decode_subscription(hello)
 
 
 def callback_steps(

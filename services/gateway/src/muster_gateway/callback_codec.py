@@ -34,7 +34,7 @@ class CallbackSubscription:
     open_proposals: int = 0
 
 
-def wishes_of(hello: callbacks_pb2.Hello) -> CallbackSubscription:
+def decode_subscription(hello: callbacks_pb2.Hello) -> CallbackSubscription:
     """Reads the wishes from a hello."""
     return CallbackSubscription(
         hello.predicates,
@@ -63,7 +63,7 @@ def connected_note(wishes: CallbackSubscription, epoch: int) -> envelope_pb2.Cal
     )
 
 
-def gone_note(epoch: int) -> envelope_pb2.CallbackStream:
+def disconnected_note(epoch: int) -> envelope_pb2.CallbackStream:
     """Returns the note to the scheduler that the stream is gone; ``epoch`` is that of the empty seat."""
     return envelope_pb2.CallbackStream(connected=False, epoch=epoch)
 

@@ -108,7 +108,7 @@ class CallbackStream(RmStream):
         parts, wishes = self._parts, self._wishes
         assert wishes is not None, "the hello is read before the seat is taken"
         # 1. fix where responses and events begin before the scheduler knows of the stream
-        move = self.pending_move()
+        move = self.unsaved_position()
         if move is not None:
             (moved,) = await parts.sessions.advance([Advance(self.rm_id, self.kind, self.epoch, move.cursor)])
             self.stored = move.cursor if moved else self.stored
@@ -184,7 +184,7 @@ class CallbackStream(RmStream):
         if place is None or place == self._requests_sent:
             return
         try:
-            await self._parts.life.requests_sent(self.rm_id, self.epoch, place)
+            await self._parts.life.store_request_position(self.rm_id, self.epoch, place)
         except GatewayError as error:
             log.warning("place of request events not stored", rm_id=self.rm_id, error=str(error))
         else:
@@ -259,6 +259,6 @@ class CallbackStream(RmStream):
             and (batch := events.next_batch()) is not None
         ):
             await self._context.write(batch)
-            if events.sent():
+            if events.mark_sent():
                 self._requests_written.set()
             await super()._write_due()

@@ -33,7 +33,7 @@ class ConfigPreparser:
         self._large, self._small = asyncio.Semaphore(_UNDECIDED_LARGE), asyncio.Semaphore(_UNDECIDED_SMALL)
 
     @contextlib.asynccontextmanager
-    async def place(self, judged: JudgedConfiguration | None) -> AsyncIterator[None]:
+    async def admission_slot(self, judged: JudgedConfiguration | None) -> AsyncIterator[None]:
         """Lets a request with an accepted configuration go to the log in its turn.
 
         The scheduler works up to 0.1 s on a large one, and other RMs' requests wait behind those on the log. Small ones
@@ -46,7 +46,7 @@ class ConfigPreparser:
         async with self._large if is_large else self._small:
             yield
 
-    async def judged(self, rm_id: str, text: str, request_bytes: int) -> JudgedConfiguration | None:
+    async def parse(self, rm_id: str, text: str, request_bytes: int) -> JudgedConfiguration | None:
         """Returns the verdict on the text of a request; None for an empty text, which the scheduler replaces.
 
         Raises OverLimit, GatewayStopping.

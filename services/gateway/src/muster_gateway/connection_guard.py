@@ -114,7 +114,7 @@ class ConnectionGuard:
                     interval_s = _ACCEPTED_S if coming else _ALARMED_S if review.alarmed else _INTERVAL_S
                     self._wake_for(poll, sockets, review)
                 except Exception:  # the next review may succeed
-                    if self._failing.due() is not None:
+                    if self._failing.suppressed_if_due() is not None:
                         log.exception("grpc connections could not be reviewed")
                 budget.use(time.thread_time() - began_s)
                 poll.poll(interval_s)
@@ -165,7 +165,7 @@ class ConnectionGuard:
             return_memory()
 
     def _log(self) -> None:
-        if self._reasons and self._due.due() is not None:
+        if self._reasons and self._due.suppressed_if_due() is not None:
             log.warning(
                 "grpc connections ended",
                 **{reason.value: number for reason, number in self._reasons.items()},

@@ -53,7 +53,7 @@ class HttpServing(Protocol):
         """Serves until :meth:`stop`."""
         ...
 
-    async def ready(self) -> None:
+    async def wait_started(self) -> None:
         """Returns when requests are answered. Raises OSError."""
         ...
 

@@ -74,7 +74,7 @@ class NotRegistered(RequestRefused):
     code = grpc.StatusCode.FAILED_PRECONDITION
 
     def __init__(self, rm_id: str) -> None:
-        super().__init__(f"rmID {shown(rm_id)} is not registered: call RegisterResourceManager first")
+        super().__init__(f"rmID {quote(rm_id)} is not registered: call RegisterResourceManager first")
         self.rm_id = rm_id
 
 
@@ -84,7 +84,7 @@ class RmStopped(RequestRefused):
     code = grpc.StatusCode.FAILED_PRECONDITION
 
     def __init__(self, rm_id: str, why: str) -> None:
-        super().__init__(f"rmID {shown(rm_id)} is stopped ({why}): register again")
+        super().__init__(f"rmID {quote(rm_id)} is stopped ({why}): register again")
         self.rm_id = rm_id
 
 
@@ -155,7 +155,7 @@ class PermissionDenied(RequestRefused):
         self.name, self.needed, self.rm_id = name, needed, rm_id
         if needed in _DEEDS:
             self.reason = "rm"
-            what = f"rmID {shown(rm_id)}" if rm_id else "any resource manager"
+            what = f"rmID {quote(rm_id)}" if rm_id else "any resource manager"
             message = f'{name} may not {_DEEDS[needed]} {what}: it lacks the right "{needed}" (docs/security.md)'
         else:
             self.reason = "role"
@@ -188,11 +188,11 @@ class Superseded(StreamEnded):
 
     @classmethod
     def by_registration(cls, rm_id: str) -> Superseded:
-        return cls(f"superseded: rmID {shown(rm_id)} registered again, open new streams")
+        return cls(f"superseded: rmID {quote(rm_id)} registered again, open new streams")
 
     @classmethod
     def by_stream(cls, rm_id: str, kind: StreamKind) -> Superseded:
-        return cls(f"superseded: a newer {kind.name.lower()} stream of rmID {shown(rm_id)} was opened")
+        return cls(f"superseded: a newer {kind.name.lower()} stream of rmID {quote(rm_id)} was opened")
 
 
 class ResponsesLost(StreamEnded):
@@ -201,7 +201,7 @@ class ResponsesLost(StreamEnded):
     code = grpc.StatusCode.DATA_LOSS
 
     def __init__(self, rm_id: str, message: str) -> None:
-        super().__init__(f"rmID {shown(rm_id)}: {message}: register again and report the full state")
+        super().__init__(f"rmID {quote(rm_id)}: {message}: register again and report the full state")
 
 
 class RmShutDown(StreamEnded):
@@ -307,12 +307,12 @@ class IllegalTransition(GatewayError):
     """The table of an RM's states does not have this step."""
 
 
-def why_not(error: BaseException) -> str:
+def append_failure_text(error: BaseException) -> str:
     """Returns why the log took no record, in a few words for the client."""
     return "its disk is full" if isinstance(error, LogFull) else type(error).__name__
 
 
-def shown(value: str, limit: int = 60) -> str:
+def quote(value: str, limit: int = 60) -> str:
     """Returns a client's text in a form for messages: quoted, control characters escaped, cut to ``limit``
     characters.
     """

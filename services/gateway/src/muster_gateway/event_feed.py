@@ -178,7 +178,7 @@ class EventFeed:
         self._wake()
         return True
 
-    def left_behind(self, offset: int) -> None:
+    def on_detached(self, offset: int) -> None:
         """The tail calls this when the feed had no room. The feed must read by itself from ``offset`` on."""
         self._behind_at = offset
         self._left_behind.set()
@@ -223,7 +223,7 @@ class EventFeed:
         """Joins the tail if possible. A nearly full feed does not: the tail would leave it behind at once."""
         if 2 * len(self._waiting) > _WAITING_EVENTS or 2 * self._waiting_bytes > _WAITING_BYTES:
             return False
-        return self._tail.join(self, position, at_end=records < _READ_RECORDS)
+        return self._tail.subscribe(self, position, at_end=records < _READ_RECORDS)
 
     async def push(self) -> None:
         """Releases request events at each interval, until cancelled."""
@@ -234,7 +234,7 @@ class EventFeed:
                 self._wake()
 
     async def close(self) -> None:
-        self._tail.leave(self)
+        self._tail.unsubscribe(self)
         if self._reader is not None:
             await self._reader.close()
 
@@ -255,7 +255,7 @@ class EventFeed:
                 return encoded
         return None
 
-    def sent(self) -> bool:
+    def mark_sent(self) -> bool:
         """Records that the batch of :meth:`next_batch` was written. Returns whether it had request events."""
         waiting = len(self._store)
         self._requests.sent()

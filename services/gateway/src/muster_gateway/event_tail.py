@@ -33,7 +33,7 @@ class EventSubscriber(Protocol):
         """Takes a record of its key, in order. Returns False if there is no room."""
         ...
 
-    def left_behind(self, offset: int) -> None:
+    def on_detached(self, offset: int) -> None:
         """The feed no longer takes part. It next needs the record at ``offset``."""
         ...
 
@@ -52,7 +52,7 @@ class EventTail:
         self._places: dict[bytes, list[_Subscription]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def join(self, taker: EventSubscriber, position: int, *, at_end: bool) -> bool:
+    def subscribe(self, taker: EventSubscriber, position: int, *, at_end: bool) -> bool:
         """Joins a feed at ``position``. Returns False if the tail cannot give it the records from there on.
 
         :param at_end: the feed knows of no record after the position. (No feed starts the tail in the middle of
@@ -68,7 +68,7 @@ class EventTail:
         self._places.setdefault(taker.key, []).append(_Subscription(taker, position))
         return True
 
-    def leave(self, taker: EventSubscriber) -> None:
+    def unsubscribe(self, taker: EventSubscriber) -> None:
         """Removes a feed. Has no effect if the feed is no member."""
         left = [place for place in self._places.pop(taker.key, []) if place.taker is not taker]
         if left:
@@ -110,7 +110,7 @@ class EventTail:
             position, self._position, self._task = self._position or 0, None, None
             places, self._places = self._places, {}
             for place in [place for some in places.values() for place in some]:
-                place.taker.left_behind(max(position, place.start))
+                place.taker.on_detached(max(position, place.start))
         finally:
             if reader is not None:
                 with contextlib.suppress(BusError):
@@ -127,5 +127,5 @@ class EventTail:
                 log.error("an event was not taken", partition=self._partition, offset=record.offset, exc_info=error)
                 taken = False
             if not taken:
-                self.leave(place.taker)
-                place.taker.left_behind(record.offset)
+                self.unsubscribe(place.taker)
+                place.taker.on_detached(record.offset)

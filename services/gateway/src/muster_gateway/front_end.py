@@ -197,6 +197,6 @@ class FrontEnd:
         """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""
         while True:
             if await self._doorman.refresh():
-                self._callers.changed(self._doorman.rights_now)
-                self._rates.changed()
+                self._callers.apply_rights(self._doorman.current_rights)
+                self._rates.reload()
             await asyncio.sleep(aligned_s(self._settings.reload_interval_s))

@@ -189,7 +189,7 @@ class HttpForwarder:
         headers.add("x-forwarded-host", host.decode("latin-1"))
         if scope.get("client"):
             headers.add("x-forwarded-for", str(scope["client"][0]))
-        places = await self._places.in_order()
+        places = await self._places.candidates()
         for number, place in enumerate(places, start=1):
             try:
                 response = await self._opened().request(
@@ -200,11 +200,11 @@ class HttpForwarder:
                     allow_redirects=False,
                 )
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):  # nothing was sent
-                self._places.away(place)
+                self._places.mark_down(place)
                 if number == len(places):
                     raise
             else:
-                self._places.answered(place, _lag_of(response))
+                self._places.mark_up(place, _lag_of(response))
                 return response
         raise OSError(f"there is no {self._name}")
 

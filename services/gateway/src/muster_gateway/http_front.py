@@ -148,19 +148,19 @@ class HttpFront:
         needed = route_rights.needed(scope["method"], scope["path"])
         rm_id = _rm_of(scope) if needed in _OF_RMS else ""
         try:
-            caller = await self._doorman.admit(self._doorman.asked_http(scope), needed, rm_id)
+            caller = await self._doorman.authorize(self._doorman.asked_http(scope), needed, rm_id)
         except (Unauthenticated, PermissionDenied) as refused:
             if self._audit is not None:
-                caller = self._doorman.unadmitted(self._doorman.asked_http(scope))
-                self._audit.refused(caller, str(needed), rm_id, refused)
+                caller = self._doorman.best_effort_caller(self._doorman.asked_http(scope))
+                self._audit.record_refused(caller, str(needed), rm_id, refused)
             await self._refuse(refused, scope, send)
             return
         if self._rates is not None and needed is not Right.NONE:
             try:
-                self._rates.admit(caller, 0)
+                self._rates.check_call(caller, 0)
             except RateLimited as error:
                 if self._audit is not None:
-                    self._audit.refused(caller, str(needed), rm_id, error)
+                    self._audit.record_refused(caller, str(needed), rm_id, error)
                 metrics.http_refused.labels("rate").inc()
                 headers = [(b"retry-after", str(math.ceil(error.wait_s)).encode())]
                 await respond_error(send, 429, str(error), headers, body_wanted=scope["method"] != "HEAD")
@@ -180,7 +180,7 @@ class HttpFront:
             if route_rights.is_stream(scope["method"], scope["path"]):
                 caller.claims.append((needed, rm_id))
                 caller.on_withdrawn(cutter(scope))
-            with self._calls.under_way(caller):
+            with self._calls.track(caller):
                 await self._route({**scope, "headers": headers}, identity, receive, seen)
         finally:
             # 3. the log: requests that may change something at level info, others at debug
@@ -191,16 +191,16 @@ class HttpFront:
                 good = 200 <= status < 400
                 reason = "" if good else f"status {status}"
                 result = AuditResult.ACCEPTED if good else AuditResult.FAILED
-                self._audit.ended(caller, str(needed), rm_id, result, reason)
+                self._audit.record_ended(caller, str(needed), rm_id, result, reason)
             elif status == 503 and self._audit is not None and route_rights.is_stream(scope["method"], scope["path"]):
-                self._audit.refused(caller, "call", rm_id, OverLimit("status 503: no place for the stream"))
+                self._audit.record_refused(caller, "call", rm_id, OverLimit("status 503: no place for the stream"))
 
     async def answer_admitted(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request that another process's front has admitted, and audits.
 
         Only that process may reach this method: the caller is what it says.
         """
-        with self._calls.under_way(caller):
+        with self._calls.track(caller):
             await self._route(scope, caller.identity, receive, send)
 
     async def _route(self, scope: Scope, identity: Identity, receive: Receive, send: Send) -> None:
@@ -228,7 +228,7 @@ class HttpFront:
             reason, status = refused.reason, 403
             challenge = f'Bearer realm="muster", error="insufficient_scope", scope="{refused.needed.role}"'
         metrics.http_refused.labels(reason).inc()
-        if (left_out := self._refusals.due()) is not None:
+        if (left_out := self._refusals.suppressed_if_due()) is not None:
             more = {"not_told": left_out} if left_out else {}
             log.warning("http request refused", **self._who(scope), status=status, why=str(refused), **more)
         headers = [(b"www-authenticate", challenge.encode())]

@@ -33,7 +33,7 @@ class LogLossDetector:
         self._compared = False
         self.loss = ""
 
-    async def compare(self) -> None:
+    async def check(self) -> None:
         """Call this before the store's content is used; only the first call compares.
 
         Raises LogBehind, LogUnavailable, SessionStoreDown.
@@ -60,17 +60,17 @@ class LogLossDetector:
             await self._sessions.clear()
         self._compared = True
 
-    async def told(self) -> None:
+    async def mark_reported(self) -> None:
         """The RMs' histories know of the loss: their notices are on the log."""
         if self._bus is not None and self.loss:
             self.loss = ""
             await self._bus.mark_loss_reported()
 
-    async def keep(self) -> None:
+    async def store_mark(self) -> None:
         """Stores the log's present mark. Raises LogUnavailable, LogClosed, SessionStoreDown."""
         if self._bus is None or not self._compared:
             return
         mark = await self._bus.mark()
         if mark != self._kept:
-            await self._sessions.keep_log_mark(mark.to_json())
+            await self._sessions.store_log_mark(mark.to_json())
             self._kept = mark

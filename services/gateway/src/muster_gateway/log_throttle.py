@@ -18,7 +18,7 @@ class LogThrottle:
         self._every_s, self._monotonic = every_s, monotonic
         self._next_s, self._left_out = float("-inf"), 0
 
-    def due(self) -> int | None:
+    def suppressed_if_due(self) -> int | None:
         """Returns the number of suppressed messages if a message is due; None: this one is suppressed, too."""
         now_s = self._monotonic()
         if now_s < self._next_s:

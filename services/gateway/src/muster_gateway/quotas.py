@@ -185,11 +185,11 @@ class RmCounts:
             stored = [each for each in sessions if each.state is not RmLifecycleState.INIT]
             self._known = {each.rm_id: (each.identity, self._partition_of(each.rm_id)) for each in stored} | self._since
 
-    def registered(self, rm_id: str, identity: str) -> None:
+    def on_registered(self, rm_id: str, identity: str) -> None:
         """The scheduler has accepted a registration."""
         self._known[rm_id] = self._since[rm_id] = (identity, self._partition_of(rm_id))
 
-    def ended(self, rm_id: str) -> None:
+    def on_answered(self, rm_id: str) -> None:
         """A registration that was counted by :meth:`elsewhere` has its answer, or gets none."""
         self._under_way.pop(rm_id, None)
 
@@ -231,7 +231,7 @@ class CallerQuotas:
     def __init__(self, book: QuotaBook, notes: QuotaNotifier, counts: RmCounts | None) -> None:
         self._book, self._notes, self._counts = book, notes, counts
 
-    async def of_registration(self, rm_id: str) -> RegistrationQuotas:
+    async def for_registration(self, rm_id: str) -> RegistrationQuotas:
         """Returns the limits that go with a registration by the present caller. Raises SessionStoreDown."""
         identity, book = current().identity, self._book
         elsewhere = await self._counts.elsewhere(rm_id, identity.name) if self._counts is not None else (0, 0)
@@ -243,21 +243,21 @@ class CallerQuotas:
             *elsewhere,
         )
 
-    def registered(self, rm_id: str, quotas: RegistrationQuotas) -> None:
+    def on_registered(self, rm_id: str, quotas: RegistrationQuotas) -> None:
         """The scheduler accepted a registration with these limits."""
         self._notes.registered(rm_id, quotas.rm)
         if self._counts is not None:
-            self._counts.registered(rm_id, quotas.identity)
+            self._counts.on_registered(rm_id, quotas.identity)
 
-    def ended(self, rm_id: str) -> None:
+    def on_answered(self, rm_id: str) -> None:
         """A registration has its answer, or gets none."""
         if self._counts is not None:
-            self._counts.ended(rm_id)
+            self._counts.on_answered(rm_id)
 
-    async def seated(self, rm_id: str, identity: Identity) -> None:
+    async def on_stream_opened(self, rm_id: str, identity: Identity) -> None:
         """A stream of an RM has its seat."""
         await self._notes.review([(rm_id, identity)])
 
-    async def changed(self, rms: Iterable[tuple[str, Identity]]) -> None:
+    async def on_policy_changed(self, rms: Iterable[tuple[str, Identity]]) -> None:
         """The policy has changed; these RMs have streams."""
         await self._notes.review(rms)

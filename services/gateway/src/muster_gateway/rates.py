@@ -75,11 +75,11 @@ class RateLimiter:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
         self._slowed: dict[str, tuple[float, str]] = {}
 
-    def of_stream(self, caller: Caller, rm_id: str) -> StreamPacer:
+    def pacer_for(self, caller: Caller, rm_id: str) -> StreamPacer:
         """Returns the pace of one stream."""
         return StreamPacer(self, caller, rm_id)
 
-    def take(self, caller: Caller, rm_id: str, size: int) -> float:
+    def consume(self, caller: Caller, rm_id: str, size: int) -> float:
         """Takes a message of a stream. Returns for how many seconds the stream must not be read."""
         now_s = self._clock.monotonic()
         own_s = self._bucket(caller, rm_id, now_s).take(size, self._book.burst_s, now_s)
@@ -91,7 +91,7 @@ class RateLimiter:
             self._note_slow(caller, rm_id, now_s, own=own_s >= all_s)
         return wait_s
 
-    def admit(self, caller: Caller, size: int) -> None:
+    def check_call(self, caller: Caller, size: int) -> None:
         """Takes a call with one request. Raises RateLimited, with the seconds to wait."""
         now_s = self._clock.monotonic()
         bucket = self._bucket(caller, None, now_s)
@@ -104,7 +104,7 @@ class RateLimiter:
             )
         bucket.take(size, self._book.burst_s, now_s)
 
-    def changed(self) -> None:
+    def reload(self) -> None:
         """Takes other rates from the settings or the policy."""
         self._buckets.clear()
 
@@ -146,9 +146,9 @@ class StreamPacer:
     def __init__(self, rates: RateLimiter, caller: Caller, rm_id: str) -> None:
         self._rates, self._caller, self._rm_id = rates, caller, rm_id
 
-    def take(self, size: int) -> float:
+    def consume(self, size: int) -> float:
         """As :meth:`Rates.take`."""
-        return self._rates.take(self._caller, self._rm_id, size)
+        return self._rates.consume(self._caller, self._rm_id, size)
 
 
 def pushback(wait_s: float) -> tuple[tuple[str, str]]:

@@ -63,22 +63,22 @@ class RegistrationService:
             current().identity.name, registration_steps(raw, self._settings.limits)
         )
         # 2. the configuration
-        judged = await self._configs.judged(rm_id, config, len(raw))
+        judged = await self._configs.parse(rm_id, config, len(raw))
         # 3. the log, and the scheduler's answer
         request_id = self._codec.new_request_id()
-        quotas = await self._quotas.of_registration(rm_id)
+        quotas = await self._quotas.for_registration(rm_id)
         record = self._codec.registration(rm_id, request_id, raw, self._clock.now_ns(), judged, quotas)
         try:
-            async with self._configs.place(judged):
-                result, at = await self._questions.ask(RegistrationAnswer, rm_id, request_id, record)
+            async with self._configs.admission_slot(judged):
+                result, at = await self._questions.call(RegistrationAnswer, rm_id, request_id, record)
             # 4. the session
             if not result.accepted:
                 text = refusal(rm_id, result.problems)
                 raise OverLimit(text) if result.exhausted else RegistrationRefused(text)
-            self._quotas.registered(rm_id, quotas)
-            await self._life.registered(rm_id, at, result.member, quotas.identity)
+            self._quotas.on_registered(rm_id, quotas)
+            await self._life.on_registered(rm_id, at, result.member, quotas.identity)
         finally:
-            self._quotas.ended(rm_id)
+            self._quotas.on_answered(rm_id)
         # 5. the others of its policy group
         problems = result.problems + await self._groups.warnings(rm_id, result.member)
         log.info("rm registered", rm_id=rm_id, warnings=len(problems))
@@ -89,14 +89,14 @@ def refusal(rm_id: str, problems: tuple[ConfigProblem, ...]) -> str:
     """Returns one message with every problem and its place in the configuration, cut to the length of a status."""
     text = f"registration of rmID {shown(rm_id)} refused: {len(problems)} problem{'s' * (len(problems) != 1)}"
     for number, problem in enumerate(problems):
-        line = f"\n{describe(problem)}"
+        line = f"\n{format_problem(problem)}"
         if len(text) + len(line) > _MAX_MESSAGE_CHARS:
             return f"{text}\n… and {len(problems) - number} more"
         text += line
     return text
 
 
-def describe(problem: ConfigProblem) -> str:
+def format_problem(problem: ConfigProblem) -> str:
     """Returns one line: severity, path, place, message."""
     place = f" (line {problem.line}, column {problem.column})" if problem.line else ""
     return f"{problem.severity}: {problem.path}{place}: {problem.message}"

@@ -118,7 +118,7 @@ class ResponseFeed:
         return self._writing or bool(self._queue) or not self.attached
 
     @property
-    def seen(self) -> Cursor:
+    def read_position(self) -> Cursor:
         """The place behind the last record taken."""
         return self._seen
 
@@ -131,7 +131,7 @@ class ResponseFeed:
         """Tells whether one more response may be queued. A single one may be larger than the whole limit."""
         return not self._queue or (len(self._queue) < self._max_responses and self._queued_bytes < self._max_bytes)
 
-    def take(self, offset: int, response: Response) -> None:
+    def offer(self, offset: int, response: Response) -> None:
         """Takes the RM's next record, whatever its kind. The caller has checked :meth:`has_room`.
 
         Raises Superseded for a newer registration, ResponsesLost for a gap.
@@ -144,7 +144,7 @@ class ResponseFeed:
             return
         # the answer to a configuration update or a command has no number, and the stream continues
         if response.answer is not None:
-            self.pass_to(offset + 1)
+            self.skip_to(offset + 1)
             return
         last = self._seen.sequence
         if last != UNKNOWN and sequence > last + 1 and not self.may_miss:
@@ -161,7 +161,7 @@ class ResponseFeed:
             self._queued_bytes += len(payload)
             self._wake()
 
-    def pass_to(self, offset: int) -> None:
+    def skip_to(self, offset: int) -> None:
         """Moves ``seen``: the RM has no record before ``offset``."""
         if offset > self._seen.offset:
             self._seen = self._seen._replace(offset=offset)
@@ -189,13 +189,13 @@ class ResponseFeed:
         self._writing = True
         return due
 
-    def written(self, due: DueResponse) -> None:
+    def mark_written(self, due: DueResponse) -> None:
         """Records that the response was written."""
         self._recent.append((self._now_s(), self._written))
         self._writing = False
         self._written = due.after
 
-    def settled(self, window_s: float) -> Cursor:
+    def safe_cursor(self, window_s: float) -> Cursor:
         """Returns the cursor before the first write of the last ``window_s``, or the oldest one remembered. No later
         call may ask for a longer time: what was before is forgotten.
         """
@@ -289,7 +289,7 @@ class ResponseTail:
         self._more = asyncio.Event()
         self._failure: Exception | None = None
 
-    async def decides_more(self) -> bool:
+    async def wait_decided(self) -> bool:
         """Returns at the scheduler's next report of its decisions. False: it does not report.
 
         (It is away, or older than reports; or this is the start. The log then takes requests without a limit.)
@@ -387,7 +387,7 @@ class ResponseTail:
 
     def attach(self, feed: ResponseFeed) -> bool:
         """Attaches the feed if it has seen everything that was dispatched. Returns whether it did."""
-        if feed.seen.offset < self._dispatched:
+        if feed.read_position.offset < self._dispatched:
             return False
         self._feeds.setdefault(feed.key, {})[feed.kind] = feed
         feed.attached = True
@@ -402,7 +402,7 @@ class ResponseTail:
             if not feeds:
                 del self._feeds[feed.key]
 
-    def expect(self, rm_id: str, request_id: str) -> asyncio.Future[tuple[Answer, Cursor]]:
+    def register_call(self, rm_id: str, request_id: str) -> asyncio.Future[tuple[Answer, Cursor]]:
         """Returns a future for the answer to a request with this id, and the cursor behind it. The caller must call
         ``forget``.
         """
@@ -412,7 +412,7 @@ class ResponseTail:
         self._waiting_keys[key] = self._waiting_keys.get(key, 0) + 1
         return answer
 
-    def forget(self, request_id: str) -> None:
+    def cancel_call(self, request_id: str) -> None:
         """Ends the wait for this answer."""
         waiting = self._waiting.pop(request_id)
         self._waiting_keys[waiting.key] -= 1
@@ -421,13 +421,13 @@ class ResponseTail:
 
     def _dispatch(self, records: Sequence[Record], position: int) -> None:
         now_s = self._now_s()
-        self.active.turn(now_s)
-        self.held_back.turn(now_s)
+        self.active.expire(now_s)
+        self.held_back.expire(now_s)
         for record in records:
             if record.key is None:
                 self._report(record)
                 continue
-            self.active.note(record.key)
+            self.active.record(record.key)
             feeds = self._feeds.get(record.key)
             if feeds is None and record.key not in self._waiting_keys:
                 continue
@@ -448,7 +448,7 @@ class ResponseTail:
             feed.overflow()
             return
         try:
-            feed.take(offset, response)
+            feed.offer(offset, response)
         except GatewayError as error:
             self.detach(feed)
             feed.fail(error)
@@ -486,7 +486,7 @@ class CatchUp:
         if tail.attach(feed):
             return
         async with self._places:
-            reader = await self._bus.reader(self._topics.responses, tail.partition, max(feed.seen.offset, 0))
+            reader = await self._bus.reader(self._topics.responses, tail.partition, max(feed.read_position.offset, 0))
             metrics.catch_ups.inc()
             try:
                 while not tail.attach(feed):
@@ -505,20 +505,20 @@ class CatchUp:
                     f"the response log ends at {error.end}, but was sent up to {error.asked} (was it replaced?)",
                 ) from error
             if (
-                feed.seen.sequence == UNKNOWN and not feed.may_miss
+                feed.read_position.sequence == UNKNOWN and not feed.may_miss
             ):  # no number tells whether the deleted records were this RM's
                 raise ResponsesLost(
                     feed.rm_id, f"responses before offset {error.first} were deleted by retention before they were sent"
                 ) from error
             reader.seek(error.first)
-            feed.pass_to(error.first)
+            feed.skip_to(error.first)
             return
         except LogDamaged as error:
             self._damage.note(error)
-            if feed.seen.sequence == UNKNOWN and not feed.may_miss:
+            if feed.read_position.sequence == UNKNOWN and not feed.may_miss:
                 raise ResponsesLost(feed.rm_id, f"{_damaged(error)} before they were sent") from error
             reader.seek(error.next_offset)
-            feed.pass_to(error.next_offset)
+            feed.skip_to(error.next_offset)
             return
         for record in records:
             if record.key == feed.key:
@@ -526,8 +526,8 @@ class CatchUp:
                 if not feed.has_room():
                     await room()
                 if response is not None:
-                    feed.take(record.offset, response)
-        feed.pass_to(reader.position)
+                    feed.offer(record.offset, response)
+        feed.skip_to(reader.position)
         if feed.is_half_full():
             await room()
 

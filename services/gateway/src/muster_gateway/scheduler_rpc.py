@@ -54,7 +54,7 @@ class SchedulerRpc:
         self._settings, self._topics, self._writer, self._tails = settings, topics, writer, tails
         self._waiting = 0
 
-    async def ask(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
+    async def call(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
         """Puts the request on the log. Returns the answer of this kind, and the cursor behind it.
 
         Raises OverLimit, LogDown, SchedulerTimeout.
@@ -71,7 +71,7 @@ class SchedulerRpc:
     async def _asked(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
         what, again = _WORDS[kind]
         tail = self._tails[self._topics.partition_of(rm_id)]
-        answered = tail.expect(rm_id, request_id)
+        answered = tail.register_call(rm_id, request_id)
         timeout_s = min(self._settings.registration_timeout_s, _left_s())
         queued = False
         try:
@@ -91,7 +91,7 @@ class SchedulerRpc:
             current().carried = False  # (The log may have it nevertheless: then the trail has both entries.)
             raise LogDown(f"the log does not take the {what} ({why_not(error)}): {again}") from error
         finally:
-            tail.forget(request_id)
+            tail.cancel_call(request_id)
         return self._checked(kind, request_id, (answer, at))
 
     @staticmethod

@@ -41,7 +41,7 @@ from muster_gateway.audit_pages import AuditPages
 from muster_gateway.audit_reader import AuditLogReader, AuditServicer
 from muster_gateway.authentication import Authenticator
 from muster_gateway.call_limits import CallGuard, CallLimits
-from muster_gateway.callback_codec import gone_note
+from muster_gateway.callback_codec import disconnected_note
 from muster_gateway.callbacks import CallbackServicer
 from muster_gateway.codec import RequestCodec
 from muster_gateway.config_preparser import ConfigPreparser
@@ -67,7 +67,7 @@ from muster_gateway.rm_lifecycle import RmLifecycleState
 from muster_gateway.scheduler_reports import RequestWriter, SchedulerReports
 from muster_gateway.scheduler_rpc import SchedulerRpc
 from muster_gateway.servicer import SERVICE, SchedulerServicer, StreamCalls
-from muster_gateway.session_manager import SessionManager, why_lost
+from muster_gateway.session_manager import SessionManager, seat_loss_error
 from muster_gateway.sessions.contract import SessionStore
 from muster_gateway.sessions.rebuild import rebuild
 from muster_gateway.settings import GatewaySettings
@@ -246,7 +246,7 @@ class Gateway:
             self._life.spawn(self._watch_health(monitor), "health")
             # 6. the servers
             offer = self._grpc_offer(keeper, view, publisher)
-            await self._set_health(serving=await self.ready())
+            await self._set_health(serving=await self.is_ready())
             self.grpc_port, self.grpc_mtls_port = await self._doors.open_grpc(offer)
             self._warn_of_grpc()
             await self._open_http(view, publisher, monitor)
@@ -335,11 +335,11 @@ class Gateway:
         await writer.ready()
         return await self._bus.healthy()
 
-    async def ready(self) -> bool:
+    async def is_ready(self) -> bool:
         """Tells whether the gateway is healthy and every condition in ``ready_when`` holds."""
-        return not await self.unready()
+        return not await self.readiness_problems()
 
-    async def unready(self) -> list[str]:
+    async def readiness_problems(self) -> list[str]:
         """Returns why the gateway is not ready, one sentence each."""
         if problems := await self.problems():
             return problems
@@ -348,7 +348,7 @@ class Gateway:
 
     async def readiness(self) -> tuple[bool, list[str]]:
         """Returns whether the gateway can serve, and why not, one sentence each."""
-        unready = await self.unready()
+        unready = await self.readiness_problems()
         return not unready, unready
 
     async def _lives(self) -> bool:
@@ -390,7 +390,7 @@ class Gateway:
         await self._write_note(self._codec.lifecycle(rm_id, state, reason, self._clock.now_ns()))
 
     async def _callbacks_gone(self, rm_id: str, epoch: int) -> None:
-        await self._write_note(self._codec.callback_stream(rm_id, gone_note(epoch), self._clock.now_ns()))
+        await self._write_note(self._codec.callback_stream(rm_id, disconnected_note(epoch), self._clock.now_ns()))
 
     async def _tell_loss(self, watch: LogLossDetector) -> None:
         """Asks the scheduler to record an accepted loss as an event of each RM. Raises LogDown, SessionStoreDown."""
@@ -398,7 +398,7 @@ class Gateway:
             return
         for session in await self.sessions.all():
             await self._write_note(self._codec.loss(session.rm_id, watch.loss, self._clock.now_ns()))
-        await watch.told()
+        await watch.mark_reported()
 
     async def _note_quotas(self, rm_id: str, limits: RmLimits) -> None:
         await self._write_note(self._codec.quotas(rm_id, limits, self._clock.now_ns()))
@@ -521,7 +521,7 @@ class Gateway:
             return
         self.http_port = http.port
         self._life.spawn(http.serve(), "http front")
-        await http.ready()
+        await http.wait_started()
         if self._other_front is not None and isinstance(http, HttpServer):
             self._other_front.open(self.gateway_id, front.answer_admitted, http)
         if self.settings.http_open:
@@ -564,7 +564,7 @@ class Gateway:
     async def _flush_for_ever(self) -> None:
         stored, table = True, self._table
         while True:
-            if not table.is_moving():
+            if not table.has_unsaved_position():
                 await table.stirred.wait()
             table.stirred.clear()
             await asyncio.sleep(self.settings.cursor_flush_ms / 1000)
@@ -578,7 +578,7 @@ class Gateway:
 
     async def flush(self) -> None:
         """Stores the delivered position of each stream. Ends a stream whose seat another stream has."""
-        streams = [(stream, move) for stream in self._table.all() if (move := stream.pending_move()) is not None]
+        streams = [(stream, move) for stream in self._table.all() if (move := stream.unsaved_position()) is not None]
         if not streams:
             return
         storing = asyncio.get_running_loop().create_future()
@@ -596,7 +596,7 @@ class Gateway:
                 continue
             session = await self.sessions.get(stream.rm_id)
             # (A seat that the store lost is repaired by a sweep.)
-            lost = why_lost(session, stream.seat) if session is not None else None
+            lost = seat_loss_error(session, stream.seat) if session is not None else None
             if lost is not None:
                 stream.end(lost)
 
@@ -614,13 +614,13 @@ class Gateway:
 
     async def _sweep(self, life: SessionManager, watch: LogLossDetector) -> None:
         """Raises LogBehind, GatewayError, BusError."""
-        await watch.compare()
+        await watch.check()
         if not await self.sessions.filled():
             await rebuild(self._bus, self._topics, self.sessions, self._clock, self._chance)
         await self._tell_loss(watch)
         for rm_id in await life.sweep(self._table):
             self._finish_forgetting(rm_id)
-        await watch.keep()
+        await watch.store_mark()
 
     def _finish_forgetting(self, rm_id: str) -> None:
         """Runs beside the sweep, whose next lease renewal must not wait for the scheduler."""
@@ -642,7 +642,7 @@ class Gateway:
         interval_s, failures, serving = self.settings.health_interval_s, 0, False
         while True:
             await asyncio.sleep(aligned_s(interval_s) if serving else backoff_s(failures, _SOON_S, interval_s))
-            serving = await self.ready()
+            serving = await self.is_ready()
             failures = 0 if serving else failures + 1
             await self._set_health(serving=serving)
             if not self._life.stopping:
@@ -652,10 +652,10 @@ class Gateway:
         """Takes changed tokens, policies, certificates and keys. Ends the calls whose callers lost their rights."""
         while True:
             if await self._doorman.refresh():
-                self._callers.changed(self._doorman.rights_now)
-                self._rates.changed()
+                self._callers.apply_rights(self._doorman.current_rights)
+                self._rates.reload()
                 if self._quotas is not None:
-                    await self._quotas.changed((each.rm_id, each.identity) for each in self._table.all())
+                    await self._quotas.on_policy_changed((each.rm_id, each.identity) for each in self._table.all())
             await asyncio.sleep(aligned_s(self.settings.reload_interval_s))
 
     async def _set_health(self, *, serving: bool) -> None:

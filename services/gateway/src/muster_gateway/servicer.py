@@ -21,7 +21,7 @@ from muster_gateway import metrics
 from muster_gateway.audit import AuditWriter
 from muster_gateway.call_limits import CallLimits, caller_of
 from muster_gateway.errors import GatewayError, GatewayStopping, LogDown, OverLimit, PermissionDenied
-from muster_gateway.registration import RegistrationService, describe
+from muster_gateway.registration import RegistrationService, format_problem
 from muster_gateway.stream import RmStream, StreamDependencies, unexpected
 from muster_gateway.stream_kind import StreamKind
 
@@ -75,7 +75,7 @@ class StreamCalls:
         except GatewayError as error:
             stream.end(error)
             if self._audit is not None and isinstance(error, PermissionDenied):
-                self._audit.refused(current(), str(error.needed), stream.rm_id, error)
+                self._audit.record_refused(current(), str(error.needed), stream.rm_id, error)
         except LogUnavailable as error:
             log.warning("stream ends, the log is unavailable", stream=name, rm_id=stream.rm_id, error=str(error))
             stream.end(LogDown("the log does not answer: try again"))
@@ -90,7 +90,7 @@ class StreamCalls:
         assert ending is not None, "it has ended"
         metrics.streams_ended.labels(name, ending.code.name).inc()
         if self._limits is not None and isinstance(ending, OverLimit):
-            await self._limits.refuse_late(caller_of(context), placed=True)
+            await self._limits.delay_refusal(caller_of(context), placed=True)
         if ending.code is not grpc.StatusCode.OK:
             await context.abort(ending.code, str(ending))
 
@@ -145,7 +145,7 @@ class SchedulerServicer:
         except Exception as error:
             await refuse(context, error, metrics.registrations.labels)
         metrics.registrations.labels("OK").inc()
-        texts = [describe(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
+        texts = [format_problem(warning).encode()[:_MAX_WARNING_BYTES] for warning in warnings[:_MAX_WARNINGS]]
         send_position(context, [(WARNING_METADATA, text) for text in texts])
         return b""
 

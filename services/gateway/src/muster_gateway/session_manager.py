@@ -80,15 +80,15 @@ class LocalStreams(Protocol):
         """Returns the epoch of this gateway's stream; None: it has none."""
         ...
 
-    def is_sitting_down(self, rm_id: str, kind: StreamKind) -> bool:
+    def is_acquiring_seat(self, rm_id: str, kind: StreamKind) -> bool:
         """Tells whether a stream of this gateway is taking that seat now."""
         ...
 
-    def held(self) -> list[HeldSeat]:
+    def occupied_seats(self) -> list[HeldSeat]:
         """Returns the seats of streams that have not ended."""
         ...
 
-    def is_held(self, rm_id: str, kind: StreamKind, epoch: int) -> bool: ...
+    def is_seat_owner(self, rm_id: str, kind: StreamKind, epoch: int) -> bool: ...
 
     def end(self, rm_id: str, kind: StreamKind, error: GatewayError) -> None: ...
 
@@ -118,7 +118,7 @@ class SessionManager:
 
     # ---- steps of streams and registrations -------------------------------------------------------------------------
 
-    async def registered(self, rm_id: str, at: Cursor, member: GroupMember = NO_GROUP, identity: str = "") -> None:
+    async def on_registered(self, rm_id: str, at: Cursor, member: GroupMember = NO_GROUP, identity: str = "") -> None:
         """Records an accepted registration; ``at`` is just behind its answer. The latest one in the log's order
         counts.
         """
@@ -134,7 +134,7 @@ class SessionManager:
 
         await self._tell_gone(await self._change(rm_id, change))
 
-    async def configured(self, rm_id: str, at: Cursor, member: GroupMember) -> None:
+    async def on_configured(self, rm_id: str, at: Cursor, member: GroupMember) -> None:
         """Records an accepted configuration update of an RM in a policy group. The latest one counts."""
         if not member.group:  # an update does not change the group
             return
@@ -146,7 +146,7 @@ class SessionManager:
 
         await self._change(rm_id, change)
 
-    async def take_seat(self, rm_id: str, kind: StreamKind) -> SeatGrant:
+    async def acquire_seat(self, rm_id: str, kind: StreamKind) -> SeatGrant:
         """Takes the seat of a new stream. Raises NotRegistered, RmStopped, SessionStoreDown, LogDown."""
 
         def change(session: Session | None) -> Session:
@@ -166,7 +166,7 @@ class SessionManager:
         stored = cursors.get(kind, NOWHERE)
         return SeatGrant(session.seats[kind].epoch, session.registered_at, stored, session.requests_sent)
 
-    async def located(self, rm_id: str, at: Cursor) -> None:
+    async def store_registration_position(self, rm_id: str, at: Cursor) -> None:
         """Stores the place of the registration in force, which was found again after a rebuild."""
 
         def change(session: Session | None) -> Session | None:
@@ -176,7 +176,7 @@ class SessionManager:
 
         await self._change(rm_id, change)
 
-    async def requests_sent(self, rm_id: str, epoch: int, position: int) -> None:
+    async def store_request_position(self, rm_id: str, epoch: int, position: int) -> None:
         """Stores the position of the last request event that the callback stream with this epoch sent. Raises
         SessionStoreDown.
         """
@@ -188,7 +188,7 @@ class SessionManager:
 
         await self._change(rm_id, change)
 
-    async def leave_seat(self, rm_id: str, kind: StreamKind, epoch: int) -> None:
+    async def release_seat(self, rm_id: str, kind: StreamKind, epoch: int) -> None:
         """Empties the seat of a stream that ended. Changes nothing if another stream has taken the seat meanwhile."""
 
         def change(session: Session | None) -> Session | None:
@@ -203,7 +203,7 @@ class SessionManager:
         if kind is StreamKind.CALLBACK:
             await self._tell_gone(after)
 
-    async def must_live(self, rm_id: str) -> None:
+    async def check_active(self, rm_id: str) -> None:
         """Checks that the RM may send requests beside streams. Raises NotRegistered, RmStopped, SessionStoreDown."""
 
         def look(session: Session | None) -> None:
@@ -249,7 +249,7 @@ class SessionManager:
 
     # ---- forgetting an RM -------------------------------------------------------------------------------------------
 
-    async def forgetting(self, rm_id: str, *, force: bool) -> None:
+    async def begin_forget(self, rm_id: str, *, force: bool) -> None:
         """Records that the scheduler will be asked to forget the RM. If this gateway dies meanwhile, a sweep asks
         again.
 
@@ -272,7 +272,7 @@ class SessionManager:
 
         await self._change(rm_id, change)
 
-    async def forgotten(self, rm_id: str, at: Cursor) -> None:
+    async def complete_forget(self, rm_id: str, at: Cursor) -> None:
         """Records that the scheduler has forgotten the RM, by its answer at ``at``. A later registration counts more.
 
         Raises SessionStoreDown.
@@ -288,7 +288,7 @@ class SessionManager:
 
         await self._change(rm_id, change)
 
-    async def not_forgotten(self, rm_id: str) -> None:
+    async def abort_forget(self, rm_id: str) -> None:
         """Records that the scheduler did not forget the RM. Raises SessionStoreDown."""
 
         def change(session: Session | None) -> Session | None:
@@ -307,9 +307,9 @@ class SessionManager:
         await self._sessions.renew_lease(self._gateway_id, self._lease_ttl_s)
         sessions = {session.rm_id: session for session in await self._sessions.all()}
         # Read the living gateways after the sessions: a gateway renews its lease before it takes a seat.
-        living = await self._sessions.living() | {self._gateway_id}
+        living = await self._sessions.live_gateways() | {self._gateway_id}
         # 2. own streams: end those that lost their seat; seat those again whose seat the store lost
-        for held in streams.held():
+        for held in streams.occupied_seats():
             await self._check_seat(streams, sessions.get(held.rm_id), held)
         # 3. RMs, several at a time: after a gateway's death each of its RMs waits for the store and the log, and this
         # gateway renews its lease only after the last one
@@ -341,7 +341,7 @@ class SessionManager:
             if await self._is_unknown(rm_id):
                 streams.end(rm_id, kind, NotRegistered(rm_id))
             return  # the store lost its content: the next sweep looks again
-        lost = why_lost(session, held)
+        lost = seat_loss_error(session, held)
         if lost is not None:
             streams.end(rm_id, kind, lost)
         elif session.seats.get(kind, NOBODY) != Seat(self._gateway_id, epoch):
@@ -354,7 +354,7 @@ class SessionManager:
             if session is None or session.state in (RmLifecycleState.INIT, RmLifecycleState.STOPPED):
                 return None
             # the stream has ended since the sweep began; it leaves its seat by itself
-            if not streams.is_held(rm_id, kind, epoch):
+            if not streams.is_seat_owner(rm_id, kind, epoch):
                 return None
             if session.seats.get(kind, NOBODY).epoch > epoch:
                 return None
@@ -381,10 +381,10 @@ class SessionManager:
     async def _sweep_one(self, session: Session, living: frozenset[str], streams: LocalStreams) -> None:
         age_s = self._age_s(session)
         for kind, seat in session.seats.items():
-            if seat.gateway_id != self._gateway_id or streams.is_sitting_down(session.rm_id, kind):
+            if seat.gateway_id != self._gateway_id or streams.is_acquiring_seat(session.rm_id, kind):
                 continue
             if streams.epoch_of(session.rm_id, kind) is None:
-                await self.leave_seat(session.rm_id, kind, seat.epoch)
+                await self.release_seat(session.rm_id, kind, seat.epoch)
         if session.state is RmLifecycleState.RUNNING and not session.held_by(living) and age_s >= self._lease_ttl_s:
             await self._expire(session, living)
         elif session.state is RmLifecycleState.DISCONNECTED and age_s >= self._pause_timeout_s:
@@ -509,7 +509,7 @@ class SessionManager:
         await self._change(session.rm_id, told)
 
 
-def why_lost(session: Session, held: HeldSeat) -> GatewayError | None:
+def seat_loss_error(session: Session, held: HeldSeat) -> GatewayError | None:
     """Returns why a stream no longer has its seat; None: no other stream has it, and the RM may have streams.
 
     Whoever notices it first tells the RM the same reason: a sweep, a stored position, the response feed.

@@ -139,15 +139,15 @@ class StreamTable:
     def all(self) -> list[RmStream]:
         return list(self._streams.values())
 
-    def is_moving(self) -> bool:
+    def has_unsaved_position(self) -> bool:
         """Tells whether there is a position to store, or may soon be one that sets no ``stirred``."""
-        return any(stream.is_moving for stream in self._streams.values())
+        return any(stream.has_unsaved_position for stream in self._streams.values())
 
     def of_rm(self, rm_id: str) -> list[RmStream]:
         return [stream for kind in StreamKind if (stream := self._streams.get((rm_id, kind))) is not None]
 
     @contextlib.contextmanager
-    def sitting_down(self, rm_id: str, kind: StreamKind) -> Iterator[None]:
+    def acquiring_seat(self, rm_id: str, kind: StreamKind) -> Iterator[None]:
         """Marks the time in which a stream takes a seat."""
         self._sitting_down[rm_id, kind] += 1
         try:
@@ -159,17 +159,17 @@ class StreamTable:
 
     # ---- the interface for a sweep ----------------------------------------------------------------------------------
 
-    def is_sitting_down(self, rm_id: str, kind: StreamKind) -> bool:
+    def is_acquiring_seat(self, rm_id: str, kind: StreamKind) -> bool:
         return (rm_id, kind) in self._sitting_down
 
     def epoch_of(self, rm_id: str, kind: StreamKind) -> int | None:
         stream = self.get(rm_id, kind)
         return stream.epoch if stream is not None else None
 
-    def held(self) -> list[HeldSeat]:
+    def occupied_seats(self) -> list[HeldSeat]:
         return [stream.seat for stream in self._streams.values() if not stream.has_ended]
 
-    def is_held(self, rm_id: str, kind: StreamKind, epoch: int) -> bool:
+    def is_seat_owner(self, rm_id: str, kind: StreamKind, epoch: int) -> bool:
         stream = self.get(rm_id, kind)
         return stream is not None and stream.epoch == epoch and not stream.has_ended
 
@@ -227,7 +227,7 @@ class RmStream:
         await self._sit(resume_after)
         await self._say_open()
         await self._seated()
-        await self._parts.quotas.seated(self.rm_id, self._caller.identity)
+        await self._parts.quotas.on_stream_opened(self.rm_id, self._caller.identity)
         # 3. both directions
         self._reading = asyncio.create_task(self._read_requests(first), name=f"read {self.kind.name}")
         self._writing = asyncio.create_task(self._write_responses(), name=f"write {self.kind.name}")
@@ -269,7 +269,7 @@ class RmStream:
             await self._stop_beside()
             await self._stop_writing()
             if broke_off and self._feed is not None:
-                self._last_cursor = self._feed.settled(self._parts.settings.resend_window_s)
+                self._last_cursor = self._feed.safe_cursor(self._parts.settings.resend_window_s)
             if self._feed is not None and self._tail is not None:
                 self._tail.detach(self._feed)
             if self.epoch:
@@ -293,14 +293,14 @@ class RmStream:
             log.warning("stream does not end", rm_id=self.rm_id, kind=self.kind.name)
 
     @property
-    def is_moving(self) -> bool:
+    def has_unsaved_position(self) -> bool:
         """Whether the stream has a position to store, or is about to have one."""
         feed = self._feed
         if feed is None:
             return False
-        return feed.is_moving or self.pending_move() is not None or self._cursor_of(feed) != feed.delivered
+        return feed.is_moving or self.unsaved_position() is not None or self._cursor_of(feed) != feed.delivered
 
-    def pending_move(self) -> Advance | None:
+    def unsaved_position(self) -> Advance | None:
         """Returns the cursor to store, if it has moved since the last time."""
         if self._feed is None or not self.epoch:
             return None
@@ -315,7 +315,7 @@ class RmStream:
             return self._last_cursor
         if self._resumes or self.kind is StreamKind.CALLBACK:
             return feed.delivered
-        return feed.settled(self._parts.settings.resend_window_s)
+        return feed.safe_cursor(self._parts.settings.resend_window_s)
 
     async def _stop_beside(self) -> None:
         """Ends the tasks beside reading and writing. Never raises."""
@@ -332,12 +332,12 @@ class RmStream:
     async def _leave(self) -> None:
         if self.storing is not None:  # the store may take two positions in any order, and the last one counts
             await asyncio.wait({self.storing})
-        move = self.pending_move()
+        move = self.unsaved_position()
         if move is not None:
             await self._parts.sessions.advance([move])
         # If superseded, another stream has the seat or is about to take it; the RM was never away.
         if not isinstance(self.reason, Superseded):
-            await self._parts.life.leave_seat(self.rm_id, self.kind, self.epoch)
+            await self._parts.life.release_seat(self.rm_id, self.kind, self.epoch)
 
     # ---- taking the seat ------------------------------------------------------------------------------------------
 
@@ -410,8 +410,8 @@ class RmStream:
         # 1. an older stream of this gateway ends first, so that its last position is stored before this one reads it
         await self._replace(parts.table.get(self.rm_id, self.kind))
         # 2. the seat; the epoch tells whether a stream that came in between is older or newer
-        with parts.table.sitting_down(self.rm_id, self.kind):
-            taken = await parts.life.take_seat(self.rm_id, self.kind)
+        with parts.table.acquiring_seat(self.rm_id, self.kind):
+            taken = await parts.life.acquire_seat(self.rm_id, self.kind)
             self.epoch, self.stored, self._registered_at = taken.epoch, taken.stored, taken.registered_at
             between = parts.table.get(self.rm_id, self.kind)
             if between is not None and between.epoch > self.epoch:
@@ -422,7 +422,7 @@ class RmStream:
         registered_at = taken.registered_at
         if registered_at == NOWHERE:
             registered_at = await parts.starting_point.registration(self.rm_id)
-            await parts.life.located(self.rm_id, registered_at)
+            await parts.life.store_registration_position(self.rm_id, registered_at)
             self._registered_at = registered_at
         start, skip = await self._find_start(registered_at, taken, resume_after)
         settings = parts.settings
@@ -472,13 +472,13 @@ class RmStream:
     # ---- requests -------------------------------------------------------------------------------------------------
 
     async def _read_requests(self, first: bytes | None) -> None:
-        pace = self._parts.rates.of_stream(self._caller, self.rm_id)
+        pace = self._parts.rates.pacer_for(self._caller, self.rm_id)
         try:
             with self._parts.accounts.stream(self._context.peer()) as account:
                 raw = first if first is not None else await self._context.read()
                 while raw is not grpc.aio.EOF and self.reason is None:
                     account.message(len(raw))
-                    if (wait_s := pace.take(len(raw))) > 0:
+                    if (wait_s := pace.consume(len(raw))) > 0:
                         await self._rest(wait_s)
                     await self._take(raw)
                     raw = await self._context.read()
@@ -554,10 +554,10 @@ class RmStream:
         tail, feed = self._tail, self._feed
         assert tail is not None
         assert feed is not None
-        tail.active.note(feed.key)
+        tail.active.record(feed.key)
         while self.reason is None and self._undecided.is_full(tail.report, *self._neighbours()):
-            tail.held_back.note(feed.key)
-            if not await tail.decides_more():
+            tail.held_back.record(feed.key)
+            if not await tail.wait_decided():
                 self._undecided.forget()
                 break
         if self.reason is not None:
@@ -574,7 +574,7 @@ class RmStream:
         tail, feed = self._tail, self._feed
         assert tail is not None
         assert feed is not None
-        return tail.active.others(feed.key), 1 + tail.held_back.others(feed.key)
+        return tail.active.other_count(feed.key), 1 + tail.held_back.other_count(feed.key)
 
     async def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
         while not has_room() and self.reason is None:
@@ -626,7 +626,7 @@ class RmStream:
         await self._write_answers()
         while self.reason is None and (due := feed.next_due()) is not None:
             await write(due.payload)
-            feed.written(due)
+            feed.mark_written(due)
             written += 1
             if self._answers:
                 await self._write_answers()

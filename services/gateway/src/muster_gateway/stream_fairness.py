@@ -99,18 +99,18 @@ class ActiveRms:
         self._before: set[bytes] = set()  # those of the time before
         self._all: set[bytes] = set()
 
-    def note(self, key: bytes) -> None:
+    def record(self, key: bytes) -> None:
         """Notes a request of an RM, or a response to it. Cheap."""
         self._present.add(key)
         self._all.add(key)
 
-    def turn(self, now_s: float) -> None:
+    def expire(self, now_s: float) -> None:
         """Forgets RMs that have not been active for a while. The caller calls this now and then."""
         if now_s - self._since_s >= self._lasts_s:
             self._since_s = now_s
             self._before, self._present = self._present, set()
             self._all = set(self._before)
 
-    def others(self, key: bytes) -> int:
+    def other_count(self, key: bytes) -> int:
         """Returns the number of active RMs beside this one."""
         return len(self._all) - (key in self._all)

@@ -22,7 +22,7 @@ class ActiveCalls:
         return len(self._callers)
 
     @contextmanager
-    def under_way(self, caller: Caller) -> Iterator[None]:
+    def track(self, caller: Caller) -> Iterator[None]:
         """Makes a caller the present one, and keeps it for :meth:`changed`."""
         self._callers[caller] = None
         try:
@@ -32,7 +32,7 @@ class ActiveCalls:
             self._callers.pop(caller, None)
             caller.call_over()
 
-    def changed(self, rights_of: Callable[[Caller], Rights | None]) -> None:
+    def apply_rights(self, rights_of: Callable[[Caller], Rights | None]) -> None:
         """Gives each caller its present rights. Ends the calls that use a right that is gone.
 
         :param rights_of: None: the identity is gone.

@@ -143,7 +143,7 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
                 ends = _LIMITS if isinstance(request, bytes) else _STREAM_LIMITS
                 if context.code() in ends:
                     named = rm_id or next((claimed for _, claimed in caller.claims if claimed), "")
-                    self._audit.refused(caller, "call", named, OverLimit(_status(context)))
+                    self._audit.record_refused(caller, "call", named, OverLimit(_status(context)))
                 raise
             return
         result, reason = AuditResult.ACCEPTED, ""
@@ -156,7 +156,7 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
             result, reason = AuditResult.FAILED, _status(context)
             raise
         finally:
-            self._audit.ended(caller, method.action, rm_id, result, reason)
+            self._audit.record_ended(caller, method.action, rm_id, result, reason)
 
     @asynccontextmanager
     async def _under_way(
@@ -168,12 +168,12 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
         with ExitStack() as place:
             if self._limits is not None and caller.identity.proof in _OF_ONE_PARTY:
                 try:
-                    place.enter_context(self._limits.identity_place(caller.identity.name))
+                    place.enter_context(self._limits.identity_slot(caller.identity.name))
                 except OverLimit as error:
                     if self._audit is not None:
-                        self._audit.refused(caller, method.action, rm_id, error)
+                        self._audit.record_refused(caller, method.action, rm_id, error)
                     await context.abort(error.code, str(error))
-            with self._calls.under_way(caller), self._audited(method, request, rm_id, caller, context):
+            with self._calls.track(caller), self._audited(method, request, rm_id, caller, context):
                 yield
 
     async def _rm_in(self, method: Method, request: Any, context: Any) -> str:
@@ -193,12 +193,12 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
         asked: PresentedCredentials | None = None
         try:
             asked = self._doorman.asked_grpc(method.path, context)
-            caller = await self._doorman.admit(asked, method.right, rm_id)
+            caller = await self._doorman.authorize(asked, method.right, rm_id)
         except (Unauthenticated, PermissionDenied) as refused:
             metrics.grpc_refused.labels(refused.reason).inc()
             if self._audit is not None and asked is not None:
-                self._audit.refused(self._doorman.unadmitted(asked), method.action, rm_id, refused)
-            if (left_out := self._refusals.due()) is not None:
+                self._audit.record_refused(self._doorman.best_effort_caller(asked), method.action, rm_id, refused)
+            if (left_out := self._refusals.suppressed_if_due()) is not None:
                 more = {"not_told": left_out} if left_out else {}
                 log.warning(
                     "grpc call refused",
@@ -212,10 +212,10 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
             raise AssertionError("abort raises") from refused
         if self._rates is not None and method.right is not Right.NONE and isinstance(request, bytes):
             try:
-                self._rates.admit(caller, len(request))
+                self._rates.check_call(caller, len(request))
             except RateLimited as error:
                 if self._audit is not None:
-                    self._audit.refused(caller, method.action, rm_id, error)
+                    self._audit.record_refused(caller, method.action, rm_id, error)
                 context.set_trailing_metadata(pushback(error.wait_s))
                 await context.abort(error.code, str(error))
         if method.rm:

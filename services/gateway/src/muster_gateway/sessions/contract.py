@@ -162,7 +162,7 @@ class SessionStore(Protocol):
 
     async def drop_lease(self, gateway_id: str) -> None: ...
 
-    async def living(self) -> frozenset[str]:
+    async def live_gateways(self) -> frozenset[str]:
         """Returns the gateways whose lease has not expired."""
         ...
 
@@ -182,7 +182,7 @@ class SessionStore(Protocol):
         """Returns the log's mark (``muster_bus.log_mark``) that was kept last, as text; "": none."""
         ...
 
-    async def keep_log_mark(self, mark: str) -> None: ...
+    async def store_log_mark(self, mark: str) -> None: ...
 
     async def clear(self) -> None:
         """Removes everything but leases: sessions, cursors, fills, the log mark. Their log is lost."""

@@ -63,7 +63,7 @@ class MemorySessions:
     async def drop_lease(self, gateway_id: str) -> None:
         self._leases.pop(gateway_id, None)
 
-    async def living(self) -> frozenset[str]:
+    async def live_gateways(self) -> frozenset[str]:
         now_ns = self._clock.now_ns()
         return frozenset(gateway for gateway, until_ns in self._leases.items() if until_ns > now_ns)
 
@@ -83,7 +83,7 @@ class MemorySessions:
     async def log_mark(self) -> str:
         return self._log_mark
 
-    async def keep_log_mark(self, mark: str) -> None:
+    async def store_log_mark(self, mark: str) -> None:
         self._log_mark = mark
 
     async def clear(self) -> None:

@@ -200,7 +200,7 @@ class RedisSessions:
         await self._redis.delete(self._key(f"lease:{gateway_id}"))
 
     @_or_down
-    async def living(self) -> frozenset[str]:
+    async def live_gateways(self) -> frozenset[str]:
         start = self._key("lease:")
         keys = self._redis.scan_iter(match=_pattern(start), count=1000)
         return frozenset([key[len(start) :] async for key in keys])
@@ -222,7 +222,7 @@ class RedisSessions:
         return str(await self._redis.get(self._key("log-mark")) or "")
 
     @_or_down
-    async def keep_log_mark(self, mark: str) -> None:
+    async def store_log_mark(self, mark: str) -> None:
         await self._redis.set(self._key("log-mark"), mark)
 
     @_or_down

@@ -101,7 +101,7 @@ class SqliteSessions:
     async def drop_lease(self, gateway_id: str) -> None:
         await self._run(self._execute, "DELETE FROM lease WHERE gateway_id = ?", (gateway_id,))
 
-    async def living(self) -> frozenset[str]:
+    async def live_gateways(self) -> frozenset[str]:
         now_ns = self._clock.now_ns()
         # A lease that ends much later comes from a clock that was set back since.
         far_ns = now_ns + _LEASE_MAX_NS
@@ -123,7 +123,7 @@ class SqliteSessions:
         rows = await self._run(self._query, "SELECT content FROM log_mark", ())
         return str(rows[0][0]) if rows else ""
 
-    async def keep_log_mark(self, mark: str) -> None:
+    async def store_log_mark(self, mark: str) -> None:
         await self._run(self._execute, "INSERT OR REPLACE INTO log_mark VALUES (1, ?)", (mark,))
 
     async def clear(self) -> None:

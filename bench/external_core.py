@@ -187,7 +187,7 @@ class Machine:
         self.topics = Topics(partitions=1)
         self.machine = SchedulerMachine(self.topics, lambda: "uuid", "", budget())
         self.now_ns = clock()
-        self.machine.folded(START_NS)
+        self.machine.finish_fold(START_NS)
         self._offset = 0
         request = si.RegisterResourceManagerRequest(rmID=RM, version="1", config=queue_config(QUEUES))
         self._apply(pb.RequestEnvelope(rm_id=RM, register=request.SerializeToString()).SerializeToString())

@@ -55,7 +55,7 @@ def resident() -> int:
 def _rms(count: int) -> object:
     topics = Topics(partitions=1)
     machine = SchedulerMachine(topics, lambda: "00000000-0000-0000-0000-000000000000")
-    machine.folded(1)
+    machine.finish_fold(1)
     for number in range(count):
         rm_id = f"rm-{number}"
         request = si.RegisterResourceManagerRequest(rmID=rm_id, version="1", buildInfo={"k": "v"})

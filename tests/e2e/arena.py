@@ -47,7 +47,7 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime import logs
 from muster_scheduler import service as scheduler_app
-from muster_scheduler.deregistration import published
+from muster_scheduler.deregistration import published_objects
 from muster_scheduler.machine import SchedulerMachine
 from muster_state import state_codec
 from muster_state.state_folder import RmEntry
@@ -136,7 +136,7 @@ class Arena:
         invariants.check(known.core)
         found = {
             state_codec.key_of(rm_id, partition, what): state_codec.encode(partition, what)
-            for partition, what in published(known.core)
+            for partition, what in published_objects(known.core)
             if b"/rejected/" not in state_codec.key_of(rm_id, partition, what)
         }
         # (A good ask that lives for a second counts in what its application has used: no input did that.)

@@ -119,7 +119,7 @@ class ExternalLife:
         self._follower.build()
         self._registered = False
         self._machine = self._new_machine()
-        self._machine.folded(self.now_ns)
+        self._machine.finish_fold(self.now_ns)
 
     def _informer(self, manager: Manager) -> Informer | Chain:
         """The real informer in every third life, else one that reports in any order and in pieces."""
@@ -225,7 +225,7 @@ class ExternalLife:
         machine = self._new_machine()
         for key, value in self._shuffled():
             machine.fold(Record(wire.TOPICS.state, 0, 0, 0, key, value))
-        machine.folded(self.now_ns)
+        machine.finish_fold(self.now_ns)
         self._machine = machine
         if self._registered:
             for law in self._core_laws:

@@ -333,7 +333,7 @@ class Player:
         self._codec = RequestCodec(self.topics, "gateway")
         uuids = count(1)
         self.machine = SchedulerMachine(self.topics, lambda: f"uuid-{next(uuids)}")
-        self.machine.folded(0)
+        self.machine.finish_fold(0)
         self._offset = 0
         self.now_ns = 1_000 * SECOND_NS
         self.written: list[OutRecord] = []

@@ -74,7 +74,7 @@ class Rig:
             self.topics, lambda: f"uuid-{next(uuids)}", default_config, budget, check_every_ns, gate=self.gate
         )
         self.machine = self._factory()
-        self.machine.folded(self.now_ns)
+        self.machine.finish_fold(self.now_ns)
         self.standby: SchedulerMachine | None = None
         # The worker calls this before each batch, too.
         self.consult: Callable[[SchedulerMachine, list[Record]], None] | None = None
@@ -119,7 +119,7 @@ class Rig:
     def rebuild(self, dice: random.Random | None = None) -> None:
         """Take over: a new machine folds the compacted state topic, and nothing else."""
         machine = self.standby if self.standby is not None else self._fed(dice)
-        machine.folded(self.now_ns)
+        machine.finish_fold(self.now_ns)
         self.machine = machine
         if self.standby is not None:
             self.follow()
@@ -127,7 +127,7 @@ class Rig:
     def follow(self) -> None:
         """Start a standby: it folds the present state, then each record. The next rebuild uses it."""
         self.standby = self._fed(None)
-        for _ in self.standby.settle():
+        for _ in self.standby.build_state():
             pass
 
     def _fed(self, dice: random.Random | None) -> SchedulerMachine:

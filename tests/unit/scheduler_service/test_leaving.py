@@ -7,7 +7,7 @@ from itertools import pairwise
 from muster_bus.log import OutRecord
 from muster_core.model.outcome import EventChange, EventDetail, EventType, Outcome, RejectedAsk
 from muster_core.model.steps import LIGHT_STEP
-from muster_scheduler.deregistration import take_over
+from muster_scheduler.deregistration import absorb_unwritten
 from muster_scheduler.machine import _in_parts
 
 MANY = 3 * LIGHT_STEP + 5
@@ -24,7 +24,7 @@ def _outcome(name: str) -> Outcome:
 def test_decisions_before_a_registration_stay_before_its_events_in_steps() -> None:
     dropped, out = _outcome("before"), _outcome("end")
     expected, facts = [*dropped.events, *out.events], dropped.facts
-    left = [(len(facts), len(out.events)) for _ in take_over(dropped, out)]
+    left = [(len(facts), len(out.events)) for _ in absorb_unwritten(dropped, out)]
     assert out.events == expected
     assert not facts
     assert all(

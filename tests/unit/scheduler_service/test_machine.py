@@ -211,7 +211,7 @@ def test_possible_secrets_are_no_part_of_a_dead_letter(rig: Rig, body: str) -> N
 def test_an_rm_of_another_partition_is_not_taken_in() -> None:
     topics = Topics(partitions=8)
     machine = SchedulerMachine(topics, lambda: "u")
-    machine.folded(1)
+    machine.finish_fold(1)
     wrong = (topics.partition_of(RM) + 1) % 8
     value = make.envelope(make.registration()).SerializeToString()
     outputs = machine.apply([Record(topics.requests, wrong, 0, 0, RM.encode(), value)], 2)

@@ -179,7 +179,7 @@ def test_an_rm_without_a_usable_name_is_nobodys() -> None:
 def test_a_record_in_the_wrong_partition_is_refused() -> None:
     topics = Topics(partitions=4)
     machine = SchedulerMachine(topics, lambda: "uuid")
-    machine.folded(0)
+    machine.finish_fold(0)
     wrong = (topics.partition_of(RM) + 1) % 4
     outputs = machine.apply([Record(topics.requests, wrong, 0, 0, RM.encode(), said(H1))], 0)
     (letter,) = outputs

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from muster_proto.si.v1 import si_pb2 as si
-from muster_scheduler.deregistration import published
+from muster_scheduler.deregistration import published_objects
 from muster_si.constants import (
     APP_CREATION_TIME_TAG,
     APP_NAMESPACE_TAG,
@@ -159,7 +159,7 @@ def _furnished() -> Rig:
 def _state(rig: Rig, rm_id: str) -> dict[bytes, bytes]:
     return {
         state_codec.key_of(rm_id, partition, what): state_codec.encode(partition, what)
-        for partition, what in published(rig.machine.rms[rm_id].core)
+        for partition, what in published_objects(rig.machine.rms[rm_id].core)
     }
 
 

@@ -41,7 +41,7 @@ class Quiet:
     def __init__(self) -> None:
         self.machine = SchedulerMachine(Topics(partitions=1), lambda: "uuid")
         self.now_ns = 1_000 * SECOND_NS
-        self.machine.folded(self.now_ns)
+        self.machine.finish_fold(self.now_ns)
         self.written = self.ticks = 0
         self._offset = 0
 

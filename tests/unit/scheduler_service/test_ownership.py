@@ -16,13 +16,13 @@ def in_state(holding: PartitionPhase, now_s: float = 0.0) -> Ownership:
     ownership = Ownership(wait_first_s=1.0, wait_limit_s=8.0)
     match holding:
         case PartitionPhase.FOLLOWING:
-            ownership.shared((), (P,), now_s)
+            ownership.on_assignment((), (P,), now_s)
         case PartitionPhase.OWNING | PartitionPhase.RELEASING | PartitionPhase.FENCED:
-            ownership.shared((P,), (), now_s)
+            ownership.on_assignment((P,), (), now_s)
             if holding is RELEASING:
-                ownership.shared((), (), now_s)
+                ownership.on_assignment((), (), now_s)
             if holding is FENCED:
-                ownership.ended(P, now_s, fenced=True)
+                ownership.on_worker_ended(P, now_s, fenced=True)
     assert ownership.holding(P) is holding
     return ownership
 
@@ -53,7 +53,7 @@ def test_a_share_in_each_state(
 ) -> None:
     for owned, standbys, (action, after) in (((P,), (), owner), ((), (P,), standby), ((), (), neither)):
         ownership = in_state(holding)
-        assert ownership.shared(owned, standbys, 0.5) == ([] if action is None else [OwnershipAction(action, P)])
+        assert ownership.on_assignment(owned, standbys, 0.5) == ([] if action is None else [OwnershipAction(action, P)])
         assert ownership.holding(P) is after
 
 
@@ -68,47 +68,51 @@ def test_after_a_release_the_newest_share_counts(
 ) -> None:
     """Also if the next owner fenced the worker before it had drained."""
     ownership = in_state(RELEASING)
-    assert ownership.shared(owned, standbys, 0.0) == []
-    assert ownership.ended(P, 0.1, fenced=fenced) == ([] if expected is None else [OwnershipAction(expected, P)])
+    assert ownership.on_assignment(owned, standbys, 0.0) == []
+    assert ownership.on_worker_ended(P, 0.1, fenced=fenced) == (
+        [] if expected is None else [OwnershipAction(expected, P)]
+    )
     assert ownership.holding(P) is after
 
 
 def test_a_fenced_owner_asks_for_a_new_share_and_waits_longer_each_time() -> None:
     ownership, now_s = in_state(IDLE), 100.0
-    assert ownership.shared((P,), (), now_s) == [OwnershipAction(ActionKind.OWN, P)]
+    assert ownership.on_assignment((P,), (), now_s) == [OwnershipAction(ActionKind.OWN, P)]
     waits = []
     for _ in range(6):
-        assert ownership.ended(P, now_s, fenced=True) == [OwnershipAction(ActionKind.REJOIN, P)]
+        assert ownership.on_worker_ended(P, now_s, fenced=True) == [OwnershipAction(ActionKind.REJOIN, P)]
         due_s = ownership.next_due_s()
         assert due_s is not None
         waits.append(due_s - now_s)
-        assert ownership.shared((P,), (), due_s - 0.01) == []  # a share that comes meanwhile does not shorten the wait
-        assert ownership.due(due_s - 0.01) == []
-        assert ownership.due(due_s) == [OwnershipAction(ActionKind.OWN, P)]
+        assert (
+            ownership.on_assignment((P,), (), due_s - 0.01) == []
+        )  # a share that comes meanwhile does not shorten the wait
+        assert ownership.on_time(due_s - 0.01) == []
+        assert ownership.on_time(due_s) == [OwnershipAction(ActionKind.OWN, P)]
         assert ownership.next_due_s() is None
         now_s = due_s
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     # an ownership that lasted resets the wait
-    assert ownership.ended(P, now_s + 9.0, fenced=True) == [OwnershipAction(ActionKind.REJOIN, P)]
+    assert ownership.on_worker_ended(P, now_s + 9.0, fenced=True) == [OwnershipAction(ActionKind.REJOIN, P)]
     assert ownership.next_due_s() == now_s + 10.0
 
 
 def test_a_fenced_owner_whose_partition_went_to_another_follows_it_at_once() -> None:
     ownership = in_state(FENCED)
-    assert ownership.shared((), (P,), 0.2) == [OwnershipAction(ActionKind.FOLLOW, P)]
+    assert ownership.on_assignment((), (P,), 0.2) == [OwnershipAction(ActionKind.FOLLOW, P)]
     assert ownership.next_due_s() is None
 
 
 def test_what_is_given_up_comes_before_what_is_taken() -> None:
     ownership = Ownership()
-    ownership.shared((0, 1), (2, 3), 0.0)
-    assert ownership.shared((0, 2), (1,), 1.0) == [
+    ownership.on_assignment((0, 1), (2, 3), 0.0)
+    assert ownership.on_assignment((0, 2), (1,), 1.0) == [
         OwnershipAction(ActionKind.RELEASE, 1),
         OwnershipAction(ActionKind.DROP, 3),
         OwnershipAction(ActionKind.OWN, 2),
     ]
-    assert ownership.held(OWNING) == [0, 2]
-    assert ownership.held(RELEASING) == [1]
+    assert ownership.partitions_in(OWNING) == [0, 2]
+    assert ownership.partitions_in(RELEASING) == [1]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -142,7 +146,7 @@ def test_random_lives_never_run_a_partition_twice_and_come_to_rest_as_the_share_
     def end(partition: int, *, fenced: bool) -> None:
         running.remove(partition)
         releasing.discard(partition)
-        take(ownership.ended(partition, now_s, fenced=fenced))
+        take(ownership.on_worker_ended(partition, now_s, fenced=fenced))
 
     for _ in range(300):
         now_s += dice.choice([0.0, 0.1, 1.0, 5.0])
@@ -150,15 +154,15 @@ def test_random_lives_never_run_a_partition_twice_and_come_to_rest_as_the_share_
             case "s":
                 owned = {partition for partition in range(5) if dice.random() < 0.5}
                 standbys = {partition for partition in range(5) if partition not in owned and dice.random() < 0.5}
-                take(ownership.shared(owned, standbys, now_s))
+                take(ownership.on_assignment(owned, standbys, now_s))
             case "e" if releasing:
                 end(dice.choice(sorted(releasing)), fenced=False)
             case "f" if running:
                 end(dice.choice(sorted(running)), fenced=True)
             case _:
-                take(ownership.due(now_s))
+                take(ownership.on_time(now_s))
     for partition in sorted(releasing):
         end(partition, fenced=False)
-    take(ownership.due(now_s + 100.0))
+    take(ownership.on_time(now_s + 100.0))
     assert running == owned
     assert following == standbys

@@ -346,7 +346,7 @@ class Ticking:
 def test_decisions_and_their_time_are_counted_with_the_rm_that_they_were_for() -> None:
     rig = Rig()
     rig.machine = machine = SchedulerMachine(rig.topics, lambda: "uuid", monotonic_s=Ticking())
-    machine.folded(rig.now_ns)
+    machine.finish_fold(rig.now_ns)
     rig.register(CONFIG)
     registered = replace(tally(rig))
     # Four goes of the input, then the decision and the output.

@@ -59,7 +59,7 @@ class AdminCommands:
         self._judge, self._text_for, self._member_of = judge, text_for, member_of
         self._dumps: dict[str, dict[str, int]] = {}
 
-    def take(
+    def execute(
         self,
         state: RmEntry,
         envelope: pb.RequestEnvelope,
@@ -101,7 +101,7 @@ class AdminCommands:
             outputs.append(emitter.rm_record(state.core.next_submission))
         outputs.append(emitter.admin_result(result, is_change=is_change))
 
-    def dumps_answered(
+    def on_dumps(
         self,
         rm_id: str,
         answers: Iterable[callbacks_pb2.StateDumpAnswer],
@@ -127,7 +127,7 @@ class AdminCommands:
         if not waiting:
             self._dumps.pop(rm_id, None)
 
-    def callback_gone(self, rm_id: str, emitter: Emitter, outputs: list[OutRecord]) -> None:
+    def on_callback_lost(self, rm_id: str, emitter: Emitter, outputs: list[OutRecord]) -> None:
         """Answers all waiting dumps with an error, because the RM's callback stream ended, or the RM registered
         again.
         """

@@ -44,7 +44,7 @@ class ConfigValidator:
         self._groups = groups
         self._kept: OrderedDict[bytes, ConfigVerdict] = OrderedDict()
 
-    def judge(self, text: str, judged: pb.JudgedConfiguration | None = None, rm_id: str = "") -> ConfigVerdict:
+    def validate(self, text: str, judged: pb.JudgedConfiguration | None = None, rm_id: str = "") -> ConfigVerdict:
         """Returns the verdict on a text, with all errors and warnings.
 
         :param rm_id: the RM whose configuration it is to be; "": of any.

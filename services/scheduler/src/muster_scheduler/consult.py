@@ -78,7 +78,9 @@ class HandlerHost(Protocol):
         """
         ...
 
-    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> Sequence[CallResult]:
+    async def call_handler(
+        self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]
+    ) -> Sequence[CallResult]:
         """Asks one handler. Raises HandlerExited if that life has ended."""
         ...
 
@@ -86,7 +88,7 @@ class HandlerHost(Protocol):
         """Returns what their process had of the processor."""
         ...
 
-    def give_up(self, life: int, why: str) -> None:
+    def abandon(self, life: int, why: str) -> None:
         """Ends a life that does not answer."""
         ...
 
@@ -122,7 +124,7 @@ class RequestVerdict:
         begins = self.begins.get(at, ()) if registrations == self.registrations else ()
         return [*begins, *self.changes.get(at, ())]
 
-    def judged(self, item: Command, at: int, out: Outcome) -> Command | None:
+    def apply_to(self, item: Command, at: int, out: Outcome) -> Command | None:
         """Returns a request's item as the core must take it; None: it is refused and answered."""
         why = self.refused.get(at)
         if not why:
@@ -226,7 +228,7 @@ class NativeConsultation:
         asked: list[_CallOrigin] = []
         for record in records:
             # 2. the calls
-            body, command = ingest.said(record.value)
+            body, command = ingest.summarize_request(record.value)
             if body == "register":
                 await self._ask(spoken, machine, registrations, known, asked, verdicts)
                 registrations, asked = registrations + 1, []
@@ -305,7 +307,7 @@ class NativeConsultation:
                 try:
                     for start in range(0, len(all_calls), _CALLS_MAX):
                         some = all_calls[start : start + _CALLS_MAX]
-                        judged += await handlers.judge(source.name, life, begins and not start, some)
+                        judged += await handlers.call_handler(source.name, life, begins and not start, some)
                 except HandlerExited:
                     spoken.knows = None
                     continue
@@ -320,7 +322,7 @@ class NativeConsultation:
             spoken.silent = why
             spoken.silent_until_s = self._clock.monotonic() + self._pause_s
             log.error("event handler does not answer", source=source.name, why=why, left_alone_s=self._pause_s)
-            handlers.give_up(life, why)
+            handlers.abandon(life, why)
             raise HandlerTimeout(why) from None
 
 

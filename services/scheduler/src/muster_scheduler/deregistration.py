@@ -13,7 +13,7 @@ from muster_core.scheduler import SchedulerCore
 from muster_state import state_codec
 
 
-def take_over(dropped: Outcome | None, out: Outcome) -> Generator[None, None, list[tuple[str, Primary]]]:
+def absorb_unwritten(dropped: Outcome | None, out: Outcome) -> Generator[None, None, list[tuple[str, Primary]]]:
     """Moves unwritten decisions for an RM whose state is dropped into ``out``. Returns the objects that they removed.
     In steps.
 
@@ -45,7 +45,7 @@ def take_over(dropped: Outcome | None, out: Outcome) -> Generator[None, None, li
     return removed
 
 
-def published(core: SchedulerCore) -> Iterator[tuple[str, Primary]]:
+def published_objects(core: SchedulerCore) -> Iterator[tuple[str, Primary]]:
     """Yields every object of a core that has a record on the state topic."""
     for partition in core.partitions.values():
         for what in _objects_of(partition):

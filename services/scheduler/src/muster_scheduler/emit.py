@@ -103,7 +103,7 @@ class Emitter:
         self._rm = (HEADER_RM_ID, self._key)
         self._counters = RmCounters(info.rm_id)
         self.info = info
-        self.take_settings()
+        self.reload_settings()
 
     def emit(self, out: Outcome, next_submission: int, records: list[OutRecord]) -> None:
         """Appends the records of an outcome. The RM's own object comes first, so that followers know it first."""
@@ -134,12 +134,12 @@ class Emitter:
         self._counters.add(more, waits_us)
         records.insert(place, self.rm_record(next_submission, states))
 
-    def farewell(self, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
+    def emit_forgotten(self, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
         """Appends the last events of a forgotten RM, and removes the RM from this process's metrics; in steps."""
         yield from self._events(out.events, records)
         self._counters.remove()
 
-    def take_settings(self) -> None:
+    def reload_settings(self) -> None:
         """Reads the RM's event settings again."""
         settings, _ = event_settings.read(self.info.extra_config)
         capacity = (HEADER_STORE_CAPACITY, b"%d" % settings.request_store_capacity)

@@ -29,7 +29,7 @@ _FIRST_CURRENT = (1, 6)
 _VERSION = re.compile(r"v?([1-9][0-9]{0,3})\.([0-9]{1,4})\.[0-9]+(?:[-+].*)?", re.ASCII)
 
 
-def said(extra: Mapping[str, str], version: str) -> tuple[str, str]:
+def declared_generation(extra: Mapping[str, str], version: str) -> tuple[str, str]:
     """Returns the generation that a registration names, and its source; ("", "") if it names none."""
     named = extra.get(KEY, "").strip().lower()
     if named in (CURRENT, PREVIOUS):
@@ -61,7 +61,7 @@ class GenerationEvidence(NamedTuple):
     at: int
 
 
-def seen(command: UpdateAllocations | UpdateNodes) -> GenerationEvidence | None:
+def generation_evidence(command: UpdateAllocations | UpdateNodes) -> GenerationEvidence | None:
     """Returns the first item of a request that shows the generation; None if every item fits both generations."""
     if isinstance(command, UpdateNodes):
         for at, node in enumerate(command.nodes):

@@ -117,7 +117,7 @@ def nodes(value: bytes) -> UpdateNodes:
     return UpdateNodes(tuple(_nodes(request.nodes, request.rmID)))
 
 
-def said(value: bytes | None) -> tuple[str, Items | None]:
+def summarize_request(value: bytes | None) -> tuple[str, Items | None]:
     """Returns a record's kind of request, and its items if it has some; ("", None) if the record cannot be read."""
     try:
         envelope = pb.RequestEnvelope.FromString(value or b"")

@@ -63,7 +63,7 @@ from muster_scheduler.recorded_time import ClockSteps, NoSteps, RecordedTime
 from muster_scheduler.registrar import RmRegistrar
 from muster_scheduler.rm_quotas import ReachedQuotas, RmQuotas
 from muster_scheduler.rm_table import RmTable
-from muster_scheduler.tally import Stopwatch, complete
+from muster_scheduler.tally import Stopwatch, migrate_tally
 
 log = structlog.get_logger(__name__)
 
@@ -166,14 +166,14 @@ class SchedulerMachine:
         """Takes one record of the state topic."""
         self._folder.take(record)
 
-    def settle(self) -> Iterator[None]:
+    def build_state(self) -> Iterator[None]:
         """Builds the cores in steps and checks them, for a standby. From then on ``fold`` applies each record."""
         yield from self._folder.build_steps()
         for state in self._folder.rms.values():
             yield from invariants.check_in_steps(state.core, merges=False)
             yield
 
-    def folded(self, now_ns: int) -> None:
+    def finish_fold(self, now_ns: int) -> None:
         """Builds the cores and checks them, once the state is complete. A standby has done both before."""
         followed = self._folder.settled
         self._folder.finish()
@@ -188,10 +188,10 @@ class SchedulerMachine:
             state.core.activate(now_ns, state.info.last_decided_ns)
             if not followed:
                 invariants.check(state.core, merges=False)
-            complete(state.info.tally, sum(each.running for each in state.core.partitions.values()))
+            migrate_tally(state.info.tally, sum(each.running for each in state.core.partitions.values()))
             self._emitters[rm_id] = Emitter(self._topics, state.info, self._roster.stamps)
             self._unexhausted[rm_id] = None
-        self._quotas.folded(now_ns)
+        self._quotas.on_folded(now_ns)
         self._unwritten |= self._folder.compiled_anew  # writes these RMs' registrations
         self._folder.compiled_anew = {}
         for rm_id, state in self._folder.rms.items():
@@ -216,12 +216,12 @@ class SchedulerMachine:
 
     # ---- questions to event handlers, before a batch ----------------------------------------------------------------
 
-    def registered(self, rm_id: str) -> tuple[SchedulerCore | None, int]:
+    def core_of(self, rm_id: str) -> tuple[SchedulerCore | None, int]:
         """Returns an RM's core, and the number of its registrations."""
         state = self._folder.rms.get(rm_id)
         return (None, 0) if state is None else (state.core, state.info.registrations)
 
-    def expect(self, verdicts: Mapping[int, RequestVerdict]) -> None:
+    def set_verdicts(self, verdicts: Mapping[int, RequestVerdict]) -> None:
         """Takes event handlers' verdicts on the next requests."""
         self._verdicts = verdicts
 
@@ -296,7 +296,7 @@ class SchedulerMachine:
         """Records that the wall clock stepped."""
         self._steps.note(message)
         for rm_id in self._folder.rms:
-            history_notices.note(message, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
+            history_notices.add_event(message, now_ns, self._outcomes.setdefault(rm_id, Outcome()))
 
     def _decide(self, touched: dict[str, None], now_ns: int, outputs: list[OutRecord]) -> Iterator[Sequence[OutRecord]]:
         budget = max(min(_LEAST_ALLOCATIONS, self._budget), self._budget // max(1, len(touched)))
@@ -315,7 +315,7 @@ class SchedulerMachine:
             if out is None:
                 out = Outcome()
             yield from self._paused(rm_id, state.core.cycle_in_steps(now_ns, budget, out))
-            self._quotas.review(state, now_ns, out)
+            self._quotas.notify_reached(state, now_ns, out)
             self._unexhausted.pop(rm_id, None)
             if not state.core.exhausted:
                 self._unexhausted[rm_id] = None  # behind all others
@@ -345,7 +345,7 @@ class SchedulerMachine:
         self._held.clear()
         self._watch.forget()
 
-    def held(self) -> int:
+    def pending_records(self) -> int:
         """Returns about how many records :meth:`flush` gives."""
         return sum(out.size for rm_id, out in self._outcomes.items() if rm_id in self._held)
 
@@ -421,7 +421,7 @@ class SchedulerMachine:
                 case "callback_answers":
                     message = callbacks_pb2.FromResourceManager.FromString(envelope.callback_answers)
                     state.core.apply(callback_ingest.answers(message), now_ns, out)
-                    self._admin.dumps_answered(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
+                    self._admin.on_dumps(rm_id, message.state_dumps, self._emitters[rm_id], outputs)
                 case "quotas_changed":
                     self._quotas.change(state, envelope.quotas_changed, now_ns)
                 case "notice":
@@ -470,7 +470,7 @@ class SchedulerMachine:
                 yield from self._paused(info.rm_id, self._sources.apply_in_steps(info.rm_id, changes, now_ns))
             if read_as != info.generation:
                 items, read_as = read(), info.generation
-            item = verdict.judged(items.between(at, at + 1), at, self._outcomes.setdefault(info.rm_id, Outcome()))
+            item = verdict.apply_to(items.between(at, at + 1), at, self._outcomes.setdefault(info.rm_id, Outcome()))
             if item is not None:
                 yield from self._take_request(state, item, partial(ingest.single, read, at), now_ns, outputs)
 
@@ -544,7 +544,7 @@ class SchedulerMachine:
             emitter = self._emitters[state.info.rm_id] = Emitter(self._topics, state.info, self._roster.stamps)
             outputs += (emitter.rm_record(state.core.next_submission, 1), emitter.registration_record())
         out = self._outcomes.setdefault(state.info.rm_id, Outcome())
-        history_notices.take(notice.message, state.core, now_ns, out, records_lost=notice.records_lost)
+        history_notices.apply_notice(notice.message, state.core, now_ns, out, records_lost=notice.records_lost)
 
     def _connect(
         self, state: RmEntry, note: pb.CallbackStream, now_ns: int, out: Outcome, outputs: list[OutRecord]
@@ -557,7 +557,7 @@ class SchedulerMachine:
             self._unwritten[info.rm_id] = None
         state.core.apply(SetCallbacks(callback_ingest.policy_of(info)), now_ns, out)
         if not note.connected:
-            self._admin.callback_gone(info.rm_id, emitter, outputs)
+            self._admin.on_callback_lost(info.rm_id, emitter, outputs)
         outputs.append(emitter.rm_record(state.core.next_submission))
 
     def _configure(

@@ -90,7 +90,7 @@ class Ownership:
 
     # ---- in ----------------------------------------------------------------------------------------------------------
 
-    def shared(self, owned: Iterable[int], standbys: Iterable[int], now_s: float) -> list[OwnershipAction]:
+    def on_assignment(self, owned: Iterable[int], standbys: Iterable[int], now_s: float) -> list[OwnershipAction]:
         """Takes a share of the group. What this process gives up comes first."""
         roles = {**dict.fromkeys(standbys, AssignedRole.STANDBY), **dict.fromkeys(owned, AssignedRole.OWNER)}
         for partition in roles:
@@ -101,7 +101,7 @@ class Ownership:
             actions += self._follow_role(partition, entry, now_s)
         return sorted(actions, key=lambda action: action.do not in (ActionKind.RELEASE, ActionKind.DROP))
 
-    def ended(self, partition: int, now_s: float, *, fenced: bool) -> list[OwnershipAction]:
+    def on_worker_ended(self, partition: int, now_s: float, *, fenced: bool) -> list[OwnershipAction]:
         """Takes the end of a partition's worker: it was released, or fenced."""
         entry = self._entries[partition]
         was, entry.holding = entry.holding, PartitionPhase.IDLE
@@ -113,7 +113,7 @@ class Ownership:
         entry.holding, entry.until_s = PartitionPhase.FENCED, now_s + wait_s
         return [OwnershipAction(ActionKind.REJOIN, partition)]
 
-    def due(self, now_s: float) -> list[OwnershipAction]:
+    def on_time(self, now_s: float) -> list[OwnershipAction]:
         """Takes the time: waits that are over."""
         actions: list[OwnershipAction] = []
         for partition, entry in sorted(self._entries.items()):
@@ -132,7 +132,7 @@ class Ownership:
         """Returns a partition's state."""
         return self._entries[partition].holding if partition in self._entries else PartitionPhase.IDLE
 
-    def held(self, *holdings: PartitionPhase) -> list[int]:
+    def partitions_in(self, *holdings: PartitionPhase) -> list[int]:
         """Returns the partitions in these states."""
         return sorted(partition for partition, entry in self._entries.items() if entry.holding in holdings)
 

@@ -57,7 +57,7 @@ def mark_awaited(info: RmInfo, awaited: tuple[str, ...], now_ns: int) -> bool:
     return end(info, PauseKind.LISTING, since_ns, now_ns, last[-1] if last else "")
 
 
-def awaited(gate: SyncGate, books: ExternalReports | None, rm_id: str) -> tuple[str, ...]:
+def awaited_sources(gate: SyncGate, books: ExternalReports | None, rm_id: str) -> tuple[str, ...]:
     """Returns the sources that have not listed since the informers started. The scheduler waits for them."""
     found = []
     for partition, source in gate.awaited(rm_id):

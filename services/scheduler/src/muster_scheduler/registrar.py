@@ -24,7 +24,7 @@ from muster_state.state_folder import ForgottenRm, RmEntry, RmInfo, core_in_step
 from muster_scheduler import callback_ingest, config_validation, end_application, generation, pauses
 from muster_scheduler.admin_commands import AdminCommands, may_forget, never_registered
 from muster_scheduler.config_validation import ConfigValidator
-from muster_scheduler.deregistration import own_keys, published, take_over
+from muster_scheduler.deregistration import absorb_unwritten, own_keys, published_objects
 from muster_scheduler.emit import Emitter, admin_result, write_states
 from muster_scheduler.external_reports import ExternalReportIngest
 from muster_scheduler.group_configuration import GroupConfigurations
@@ -130,7 +130,7 @@ class RmRegistrar:
             info.paused, info.paused_reason = known.info.paused, known.info.paused_reason
             info.paused_ns, info.pauses = known.info.paused_ns, known.info.pauses
             self._roster.unwritten.pop(rm_id, None)  # the registration's record includes it
-            self._admin.callback_gone(rm_id, self._roster.emitters[rm_id], outputs)
+            self._admin.on_callback_lost(rm_id, self._roster.emitters[rm_id], outputs)
         pauses.mark_absence(info, now_ns)
         # Sources report for the RM's id: the new core finds their reports where the old one left them.
         core = yield from core_in_steps(
@@ -143,7 +143,7 @@ class RmRegistrar:
         if known is not None:
             yield from known.core.end_in_steps(now_ns, out)
         yield from core.start_in_steps(now_ns, out, known.core if known is not None else None)
-        removed = yield from take_over(dropped, out)
+        removed = yield from absorb_unwritten(dropped, out)
         core.apply(SetCallbacks(callback_ingest.policy_of(info)), now_ns, out)
         all_problems += callback_ingest.problems_of(info.extra_config) + end_application.problems_of(info.extra_config)
         # First the RM's object, then the tombstones of its old objects, then its new objects.
@@ -153,7 +153,7 @@ class RmRegistrar:
         kept = yield from _kept_keys(rm_id, core)
         # Decisions of the same batch before this registration belong to the state that is now dropped. Objects that
         # they removed still have records.
-        ended = chain(emptied(removed), published(known.core) if known is not None else ())
+        ended = chain(emptied(removed), published_objects(known.core) if known is not None else ())
         yield from _tombstones(emitter, ended, kept, outputs)
         outputs.append(self._accepted(emitter, envelope.request_id, all_problems))
         self._enter(RmEntry(info, core), emitter, out)
@@ -170,7 +170,7 @@ class RmRegistrar:
     def _enter(self, state: RmEntry, emitter: Emitter, out: Outcome) -> None:
         rm_id = state.info.rm_id
         self._roster.folder.rms[rm_id] = state
-        self._quotas.registered(state)
+        self._quotas.on_registered(state)
         self._roster.emitters[rm_id] = emitter
         self._roster.outcomes[rm_id] = out
 
@@ -195,13 +195,13 @@ class RmRegistrar:
         # 1. the events of the objects that end, after those of earlier decisions
         out = Outcome()
         yield from known.core.end_in_steps(now_ns, out, why=FORGOTTEN)
-        removed = yield from take_over(self._roster.outcomes.pop(rm_id, None), out)
+        removed = yield from absorb_unwritten(self._roster.outcomes.pop(rm_id, None), out)
         emitter = self._roster.emitters.pop(rm_id)
-        self._admin.callback_gone(rm_id, emitter, outputs)
+        self._admin.on_callback_lost(rm_id, emitter, outputs)
         # 2. first the RM's own record, so that followers drop the RM as a whole
         outputs += map(emitter.tombstone, own_keys(rm_id))
         yield from _tombstones(emitter, emptied(removed), (), outputs)
-        result.allocations = yield from _tombstones(emitter, published(known.core), (), outputs)
+        result.allocations = yield from _tombstones(emitter, published_objects(known.core), (), outputs)
         yield from write_states(self._topics, rm_id, out, outputs)  # states of external sources
         yield from emitter.farewell(out, outputs)
         # 3. the numbers, which the events have advanced

@@ -92,7 +92,7 @@ class RmQuotas:
     def __init__(self, roster: RmTable, reached: ReachedQuotas) -> None:
         self._roster, self._reached = roster, reached
 
-    def folded(self, now_ns: int) -> None:
+    def on_folded(self, now_ns: int) -> None:
         """Takes the limits in force before a restart."""
         for rm_id, state in self._roster.folder.rms.items():
             state.core.apply(SetQuotas(state.info.quotas), now_ns)
@@ -128,7 +128,7 @@ class RmQuotas:
         advice = "an operator can forget those that are gone (muster admin forget), or raise the limit"
         return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="rmID", message=f"{why}: {advice}")
 
-    def registered(self, state: RmEntry) -> None:
+    def on_registered(self, state: RmEntry) -> None:
         """Takes the place of the RM's former registration."""
         self._reached.set(state.info.rm_id, state, state.info.quotas_reached)
 
@@ -142,7 +142,7 @@ class RmQuotas:
         self._roster.unwritten[state.info.rm_id] = None  # the registration's record has them
         log.info("quotas changed", rm=state.info.rm_id)
 
-    def review(self, state: RmEntry, now_ns: int, out: Outcome) -> None:
+    def notify_reached(self, state: RmEntry, now_ns: int, out: Outcome) -> None:
         """Tells once, by an event, a metric, a log entry and health, that a quota is reached. Notes when it is not any
         more. (It runs for each batch of each RM.)
         """
@@ -158,7 +158,7 @@ class RmQuotas:
             now[kind] = now_ns
             if kind not in before:
                 message = _message_of(quotas, kind)
-                history_notices.note(message, now_ns, out)
+                history_notices.add_event(message, now_ns, out)
                 log.warning("quota reached", rm=info.rm_id, quota=kind, story=message)
         info.quotas_reached = now
         if now.keys() != before.keys():

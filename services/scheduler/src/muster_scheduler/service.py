@@ -223,7 +223,7 @@ class SchedulerService:
                         listening.result()
                     else:
                         await self._take_end(partition, self._running[partition])
-                self._do(self._ownership.due(self._clock.monotonic()))
+                self._do(self._ownership.on_time(self._clock.monotonic()))
                 due_s = self._ownership.next_due_s()
                 wait_s = None if due_s is None else max(0.0, due_s - self._clock.monotonic())
                 with contextlib.suppress(TimeoutError):
@@ -239,7 +239,7 @@ class SchedulerService:
             self._take_share(share)
 
     def _take_share(self, share: Assignment) -> None:
-        self._do(self._ownership.shared(share.owned, share.standbys, self._clock.monotonic()))
+        self._do(self._ownership.on_assignment(share.owned, share.standbys, self._clock.monotonic()))
         self._report_warm()
 
     async def _take_end(self, partition: int, task: asyncio.Task[None]) -> None:
@@ -255,7 +255,7 @@ class SchedulerService:
         if outside is not None:
             await outside.stop()
         log.info("scheduler.gave_up", partition=partition, fenced=error is not None)
-        self._do(self._ownership.ended(partition, self._clock.monotonic(), fenced=error is not None))
+        self._do(self._ownership.on_worker_ended(partition, self._clock.monotonic(), fenced=error is not None))
 
     def _note_end(self, partition: int | None) -> None:
         self._ends.append(partition)
@@ -427,7 +427,7 @@ class SchedulerService:
         found += [
             f"partition {partition} was taken over by a scheduler outside of the group (with scheduler.partitions?); "
             "it is taken again after a wait"
-            for partition in self._ownership.held(PartitionPhase.FENCED)
+            for partition in self._ownership.partitions_in(PartitionPhase.FENCED)
         ]
         if not self._running and not self._is_grouped:
             found.append("no partition is owned")

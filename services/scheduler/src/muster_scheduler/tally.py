@@ -25,7 +25,7 @@ from muster_core.model.outcome import (
 from muster_state.tally import Tally
 
 
-def counted(out: Outcome) -> Tally:
+def count_outcome(out: Outcome) -> Tally:
     """Returns an outcome's counts, without those of its facts."""
     more = Tally(decisions=1)
     # Some releases that the RM requested are not sent to it, and some that are sent concern no allocation. Objects made
@@ -80,7 +80,7 @@ def _waited_us(fact: NewAllocation, offset_ns: int) -> int:
     return max(waited_ns, 0) // 1000
 
 
-def complete(tally: Tally, running: int) -> None:
+def migrate_tally(tally: Tally, running: int) -> None:
     """Corrects the tally of versions that counted neither reported allocations nor each end.
 
     In every case, begun allocations minus ended allocations are the running ones.

@@ -277,12 +277,12 @@ def test_the_sentence_of_an_ask(cause: str) -> None:
 
 def queue(found: Explained, path: str = "root.a") -> dict[str, Any]:
     arena = found.cluster
-    return decoded(explain_queue.explained(arena.partition, arena.queue(path), arena.now_ns, pause=None))
+    return decoded(explain_queue.explain(arena.partition, arena.queue(path), arena.now_ns, pause=None))
 
 
 def node(found: Explained) -> str:
     arena = found.cluster
-    pieces = explain_node.explained(
+    pieces = explain_node.explain(
         arena.partition, arena.partition.nodes["n1"], arena.now_ns, pause=None, external=arena.core.external
     )
     said: str = json.loads(b"".join(pieces))["message"]
@@ -463,7 +463,7 @@ def test_the_sentence_of_a_node() -> None:
     def said(found: Explained) -> str:
         arena = found.cluster
         node = arena.partition.nodes["n1"]
-        pieces = explain_node.explained(arena.partition, node, arena.now_ns, pause=None, external=arena.core.external)
+        pieces = explain_node.explain(arena.partition, node, arena.now_ns, pause=None, external=arena.core.external)
         sentence: str = json.loads(b"".join(pieces))["sentence"]
         return sentence
 
@@ -508,6 +508,6 @@ def test_closed_nodes_are_counted_once_for_each_size_that_is_asked_for(monkeypat
 def test_of_a_limit_of_0_it_is_not_said_that_it_is_gone() -> None:
     reason = Reason(ReasonCode.QUEUE_MAX, "root.a", "vcore", asked=1_000, used=3_000, since_ns=SECOND_NS)
     now = NowDao(used=2_000, limit=0, free=0, promised=0)
-    assert current_state.moved(reason, now, 2 * SECOND_NS) == ""
-    gone = current_state.moved(replace(reason, limit=4_000), now, 2 * SECOND_NS)
+    assert current_state.changed_text(reason, now, 2 * SECOND_NS) == ""
+    gone = current_state.changed_text(replace(reason, limit=4_000), now, 2 * SECOND_NS)
     assert gone == "That was 1 second ago; now the limit is gone."

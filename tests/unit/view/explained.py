@@ -516,9 +516,7 @@ def a_node() -> dict[str, Any]:
     arena.want("more", "elsewhere", required_node="n2", vcore=1_000)
     arena.want("more", "large", preempts=False, vcore=3_000)
     node = arena.partition.nodes["n1"]
-    found: dict[str, Any] = json.loads(
-        b"".join(explain_node.explained(arena.partition, node, arena.now_ns, pause=None))
-    )
+    found: dict[str, Any] = json.loads(b"".join(explain_node.explain(arena.partition, node, arena.now_ns, pause=None)))
     return found
 
 
@@ -604,7 +602,7 @@ def with_victims() -> dict[str, Any]:
 
 def a_queue() -> dict[str, Any]:
     arena = asked(poor_and_rich()).cluster
-    return decoded(explain_queue.explained(arena.partition, arena.queue("root.a"), arena.now_ns, pause=None))
+    return decoded(explain_queue.explain(arena.partition, arena.queue("root.a"), arena.now_ns, pause=None))
 
 
 def a_gang() -> dict[str, Any]:

@@ -30,7 +30,7 @@ LIMITS = [{"Limit": "everybody", "Users": ["*"], "MaxResources": {"vcore": "4"},
 
 
 def test_go_names_with_empty_structs_and_without_empty_lists() -> None:
-    shown = queue_config_dao.shown(TEXT, EXTRA, go=True)
+    shown = queue_config_dao.to_dao(TEXT, EXTRA, go=True)
     (partition,) = shown["Partitions"]
     assert {key: value for key, value in partition.items() if key != "Queues"} == {
         "Name": "default",
@@ -100,7 +100,7 @@ partitions:
     queues: [{name: true, parent: yes, maxapplications: 0x10, properties: {a: true, b: off}}, {name: b, parent: n}]
 """
     assert load_queue_config(text)[0] is not None
-    (partition,) = queue_config_dao.shown(text, {}, go=True)["Partitions"]
+    (partition,) = queue_config_dao.to_dao(text, {}, go=True)["Partitions"]
     assert partition["Preemption"] == {"Enabled": False, "QuotaPreemptionEnabled": False}
     named = {"Type": "", "Users": ["true", "yes"]}
     assert partition["PlacementRules"] == [{"Name": "provided", "Create": True, "Filter": named}]
@@ -123,7 +123,7 @@ partitions:
     queues: [{name: root}]
 """
     assert load_queue_config(text)[0] is not None
-    (partition,) = queue_config_dao.shown(text, {}, go=True)["Partitions"]
+    (partition,) = queue_config_dao.to_dao(text, {}, go=True)["Partitions"]
     assert partition["UserGroupResolver"] == {"type": "os"}
     assert partition["NodeSortPolicy"] == {"Type": ""}
     assert [rule["Filter"] for rule in partition["PlacementRules"]] == [
@@ -143,7 +143,7 @@ partitions:
 
 def test_no_text_is_the_built_in_configuration() -> None:
     assert load_queue_config(queue_config_dao.DEFAULT_TEXT) == (DEFAULT_CONFIG, [])
-    (partition,) = queue_config_dao.shown("", {}, go=True)["Partitions"]
+    (partition,) = queue_config_dao.to_dao("", {}, go=True)["Partitions"]
     assert [rule["Name"] for rule in partition["PlacementRules"]] == ["tag", "provided"]
 
 
@@ -151,7 +151,7 @@ def test_root_is_a_parent_and_the_time_out_of_locks_is_the_cores_default() -> No
     queues = "{name: root, submitacl: '*', queues: [{name: a}, {name: b, parent: true}]}"
     text = f"partitions: [{{name: default, queues: [{queues}]}}]"
     for go, key in ((True, str), (False, str.lower)):
-        shown = queue_config_dao.shown(text, {}, go=go)
+        shown = queue_config_dao.to_dao(text, {}, go=go)
         (root,) = shown[key("Partitions")][0][key("Queues")]
         assert list(root)[:2] == [key("Name"), key("Parent")]
         assert root[key("Parent")] is True
@@ -164,16 +164,16 @@ async def test_validating() -> None:
     settings = QueueConfigSettings(max_bytes=1024)
     judge = SandboxedParser(settings)
     try:
-        assert (await queue_config_dao.validated(b"", judge)).allowed
-        assert (await queue_config_dao.validated(TEXT.encode(), judge)).allowed
+        assert (await queue_config_dao.validate(b"", judge)).allowed
+        assert (await queue_config_dao.validate(TEXT.encode(), judge)).allowed
         bad = b"partitions:\n- {queues: [{name: root, foo: 1, maxapplications: -1}]}"
-        refused = await queue_config_dao.validated(bad, judge)
+        refused = await queue_config_dao.validate(bad, judge)
         assert not refused.allowed
         first, second = refused.reason.splitlines()
         assert "unknown key 'foo'" in first
         assert "maxapplications" in second
-        assert "not UTF-8: byte 1" in (await queue_config_dao.validated(b"a\xff", judge)).reason
-        too_large = await queue_config_dao.validated(b"#" * 1025, judge)
+        assert "not UTF-8: byte 1" in (await queue_config_dao.validate(b"a\xff", judge)).reason
+        too_large = await queue_config_dao.validate(b"#" * 1025, judge)
         assert f"expected at most {settings.max_bytes}" in too_large.reason
     finally:
         await judge.close()

@@ -466,7 +466,7 @@ async def test_incremental_counts_equal_a_full_count(bench: Bench, seed: int) ->
         for _ in range(25):
             live(rm, chance)
             await bench.write(rm)
-            await view.fresh()
+            await view.wait_fresh()
             if chance.random() < 0.3:
                 (counted(follower.census.of(each)) for each in follower.rms["rm1"].core.partitions.values())
         partition = follower.rms["rm1"].core.partitions["default"]

@@ -158,7 +158,7 @@ def test_many_that_wait_are_looked_at_in_many_small_steps(bench: Bench) -> None:
     rm.cluster.app("y", "root.b")
     rm.do(UpdateAllocations([AskItem(f"k{n}", "y", "default", {"memory": n + 1}) for n in range(groups)]))
     partition = rm.cluster.partition
-    pieces = list(node.explained(partition, partition.nodes["n1"], 0, pause=None))
+    pieces = list(node.explain(partition, partition.nodes["n1"], 0, pause=None))
     empty = list(takewhile(lambda piece: not piece, pieces))
     assert len(empty) == (groups + applications + 1) // node._PER_STEP
     assert json.loads(b"".join(pieces))["waiting"]["asks"] == groups
@@ -171,7 +171,7 @@ def test_allocations_that_end_between_two_pieces_are_left_out(bench: Bench) -> N
         rm.cluster.app(app, "root.b")
         rm.do(UpdateAllocations([AskItem(f"k{n}", app, "default", {"memory": n + 1}) for n in range(300)]))
     partition = rm.cluster.partition
-    pieces = node.explained(partition, partition.nodes["n1"], 0, pause=None)
+    pieces = node.explain(partition, partition.nodes["n1"], 0, pause=None)
     assert next(pieces) == b""
     rm.do(UpdateApplications((), (("default", "x"), ("default", "y"))))
     found = json.loads(b"".join(pieces))
@@ -202,6 +202,6 @@ async def test_a_missing_node_is_not_found(bench: Bench) -> None:
 
 def _of(rm: Any, node_id: str) -> dict[str, Any]:
     partition = rm.cluster.partition
-    pieces = node.explained(partition, partition.nodes[node_id], 0, pause=pause_of(RmEntry(rm.info, rm.cluster.core)))
+    pieces = node.explain(partition, partition.nodes[node_id], 0, pause=pause_of(RmEntry(rm.info, rm.cluster.core)))
     found: dict[str, Any] = json.loads(b"".join(pieces))
     return found

@@ -143,8 +143,8 @@ async def test_many_small_reads_make_the_same_state_as_one(bench: Bench) -> None
         rm.cluster.release("x3")
         await bench.write(rm)
         await eventually(lambda: small.lag_records() == large.lag_records() == 0)
-        await large.fresh()
-        await small.fresh()
+        await large.wait_fresh()
+        await small.wait_fresh()
         async with client_of(small) as one, client_of(large) as other:
             for path in ("partitions", "partition/default/queues", "partition/default/nodes", "explain/pending"):
                 assert (await one.get(f"/ws/v1/{path}")).content == (await other.get(f"/ws/v1/{path}")).content

@@ -232,7 +232,7 @@ def test_room_that_is_promised_is_shown_at_the_application_and_its_queue() -> No
     assert forms["message"] == "Its gang forms. Of 1 placeholder 1 holds room."
     partition = found.cluster.partition
     now_ns = found.cluster.now_ns
-    queue = explained.decoded(explain_queue.explained(partition, partition.queues["root.a"], now_ns, pause=None))
+    queue = explained.decoded(explain_queue.explain(partition, partition.queues["root.a"], now_ns, pause=None))
     assert (queue["promised"], queue["formingApplications"], queue["runningApplications"]) == ({"vcore": 2_000}, 1, 1)
     assert queue["asks"] == {"GANG_ROOM": 1}
 
@@ -257,7 +257,7 @@ def test_a_queue_that_is_full_of_gangs_says_so() -> None:
     cluster.ask("runs", "k", vcore=1)
     gang(cluster, "x", total=4)
     placeholders(cluster, "x", 1, 2)
-    shown = explain_queue.explained(cluster.partition, cluster.queue("root.a"), cluster.now_ns, pause=None)
+    shown = explain_queue.explain(cluster.partition, cluster.queue("root.a"), cluster.now_ns, pause=None)
     assert (shown.running_applications, shown.forming_applications) == (1, 1)
     assert "It runs its maximum of 2 applications (1 of them with a forming gang)." in shown.message
 
@@ -417,7 +417,7 @@ def expected(rm: Recorded, now_ns: int) -> dict[str, Callable[[], bytes]]:
     partition, state = rm.cluster.partition, RmEntry(rm.info, rm.cluster.core)
 
     def of_queue(path: str) -> bytes:
-        return go_json(explain_queue.explained(partition, partition.queues[path], now_ns, pause=None))
+        return go_json(explain_queue.explain(partition, partition.queues[path], now_ns, pause=None))
 
     return {
         f"{P}/queues": lambda: text(

@@ -65,7 +65,7 @@ def all_that_is_said(core: SchedulerCore, run: Run) -> Iterator[tuple[str, Any]]
     state = RmEntry(RmInfo("rm", life="RUNNING"), core)
     for partition in core.partitions.values():
         for path, queue in sorted(partition.queues.items()):
-            yield path, json.loads(go_json(explain_queue.explained(partition, queue, run.now_ns, pause=None)))
+            yield path, json.loads(go_json(explain_queue.explain(partition, queue, run.now_ns, pause=None)))
         yield "queues", json.loads(b"".join(json_render.queue(partition, partition.root, tree=True)))
         for app_id, app in sorted(partition.apps.items()):
             yield app_id, json.loads(b"".join(json_render.application(partition, app)))

@@ -42,8 +42,8 @@ def test_every_answer_says_the_same_of_it(arena: Arena, open_proposals: int, cod
     wanted, turns = {code: ASKS}, explain.turns_of(state)
     assert explain.summary(state, "").counts == wanted
     queue = partition.queues["root.a"]
-    assert decoded(explain_queue.explained(partition, queue, now_ns, pause=None, turns=turns))["asks"] == wanted
-    node = explain_node.explained(partition, partition.nodes["n1"], now_ns, pause=None, turns=turns)
+    assert decoded(explain_queue.explain(partition, queue, now_ns, pause=None, turns=turns))["asks"] == wanted
+    node = explain_node.explain(partition, partition.nodes["n1"], now_ns, pause=None, turns=turns)
     assert json.loads(b"".join(node))["waiting"]["reasons"] == wanted
     only = SnapshotQuery(frozenset({Section.SCHEDULER}), partition, partition.root, 1)
     shown = json.loads(b"".join(snapshot(state, only, ViewLag(0, 0.0), RecentAllocations(), now_ns, "")))

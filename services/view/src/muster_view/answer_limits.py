@@ -37,14 +37,14 @@ class AnswerMemory:
         self._limits.dumps += 1
         self._dumps = 1
 
-    def take(self, size: int) -> None:
+    def charge(self, size: int) -> None:
         """Counts more bytes. Raises RequestRefused: all large answers together would exceed ``bytes_max``."""
         limits, self._bytes = self._limits, self._bytes + size
         limits.held_bytes += size
         if limits.held_bytes > limits.bytes_max and self._bytes > _SMALL_BYTES:
             raise HttpError(503, "Too many large answers are under way: try again")
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Gives the memory back, once."""
         self._limits.held_bytes -= self._bytes
         self._limits.dumps -= self._dumps
@@ -64,13 +64,13 @@ class AnswerLimits:
         self._stalled_s = settings.stalled_s
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[AnswerMemory]:
+    def account(self) -> Iterator[AnswerMemory]:
         """Returns the account of one answer, until it is sent."""
         held = AnswerMemory(self)
         try:
             yield held
         finally:
-            held.give_back()
+            held.release()
 
     def sending(self, scope: Scope, send: Send) -> Send:
         """Sends like ``send``; raises ReaderStalled when the client reads nothing for ``stalled_s``."""

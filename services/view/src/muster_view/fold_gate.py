@@ -30,11 +30,11 @@ class TimeSlice:
         self._until_s = self._since_s + length_s
         self._before_s = 0.0
 
-    def used_up(self) -> bool:
+    def is_over(self) -> bool:
         """Whether other tasks must get a turn now."""
         return self._monotonic() >= self._until_s
 
-    async def rest(self, pause_s: float = 0.0) -> None:
+    async def yield_loop(self, pause_s: float = 0.0) -> None:
         """Gives other tasks a turn; ``pause_s``: for so long."""
         self._before_s += self._monotonic() - self._since_s
         await asyncio.sleep(pause_s)
@@ -99,12 +99,12 @@ class FoldGate:
         return self._clock.monotonic() - began_s >= for_s
 
     @property
-    def held(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether an answer is being rendered."""
         return self._holders > 0
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def block_folding(self) -> Iterator[None]:
         """Holds folding back, within the limit."""
         if not self._holders:
             self._until_s = self._clock.monotonic() + self._hold_s
@@ -117,7 +117,7 @@ class FoldGate:
             if not self._holders:
                 self._free.set()
 
-    async def passed(self) -> None:
+    async def wait_open(self) -> None:
         """Returns when folding may continue."""
         if not self._holders:
             return
@@ -132,5 +132,5 @@ async def cooperate(steps: Iterator[None], clock: Clock, slice_s: float) -> None
     """Exhausts steps of work, with turns for others in between."""
     slice_ = TimeSlice(clock, slice_s)
     for _ in steps:
-        if slice_.used_up():
-            await slice_.rest()
+        if slice_.is_over():
+            await slice_.yield_loop()

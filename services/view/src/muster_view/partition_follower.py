@@ -115,7 +115,7 @@ class PartitionFollower:
         return self._census
 
     @property
-    def settled(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether there is a state to show."""
         return self._folder is not None
 
@@ -131,15 +131,15 @@ class PartitionFollower:
         return max(0.0, now_ns / 1e9 - self._folded_at_ms / 1e3)
 
     @property
-    def torn(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether a transaction is folded in part: the shown state never existed."""
         return not self._whole.is_set()
 
-    async def whole(self) -> None:
+    async def wait_whole(self) -> None:
         """Returns between two folds, when no transaction is folded in part. Callers bound the wait."""
         await self._whole.wait()
 
-    def want(self) -> None:
+    def note_request(self) -> None:
         """Notes a request, which ends a pause."""
         self._wanted_s = self._clock.monotonic()
         self._wanted.set()
@@ -152,7 +152,7 @@ class PartitionFollower:
         """Whether all visible records before ``end`` are folded, and no fold is under way."""
         return self._fresh.is_set() and self._position >= end
 
-    async def fresh(self, end: int) -> None:
+    async def wait_fresh(self, end: int) -> None:
         """Returns between two folds, when all visible records before ``end`` are folded. Callers bound the wait."""
         await self._fresh.wait()
         while not self.is_fresh(end):
@@ -168,7 +168,7 @@ class PartitionFollower:
         if self.stamp >= stamp:
             return
         insort(self._awaited, stamp)
-        self.want()  # ends a pause
+        self.note_request()  # ends a pause
         try:
             with self._gate.awaiting():
                 while self.stamp < stamp:
@@ -220,7 +220,7 @@ class PartitionFollower:
         assert reader is not None, "start comes first"
         # 1. without requests: larger steps, fewer wake-ups
         timeout_s = aligned_s(self._settings.poll_s)
-        if self._kept or self.torn:
+        if self._kept or self.is_partial:
             timeout_s = min(timeout_s, _REST_OF_TRANSACTION_S)
         elif self._flowing and await self._nap():
             timeout_s = 0.0

@@ -197,7 +197,7 @@ class ViewService:
         """The open event streams of an RM, if the view knows an event publisher and it answers."""
         return await self._streams.of(rm_id) if self._streams is not None else []
 
-    def counted(self, rm_id: str | None = None) -> list[RmSample]:
+    def rm_samples(self, rm_id: str | None = None) -> list[RmSample]:
         """The figures for metrics, of one RM; None: of all RMs, sorted by id."""
         found = []
         for follower in self._of(rm_id):
@@ -208,11 +208,11 @@ class ViewService:
                     found.append(RmSample(state, census.counts.get(known) or ObjectCounts(), partitions))
         return sorted(found, key=lambda each: each.state.info.rm_id)
 
-    def departed(self, rm_id: str) -> RemovedObjects:
+    def removed_objects(self, rm_id: str) -> RemovedObjects:
         """The last states of removed objects, in an RM's partition."""
         return self._of(rm_id)[0].departed
 
-    def learnt(self, rm_id: str) -> RunTimeHistory | None:
+    def run_time_history(self, rm_id: str) -> RunTimeHistory | None:
         """An RM's allocations that ended since this process began to follow; None: none did."""
         return self._of(rm_id)[0].lengths.get(rm_id)
 
@@ -243,11 +243,11 @@ class ViewService:
         """A number that changes with the state: equal numbers mean an equal state."""
         return sum(follower.version for follower in self._followers)
 
-    def torn(self, rm_id: str | None = None) -> bool:
+    def is_partial(self, rm_id: str | None = None) -> bool:
         """Whether a transaction is only partly folded: in an RM's partition; None: in any."""
         return any(follower.torn for follower in self._of(rm_id))
 
-    async def fresh(self) -> None:
+    async def wait_fresh(self) -> None:
         """Returns between two folds, once all records that are visible now are folded. Returns after ``fresh_wait_s``
         at the latest; if a transaction is folded in part then, after another ``whole_wait_s``.
         """

@@ -99,7 +99,7 @@ def past_pauses(state: RmEntry) -> Past:
     found: list[PastReason] = []
     taken: list[tuple[int, int]] = []
     for reason, until_ns in causes:
-        for start_ns, end_ns in wait_history.left(reason.since_ns, until_ns, taken):
+        for start_ns, end_ns in wait_history.uncovered_spans(reason.since_ns, until_ns, taken):
             if end_ns != _GOES_ON and lasts(start_ns, end_ns):
                 found.append(PastReason(replace(reason, since_ns=start_ns), end_ns))
         taken.append((reason.since_ns, until_ns))
@@ -195,10 +195,10 @@ class Explainer:
         preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
         holds = self._with_figures_of_now(reason, now)
         said = [_wants(wanted) if reason.code is ReasonCode.FREE_RESOURCES_SCATTERED else ""]
-        said += [self._sentence(holds or reason, explain_preemption.worth_saying(preemption))]
+        said += [self._sentence(holds or reason, explain_preemption.display_code(preemption))]
         said.append(explain_preemption.sentence_of_ask(preemption, self._now_ns))
         if holds is None:
-            said.append(current_state.moved(reason, now, self._now_ns))
+            said.append(current_state.changed_text(reason, now, self._now_ns))
         kept = None
         if wanted.reserved_node:
             kept = KeptNodeDao(node=wanted.reserved_node, since=wanted.reserved_ns)
@@ -216,7 +216,7 @@ class Explainer:
             resource=wanted.shape.quantities,
             placeholder=wanted.placeholder,
             task_group=wanted.task_group,
-            gang=explain_gang.awaited(reason),
+            gang=explain_gang.missing_item(reason),
             reservation=kept,
             preemption=preemption,
             refusals=_refusals(wanted),
@@ -278,7 +278,7 @@ class Explainer:
         key = id(reason)
         if key not in self._holds:
             self._kept[key] = reason
-            self._holds[key] = current_state.as_now(reason, now)
+            self._holds[key] = current_state.with_current_values(reason, now)
         return self._holds[key]
 
     def _sentence(self, reason: Reason, no: str) -> str:
@@ -471,7 +471,7 @@ def no_ask(app: Application, key: str, now_ns: int) -> str:
     return f"Ask not found: it was allocated {format_duration(now_ns - last.allocated_ns)} ago, on node {last.node_id}"
 
 
-def remembered(partition: Partition, app_id: str) -> Application | None:
+def find_finished(partition: Partition, app_id: str) -> Application | None:
     """The last finished or rejected application of the id, while Muster keeps it."""
     known = (partition.apps.get(app_id), partition.rejected.get(app_id))
     return max((app for app in known if app is not None), key=lambda app: app.finished_ns, default=None)
@@ -482,7 +482,7 @@ def _as_now(partition: Partition, app: Application) -> Reason | None:
     reason = app.reason
     if reason is None:
         return None
-    return current_state.as_now(reason, CurrentState(partition).of(app, reason)) or reason
+    return current_state.with_current_values(reason, CurrentState(partition).of(app, reason)) or reason
 
 
 def _waiting(reason: Reason) -> WaitingDao:
@@ -507,7 +507,7 @@ _ENDS = {
 }
 
 
-def ended(app: Application, now_ns: int) -> str:
+def end_clause(app: Application, now_ns: int) -> str:
     """The end of an application and its time, as words that follow the application's name."""
     return f"{_ENDS.get(app.state, 'ended')} {format_duration(now_ns - app.finished_ns)} ago"
 
@@ -520,7 +520,7 @@ def _because(app: Application) -> str:
 
 
 def _rejected(app: Application, now_ns: int) -> str:
-    return f"Application {app.app_id} {ended(app, now_ns)}: {app.rejected_message}."
+    return f"Application {app.app_id} {end_clause(app, now_ns)}: {app.rejected_message}."
 
 
 def _has(app: Application) -> str:
@@ -541,7 +541,7 @@ def _application_one(
     :param waits: why the whole application waits; None: it does not, or the scheduler makes no decisions.
     """
     if app.state in _ENDS and app.finished_ns:
-        return f"Application {app.app_id} {ended(app, now_ns)}{_because(app)}."
+        return f"Application {app.app_id} {end_clause(app, now_ns)}{_because(app)}."
     pending = counts.total()
     said = f"Application {app.app_id} is {app.state.lower()}{_because(app)}, {_has(app)}"
     if not pending:
@@ -551,7 +551,7 @@ def _application_one(
         return f"{said} and wants {pending:,} more, but has waited for {waited} because {waits.clause()}."
     code, most = min(counts.items(), key=lambda item: (-item[1], item[0]))
     which = "which" if most == pending else f"of which {most:,}"
-    behind = f"{'waits' if most == 1 else 'wait'} {wait_history.waits(history, code, most, now_ns)}"
+    behind = f"{'waits' if most == 1 else 'wait'} {wait_history.wait_clause(history, code, most, now_ns)}"
     return f"{said} and wants {pending:,} more, {which} {behind}."
 
 
@@ -559,7 +559,7 @@ def _application_sentence(
     app: Application, waits: Reason | None, counts: Counter[str], gang: str, history: list[EpisodeDao], now_ns: int
 ) -> str:
     if app.state in _ENDS and app.finished_ns:
-        return " ".join(text for text in (f"It {ended(app, now_ns)}{_because(app)}.", gang) if text)
+        return " ".join(text for text in (f"It {end_clause(app, now_ns)}{_because(app)}.", gang) if text)
     pending = counts.total()
     said = [f"It is {app.state.lower()}{_because(app)}."]
     said.append(f"It {_has(app).removesuffix(',')}, and wants {f'{pending:,} more' if pending else 'no more'}.")

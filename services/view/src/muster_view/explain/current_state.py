@@ -123,7 +123,7 @@ def _now(*, used: int = 0, limit: int = 0, free: int = 0, promised: int = 0) -> 
     )
 
 
-def as_now(reason: Reason, now: NowDao | None) -> Reason | None:
+def with_current_values(reason: Reason, now: NowDao | None) -> Reason | None:
     """The reason with the current figures; None: it no longer holds with them, or it has no figures."""
     if now is None:
         return None
@@ -142,7 +142,7 @@ def as_now(reason: Reason, now: NowDao | None) -> Reason | None:
     return replace(reason, used=now.used, limit=now.limit, free=now.free, promised=now.promised)
 
 
-def moved(reason: Reason, now: NowDao | None, now_ns: int) -> str:
+def changed_text(reason: Reason, now: NowDao | None, now_ns: int) -> str:
     """The text for a reason that no longer holds with the current figures; "": they have not changed."""
     if now is None or (now.used, now.limit, now.free) == (reason.used, reason.limit, reason.free):
         return ""

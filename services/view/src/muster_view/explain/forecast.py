@@ -16,7 +16,7 @@ _NS_PER_S = 1_000_000_000
 _DAY_S = 86_400
 
 
-def making(partition: str, wanted: Ask, now_ns: int) -> WhenDao:
+def not_ready(partition: str, wanted: Ask, now_ns: int) -> WhenDao:
     """The forecast is not ready."""
     return _unknown(partition, wanted, now_ns, "MAKING", "", "is being computed: ask again in a few seconds")
 
@@ -26,13 +26,13 @@ def paused(partition: str, wanted: Ask, now_ns: int, clause: str) -> WhenDao:
     return _unknown(partition, wanted, now_ns, "UNKNOWN", "NOT_DECIDING", f"is not known, because {clause}")
 
 
-def explained(partition: str, wanted: Ask, told: ForecastReply, now_ns: int) -> WhenDao:
+def answer(partition: str, wanted: Ask, told: ForecastReply, now_ns: int) -> WhenDao:
     """An answer from a forecast."""
     if told.why:
         return _unknown(partition, wanted, told.at_ns, "UNKNOWN", "NOT_SIMULATED", f"is not known, because {told.why}")
     found = told.asks.get((partition, wanted.app.app_id, wanted.key))
     if found is None:  # it came while the forecast was made
-        return making(partition, wanted, now_ns)
+        return not_ready(partition, wanted, now_ns)
     return _forecast(_who(wanted), found, told, now_ns)
 
 

@@ -8,7 +8,7 @@ from muster_whatif.forecast.forecaster import ComparisonReply
 from muster_whatif.forecast.messages import ComparisonResult
 
 
-def making(partition: str, now_ns: int) -> FuturesDao:
+def not_ready(partition: str, now_ns: int) -> FuturesDao:
     """They are not ready."""
     return _without(partition, "MAKING", now_ns, "Both futures are being simulated: ask again in a few seconds.")
 
@@ -18,7 +18,7 @@ def paused(partition: str, now_ns: int, clause: str) -> FuturesDao:
     return _without(partition, "UNKNOWN", now_ns, f"Neither future is known, because {clause}.")
 
 
-def told(partition: str, found: ComparisonReply) -> FuturesDao:
+def answer(partition: str, found: ComparisonReply) -> FuturesDao:
     """An answer from both futures, or why there are none."""
     if found.problems:
         said = f"It would be refused: {pluralize(len(found.problems), 'problem')}."

@@ -59,12 +59,12 @@ def closed(reason: Reason) -> list[ClosedDao]:
     return [ClosedDao(by=by.value, source=source, nodes=nodes) for by, source, nodes in reason.closed]
 
 
-def why(reason: Reason) -> WhyDao:
+def reason_dao(reason: Reason) -> WhyDao:
     """A reason without its ask."""
     return WhyDao(**figures(reason), message=reason.sentence())
 
 
-def awaited(reason: Reason) -> AwaitedDao | None:
+def missing_item(reason: Reason) -> AwaitedDao | None:
     """The part of its gang that an ask with this reason waits for; None: it waits for something else."""
     if reason.code not in MADE_WHEN_ASKED:
         return None
@@ -73,7 +73,7 @@ def awaited(reason: Reason) -> AwaitedDao | None:
         placed=reason.placed,
         members=reason.members,
         placeholder=reason.placeholder,
-        because=why(reason.because) if reason.because is not None else None,
+        because=reason_dao(reason.because) if reason.because is not None else None,
     )
 
 
@@ -116,7 +116,7 @@ def _task_group(gang: Gang, group: TaskGroup, reason_of: Callable[[Ask], Reason]
         replaced=group.replaced,
         timed_out=group.timed_out,
         lost=group.lost,
-        because=why(reason_of(pending)) if pending is not None else None,
+        because=reason_dao(reason_of(pending)) if pending is not None else None,
     )
 
 

@@ -40,7 +40,7 @@ _REFUSED_MAX = 100
 _PER_STEP = 200
 
 
-def explained(
+def explain(
     partition: Partition,
     node: Node,
     now_ns: int,

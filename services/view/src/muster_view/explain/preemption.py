@@ -97,7 +97,7 @@ def of_ask(partition: Partition, wanted: Ask, reason: Reason, victims: Victims, 
     return AskPreemptionDao(state="PENDING" if comes else "NONE", lost=wanted.lost)
 
 
-def worth_saying(preemption: AskPreemptionDao) -> str:
+def display_code(preemption: AskPreemptionDao) -> str:
     """The code for people; "": the configuration or the RM turned preemption off, which people know."""
     return "" if preemption.no in (NoPreemptionReason.DISABLED, NoPreemptionReason.NOT_ALLOWED) else preemption.no
 

@@ -23,7 +23,7 @@ from muster_view.explain.preemption import fence_of
 from muster_view.rest import dao
 
 
-def explained(
+def explain(
     partition: Partition,
     queue: Queue,
     now_ns: int,
@@ -167,7 +167,7 @@ def _sentence(found: QueueDao) -> str:
     code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
     which = "which" if most == sum(found.asks.values()) else f"{most:,} of which"
     behind = "waits" if most == 1 else "wait"
-    return f"{sentence}, {which} {behind} {wait_history.waits(found.history, code, most, found.at)}."
+    return f"{sentence}, {which} {behind} {wait_history.wait_clause(found.history, code, most, found.at)}."
 
 
 def _usage(found: QueueDao, state: str = "") -> str:

@@ -64,7 +64,7 @@ def of_ask(wanted: Ask, reason: Reason, pauses: Past = ()) -> list[PastDao]:
     for past in sources:
         for each in past:
             from_ns, until_ns = max(each.reason.since_ns, wanted.created_ns), min(each.until_ns, began_ns)
-            for start_ns, end_ns in left(from_ns, until_ns, taken):
+            for start_ns, end_ns in uncovered_spans(from_ns, until_ns, taken):
                 if is_significant(start_ns, end_ns):
                     found.append(_past(each.reason, start_ns, end_ns))
         taken = [(each.since, each.until) for each in found]
@@ -77,7 +77,7 @@ def _open(recorded: Reason, reason: Reason) -> PastReason:
     return PastReason(recorded, reason.since_ns)
 
 
-def left(since_ns: int, until_ns: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def uncovered_spans(since_ns: int, until_ns: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The parts of a time that are not taken."""
     for start_ns, end_ns in sorted(taken):
         if since_ns < start_ns:
@@ -152,7 +152,7 @@ class _ReasonTimes:
     def past(self, past: Past, since_ns: int) -> None:
         """The ended reasons since the arrival of an ask."""
         for each in past:
-            for start_ns, end_ns in left(max(each.reason.since_ns, since_ns), each.until_ns, self._pauses):
+            for start_ns, end_ns in uncovered_spans(max(each.reason.since_ns, since_ns), each.until_ns, self._pauses):
                 self._add(_about(each.reason), start_ns, end_ns)
 
     def now(self, reason: Reason, asks: int, since_ns: int) -> None:
@@ -214,7 +214,7 @@ def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
     """One sentence for each current reason: the first few."""
     now = [each for each in history if not each.until and each.asks]
     said = [
-        f"{pluralize(each.asks, 'ask waits', 'asks wait')} {_for(each)}, {lasts(each.asks, now_ns - each.since)}."
+        f"{pluralize(each.asks, 'ask waits', 'asks wait')} {_for(each)}, {wait_duration_text(each.asks, now_ns - each.since)}."
         for each in now[:SENTENCES_MAX]
     ]
     if others := sum(each.asks for each in now[SENTENCES_MAX:]):
@@ -222,14 +222,14 @@ def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
     return said
 
 
-def waits(history: Iterable[EpisodeDao], code: str, asks: int, now_ns: int) -> str:
+def wait_clause(history: Iterable[EpisodeDao], code: str, asks: int, now_ns: int) -> str:
     """The words after "wait" for asks with a reason: for what, and for how long."""
     alike = [each for each in history if each.reason == code and not each.until and each.asks]
     said = _for(alike[0]) if len(alike) == 1 else WAITS[code]
-    return f"{said}, {lasts(asks, now_ns - min((each.since for each in alike), default=now_ns))}"
+    return f"{said}, {wait_duration_text(asks, now_ns - min((each.since for each in alike), default=now_ns))}"
 
 
-def lasts(asks: int, longest_ns: int) -> str:
+def wait_duration_text(asks: int, longest_ns: int) -> str:
     """The waiting time of several asks, given the longest one."""
     return f"{'the longest ' if asks > 1 and longest_ns >= SECOND_NS else ''}for {format_duration(longest_ns)}"
 

@@ -135,7 +135,7 @@ class StateCounts:
         self._held: dict[str, int] = {}
         self._nodes: list[Node] = []
 
-    def of(self, partition: Partition) -> PartitionCounts:
+    def counts_of(self, partition: Partition) -> PartitionCounts:
         """The counts of one partition. A new partition is counted first."""
         found = self._partitions.get(partition)
         if found is None:
@@ -152,7 +152,7 @@ class StateCounts:
 
     # ---- Witness -----------------------------------------------------------------------------------------------------
 
-    def settled(self, rms: Mapping[str, RmEntry]) -> None:
+    def recount(self, rms: Mapping[str, RmEntry]) -> None:
         """Counts all objects: O(applications)."""
         for rm_id, state in rms.items():
             self.counts.setdefault(rm_id, ObjectCounts())
@@ -161,7 +161,7 @@ class StateCounts:
 
     def before(self, _rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
         """Remembers the present object under a record's key."""
-        self._now = self.of(partition)
+        self._now = self.counts_of(partition)
         self._app, self._held, self._nodes = None, {}, []
         match kind:
             case state_codec.ALLOC:
@@ -218,7 +218,7 @@ class StateCounts:
         for node in self._nodes:
             census.node_changed(node)
 
-    def dropped(self, state: RmEntry, *, for_ever: bool) -> None:
+    def on_dropped(self, state: RmEntry, *, for_ever: bool) -> None:
         """Counts the end of everything of an RM that registers again or was forgotten."""
         counts = self.counts.get(state.info.rm_id)
         for partition in state.core.partitions.values():

@@ -191,7 +191,7 @@ class HistoricTypes:
     def __init__(self) -> None:
         self._types: dict[str, dict[str, dict[str, None]]] = {}
 
-    def take(self, path: str, state: str, names: Iterable[str]) -> Iterable[str]:
+    def union(self, path: str, state: str, names: Iterable[str]) -> Iterable[str]:
         """The present types, and those of earlier renderings."""
         of_queue = self._types.get(path)
         if of_queue is None:
@@ -375,10 +375,10 @@ def _queue_resources(
         _add(states["pending"], partition.types.quantities(queue.pending))
         _add(states["preempting"], partition.types.quantities(queue.preempting))
         most += queue.max_applications
-    used = seen.take(path, "used", states["allocated"] | states["pending"] | states["preempting"])
+    used = seen.union(path, "used", states["allocated"] | states["pending"] | states["preempting"])
     for state, quantities in states.items():
         # (A used type has a series for each kind of use, so that a graph begins with 0.)
-        shown = used if state in _USED else seen.take(path, state, quantities)
+        shown = used if state in _USED else seen.union(path, state, quantities)
         for resource in shown:
             yield (("state", state), ("resource", resource)), quantities.get(resource, 0)
     yield (("state", "maxRunningApps"), ("resource", "apps")), most

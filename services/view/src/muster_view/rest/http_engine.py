@@ -106,7 +106,7 @@ class HttpEngine:
         status = 500
         send = self.limits.sending(scope, send)
         try:
-            with self.limits.holding() as held, self._gate.answering():
+            with self.limits.account() as held, self._gate.answering():
                 status = await self._answer(action, call, scope, send, match.pattern, started_s, held)
         except ReaderStalled:
             pass  # the body is cut there
@@ -125,13 +125,13 @@ class HttpEngine:
     ) -> int:
         # 1. wait until visible records are folded
         torn = False
-        await self._source.fresh()
+        await self._source.wait_fresh()
         # 2. find the endpoint, 3. render the part that fits in memory
         try:
             if action.route.dump:
                 held.take_dump()
             answer = await action.endpoint(call)
-            version, torn = self._source.version(), self._source.torn(call.rm_id)
+            version, torn = self._source.version(), self._source.is_partial(call.rm_id)
             chunks, complete = await self._render(answer.pieces, held)
         except HttpError as refused:
             answer, version = _refusal(refused), self._source.version()
@@ -174,7 +174,7 @@ class HttpEngine:
             for chunk in gathered:
                 chunks.append(chunk)
                 size += len(chunk)
-                held.take(len(chunk))
+                held.charge(len(chunk))
                 if size > limit:
                     return chunks, False
                 if slice_.used_up():

@@ -18,7 +18,7 @@ from muster_state.state_folder import RmEntry
 from muster_view.errors import HttpError
 from muster_view.rest import resource_managers
 from muster_view.rest.http_messages import HttpCall
-from muster_view.rest.parameters import queue_path, shown
+from muster_view.rest.parameters import queue_path, quote
 from muster_view.rest.state_source import StateSource
 
 
@@ -45,9 +45,9 @@ class Lookup:
         if named:
             state = states.get(named)
             if state is None:
-                raise HttpError(404, f"Resource manager not found: {shown(named)}")
+                raise HttpError(404, f"Resource manager not found: {quote(named)}")
         else:
-            meant = self.meant(call)
+            meant = self.default_rm(call)
             if meant is None and states:
                 raise HttpError(
                     400, f'Several resource managers are registered, name one with "rm": {", ".join(states)}'
@@ -56,16 +56,16 @@ class Lookup:
         if state is None:
             return None
         if not in_parts and not call.reach.can_read_all_of(state.info.rm_id):
-            raise HttpError(403, f"This needs the right to read all partitions of {shown(state.info.rm_id)}")
+            raise HttpError(403, f"This needs the right to read all partitions of {quote(state.info.rm_id)}")
         call.rm_id = state.info.rm_id
         return state
 
     def described(self, call: HttpCall, state: RmEntry, now_ns: int) -> str:
         """The meaning of an RM's state, and advice."""
         facts = call.note.facts(self._source.log_partition(state.info.rm_id))
-        return resource_managers.described(state.info, now_ns, facts)
+        return resource_managers.describe(state.info, now_ns, facts)
 
-    def meant(self, call: HttpCall) -> str | None:
+    def default_rm(self, call: HttpCall) -> str | None:
         """The RM of a request that names none; None: several are possible, or there is no RM."""
         stopped = {rm_id: state.info.life == rm_status_text.STOPPED for rm_id, state in self.states(call).items()}
         return resolve_rm(stopped, call.default_rm)
@@ -98,7 +98,7 @@ class Lookup:
             raise HttpError(404, "Queue not found")
         return partition, queue
 
-    def known(self, call: HttpCall, *, in_parts: bool = False) -> RmEntry:
+    def find_rm(self, call: HttpCall, *, in_parts: bool = False) -> RmEntry:
         state = self.rm(call, in_parts=in_parts)
         if state is None:
             raise HttpError(404, "No resource manager is registered")

@@ -64,7 +64,7 @@ class RemovedObjects:
         self._bytes = 0
         self._preempted: dict[str, deque[PreemptedDao]] = {}
 
-    def note(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
+    def add(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
         """Takes an object's tombstone; ``kind`` and ``parts`` are those of its key."""
         if kind == "alloc":
             self._note_preempted(rm_id, partition, parts)
@@ -95,7 +95,7 @@ class RemovedObjects:
         """The RM's preempted allocations that have ended since the follower started, the latest last; at most 100."""
         return list(self._preempted.get(rm_id, ()))
 
-    def of(self, key: ObjectKey) -> list[ObjectStateDao]:
+    def find(self, key: ObjectKey) -> list[ObjectStateDao]:
         """The removed objects of that name, the latest first."""
         return self._known.get(key, [])
 
@@ -111,7 +111,7 @@ def pieces(state: RmEntry, departed: RemovedObjects, wanted: Iterable[WantedObje
     separator = head.encode()
     for each in wanted:
         present = (_found(partition, each) for partition in partitions)
-        gone = departed.of(ObjectKey(info.rm_id, each.kind, each.id))
+        gone = departed.find(ObjectKey(info.rm_id, each.kind, each.id))
         yield separator + go_json([found for found in (*present, *gone) if found is not None])
         separator = b","
     yield b"%b]}\n" % (separator if separator != b"," else b"")

@@ -30,7 +30,7 @@ def unescaped_queue(call: HttpCall) -> str:
     """A parameter of the path, unescaped once more than the path, as in YuniKorn."""
     name = go_format.query_unescape(call.path["queue"])
     if name is None:
-        raise HttpError(400, f"Queue name {shown(call.path['queue'])} is not escaped as a query is")
+        raise HttpError(400, f"Queue name {quote(call.path['queue'])} is not escaped as a query is")
     return name
 
 
@@ -39,7 +39,7 @@ def checked_path(name: str) -> str:
         if not QUEUE_NAME.fullmatch(part):
             raise HttpError(
                 400,
-                f"Invalid queue name {shown(name)}: each part between dots takes 1 to 64 of letters, digits and "
+                f"Invalid queue name {quote(name)}: each part between dots takes 1 to 64 of letters, digits and "
                 "_ : # / @ -",
             )
     return name.lower()
@@ -50,7 +50,7 @@ def sections(call: HttpCall) -> frozenset[Section]:
     named = [name for name in call.query.get("sections", "").split(",") if name]
     for name in named:
         if name not in set(Section):
-            raise HttpError(400, f"Section {shown(name)} is not known: expected some of {', '.join(Section)}")
+            raise HttpError(400, f"Section {quote(name)} is not known: expected some of {', '.join(Section)}")
     return frozenset(map(Section, named)) or frozenset(Section)
 
 
@@ -70,7 +70,7 @@ def since(call: HttpCall) -> int:
     """Nanoseconds since 1970; not given: 0."""
     text = call.query.get("since", "")
     if text and not _NANOSECONDS.fullmatch(text):
-        raise HttpError(400, f"Since {shown(text)}: expected nanoseconds since 1970")
+        raise HttpError(400, f"Since {quote(text)}: expected nanoseconds since 1970")
     return int(text or 0)
 
 
@@ -81,14 +81,14 @@ def _number(call: HttpCall, name: str, what: str, default: int, most: int) -> in
         return default
     number = int(text) if _NUMBER.fullmatch(text) else 0
     if not 0 < number <= most:
-        raise HttpError(400, f"{what} {shown(text)}: expected 1 to {most}")
+        raise HttpError(400, f"{what} {quote(text)}: expected 1 to {most}")
     return number
 
 
 def external_kind(call: HttpCall) -> ExternalKind | None:
     text = call.query.get("kind", "")
     if text and text not in set(ExternalKind):
-        raise HttpError(400, f"Kind {shown(text)} is not known: expected one of {', '.join(ExternalKind)}")
+        raise HttpError(400, f"Kind {quote(text)} is not known: expected one of {', '.join(ExternalKind)}")
     return ExternalKind(text) if text else None
 
 
@@ -97,7 +97,7 @@ def after(call: HttpCall) -> external.Place | None:
     text = call.query.get("after", "")
     kind, slash, object_id = text.partition("/")
     if text and (not slash or kind not in set(ExternalKind)):
-        raise HttpError(400, f'After {shown(text)}: expected the value of "next" of the last page')
+        raise HttpError(400, f'After {quote(text)}: expected the value of "next" of the last page')
     return (kind, object_id) if text else None
 
 
@@ -115,10 +115,10 @@ def status(call: HttpCall) -> Callable[[Application], bool]:
         return lambda _: True
     if wanted not in _ACTIVE_STATES:
         raise HttpError(
-            400, f"Application status {shown(wanted)} is not known: expected one of {', '.join(sorted(_ACTIVE_STATES))}"
+            400, f"Application status {quote(wanted)} is not known: expected one of {', '.join(sorted(_ACTIVE_STATES))}"
         )
     return lambda app: app.state.value.lower() == wanted
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")

@@ -182,7 +182,7 @@ _PARTITION: _Level = {
 NOTHING: dict[str, Any] = {"Partitions": [], "DeadlockDetectionEnabled": False, "DeadlockTimeoutSeconds": 60}
 
 
-def shown(text: str, extra: dict[str, str], *, go: bool) -> dict[str, Any]:
+def to_dao(text: str, extra: dict[str, str], *, go: bool) -> dict[str, Any]:
     """A configuration as YuniKorn's ``ConfigDAOInfo``.
 
     The first call for a large text takes seconds, so it must not run on the event loop.
@@ -222,7 +222,7 @@ def _as_yaml(text: str, pairs: _Pairs) -> bytes:
     return out.getvalue()
 
 
-async def validated(body: bytes, judge: SandboxedParser) -> ValidatedDao:
+async def validate(body: bytes, judge: SandboxedParser) -> ValidatedDao:
     """The verdict on a configuration, as the gateway gives it for a registration."""
     try:
         text = body.decode()

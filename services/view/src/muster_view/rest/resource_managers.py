@@ -13,7 +13,7 @@ from muster_view.rest import dao
 _WANTS = ("predicates", "preemption_predicates", "scheduling_states", "state_dump", "events")
 
 
-def described(info: RmInfo, now_ns: int, facts: rm_status_text.RmFacts = rm_status_text.NO_FACTS) -> str:
+def describe(info: RmInfo, now_ns: int, facts: rm_status_text.RmFacts = rm_status_text.NO_FACTS) -> str:
     """The meaning of the RM's state, and advice."""
     return rm_status_text.description(
         info.life,
@@ -28,7 +28,7 @@ def described(info: RmInfo, now_ns: int, facts: rm_status_text.RmFacts = rm_stat
     )
 
 
-def shown(state: RmEntry, description: str, *, default: bool) -> ResourceManagerDao:
+def to_dao(state: RmEntry, description: str, *, default: bool) -> ResourceManagerDao:
     """An RM without its configuration, which may be large."""
     info, quotas = state.info, state.core.quotas
     return ResourceManagerDao(

@@ -29,11 +29,11 @@ class StateSource(Protocol):
         """The objects of external sources by RM id, sorted."""
         ...
 
-    def departed(self, rm_id: str) -> object_states.RemovedObjects:
+    def removed_objects(self, rm_id: str) -> object_states.RemovedObjects:
         """The last states of an RM's removed objects."""
         ...
 
-    def learnt(self, rm_id: str) -> RunTimeHistory | None:
+    def run_time_history(self, rm_id: str) -> RunTimeHistory | None:
         """An RM's allocations that ended, as far as the service has seen it; None: none did."""
         ...
 
@@ -57,11 +57,11 @@ class StateSource(Protocol):
         """A number that changes with the state: equal numbers mean an equal state."""
         ...
 
-    def torn(self, rm_id: str | None) -> bool:
+    def is_partial(self, rm_id: str | None) -> bool:
         """Whether a transaction is only partly folded, in an RM's partition; None: in any."""
         ...
 
-    async def fresh(self) -> None:
+    async def wait_fresh(self) -> None:
         """Returns between two folds (bounded)."""
         ...
 
@@ -69,7 +69,7 @@ class StateSource(Protocol):
         """The open event streams of an RM."""
         ...
 
-    def counted(self, rm_id: str | None) -> list[yunikorn_metrics.RmSample]:
+    def rm_samples(self, rm_id: str | None) -> list[yunikorn_metrics.RmSample]:
         """The figures for metrics; None: of all RMs."""
         ...
 

@@ -9,7 +9,7 @@ from muster_view.errors import HttpError
 from muster_view.rest import dao, json_render
 from muster_view.rest.http_messages import HttpAnswer, HttpCall
 from muster_view.rest.lookup import Lookup
-from muster_view.rest.parameters import queue_path, shown, status, unescaped_queue
+from muster_view.rest.parameters import queue_path, quote, status, unescaped_queue
 
 
 class ApplicationEndpoints:
@@ -26,7 +26,7 @@ class ApplicationEndpoints:
     async def queue_applications_in(self, call: HttpCall) -> HttpAnswer:
         partition, queue = self._lookup.leaf(call)
         if call.path["state"].lower() != "active":
-            raise HttpError(400, f"Application state {shown(call.path['state'])} is not known: expected active")
+            raise HttpError(400, f"Application state {quote(call.path['state'])} is not known: expected active")
         wanted = status(call)
         return _applications(partition, [app for app in partition.apps_in(queue) if wanted(app)])
 
@@ -43,7 +43,7 @@ class ApplicationEndpoints:
             case _:
                 raise HttpError(
                     400,
-                    f"Application state {shown(call.path['state'])} is not known: "
+                    f"Application state {quote(call.path['state'])} is not known: "
                     "expected active, completed or rejected",
                 )
         return _applications(partition, found)

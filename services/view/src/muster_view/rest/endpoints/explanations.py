@@ -55,11 +55,11 @@ class ExplainEndpoints:
         return recorded_ns(self._clock, state.info.clock)
 
     async def pending(self, call: HttpCall) -> HttpAnswer:
-        state = self._lookup.known(call)
+        state = self._lookup.find_rm(call)
         return HttpAnswer(asks.pending(state, self._now_ns(state)))
 
     async def summary(self, call: HttpCall) -> HttpAnswer:
-        state = self._lookup.known(call)
+        state = self._lookup.find_rm(call)
         description = self._lookup.described(call, state, self._now_ns(state))
         return HttpAnswer(json_render.body(asks.summary(state, description)))
 
@@ -86,8 +86,8 @@ class ExplainEndpoints:
             raise HttpError(503, str(busy)) from None
         now_ns = self._now_ns(state)
         if told is None:
-            return HttpAnswer(json_render.body(forecast.making(partition.name, wanted, now_ns)))
-        return HttpAnswer(json_render.body(forecast.explained(partition.name, wanted, told, now_ns)))
+            return HttpAnswer(json_render.body(forecast.not_ready(partition.name, wanted, now_ns)))
+        return HttpAnswer(json_render.body(forecast.answer(partition.name, wanted, told, now_ns)))
 
     async def row_when(self, call: HttpCall) -> HttpAnswer:
         state, row = self._row(call, since(call))
@@ -114,7 +114,7 @@ class ExplainEndpoints:
         try:
             state, partition, app = self._explained(call, ended=True)
         except HttpError:
-            state = self._lookup.known(call, in_parts=True)
+            state = self._lookup.find_rm(call, in_parts=True)
             partitions = [each.name for each in self._lookup.partitions_of(call, state)]
             had = [each for each in partitions if told is not None and any(told.of_application(each, app_id))]
             if (told is not None and not had) or not since_ns or not partitions:
@@ -126,7 +126,7 @@ class ExplainEndpoints:
         return state, forecast.Row(partition.name, app_id, app, reason, since_ns)
 
     async def futures(self, call: HttpCall) -> HttpAnswer:
-        state = self._lookup.known(call, in_parts=True)
+        state = self._lookup.find_rm(call, in_parts=True)
         partition = next((each.name for each in self._lookup.partitions_of(call, state)), "")
         if not partition:
             raise HttpError(404, "Partition not found")
@@ -145,8 +145,8 @@ class ExplainEndpoints:
         except ForecastBusy as busy:
             raise HttpError(503, str(busy)) from None
         if found is None:
-            return HttpAnswer(json_render.body(explain_futures.making(partition, self._now_ns(state))))
-        return HttpAnswer(json_render.body(explain_futures.told(partition, found)))
+            return HttpAnswer(json_render.body(explain_futures.not_ready(partition, self._now_ns(state))))
+        return HttpAnswer(json_render.body(explain_futures.answer(partition, found)))
 
     async def _present(self, state: RmEntry) -> ForecastInput:
         """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit."""
@@ -163,7 +163,7 @@ class ExplainEndpoints:
                 if slice_.used_up():
                     await slice_.rest()
             reasons = await self._reasons(state, slice_)
-        return ForecastInput(now_ns, taken, self._source.learnt(state.info.rm_id), reasons)
+        return ForecastInput(now_ns, taken, self._source.run_time_history(state.info.rm_id), reasons)
 
     async def _reasons(self, state: RmEntry, slice_: TimeSlice) -> dict[AskName, str]:
         """Why each ask of an RM is pending."""
@@ -183,18 +183,18 @@ class ExplainEndpoints:
 
     async def queue(self, call: HttpCall) -> HttpAnswer:
         path = queue_path(call)
-        state = self._lookup.known(call, in_parts=True)
+        state = self._lookup.find_rm(call, in_parts=True)
         for partition in self._lookup.partitions_of(call, state):
             queue = partition.queues.get(path)
             if queue is not None:
                 pause, pauses = asks.pause_of(state), asks.past_pauses(state)
                 now_ns, turns = self._now_ns(state), asks.turns_of(state)
-                found = explain_queue.explained(partition, queue, now_ns, pause=pause, pauses=pauses, turns=turns)
+                found = explain_queue.explain(partition, queue, now_ns, pause=pause, pauses=pauses, turns=turns)
                 return HttpAnswer(json_render.body(found))
         raise HttpError(404, "Queue not found")
 
     async def node(self, call: HttpCall) -> HttpAnswer:
-        state = self._lookup.known(call, in_parts=True)
+        state = self._lookup.find_rm(call, in_parts=True)
         for partition in self._lookup.partitions_of(call, state):
             node = partition.nodes.get(call.path["node"])
             if node is not None:
@@ -202,13 +202,13 @@ class ExplainEndpoints:
                 now_ns = self._now_ns(state)
                 turns = asks.turns_of(state)
                 return HttpAnswer(
-                    explain_node.explained(partition, node, now_ns, pause=pause, external=books, turns=turns)
+                    explain_node.explain(partition, node, now_ns, pause=pause, external=books, turns=turns)
                 )
         raise HttpError(404, "Node not found")
 
     async def preempted(self, call: HttpCall) -> HttpAnswer:
-        state = self._lookup.known(call)
-        ended = self._source.departed(state.info.rm_id).preempted(state.info.rm_id)
+        state = self._lookup.find_rm(call)
+        ended = self._source.removed_objects(state.info.rm_id).preempted(state.info.rm_id)
         return HttpAnswer(asks.preempted(state, self._now_ns(state), ended))
 
     async def preemption(self, call: HttpCall) -> HttpAnswer:
@@ -223,7 +223,7 @@ class ExplainEndpoints:
 
     async def preempted_allocation(self, call: HttpCall) -> HttpAnswer:
         """Finds a preempted allocation by its key or UUID alone: few allocations are preempted at a time."""
-        state, name = self._lookup.known(call, in_parts=True), call.path["allocation"]
+        state, name = self._lookup.find_rm(call, in_parts=True), call.path["allocation"]
         partitions = self._lookup.partitions_of(call, state)
         found = [(each, held) for each in partitions for held in asks.preempted_named(each, name)]
         if not found:
@@ -240,16 +240,16 @@ class ExplainEndpoints:
 
         :param ended: if there is no other, an application that has ended or was rejected, as long as it is remembered.
         """
-        state, app_id = self._lookup.known(call, in_parts=True), call.path["application"]
+        state, app_id = self._lookup.find_rm(call, in_parts=True), call.path["application"]
         partitions = self._lookup.partitions_of(call, state)
         for partition in partitions:
             app = partition.live_application(app_id)
             if app is not None:
                 return state, partition, app
         for partition in partitions:
-            app = asks.remembered(partition, app_id)
+            app = asks.find_finished(partition, app_id)
             if app is not None and not ended:
-                raise HttpError(404, f"Application not found: it {asks.ended(app, self._now_ns(state))}")
+                raise HttpError(404, f"Application not found: it {asks.end_clause(app, self._now_ns(state))}")
             if app is not None:
                 return state, partition, app
         raise HttpError(404, "Application not found")

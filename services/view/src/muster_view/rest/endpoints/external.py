@@ -10,7 +10,7 @@ from muster_view.errors import HttpError
 from muster_view.rest import external
 from muster_view.rest.http_messages import HttpAnswer, HttpCall
 from muster_view.rest.lookup import Lookup
-from muster_view.rest.parameters import after, external_kind, limit, shown
+from muster_view.rest.parameters import after, external_kind, limit, quote
 from muster_view.rest.state_source import StateSource
 
 
@@ -31,7 +31,7 @@ class ExternalEndpoints:
         name, partition = call.path["source"], call.query.get("partition", "")
         found = [each for each in external.named(books, name) if partition in ("", each.partition)]
         if not found:
-            raise HttpError(404, f"Source not found: {shown(name)}")
+            raise HttpError(404, f"Source not found: {quote(name)}")
         if len(found) > 1:
             partitions = ", ".join(each.partition for each in found)
             raise HttpError(400, f'Several partitions have this source, name one with "partition": {partitions}')
@@ -50,6 +50,6 @@ class ExternalEndpoints:
         if meant is None and known:
             raise HttpError(400, f'Several resource managers are known, name one with "rm": {", ".join(known)}')
         if named and named not in known:
-            raise HttpError(404, f"Resource manager not found: {shown(named)}")
+            raise HttpError(404, f"Resource manager not found: {quote(named)}")
         call.rm_id = meant
         return call.rm_id or "", books.get(call.rm_id or "") or ExternalReports()

@@ -15,7 +15,7 @@ from muster_view.metrics import yunikorn_metrics
 from muster_view.rest import json_render, snapshot
 from muster_view.rest.http_messages import HttpAnswer, HttpCall
 from muster_view.rest.lookup import Lookup
-from muster_view.rest.parameters import checked_path, nodes_max, sections, shown
+from muster_view.rest.parameters import checked_path, nodes_max, quote, sections
 from muster_view.rest.snapshot import SnapshotQuery, ViewLag
 from muster_view.rest.state_source import StateSource
 from muster_view.settings import ViewSettings
@@ -37,15 +37,15 @@ class MetricEndpoints:
         self._seen: dict[str | None, yunikorn_metrics.HistoricTypes] = {}
 
     async def snapshot(self, call: HttpCall) -> HttpAnswer:
-        state = self._lookup.known(call, in_parts=True)
+        state = self._lookup.find_rm(call, in_parts=True)
         name = partition_name(call.query.get("partition", ""), state.info.rm_id)
         partition = state.core.partitions.get(name)
         if partition is None or not call.reach.can_read_partition(state.info.rm_id, name):
-            raise HttpError(404, f"Partition not found: {shown(name)}")
+            raise HttpError(404, f"Partition not found: {quote(name)}")
         path = call.query.get("queue", "")
         queue = partition.queues.get(checked_path(path)) if path else partition.root
         if queue is None:
-            raise HttpError(404, f"Queue not found: {shown(path)}")
+            raise HttpError(404, f"Queue not found: {quote(path)}")
         wanted = SnapshotQuery(sections(call), partition, queue, nodes_max(call))
         lag = ViewLag(self._source.lag_records(state.info.rm_id), self._source.lag_s(state.info.rm_id))
         recent = self._source.recent(state.info.rm_id)
@@ -63,7 +63,7 @@ class MetricEndpoints:
             del self._seen[gone]
         of_process_too = self._process_metrics
         by_name = self._settings.queue_metrics_by_name
-        counted = self._source.counted(rm_id)
+        counted = self._source.rm_samples(rm_id)
         if not call.reach.is_all:
             counted = [each for each in counted if call.reach.can_read_all_of(each.state.info.rm_id)]
             seen, of_process_too = yunikorn_metrics.HistoricTypes(), False

@@ -9,7 +9,7 @@ import structlog
 from muster_view.errors import HttpError
 from muster_view.rest import json_render, process_debug
 from muster_view.rest.http_messages import TEXT, Endpoint, HttpAnswer, HttpCall, redirect
-from muster_view.rest.parameters import seconds, shown
+from muster_view.rest.parameters import quote, seconds
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class ProcessEndpoints:
                 return HttpAnswer(process_debug.stacks(list(asyncio.all_tasks())), headers=TEXT)
             case "profile":
                 return HttpAnswer(iter([await self._profile(seconds(call))]), headers=TEXT)
-        raise HttpError(404, f"Profile not found: {shown(name)}")
+        raise HttpError(404, f"Profile not found: {quote(name)}")
 
     async def _profile(self, seconds: int) -> bytes:
         if self._profiling.locked():
@@ -52,7 +52,7 @@ class ProcessEndpoints:
         level = call.path["level"].lower()
         if level not in process_debug.LEVELS:
             raise HttpError(
-                400, f"Level {shown(level)} is not known: expected one of {', '.join(process_debug.LEVELS)}"
+                400, f"Level {quote(level)} is not known: expected one of {', '.join(process_debug.LEVELS)}"
             )
         log.warning("view.log_level", was=process_debug.level(), now=level)
         process_debug.set_level(level)

@@ -24,14 +24,14 @@ class StateEndpoints:
         config, streams = queue_config_dao.NOTHING, list[EventStreamDao]()
         if state is not None:
             streams = await self._source.event_streams(state.info.rm_id)
-            config = await self._yaml.read(queue_config_dao.shown, state.info.config, state.info.extra_config, go=True)
+            config = await self._yaml.read(queue_config_dao.to_dao, state.info.config, state.info.extra_config, go=True)
             state = self._source.states().get(state.info.rm_id)  # the RM may have registered again meanwhile
         return HttpAnswer(state_dump.pieces(state, self._source.history(), config, day_ns(self._clock), streams))
 
     async def object_states(self, call: HttpCall) -> HttpAnswer:
-        state = self._lookup.known(call)
+        state = self._lookup.find_rm(call)
         # (Readers store the answer: half a transaction in it would stay wrong for ever.)
-        if self._source.torn(state.info.rm_id):
+        if self._source.is_partial(state.info.rm_id):
             raise HttpError(503, "A transaction is being taken in: try again")
-        departed = self._source.departed(state.info.rm_id)
+        departed = self._source.removed_objects(state.info.rm_id)
         return HttpAnswer(object_states.pieces(state, departed, object_states.read(call.body)))

@@ -8,7 +8,7 @@ from sys import intern
 _NO_TAGS: dict[str, str] = {}
 
 
-def held(tags: Mapping[str, str]) -> dict[str, str]:
+def intern_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Returns a message's tags as objects hold them; nobody changes them.
 
     Objects share the tags' names: 100,000 pods have the same labels, but each message has texts of its own. Objects

@@ -130,11 +130,11 @@ async def test_too_many_at_a_time_are_refused() -> None:
         return ForecastInput(0, None)
 
     forecaster = Forecaster(ForecastSettings(wait_s=0, waiting_max=2))
-    assert await forecaster.of("a", look) is None
-    assert await forecaster.of("b", look) is None
+    assert await forecaster.forecast("a", look) is None
+    assert await forecaster.forecast("b", look) is None
     with pytest.raises(Exception, match="2 forecasts are being made already"):
-        await forecaster.of("c", look)
-    assert await forecaster.of("a", look) is None, "it shares the one that is being made"
+        await forecaster.forecast("c", look)
+    assert await forecaster.forecast("a", look) is None, "it shares the one that is being made"
     held.set()
     await forecaster.close()
 
@@ -304,8 +304,8 @@ async def test_a_forecast_of_an_older_state_is_not_enough() -> None:
         return ForecastInput(next(times), None)
 
     forecaster = Forecaster(ForecastSettings(wait_s=60))
-    assert await forecaster.of("a", look, since_ns=150) is None, "it had begun before"
-    told = await forecaster.of("a", look, since_ns=150)
+    assert await forecaster.forecast("a", look, since_ns=150) is None, "it had begun before"
+    told = await forecaster.forecast("a", look, since_ns=150)
     assert told is not None
     assert told.at_ns == 200
     await forecaster.close()

@@ -32,7 +32,7 @@ from muster_core.scheduler import SchedulerCore
 from muster_queue_config.queue_yaml import load_queue_config
 from muster_state import snapshot
 from muster_state.state_folder import RmEntry, RmInfo
-from muster_whatif.forecast.forecast import folded
+from muster_whatif.forecast.forecast import fold_entries
 from muster_whatif.workloads.request_log import Record, RegistrationEntry
 
 SECOND_NS = 1_000_000_000
@@ -231,7 +231,7 @@ class Life:
         info = RmInfo("rm", config=CONFIG, life="RUNNING", registered_ns=BEGIN_NS, registrations=1)
         info.last_decided_ns = self._now_ns
         info.extra_config = {}
-        self._core = folded(list(snapshot.entries(RmEntry(info, self._core))), self._now_ns).core
+        self._core = fold_entries(list(snapshot.entries(RmEntry(info, self._core))), self._now_ns).core
         self._core.apply(SetEvents(tracking=False, requests=False), self._now_ns)
 
     def _register(self) -> None:

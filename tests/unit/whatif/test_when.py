@@ -24,7 +24,7 @@ from muster_state import snapshot, state_codec
 from muster_state.state_folder import RmEntry, RmInfo
 from muster_whatif.errors import ForecastUnavailable
 from muster_whatif.forecast.calibration import calibrate, coverage
-from muster_whatif.forecast.forecast import Forecast, folded, forecast
+from muster_whatif.forecast.forecast import Forecast, fold_entries, forecast
 from muster_whatif.forecast.run_time_model import (
     ENOUGH,
     KEPT_OF_KEY,
@@ -181,8 +181,8 @@ def test_one_more_application_may_run_longer_than_any_has() -> None:
 def test_what_is_learnt_is_bounded_and_counts_all() -> None:
     learnt = RunTimeHistory(BEGIN_NS)
     for number in range(KEPT_OF_KEY + 50):
-        learnt.note(PastAsk(BEGIN_NS, A, "x", {}, 0, False, False), float(number + 1))
-    (known,) = learnt.known().values()
+        learnt.record(PastAsk(BEGIN_NS, A, "x", {}, 0, False, False), float(number + 1))
+    (known,) = learnt.snapshot().values()
     assert known.ended == KEPT_OF_KEY + 50
     assert (known.lengths[0], len(known.lengths)) == (RunTimeSample(51.0, "x"), KEPT_OF_KEY)
 
@@ -268,7 +268,7 @@ def test_a_snapshot_folds_to_the_same_records() -> None:
     world.ask("y", "k4", cores=1)
     world.later(60)
     first = world.entries()
-    state = folded(first, world.now_ns)
+    state = fold_entries(first, world.now_ns)
     own = (state_codec.RM, state_codec.REGISTRATION)
     kept = {key: value for key, value in first if key.split(b"/")[1].decode() not in own}
     again = {key: value for key, value in snapshot.entries(state) if key in kept}
@@ -289,7 +289,7 @@ def test_a_list_that_moves_after_a_restart_gets_its_turn_as_without_one(restarts
     world.ask("x", "all")
     world.later(1)
     if restarts:
-        world.core = folded(world.entries(), world.now_ns).core
+        world.core = fold_entries(world.entries(), world.now_ns).core
         world.later(0)
     world.later(2)
     release = ReleaseItem("default", "x", "small", Termination.STOPPED_BY_RM)

@@ -92,7 +92,7 @@ def figures(played: SimulationResult) -> SimulationStats:
     ]
     return SimulationStats(
         played.scenario.name,
-        waits(lives),
+        wait_stats(lives),
         _grouped(lives, lambda life: life.task.queue),
         _grouped(lives, lambda life: life.task.user),
         _grouped(lives, lambda life: str(life.task.priority)),
@@ -126,7 +126,7 @@ def _pieces(
     return [each / (capacity * width_s) for each in sums]
 
 
-def waits(lives: Iterable[TaskOutcome]) -> WaitStats:
+def wait_stats(lives: Iterable[TaskOutcome]) -> WaitStats:
     """Returns how long these tasks waited."""
     lives = list(lives)
     times = sorted(
@@ -168,7 +168,7 @@ def _groups(lives: Iterable[TaskOutcome], key: Callable[[TaskOutcome], str]) -> 
 
 
 def _grouped(lives: Iterable[TaskOutcome], key: Callable[[TaskOutcome], str]) -> dict[str, WaitStats]:
-    return {name: waits(group) for name, group in _groups(lives, key).items()}
+    return {name: wait_stats(group) for name, group in _groups(lives, key).items()}
 
 
 def _by(lives: Iterable[TaskOutcome], key: Callable[[TaskOutcome], str], until_s: float) -> dict[str, dict[str, float]]:

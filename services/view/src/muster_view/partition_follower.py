@@ -391,7 +391,7 @@ class PartitionFollower:
         if learnt is None:
             self.lengths[rm_id] = learnt = RunTimeHistory(self._since_ns)
         ran_s = (state.info.last_decided_ns - held.allocated_ns) / _NS_PER_S
-        learnt.note(came_of(app, held.demand), ran_s)
+        learnt.record(came_of(app, held.demand), ran_s)
 
     async def _rebuild(self) -> None:
         """Folds everything again; the old state answers until the new one is complete."""

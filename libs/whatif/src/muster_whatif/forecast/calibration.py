@@ -92,7 +92,7 @@ def calibrate(
         at_s = (now_ns - BEGIN_NS) / NS_PER_S
         learnt = _ended_by(played.lives.values(), at_s)
         found = forecast(
-            entries, learnt.known(), now_ns, seed=number, runs=runs, came=learnt.came, since_ns=learnt.since_ns
+            entries, learnt.snapshot(), now_ns, seed=number, runs=runs, came=learnt.came, since_ns=learnt.since_ns
         )
         of_moment = _cases(found, played.lives, at_s)
         told(of_moment)
@@ -109,7 +109,7 @@ def _ended_by(lives: Iterable[TaskOutcome], at_s: float) -> RunTimeHistory:
         came_ns = BEGIN_NS + round(task.arrives_s * NS_PER_S)
         key = RunTimeKey(task.queue, task.user, "")
         came = PastAsk(came_ns, key, task.application_id, task.quantities, task.priority, True, True)
-        learnt.note(came, life.ended_s - life.started_s)
+        learnt.record(came, life.ended_s - life.started_s)
     return learnt
 
 

@@ -19,7 +19,7 @@ from muster_queue_config.queue_yaml import load_queue_config
 from muster_state.snapshot import Entry
 
 from muster_whatif.errors import ForecastUnavailable, InvalidScenario
-from muster_whatif.forecast.forecast import HORIZON_S, drawing, folded, past_asks, running_of, to_come
+from muster_whatif.forecast.forecast import HORIZON_S, fold_entries, future_asks, past_asks, run_time_source, running_of
 from muster_whatif.forecast.forward_simulation import AskName, ForwardSimulation, pending
 from muster_whatif.forecast.run_time_model import PastAsk, RunTimeKey, RunTimeSampler, RunTimeSamples
 from muster_whatif.stats import percentile
@@ -99,15 +99,15 @@ def compare(
     while done < runs and spent_s() - began_s + longest_s <= cpu_s:
         run_began_s = spent_s()
         for side, changed in enumerate((None, other)):
-            core = folded(entries, now_ns).core
+            core = fold_entries(entries, now_ns).core
             wanted = pending(core)
             if not done and changed is None:
                 past = past_asks(core, came, since_ns)
                 queue_of = {name: core.partitions[name[0]].apps[name[1]].queue.path for name in wanted}
             # (The state decides about what is to come, not the configuration.)
             dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
-            draw = drawing(RunTimeSampler(learnt, running_of(core, now_ns), dice))
-            comers = to_come(past, since_ns, now_ns, dice) if since_ns else iter(())
+            draw = run_time_source(RunTimeSampler(learnt, running_of(core, now_ns), dice))
+            comers = future_asks(past, since_ns, now_ns, dice) if since_ns else iter(())
             if changed is not None:
                 _reconfigure(core, changed, now_ns)
             until_s = run_began_s + cpu_s

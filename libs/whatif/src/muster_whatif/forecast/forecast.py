@@ -68,7 +68,7 @@ class Forecast:
     learnt: Mapping[str, int]
 
 
-def folded(entries: Iterable[Entry], now_ns: int) -> RmEntry:
+def fold_entries(entries: Iterable[Entry], now_ns: int) -> RmEntry:
     """Returns the one RM of a snapshot, ready to decide. Raises CodecError."""
     folder = StateFolder()
     for offset, (key, value) in enumerate(entries):
@@ -109,7 +109,7 @@ def forecast(
     longest_s = 0.0
     while done < runs and (spent_s() - began_s + longest_s <= cpu_s):
         run_began_s = spent_s()
-        state = folded(entries, now_ns)
+        state = fold_entries(entries, now_ns)
         core = state.core
         wanted = pending(core)
         running = running_of(core, now_ns)
@@ -118,8 +118,8 @@ def forecast(
             found = {name: [] for name in wanted}
             counts = sources_of(core, RunTimeSampler(learnt, running, random.Random(seed)))  # noqa: S311 - a simulation
         dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
-        draw = drawing(RunTimeSampler(learnt, running, dice))
-        comers = to_come(past, since_ns, now_ns, dice) if since_ns else iter(())
+        draw = run_time_source(RunTimeSampler(learnt, running, dice))
+        comers = future_asks(past, since_ns, now_ns, dice) if since_ns else iter(())
         run_until_s = run_began_s + cpu_s / RUNS[-1]
         forward = ForwardSimulation(core, draw, now_ns, comers, lambda until_s=run_until_s: spent_s() <= until_s)  # type: ignore[misc]
         started = forward.run(wanted, now_ns + round(HORIZON_S * NS_PER_S))
@@ -144,7 +144,7 @@ def _estimate(starts: Sequence[tuple[int, int]], runs: int) -> Estimate:
     return Estimate(at(outside), at((runs + 1) // 2), at(runs + 1 - outside), len(times), times)
 
 
-def drawing(lengths: RunTimeSampler) -> Draw:
+def run_time_source(lengths: RunTimeSampler) -> Draw:
     """Returns what gives an allocation its length: what it declares, else one at random."""
 
     def draw(key: RunTimeKey, declared_ms: int, elapsed_s: float, application_id: str) -> float | None:
@@ -172,7 +172,7 @@ def _present(core: SchedulerCore, since_ns: int) -> Iterator[PastAsk]:
                     yield came_of(app, demand)
 
 
-def to_come(past: Sequence[PastAsk], since_ns: int, now_ns: int, dice: random.Random) -> Iterator[PastAsk]:
+def future_asks(past: Sequence[PastAsk], since_ns: int, now_ns: int, dice: random.Random) -> Iterator[PastAsk]:
     """Repeats the past once, from a moment at random on. Applications keep together, under new names."""
     past = past[-CAME_MAX:]
     if not past:

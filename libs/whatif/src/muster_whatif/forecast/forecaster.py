@@ -119,7 +119,7 @@ class Forecaster:
         self._made: dict[tuple[str, str], _Done] = {}
         self._child: ChildProcess[Any] | None = None
 
-    async def of(self, rm_id: str, look: Look, since_ns: int = 0) -> ForecastReply | None:
+    async def forecast(self, rm_id: str, look: Look, since_ns: int = 0) -> ForecastReply | None:
         """Returns the forecast of an RM; None: it is still being made.
 
         :param look: takes the present state, when the forecast has its turn.
@@ -197,7 +197,7 @@ class Forecaster:
     async def _by_child(self, present: ForecastInput, config: str | None) -> Answer:
         settings = self._settings
         learnt = present.learnt
-        known = learnt.known() if learnt is not None else {}
+        known = learnt.snapshot() if learnt is not None else {}
         situation = ForecastRequest(
             present.now_ns,
             1,

@@ -110,7 +110,7 @@ class RunTimeHistory:
         self._of: OrderedDict[RunTimeKey, deque[RunTimeSample]] = OrderedDict()
         self._ended: dict[RunTimeKey, int] = {}
 
-    def note(self, came: PastAsk, seconds: float) -> None:
+    def record(self, came: PastAsk, seconds: float) -> None:
         """Takes an allocation that ended by itself after so long."""
         key = came.key
         self.came.append(came)
@@ -124,7 +124,7 @@ class RunTimeHistory:
         self._ended[key] = self._ended.get(key, 0) + 1
         found.append(RunTimeSample(max(seconds, _SHORTEST_S), came.application_id))
 
-    def known(self) -> dict[RunTimeKey, RunTimeSamples]:
+    def snapshot(self) -> dict[RunTimeKey, RunTimeSamples]:
         """Returns a copy."""
         return {key: RunTimeSamples(self._ended[key], list(found)) for key, found in self._of.items()}
 

@@ -79,7 +79,7 @@ class ExplainEndpoints:
         if pause is not None:
             return HttpAnswer(json_render.body(forecast.paused(partition.name, wanted, now_ns, pause.clause())))
         try:
-            told = await self._forecaster.of(
+            told = await self._forecaster.forecast(
                 state.info.rm_id, lambda: self._present(state), since_ns=wanted.demand.created_ns
             )
         except ForecastBusy as busy:
@@ -95,7 +95,9 @@ class ExplainEndpoints:
         if pause is not None:
             return HttpAnswer(json_render.body(forecast.row_unknown(row, now_ns, pause.clause())))
         try:
-            told = await self._forecaster.of(state.info.rm_id, lambda: self._present(state), since_ns=row.since_ns)
+            told = await self._forecaster.forecast(
+                state.info.rm_id, lambda: self._present(state), since_ns=row.since_ns
+            )
         except ForecastBusy as busy:
             raise HttpError(503, str(busy)) from None
         # (The application may have changed, or ended, while the forecast was made.)

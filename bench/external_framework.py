@@ -109,7 +109,7 @@ async def measured(place: Path) -> dict[str, Any]:
     tasks = [asyncio.create_task(cache.run()), asyncio.create_task(informer.run())]
     await informer.wait_synced()
     listed_s = time.perf_counter() - began
-    await cache.flushed()
+    await cache.wait_flushed()
     synced_s = time.perf_counter() - began
     probe.cancel()
     blocked.sort()
@@ -137,7 +137,7 @@ async def measured(place: Path) -> dict[str, Any]:
             for batch in batches:
                 source.changes.put_nowait(batch)
             await source.changes.join()
-            await cache.flushed()
+            await cache.wait_flushed()
             cpu_s += time.process_time() - began
         change_us[str(at_once)] = round(cpu_s / CHANGES * 1e6, 1)
     figures["change_us"] = change_us

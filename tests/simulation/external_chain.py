@@ -244,7 +244,7 @@ class Chain:
 
     def give_up(self) -> list[Words]:
         """Gives the source up: it is late and not required."""
-        self._informer.give_up("not synced in time")
+        self._informer.stop_waiting("not synced in time")
         return self._pass_by(0.0)
 
     def _pass_by(self, seconds: float) -> list[Words]:

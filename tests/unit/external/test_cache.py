@@ -129,9 +129,9 @@ async def test_the_newest_of_each_object_is_written_at_most_20_ms_later() -> Non
 
 async def test_a_waiting_caller_gets_its_write_at_once() -> None:
     async with Rig() as rig:
-        await rig.cache.flushed()
+        await rig.cache.wait_flushed()
         rig.cache.put(vm("a"))
-        waiting = asyncio.create_task(rig.cache.flushed())
+        waiting = asyncio.create_task(rig.cache.wait_flushed())
         await settled()
         assert waiting.done()
         rig.cache.note(LIVE)
@@ -155,14 +155,14 @@ async def test_parents_first_and_deletions_in_reverse() -> None:
     async with Rig() as rig:
         for what in every:
             rig.cache.put(what)
-        await rig.cache.flushed()
+        await rig.cache.wait_flushed()
         assert told(await rig.changes()) == ["+licence", "+root.a", "+h1", "+offer", "+app", "+vm"]
         rig.cache.put(vm("vm-2", "h2"))
         for change in await rig.changes():
             rig.cache.delete(change.kind, change.object_id)
         rig.cache.distrust(NODE, "h2")
         rig.cache.put(ExternalNode("h3"))
-        await rig.cache.flushed()
+        await rig.cache.wait_flushed()
         second = ["+h3", "+vm-2", "?h2", "-vm", "-app", "-offer", "-h1", "-root.a", "-licence"]
         assert told(await rig.changes())[6:] == second
 
@@ -174,7 +174,7 @@ async def test_a_note_is_behind_what_was_put_before_and_before_what_comes_after(
         rig.cache.note(LIVE)
         rig.cache.put(vm("a", vcore=2))
         rig.cache.note(STALE, False, "lost\nfor good")
-        await rig.cache.flushed()
+        await rig.cache.wait_flushed()
         assert [(told(changes), note) for changes, note, _ in await rig.records()] == [
             ([], codec.SourceStateNote(LISTING)),
             (["+a"], None),
@@ -212,7 +212,7 @@ async def test_changes_of_an_unwritten_object_are_merged(said: str, expected: st
                     rig.cache.delete(ALLOCATION, "a")
                 case "?":
                     rig.cache.distrust(ALLOCATION, "a")
-        await rig.cache.flushed()
+        await rig.cache.wait_flushed()
         await rig.time.advance(1)
         assert "".join(told(await rig.changes())).replace("a", "") == expected
 
@@ -237,13 +237,13 @@ async def test_records_are_cut_by_number_and_by_size() -> None:
     async with Rig() as rig:
         for number in range(3 * CHANGES_MAX + 1):
             rig.cache.put(vm(f"vm-{number}"))
-        await rig.cache.flushed()
+        await rig.cache.wait_flushed()
         assert [len(changes) for changes, _, _ in await rig.records()] == [CHANGES_MAX] * 3 + [1]
         before = len(await rig.records())
         for number in range(50):
             rig.cache.put(ExternalNode(f"h{number}", attributes={"x": "y" * 20_000}))
         rig.cache.put(ExternalNode("huge", attributes={"x": "y" * 500_000}))
-        await rig.cache.flushed()
+        await rig.cache.wait_flushed()
         records = (await rig.records())[before:]
         assert sum(len(changes) for changes, _, _ in records) == 51
         for changes, _, size in records:
@@ -267,7 +267,7 @@ async def test_an_object_that_is_spoilt_behind_our_back_costs_only_itself() -> N
         rig.cache.put(ExternalAllocation("spoilt", "h1", quantities))
         rig.cache.put(vm("good"))
         quantities["vcore"] = -1
-        await rig.cache.flushed()
+        await rig.cache.wait_flushed()
         assert told(await rig.changes()) == ["+good"]
         assert [problem[:2] for problem in rig.problems] == [("allocation", "spoilt")]
 
@@ -284,7 +284,7 @@ async def test_nothing_is_lost_while_the_log_is_away_and_the_order_stays() -> No
         for number in range(3 * CHANGES_MAX):
             rig.cache.put(vm(f"vm-{number:04}"))
         rig.cache.note(LIVE)
-        flushed = asyncio.create_task(rig.cache.flushed())
+        flushed = asyncio.create_task(rig.cache.wait_flushed())
         await settled()
         assert not flushed.done()
         assert rig.cache.last_error in {"1", "2", "3"}
@@ -400,7 +400,7 @@ async def test_a_handler_that_puts_much_waits_for_room() -> None:
 async def test_a_closed_log_ends_the_cache_and_all_waiting_callers() -> None:
     async with Rig(pending_max=1) as rig:
         rig.cache.put(vm("a"))
-        flushed, ready = asyncio.create_task(rig.cache.flushed()), asyncio.create_task(rig.cache.ready())
+        flushed, ready = asyncio.create_task(rig.cache.wait_flushed()), asyncio.create_task(rig.cache.ready())
         await rig.log.close()
         await settled()
         assert isinstance(rig.task.exception(), LogClosed)
@@ -409,7 +409,7 @@ async def test_a_closed_log_ends_the_cache_and_all_waiting_callers() -> None:
             await flushed
         rig.cache.put(vm("b"))
         with pytest.raises(LogClosed):
-            await rig.cache.flushed()
+            await rig.cache.wait_flushed()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -498,7 +498,7 @@ async def test_a_waiting_caller_gets_paced_changes_written_at_once() -> None:
         rig.cache.note(SourceState.LIVE)
         for number in range(50):
             rig.cache.put(vm(f"vm-{number}"))
-        flushed = asyncio.create_task(rig.cache.flushed())
+        flushed = asyncio.create_task(rig.cache.wait_flushed())
         await rig.time.advance(0.02)
         assert flushed.done()
         for number in range(50):

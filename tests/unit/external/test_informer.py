@@ -128,7 +128,7 @@ async def test_a_source_that_is_away_at_the_start_is_asked_with_growing_waits() 
     async with Running(wait_min_s=1.0, wait_max_s=5.0) as running:
         running.manager.list_faults = [AWAY] * 7
         await running.start()
-        assert running.informer.doing() == "vms.example: refused"
+        assert running.informer.activity() == "vms.example: refused"
         asked = []
         for _ in range(30):
             asked.append(running.manager.lists)
@@ -144,15 +144,15 @@ async def test_after_giving_up_no_task_waits() -> None:
     async with Running() as running:
         running.manager.list_faults = [AWAY] * 3
         await running.start()
-        running.informer.give_up("not synced after 60 s")
-        running.informer.give_up("again")
+        running.informer.stop_waiting("not synced after 60 s")
+        running.informer.stop_waiting("again")
         await running.time.advance(30)
         assert running.states == [
             (SourceState.LISTING, ""),
             (SourceState.STALE, "not synced after 60 s"),
             (SourceState.LIVE, ""),
         ]
-        running.informer.give_up("too late")
+        running.informer.stop_waiting("too late")
         assert running.informer.state is SourceState.LIVE
 
 
@@ -207,7 +207,7 @@ async def test_a_listing_that_never_comes_is_given_up_and_begun_anew() -> None:
     async with Running(stale_after_s=30, list_timeout_s=60) as running:
         running.manager.holds_list = True
         await running.start()
-        assert running.informer.doing() == "waiting for the listing for 0.0 s"
+        assert running.informer.activity() == "waiting for the listing for 0.0 s"
         await running.time.advance(65)
         assert running.manager.lists == 2
         assert running.informer.last_error == "no listing within 60 s"
@@ -590,7 +590,7 @@ async def test_the_log_holds_the_source_back() -> None:
         await running.start()
         await running.time.advance(100)
         assert running.handler.told == []
-        assert running.informer.doing() == "handing over the listing, 0 objects so far"
+        assert running.informer.activity() == "handing over the listing, 0 objects so far"
         gate.set()
         await settled()
         assert running.informer.has_synced()

@@ -6,7 +6,7 @@ import pytest
 from muster_core.external.errors import BadDocument, CursorExpired, SourceSaysNonsense
 from muster_informers.documents import read_document
 from muster_informers.sources.document_parsing import Format, keyed_document, read_documents
-from muster_informers.sources.listing_diff import contents_of, cursor_of, differences, merged, seen
+from muster_informers.sources.listing_diff import contents_of, cursor_of, differences, digest_of, merged
 
 A, B = {"id": "a"}, {"id": "b"}
 
@@ -116,8 +116,8 @@ def problem_of(document: object) -> tuple[str, str, str]:
 
 
 def changes(before: list[dict[str, object]], now: list[dict[str, object]]) -> list[tuple[str, object, str]]:
-    documents = [seen(each) for each in now]
-    found = differences(contents_of(map(seen, before)), contents_of(documents), documents, ("old", "new"))
+    documents = [digest_of(each) for each in now]
+    found = differences(contents_of(map(digest_of, before)), contents_of(documents), documents, ("old", "new"))
     return [(str(delta.type), delta.document["id"], delta.cursor) for delta in found]
 
 
@@ -148,7 +148,7 @@ def test_two_contents_of_one_object_are_for_a_listing_to_show() -> None:
 
 
 def test_of_a_page_that_was_not_read_again_no_document_is_at_hand() -> None:
-    one, other = contents_of([seen({"id": "a"})]), contents_of([seen({"id": "a", "x": 1})])
+    one, other = contents_of([digest_of({"id": "a"})]), contents_of([digest_of({"id": "a", "x": 1})])
     with pytest.raises(CursorExpired, match="only one of two"):
         differences(merged([one, other]), other, [], ("old", "new"))
 
@@ -160,12 +160,12 @@ def test_a_document_without_a_name_is_reported_once_and_never_as_removed() -> No
 
 
 def changes_of_nameless(before: list[dict[str, object]], now: list[dict[str, object]]) -> list[tuple[str, object]]:
-    documents = [seen(each) for each in now]
-    found = differences(contents_of(map(seen, before)), contents_of(documents), documents, ("old", "new"))
+    documents = [digest_of(each) for each in now]
+    found = differences(contents_of(map(digest_of, before)), contents_of(documents), documents, ("old", "new"))
     return [(str(delta.type), delta.document) for delta in found]
 
 
 def test_equal_contents_have_equal_cursors() -> None:
-    one, other = contents_of([seen(A), seen(B)]), contents_of([seen(B), seen(A), seen(A)])
+    one, other = contents_of([digest_of(A), digest_of(B)]), contents_of([digest_of(B), digest_of(A), digest_of(A)])
     assert cursor_of(one) == cursor_of(other)
-    assert cursor_of(one) != cursor_of(contents_of([seen(A)]))
+    assert cursor_of(one) != cursor_of(contents_of([digest_of(A)]))

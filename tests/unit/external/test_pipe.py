@@ -145,7 +145,7 @@ async def both(before: Callable[[], None] = lambda: None) -> AsyncIterator[tuple
     async def serve() -> None:
         while (message := await here.receive()) is not None:
             assert isinstance(message, Append | LogRequest)
-            end.take(message)
+            end.handle(message)
 
     async def listen() -> None:
         while (message := await there.receive()) is not None:

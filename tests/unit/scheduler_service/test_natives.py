@@ -541,7 +541,7 @@ class Silent:
             self.gone -= 1
             self.life += 1
             raise HandlerExited
-        return await self._service.judge(name, life, begins, calls)
+        return await self._service.call_handler(name, life, begins, calls)
 
     def usage(self) -> Usage:
         self.waited_s += 0.0 if self.has_processor else 100.0  # more than passes

@@ -173,7 +173,7 @@ class _StatusReporter:
         began_s = self._clock.monotonic()
         if self.service is None or began_s < self._next_s:
             return
-        told = InformersStatus(self.service.synced, tuple(self.service.known()), tuple(self.service.problems()))
+        told = InformersStatus(self.service.synced, tuple(self.service.synced_once()), tuple(self.service.problems()))
         if told != self._last:
             self._last = told
             self._channel.send(told)
@@ -240,7 +240,7 @@ async def _stopped(channel: Channel[Message], bus: PipeLog, service: ExternalSer
             case AppendResults() | LogReply():
                 bus.take(message)
             case HandlerRequest() if service is not None:
-                judged = await service.judge(message.name, 0, message.begins, message.calls)
+                judged = await service.call_handler(message.name, 0, message.begins, message.calls)
                 channel.send(HandlerReply(message.number, tuple(judged)))
 
 

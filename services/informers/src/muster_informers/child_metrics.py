@@ -44,10 +44,10 @@ class ChildSamples(Collector):
             with suppress(ValueError):  # another collector may have done so
                 self._registry.register(each)
 
-    def take(self, told: Sequence[MetricFamily]) -> None:
+    def replace(self, told: Sequence[MetricFamily]) -> None:
         self._families = told
 
-    def lost(self) -> None:
+    def mark_stale(self) -> None:
         """Marks the sources of the other process, which has ended, as stale."""
         self._families = [
             _all_set(each, STATE_NUMBERS[SourceState.STALE]) if each.name == metrics.Metric.STATE else each

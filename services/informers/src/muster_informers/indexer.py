@@ -86,7 +86,7 @@ class ObjectIndexer:
         kept = self._kept.get(SourceKey(kind, object_id))
         return None if kept is None else kept.what
 
-    def kept(self, key: SourceKey) -> StoredObject | None:
+    def get_stored(self, key: SourceKey) -> StoredObject | None:
         """Returns the object with its version."""
         return self._kept.get(key)
 

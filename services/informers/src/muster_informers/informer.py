@@ -211,7 +211,7 @@ class SharedIndexInformer:
         """Returns when the handlers have the first listing."""
         await self._synced.wait()
 
-    def give_up(self, reason: str) -> None:
+    def stop_waiting(self, reason: str) -> None:
         """Ends the wait for the first listing: LISTING becomes STALE. The informer continues to try."""
         if self.state is SourceState.LISTING:
             self._tell(SourceState.STALE, reason)
@@ -230,7 +230,7 @@ class SharedIndexInformer:
                 found.setdefault((problem.kind, problem.object_id), problem)
         return list(found.values())
 
-    def doing(self) -> str:
+    def activity(self) -> str:
         """The present activity or the last error, for operators."""
         if self.last_error:
             return self.last_error

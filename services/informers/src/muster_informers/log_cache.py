@@ -227,7 +227,7 @@ class LogCache:
             self._open.doubted[key] = None
         # (An object that is stale or removed stays so.)
 
-    def note(self, state: SourceState, drains: bool = True, reason: str = "") -> None:
+    def set_source_state(self, state: SourceState, drains: bool = True, reason: str = "") -> None:
         """Notes the source's state, after all earlier changes."""
         self._is_live = state is SourceState.LIVE
         part, self._open = self._open, _PendingChanges()
@@ -247,7 +247,7 @@ class LogCache:
             self._room.append(room)
             await room
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """Returns when all earlier changes and notes are durable. Raises LogClosed: they never will be."""
         parts = [part for part in (self._writing, *self._parts, self._open) if part]
         if not parts:

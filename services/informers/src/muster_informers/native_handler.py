@@ -282,7 +282,7 @@ class NativeHandler:
         """The handler's name in the settings."""
         return self._handler_name
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Starts a new handler, which gets all objects again.
 
         A handler that cannot start (its file may have changed) fails on every call.
@@ -296,7 +296,7 @@ class NativeHandler:
             self._broken = sanitize(f"event handler {self._handler_name} cannot begin: {masked_text(said)}")
             self._log.error("event handler cannot begin", why=self._broken)
 
-    def judge(self, calls: Sequence[HandlerCall]) -> list[CallResult]:
+    def call(self, calls: Sequence[HandlerCall]) -> list[CallResult]:
         """Calls the handler in this order."""
         return [self._judge(call) for call in calls]
 

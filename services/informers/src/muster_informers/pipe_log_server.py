@@ -48,14 +48,14 @@ class PipeLogServer:
         self._readers: dict[int, LogReader] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
 
-    def take(self, message: Append | LogRequest) -> None:
+    def handle(self, message: Append | LogRequest) -> None:
         """Carries out a message. Its answer follows when it is known."""
         if isinstance(message, Append):
             self._appends.enqueue(message)
         else:
             self._spawn(self._answer(message), "reader")
 
-    async def settled(self) -> None:
+    async def wait_flushed(self) -> None:
         """Returns when all appended records are on the log or refused."""
         await self._appends.wait_flushed()
 

@@ -186,7 +186,9 @@ class ExternalProcess:
             raise LogUnavailable("the scheduler stops: the RM's requests are not accepted any more")
         return self._number
 
-    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> Sequence[CallResult]:
+    async def call_handler(
+        self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]
+    ) -> Sequence[CallResult]:
         """Asks the handler of an RM's own objects.
 
         :param life: the child's number. Raises HandlerExited when that child has ended.
@@ -209,7 +211,7 @@ class ExternalProcess:
         """Returns what the handlers' process had of the processor. (None runs: it counts as asleep.)"""
         return self._child.usage() if self._child is not None else Usage()
 
-    def give_up(self, life: int, why: str) -> None:
+    def abandon(self, life: int, why: str) -> None:
         """Ends a child that does not answer; the next one is started."""
         if self._child is not None and life == self._number:
             self._child.kill(f"was ended: {why}")
@@ -244,7 +246,7 @@ class ExternalProcess:
     async def _is_gone(self, why: str, again_after_s: float) -> None:
         self._gone = f"the informers' process {why}; {_AGAIN}"
         self._told = None
-        self._samples.lost()
+        self._samples.mark_stale()
         log.error("the informers' process is gone", why=why, again_after_s=again_after_s)
         await self._note_lost(life_again(self._life, self._starts))
 
@@ -311,7 +313,7 @@ class ExternalProcess:
                     if not self._first.done():
                         self._first.set_result(None)
             case MetricSamples():
-                self._samples.take(message.families)
+                self._samples.replace(message.families)
             case InformersEnded() if not self._synced:
                 error: Exception = NotSynced(self._settings.sync_timeout_s, message.late)
                 if message.problems:
@@ -413,13 +415,13 @@ class _InformerChild:
         def heard(message: Message) -> None:
             match message:
                 case Append() | LogRequest():
-                    self._log_end.take(message)
+                    self._log_end.handle(message)
                 case HandlerReply() | InformersStatus() | MetricSamples() | InformersEnded():
                     take(message)
                 case _:
                     raise ValueError(f"a {type(message).__name__}")
 
-        return await self._child.listen(heard, available_s, self._log_end.settled)
+        return await self._child.listen(heard, available_s, self._log_end.wait_flushed)
 
     async def end(self) -> None:
         """Ends the child and closes the pipe."""

@@ -62,7 +62,7 @@ class _DeferredWriter:
     def append(self, record: OutRecord) -> Awaitable[int]:
         return self._writer().append(record)
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         await self._writer().ready()
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ class _InformerTask:
             return self.died
         if self.cache.last_error:
             return f"the log does not accept its statements: {self.cache.last_error}"
-        return "its listing is not on the log yet" if self.informer.has_synced() else self.informer.doing()
+        return "its listing is not on the log yet" if self.informer.has_synced() else self.informer.activity()
 
 
 class ExternalService:
@@ -314,7 +314,7 @@ class ExternalService:
         """Whether the service no longer waits for any informer."""
         return self._synced
 
-    def known(self) -> list[str]:
+    def synced_once(self) -> list[str]:
         """Returns the informers that have synced once."""
         return [each.name for each in self._bringing if each.synced]
 
@@ -342,17 +342,17 @@ class ExternalService:
         """Returns at once, always with the same life, because the handlers are in this process."""
         return 1
 
-    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> list[CallResult]:
+    async def call_handler(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> list[CallResult]:
         """Asks the handler of an RM's own objects.
 
         :param begins: it begins anew.
         """
         judge = self._judges[name]
         if begins:
-            judge.begin()
-        return judge.judge(calls)
+            judge.restart()
+        return judge.call(calls)
 
-    def give_up(self, life: int, why: str) -> None:
+    def abandon(self, life: int, why: str) -> None:
         """Does nothing: a part of this process cannot be ended alone."""
 
     # ---- one informer ------------------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ class ExternalService:
             if not each.table.required:
                 each.given_up = True
                 log.warning("continuing without an informer", source=each.name, why=each.doing(), timeout_s=timeout_s)
-                each.informer.give_up(sanitize(f"not synced after {timeout_s:g} s: {each.doing()}"))
+                each.informer.stop_waiting(sanitize(f"not synced after {timeout_s:g} s: {each.doing()}"))
                 self._let_go(each.table.rm)
         required = {each.name: each.doing() for each in late if each.table.required}
         if required:
@@ -445,7 +445,7 @@ class ExternalService:
         for each in self._bringing:  # the waiting notes are written first
             with contextlib.suppress(LogError):
                 if not each.died:
-                    await each.cache.flushed()
+                    await each.cache.wait_flushed()
         self._synced = True
         if self._bringing:
             log.info("informers synced", informers=len(self._bringing) - len(late), given_up=len(late))
@@ -454,7 +454,7 @@ class ExternalService:
         """Returns when the first listing is on the log; never, if it never is."""
         await each.informer.wait_synced()
         try:
-            await each.cache.flushed()
+            await each.cache.wait_flushed()
         except LogError:
             await asyncio.Event().wait()
         each.synced = True

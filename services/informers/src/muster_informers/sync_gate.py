@@ -35,6 +35,6 @@ class SyncGate:
         """Whether a life belongs to this start: informers in a process of their own may have several."""
         return life == self.life or life.startswith(f"{self.life}{_AGAIN}")
 
-    def awaited(self, rm_id: str) -> Iterable[tuple[str, str]]:
+    def awaited_sources(self, rm_id: str) -> Iterable[tuple[str, str]]:
         """The (partition, source) that must pass before the scheduler decides for the RM."""
         return self.sources.get(rm_id, ())

@@ -67,7 +67,7 @@ class ExternalReportIngest:
 
     def _is_of_another_start(self, rm_id: str, command: ApplyExternalChanges | SetSourceState) -> bool:
         source = partition_name(command.partition), command.source
-        return source in self._gate.awaited(rm_id) and not self._gate.is_of_this_start(command.life)
+        return source in self._gate.awaited_sources(rm_id) and not self._gate.is_of_this_start(command.life)
 
     def _ignore(self, rm_id: str, command: ApplyExternalChanges | SetSourceState) -> None:
         if self._ignored.get((rm_id, command.source)) != command.life:
@@ -78,7 +78,7 @@ class ExternalReportIngest:
         """Gives up sources that no informer brings any more: their last reports may be outdated. Does so once."""
         if not self._gate.life:
             return  # the creator of this machine does not know the informers
-        brought = {*self._gate.awaited(rm_id), *self._gate.natives.get(rm_id, ())}
+        brought = {*self._gate.awaited_sources(rm_id), *self._gate.natives.get(rm_id, ())}
         for entry in list(self._roster.folder.books_of(rm_id).all_sources()):
             if (entry.partition, entry.source) in brought or entry.reason == NOT_CONFIGURED:
                 continue

@@ -60,7 +60,7 @@ def mark_awaited(info: RmInfo, awaited: tuple[str, ...], now_ns: int) -> bool:
 def awaited_sources(gate: SyncGate, books: ExternalReports | None, rm_id: str) -> tuple[str, ...]:
     """Returns the sources that have not listed since the informers started. The scheduler waits for them."""
     found = []
-    for partition, source in gate.awaited(rm_id):
+    for partition, source in gate.awaited_sources(rm_id):
         entry = books.source(partition, source) if books is not None else None
         if entry is None or not gate.is_of_this_start(entry.life) or entry.state is SourceState.LISTING:
             found.append(source)

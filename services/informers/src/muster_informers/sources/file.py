@@ -34,7 +34,14 @@ from pydantic import Field, model_validator
 
 from muster_informers.contract import Delta, InformerContext, Listing, Options
 from muster_informers.sources.document_parsing import Format, read_documents
-from muster_informers.sources.listing_diff import Contents, DocumentDigest, contents_of, cursor_of, differences, seen
+from muster_informers.sources.listing_diff import (
+    Contents,
+    DocumentDigest,
+    contents_of,
+    cursor_of,
+    differences,
+    digest_of,
+)
 from muster_informers.sources.options import Bytes, InformerOptions, Seconds, SecondsOrNone, options_as
 
 T = TypeVar("T")
@@ -223,7 +230,7 @@ class FileSource:
         if self._look() != stats:
             raise _FileChanged
         documents = [
-            seen(document)
+            digest_of(document)
             for (path, *_), data in zip(stats, texts, strict=True)
             for document in read_documents(data, self._format(path), str(path))
         ]

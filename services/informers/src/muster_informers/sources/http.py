@@ -50,8 +50,8 @@ from muster_informers.sources.listing_diff import (
     contents_of,
     cursor_of,
     differences,
+    digest_of,
     merged,
-    seen,
 )
 from muster_informers.sources.options import (
     Bytes,
@@ -288,7 +288,7 @@ class HttpSource:
             return before, ()
         form, where = self._format(answer), self._shown(answer.url)
         # Long texts must not block the event loop.
-        documents = await asyncio.to_thread(lambda: [seen(each) for each in read_documents(body, form, where)])
+        documents = await asyncio.to_thread(lambda: [digest_of(each) for each in read_documents(body, form, where)])
         return _Page(etag, digest, contents_of(documents), next_url), documents
 
     def _next_url(self, answer: _HttpReply) -> str:

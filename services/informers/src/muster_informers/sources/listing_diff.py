@@ -30,7 +30,7 @@ class DocumentDigest(NamedTuple):
     document: Document
 
 
-def seen(document: Document) -> DocumentDigest:
+def digest_of(document: Document) -> DocumentDigest:
     """Returns the document's key and digest. The order of a document's fields does not matter."""
     digest = blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).digest()
     kind, object_id = document.get("kind", ExternalKind.NODE.value), document.get("id")

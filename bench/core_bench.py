@@ -456,7 +456,7 @@ def main() -> int:
     parser.add_argument("--part", choices=["time", "memory", "pending", "gangs"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     gc_tuning.collect_young()
-    gc_tuning.settle()
+    gc_tuning.freeze()
     match options.part:
         case "time":
             print(json.dumps(timed(options.only, options.profile)))

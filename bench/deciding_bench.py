@@ -197,7 +197,7 @@ class Steps:
 
 async def _measured(asks: int, a_message: int, single: bool, steps: Steps | None) -> dict[str, float]:
     gc_tuning.collect_young()
-    gc_tuning.settle()
+    gc_tuning.freeze()
     limits = AdmissionLimits()
     with tempfile.TemporaryDirectory(prefix="muster-deciding-") as directory:
         async with DecidingPath(Path(directory)) as path:
@@ -208,7 +208,7 @@ async def _measured(asks: int, a_message: int, single: bool, steps: Steps | None
                 await path.send(StreamKind.ALLOCATION, _asks(number, number + 1), limits)
                 await path.answered(number + 1)
             messages = [_asks(at, min(at + a_message, warm + asks)) for at in range(warm, warm + asks, a_message)]
-            gc_tuning.settle()
+            gc_tuning.freeze()
             before = (steps.turns, steps.callbacks) if steps else (0, 0)
             cpu_s, begun_s = time.process_time(), time.monotonic()
             if single:

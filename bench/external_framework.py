@@ -101,7 +101,7 @@ async def measured(place: Path) -> dict[str, Any]:
     )
     handler = make_handler(cache, None, HandlerContext("bench", clock))
     informer.add_event_handler(handler, distrust=cache.distrust, ready=cache.ready)
-    gc_tuning.settle()
+    gc_tuning.freeze()
     blocked: list[float] = []
     probe = asyncio.create_task(waits(blocked))
     # 1. the listing

@@ -9,7 +9,7 @@ import pytest
 from muster_bus.clock import SystemClock
 from muster_bus.log_factory import make_log
 from muster_bus.settings import LogSettings
-from muster_cli.existing_log import as_present
+from muster_cli.existing_log import with_existing_partitions
 from muster_cli.main import run
 
 
@@ -29,20 +29,20 @@ async def made(settings: LogSettings) -> None:
 async def test_an_embedded_log_keeps_its_number(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     absent = LogSettings(sqlite_path=path)
-    assert await as_present(absent, SystemClock()) is absent
+    assert await with_existing_partitions(absent, SystemClock()) is absent
     await made(LogSettings(sqlite_path=path, partitions=3))
-    present = await as_present(absent, SystemClock())
+    present = await with_existing_partitions(absent, SystemClock())
     assert present.partitions == 3
     await made(present)
     named = LogSettings(sqlite_path=path, partitions=5)
-    assert await as_present(named, SystemClock()) is named, "opening it says that the numbers differ"
+    assert await with_existing_partitions(named, SystemClock()) is named, "opening it says that the numbers differ"
 
 
 async def test_what_is_no_log_is_left_to_opening_it(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     path.write_text("no log")
     settings = LogSettings(sqlite_path=path)
-    assert await as_present(settings, SystemClock()) is settings
+    assert await with_existing_partitions(settings, SystemClock()) is settings
 
 
 @pytest.mark.kafka
@@ -54,9 +54,9 @@ async def test_topics_on_kafka_keep_their_number(kafka_bootstrap: str) -> None:
         "derived_topics": False,
     }
     absent = LogSettings.model_validate(place)
-    assert (await as_present(absent, SystemClock())).partitions == 32
+    assert (await with_existing_partitions(absent, SystemClock())).partitions == 32
     await made(LogSettings.model_validate({**place, "partitions": 3}))
-    present = await as_present(absent, SystemClock())
+    present = await with_existing_partitions(absent, SystemClock())
     assert present.partitions == 3
     await made(present)
 

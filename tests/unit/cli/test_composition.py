@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from muster_cli.settings_loader import MASK, Origin, ResolvedSettings, SettingsError, compose, parse_assignment, show
+from muster_cli.settings_loader import (
+    MASK,
+    Origin,
+    ResolvedSettings,
+    SettingsError,
+    compose,
+    format_value,
+    parse_assignment,
+)
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 
@@ -148,7 +156,7 @@ def test_a_set_flag_that_is_no_assignment(text: str) -> None:
     ],
 )
 def test_secrets_are_never_shown(value: object, shown: str) -> None:
-    assert show(value) == shown
+    assert format_value(value) == shown
 
 
 def test_a_bad_secret_is_not_in_the_message() -> None:

@@ -16,7 +16,7 @@ from muster_cli.errors import UsageError
 from muster_cli.flags import AccessFlags, token_of
 from muster_cli.main import run
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, load
-from muster_cli.settings_loader import leaves
+from muster_cli.settings_loader import iter_settings
 from muster_client.access import Access
 from muster_gateway.access.policy import read_policy
 from muster_replay.replay import ReplayOptions
@@ -230,7 +230,9 @@ def test_the_documentation_has_the_settings_as_they_are() -> None:
     said = {row[0].strip("`"): row[1].strip("`") for row in rows}
     settings = MusterSettings()
     wanted = [
-        ".".join(path) for path, _, _ in leaves(MusterSettings) if path[0] == "gateway" and path[1] in _IDENTITIES
+        ".".join(path)
+        for path, _, _ in iter_settings(MusterSettings)
+        if path[0] == "gateway" and path[1] in _IDENTITIES
     ]
     assert set(said) == {*wanted, "process.trusted_network"}
     assert len(said) == len(rows)

@@ -319,4 +319,4 @@ def test_items_are_sorted_by_columns(by: str, names: str) -> None:
 )
 def test_conditions_choose_items(text: str, names: str) -> None:
     chosen = condition(text, COLUMNS)
-    assert "".join(item["name"] for item in ITEMS if chosen.holds(item)) == names
+    assert "".join(item["name"] for item in ITEMS if chosen.matches(item)) == names

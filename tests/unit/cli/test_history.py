@@ -14,8 +14,8 @@ from moto.server import ThreadedMotoServer
 from muster_cli.history import usage
 from muster_cli.history.app_timeline import read
 from muster_cli.history.app_timeline_view import screen
-from muster_cli.history.duckdb_store import opened
-from muster_cli.history.output import shown_quantity, shown_seconds
+from muster_cli.history.duckdb_store import open_history
+from muster_cli.history.output import format_duration, format_quantity
 from muster_cli.history.source import HistoryLocation
 from muster_cli.history.time_axis import Axis
 from muster_cli.history.unexported_events import schema
@@ -140,10 +140,10 @@ def test_allocations_end_with_their_application(tmp_path: Path, ask: Callable[..
         {"life": 1, "state": "Removed", "over": True, "message": "registered again"},
         {"life": 2, "state": "New", "over": False, "message": ""},
     ]
-    with opened(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
         first = read(history, "app", 1)
     assert (first.state, first.finished, first.until_ns - first.begin_ns) == ("Removed", True, 2 * S)
-    with opened(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
         assert not read(history, "app", 2).finished
 
 
@@ -167,7 +167,7 @@ def test_the_life_of_an_application_has_its_owner_and_its_end(tmp_path: Path, as
         {"app": "one", "user_name": "ann", "user_group": "friends-of-ann", "state": "Completed"},
         {"app": "two", "user_name": "bob", "user_group": "friends-of-bob", "state": "New"},
     ]
-    with opened(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
         life = read(history, "one")
     assert (life.finished, life.until_ns - life.begin_ns) == (True, 6 * S), "the removed record is no part of its life"
 
@@ -201,9 +201,9 @@ def test_an_application_that_is_sent_again_is_not_rejected(tmp_path: Path, ask: 
         {"app": "app", "life": 4, "state": "New", "over": False, "message": ""},
         {"app": "never", "life": 0, **rejected},
     ]
-    with opened(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
         first = read(history, "app", 1)
-    with opened(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
         second = read(history, "app", 2)
     assert [each.state for each in first.states] == ["New", "Accepted", "Running", "Completed"]
     assert [each.message for each in first.happenings if each.what == "sent again, rejected"] == [
@@ -392,17 +392,17 @@ def test_a_history_in_s3(tmp_path: Path, s3: str, ask: Callable[..., Any]) -> No
     ],
 )  # fmt: skip
 def test_durations_have_two_units_at_most(seconds: float, words: str) -> None:
-    assert shown_seconds(seconds) == words
+    assert format_duration(seconds) == words
 
 
 def test_quantities_are_in_the_units_of_their_type() -> None:
-    assert shown_quantity("vcore", 1_500) == "1.5"
-    assert shown_quantity("vcore", 5) == "5m"
-    assert [shown_quantity("vcore", value) for value in (250, 1_250, 4_000, 12_005)] == ["250m", "1.25", "4", "12.005"]
+    assert format_quantity("vcore", 1_500) == "1.5"
+    assert format_quantity("vcore", 5) == "5m"
+    assert [format_quantity("vcore", value) for value in (250, 1_250, 4_000, 12_005)] == ["250m", "1.25", "4", "12.005"]
     # Sums and averages have only significant digits.
-    assert [shown_quantity("vcore", value) for value in (0, 33.333, 999.7, 1_234.5)] == ["0", "33.3m", "1", "1.2"]
-    assert shown_quantity("vcore", 2_345_678) == "2346"
-    assert shown_quantity("memory", 2**34) == "16Gi"
+    assert [format_quantity("vcore", value) for value in (0, 33.333, 999.7, 1_234.5)] == ["0", "33.3m", "1", "1.2"]
+    assert format_quantity("vcore", 2_345_678) == "2346"
+    assert format_quantity("memory", 2**34) == "16Gi"
 
 
 def test_bars_never_show_something_as_nothing() -> None:
@@ -427,7 +427,7 @@ def test_a_life_keeps_to_the_width(tmp_path: Path, width: int, count: int) -> No
     for number in range(0, count, 2):
         told.end("app", f"task-{number}", f"node-{number % 50}", "ALLOC_PREEMPT", "for somebody else")
     write(tmp_path, told.rows, 0, len(told.rows))
-    with opened(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
         life = read(history, "app")
     out = Screen(width=width, file=io.StringIO(), force_terminal=False)
     with out.capture() as captured:
@@ -450,7 +450,7 @@ def test_a_changed_request_is_one_and_what_was_reported_was_not_asked_for(tmp_pa
     told.say("APP ADD APP_REQUEST", "app", "theirs", CORE, "reported as an allocation")
     told.begin("app", "theirs", "node")
     write(tmp_path, told.rows, 0, len(told.rows))
-    with opened(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
+    with open_history(HistoryLocation(place_of(str(tmp_path)), None, "", "")) as history:
         (asks,) = history.connection.execute("SELECT asks FROM applications").fetchone() or (None,)
         life = read(history, "app")
     assert (asks, life.asks) == (1, 1)

@@ -82,7 +82,7 @@ def restore(source: Path, data_dir: Path | None, replace: bool, file: Path | Non
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(data):
-            make_way(data, replace=replace)
+            move_aside(data, replace=replace)
             loss = f"the log was restored from the backup of {taken}; what came later is lost"
             write_mark(data / LOG, LogMark.from_json(json.dumps(manifest["mark"])), loss)
             for name in (SESSIONS, LOG):
@@ -200,7 +200,7 @@ def locked(data: Path) -> Iterator[None]:
         yield
 
 
-def make_way(data: Path, *, replace: bool, keep: Sequence[Path] = ()) -> None:
+def move_aside(data: Path, *, replace: bool, keep: Sequence[Path] = ()) -> None:
     """Moves the present files aside, without their locks.
 
     :param keep: files that stay.

@@ -40,9 +40,9 @@ from muster_runtime.terminal import Screen, marked
 
 from muster_cli import addresses, config_check, gc_tuning, health_app
 from muster_cli.errors import CommandError, ServiceDied, StartFailed, UsageError
-from muster_cli.existing_log import as_present
+from muster_cli.existing_log import with_existing_partitions
 from muster_cli.followers_messages import socket_directory
-from muster_cli.priority import give_way
+from muster_cli.priority import lower_priority
 from muster_cli.service_runner import ManagedResource, NamedService, run, signals
 from muster_cli.settings import STANDALONE_DEFAULTS, MusterSettings, embedded_defaults, load
 from muster_cli.settings_loader import ResolvedSettings
@@ -114,7 +114,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
 
     def ready(plan: ProcessPlan) -> None:
         gateway = cast("Gateway", next(part.service for part in plan.parts if part.name == "gateway"))
-        grpc_address, http_address = bound(settings, gateway)
+        grpc_address, http_address = bound_addresses(settings, gateway)
         console = Screen()
         console.print(
             marked("[bold green]Muster is ready[/] after {} s. Ctrl-C stops it.", f"{elapsed_s() - began_s:.1f}")
@@ -130,7 +130,7 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
     return _serve(settings, partial(_everything, first=first, listener=listener), ready)
 
 
-def bound(settings: MusterSettings, gateway: Gateway) -> tuple[str, str]:
+def bound_addresses(settings: MusterSettings, gateway: Gateway) -> tuple[str, str]:
     """Returns the addresses of gRPC and HTTP, with the ports that the system chose where the settings have port 0."""
     found = (settings.gateway.grpc_address, gateway.grpc_port), (settings.gateway.http_address, gateway.http_port)
     grpc_address, http_address = (
@@ -175,7 +175,7 @@ def data_lines(settings: MusterSettings, data_dir: Path) -> list[str]:
     return [*lines, f"history   {', '.join(elsewhere)}"] if elsewhere else lines
 
 
-def one(
+def run_service(
     name: ServiceName, file: Path | None, assignments: Sequence[str], flags: Flags, config: Path | None = None
 ) -> int:
     """Runs one service in a process of its own."""
@@ -191,7 +191,7 @@ def one(
         )
     _check_doors(settings, name)
     if name in _FOLLOWERS:
-        give_way(settings.process.follower_nice)
+        lower_priority(settings.process.follower_nice)
     return _serve(settings, _BUILD[name], lambda _: log.info("ready", service=name))
 
 
@@ -467,7 +467,7 @@ def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[ProcessPl
     _take_files()
 
     def ready(plan: ProcessPlan) -> None:
-        gc_tuning.settle()
+        gc_tuning.freeze()
         gc_tuning.collect_in_time()
         if any(part.name in _FOLLOWERS for part in plan.parts):
             gc_tuning.collect_when_grown()
@@ -503,7 +503,7 @@ async def _run(settings: MusterSettings, build: Build, on_ready: Callable[[Proce
     clock = SystemClock()
     if settings.log.backend == "sqlite":
         clock.resume(*_last_time(settings))
-    settings = settings.model_copy(update={"log": await as_present(settings.log, clock)})
+    settings = settings.model_copy(update={"log": await with_existing_partitions(settings.log, clock)})
     bus = make_log(settings.log, clock)
     stop = asyncio.Event()
     with signals(stop):

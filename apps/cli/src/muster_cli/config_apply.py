@@ -14,7 +14,7 @@ from muster_cli import context_positions
 from muster_cli.config_check import read
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.flags import NO_ACCESS_FLAGS, AccessFlags
-from muster_cli.operator_client import access_to, only_one, refusal
+from muster_cli.operator_client import access_to, refusal, single_rm
 
 # Greatest number of changes in an answer (proto/muster/v1/admin.proto).
 CHANGES_TOLD_MAX = 1000
@@ -61,7 +61,7 @@ async def _ask(
     async with context_positions.admin_client(gateway, access) as admin:
         if not rm_id:
             try:
-                rm_id = await only_one(admin, timeout_s)
+                rm_id = await single_rm(admin, timeout_s)
             except AdminFailed as error:  # the gateway got no configuration
                 raise CommandError(f"{gateway}: no answer: {error.details} ({error.code.name})") from error
         return rm_id, await admin.update_configuration(rm_id, text, timeout_s=timeout_s)

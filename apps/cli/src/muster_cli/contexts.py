@@ -23,7 +23,7 @@ from rich.table import Table
 from muster_cli.context_positions import POSITIONS
 from muster_cli.errors import CommandError, UsageError
 from muster_cli.flags import GATEWAY_VARIABLE, HTTP_VARIABLE, OPERATE, RM_VARIABLE
-from muster_cli.operator_client import say_table
+from muster_cli.operator_client import print_table
 
 CONTEXT_VARIABLE, FILE_VARIABLE = "MUSTER_CONTEXT", "MUSTER_CONTEXTS"
 # What a context may have: its name in the file, and the variable that it sets.
@@ -145,7 +145,7 @@ def _list() -> int:
     table = Table("", "context", *(each.replace("_", "-") for each in FIELDS), box=None, pad_edge=False)
     for name, fields in sorted(contexts.named.items()):
         table.add_row("*" if name == current else "", name, *(fields.get(each, "") for each in FIELDS))
-    say_table(table)
+    print_table(table)
     return 0
 
 

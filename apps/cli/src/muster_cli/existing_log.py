@@ -40,7 +40,7 @@ async def partitions_of(settings: LogSettings, clock: Clock) -> int:
     return 0
 
 
-async def as_present(settings: LogSettings, clock: Clock) -> LogSettings:
+async def with_existing_partitions(settings: LogSettings, clock: Clock) -> LogSettings:
     """Returns the settings with the number of partitions of the existing log, if they name none.
 
     Errors are not raised: opening the log says what is wrong with it.

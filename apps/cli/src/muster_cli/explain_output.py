@@ -32,7 +32,7 @@ def explain(operator: OperatorTarget, call: Call) -> int:
         print_json(value)
         return 0
     out = console()
-    for sentence in grouped(found.sentences):
+    for sentence in group_by_reason(found.sentences):
         out.print(sentence, soft_wrap=True)
     for name in _COUNTS:
         counts = value.get(name)
@@ -58,7 +58,7 @@ def when(operator: OperatorTarget, application: str, key: str, partition: str) -
     return explain(operator, made)
 
 
-def grouped(sentences: Sequence[str]) -> list[str]:
+def group_by_reason(sentences: Sequence[str]) -> list[str]:
     """Puts asks with one reason into one line: ``k1, k2, k3 and 34 more: …``. Other sentences stay as they are."""
     keys: dict[str, list[str]] = {}
     for each in sentences[1:]:

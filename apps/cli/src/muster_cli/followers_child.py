@@ -56,7 +56,7 @@ from muster_cli.followers_messages import (
     StopFollowers,
 )
 from muster_cli.health_app import HEALTH_TIMEOUT_S
-from muster_cli.priority import give_way
+from muster_cli.priority import lower_priority
 from muster_cli.service_runner import ManagedResource, NamedService, run
 from muster_cli.settings import MusterSettings
 
@@ -190,7 +190,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     if isinstance(clock, SystemClock):
         clock.resume(begin.clock)
     settings = MusterSettings.model_validate(begin.settings)
-    give_way(settings.process.follower_nice)
+    lower_priority(settings.process.follower_nice)
     bus = ChildLog(settings.log, channel.send)
     try:
         followers = followers_of(settings, bus, clock)
@@ -213,7 +213,7 @@ async def serve(channel: Channel[FromParent], clock: Clock) -> int:
     def ready() -> None:
         teller.up()
         logs.end_startup()
-        gc_tuning.settle()
+        gc_tuning.freeze()
         gc_tuning.collect_in_time()
         gc_tuning.collect_when_grown()
 

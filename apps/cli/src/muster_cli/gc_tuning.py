@@ -39,7 +39,7 @@ def collect_young() -> None:
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
 
 
-def settle() -> None:
+def freeze() -> None:
     """Excludes the present objects from later collections. Call this when a process is ready.
 
     It collects nothing before: a start leaves ten objects in circles, and to find them takes 60 ms.
@@ -84,7 +84,7 @@ class HeapGrowth:
         self._resident = resident
         self._after = resident()
 
-    def look(self) -> bool:
+    def collect_if_grown(self) -> bool:
         """Collects if it is worth it. Returns whether it did."""
         now = self._resident()
         if now < max(self._after * _GROWN, self._after + _GROWN_BYTES):
@@ -100,7 +100,7 @@ def collect_when_grown() -> None:
     loop, growth = asyncio.get_running_loop(), HeapGrowth(resident_bytes)
 
     def look() -> None:
-        growth.look()
+        growth.collect_if_grown()
         loop.call_later(_LOOK_S, look)
 
     loop.call_later(_LOOK_S, look)

@@ -13,8 +13,8 @@ from muster_rest.system_health import duration, unreachable
 from muster_runtime.terminal import Screen, print_json, print_lines
 from rich.table import Table
 
-from muster_cli.operator_client import say_table
-from muster_cli.probe import opened, place_of, probe
+from muster_cli.operator_client import print_table
+from muster_cli.probe import open_url, place_of, probe
 
 _COLOURS = {Grade.OK: "green", Grade.DEGRADED: "yellow", Grade.FAILED: "bold red"}
 _NS = 1_000_000_000
@@ -55,7 +55,7 @@ def whole(address: str, timeout_s: float, access: Access = PLAIN) -> SystemHealt
 def _http(scheme: str, place: str, timeout_s: float, access: Access) -> SystemHealthDao:
     context = access.context() if scheme == "https" else None
     try:
-        with opened(f"{scheme}://{place}/ws/v1/health", timeout_s, access, context) as answer:
+        with open_url(f"{scheme}://{place}/ws/v1/health", timeout_s, access, context) as answer:
             return msgspec.json.decode(answer.read(), type=SystemHealthDao)
     except urllib.error.HTTPError as error:
         if error.code == 404:
@@ -107,4 +107,4 @@ def _print(address: str, state: SystemHealthDao) -> None:
             table.add_row("", "", "", other, style=_COLOURS[each.grade])
         if each.remedy:
             table.add_row("", "", "", f"→ {each.remedy}")
-    say_table(table)
+    print_table(table)

@@ -119,7 +119,7 @@ def gateway(
     from muster_cli import bootstrap
 
     flags = [("gateway.grpc_address", "--grpc-address", grpc_address), *_http(http_address)]
-    return bootstrap.one("gateway", common.settings, common.set, flags)
+    return bootstrap.run_service("gateway", common.settings, common.set, flags)
 
 
 @app.command(group=RUN)
@@ -141,7 +141,7 @@ def scheduler(
     from muster_cli import bootstrap
 
     flags = [("scheduler.http_address", "--http-address", http_address), *_external(event_handler, config_path)]
-    return bootstrap.one("scheduler", common.settings, common.set, flags, config)
+    return bootstrap.run_service("scheduler", common.settings, common.set, flags, config)
 
 
 @app.command(group=RUN)
@@ -153,7 +153,7 @@ def view(*, http_address: str | None = None, common: SettingsFlags = _COMMON) ->
     from muster_cli import bootstrap
 
     flags = [("view.http_address", "--http-address", http_address)]
-    return bootstrap.one("view", common.settings, common.set, flags)
+    return bootstrap.run_service("view", common.settings, common.set, flags)
 
 
 @app.command(group=RUN)
@@ -165,7 +165,7 @@ def event_publisher(*, http_address: str | None = None, common: SettingsFlags = 
     from muster_cli import bootstrap
 
     flags = [("publisher.http_address", "--http-address", http_address)]
-    return bootstrap.one("event-publisher", common.settings, common.set, flags)
+    return bootstrap.run_service("event-publisher", common.settings, common.set, flags)
 
 
 @app.command(group=RUN)
@@ -177,7 +177,7 @@ def derive(*, http_address: str | None = None, common: SettingsFlags = _COMMON) 
     from muster_cli import bootstrap
 
     flags = [("derive.http_address", "--http-address", http_address)]
-    return bootstrap.one("derive", common.settings, common.set, flags)
+    return bootstrap.run_service("derive", common.settings, common.set, flags)
 
 
 @app.command(group=RUN)

@@ -84,7 +84,7 @@ def ask(operator: OperatorTarget, call: Callable[[AdminClient, str], Awaitable[T
 
     async def asked() -> T:
         async with operator.client() as admin:
-            return await call(admin, operator.rm or await only_one(admin, operator.timeout_s))
+            return await call(admin, operator.rm or await single_rm(admin, operator.timeout_s))
 
     return run(operator, asked)
 
@@ -115,7 +115,7 @@ def refusal(gateway: str, error: AdminRefused) -> CommandError:
     return (UsageError if is_wrong else CommandError)(f"{gateway}: {error.details} ({error.code.name})")
 
 
-async def only_one(admin: AdminClient, timeout_s: float) -> str:
+async def single_rm(admin: AdminClient, timeout_s: float) -> str:
     """Returns the default RM. Raises UsageError if there are several RMs without a default, CommandError if there is
     none.
     """
@@ -137,7 +137,7 @@ def console() -> Screen:
     return found if found.is_terminal else Screen(width=_PIPED_WIDTH)
 
 
-def say_table(table: RenderableType, screen: Screen | None = None) -> None:
+def print_table(table: RenderableType, screen: Screen | None = None) -> None:
     """Prints a table; into a pipe without blanks at the ends of its lines, which are not folded."""
     screen = screen or Screen(width=None if is_terminal() else _PIPED_TABLE_WIDTH)
     if is_terminal():

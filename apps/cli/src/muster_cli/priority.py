@@ -9,7 +9,7 @@ from pathlib import Path
 _AUTOGROUP = Path("/proc/self/autogroup")
 
 
-def give_way(nice: int) -> None:
+def lower_priority(nice: int) -> None:
     """Lowers this process's priority against others of its cgroup. Ignores a refusal of the system.
 
     :param nice: added to the niceness that it was started with. At 5 a process gets a third of the time of one at 0, if

@@ -42,7 +42,7 @@ def probe(address: str, timeout_s: float, access: Access | None = None) -> tuple
         return _grpc(place, timeout_s, access)
     context = access.context() if scheme == "https" and access is not None else None
     try:
-        with opened(f"{scheme}://{place}/readyz", timeout_s, access, context) as answer:
+        with open_url(f"{scheme}://{place}/readyz", timeout_s, access, context) as answer:
             return True, answer.read().decode(errors="replace")
     except urllib.error.HTTPError as error:
         return False, error.read().decode(errors="replace") or str(error)
@@ -76,7 +76,7 @@ def _grpc(place: str, timeout_s: float, access: Access | None) -> tuple[bool, st
     return name == "SERVING", name
 
 
-def opened(url: str, timeout_s: float, access: Access | None, context: ssl.SSLContext | None) -> Any:
+def open_url(url: str, timeout_s: float, access: Access | None, context: ssl.SSLContext | None) -> Any:
     """Opens an http or https URL. Its credentials follow no redirection. Raises OSError."""
     request = urllib.request.Request(url)  # noqa: S310 - callers check the scheme
     for name, value in access.headers().items() if access is not None else ():

@@ -87,11 +87,11 @@ class ResolvedSettings(Generic[M]):
         return [
             Setting(
                 ".".join(path),
-                show(_value_at(self.values, path)),
+                format_value(_value_at(self.values, path)),
                 *self.origins.get(path, (Origin.DEFAULT, "")),
                 description,
             )
-            for path, _, description in leaves(type(self.values))
+            for path, _, description in iter_settings(type(self.values))
         ]
 
 
@@ -117,7 +117,7 @@ def compose(
     :param flags: ``(setting, flag as the user wrote it, value)``; the last one of a setting wins.
     :raises SettingsError: with all errors.
     """
-    types_of = {path: annotation for path, annotation, _ in leaves(model)}
+    types_of = {path: annotation for path, annotation, _ in iter_settings(model)}
     given: dict[SettingPath, _RawValue] = {}
     problems: list[str] = []
 
@@ -164,17 +164,17 @@ def parse_assignment(text: str) -> tuple[str, str, str]:
     return name.strip(), f"--set {name.strip()}", value
 
 
-def leaves(model: type[BaseModel], prefix: SettingPath = ()) -> Iterator[tuple[SettingPath, Any, str]]:
+def iter_settings(model: type[BaseModel], prefix: SettingPath = ()) -> Iterator[tuple[SettingPath, Any, str]]:
     """Yields path, type and description of every setting of a model and its nested models."""
     for name, field in model.model_fields.items():
         inner = _model_in(field.annotation)
         if inner is not None:
-            yield from leaves(inner, (*prefix, name))
+            yield from iter_settings(inner, (*prefix, name))
         else:
             yield (*prefix, name), field.annotation, field.description or ""
 
 
-def show(value: object) -> str:
+def format_value(value: object) -> str:
     """Returns a value as text for people, with secrets masked."""
     if isinstance(value, SecretStr):
         secret = value.get_secret_value()
@@ -184,18 +184,18 @@ def show(value: object) -> str:
     if isinstance(value, str):
         return _masked(value) if _ADDRESS.match(value) else masked_text(value)
     if isinstance(value, BaseModel):
-        return show(dict(value))
+        return format_value(dict(value))
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_shown(str(key), one)}" for key, one in value.items()) + "}"
     if isinstance(value, (set, frozenset)):
-        return "[" + ", ".join(sorted(show(one) for one in value)) + "]"
+        return "[" + ", ".join(sorted(format_value(one) for one in value)) + "]"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(show(one) for one in value) + "]"
+        return "[" + ", ".join(format_value(one) for one in value) + "]"
     return str(value)
 
 
 def _shown(name: str, value: object) -> str:
-    return MASK if isinstance(value, str) and value and is_secret(name) else show(value)
+    return MASK if isinstance(value, str) and value and is_secret(name) else format_value(value)
 
 
 def _masked(address: str) -> str:
@@ -261,7 +261,7 @@ def _explain(
         place = f"{one.place}: " if one is not None and one.place else ""
         found = ""
         if one is not None and isinstance(one.value, (str, int, float, bool)) and not _is_secret(types_of[path]):
-            found = f", not {show(one.value)!r}"
+            found = f", not {format_value(one.value)!r}"
         yield f"{place}{'.'.join(location)}: {problem['msg']}{found}"
 
 

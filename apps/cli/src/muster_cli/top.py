@@ -23,7 +23,7 @@ from muster_cli import health_text
 from muster_cli.errors import CommandError
 from muster_cli.flags import NO_ACCESS_FLAGS, AccessFlags
 from muster_cli.health_text import health_lines
-from muster_cli.operator_client import access_to, refusal, say_table
+from muster_cli.operator_client import access_to, print_table, refusal
 from muster_cli.top_screen import ScreenSize, screen
 
 INTERVAL_MIN_S = 0.1
@@ -129,12 +129,12 @@ def _print(
         print_json(shown, indent=None, separators=(",", ":"))
         return
     console = _console()
-    say_table(screen(now, before, _room(console, _QUEUES_PRINTED, asked.nodes), health_lines(health)), console)
+    print_table(screen(now, before, _room(console, _QUEUES_PRINTED, asked.nodes), health_lines(health)), console)
 
 
 def _print_health(health: SystemHealthDao | None) -> None:
     if health is not None:
-        say_table(Group(*health_lines(health)), _console())
+        print_table(Group(*health_lines(health)), _console())
 
 
 def _console() -> Screen:

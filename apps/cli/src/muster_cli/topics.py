@@ -18,7 +18,7 @@ from muster_runtime.terminal import Screen, print_lines
 from rich.table import Table
 
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.existing_log import as_present
+from muster_cli.existing_log import with_existing_partitions
 from muster_cli.settings import MusterSettings, load
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def with_log(settings: LogSettings, make: Callable[[LogSettings], Log], work: Wo
     """Does the work with a started log, whose partitions are those that exist unless the settings name a number."""
 
     async def run() -> None:
-        present = await as_present(settings, SystemClock())
+        present = await with_existing_partitions(settings, SystemClock())
         bus = make(present)
         try:
             await bus.start()

@@ -19,7 +19,7 @@ from muster_cli.get.ended import ended, without_present
 from muster_cli.get.resource_kinds import APPLICATION_STATES, BY_NAME, Column, Item, ResourceKind
 from muster_cli.get.rest_client import RestClient
 from muster_cli.get.row_filters import column_of, condition, sort
-from muster_cli.operator_client import check_call, say_table
+from muster_cli.operator_client import check_call, print_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def read(asked: GetOptions, kind: ResourceKind, rest: RestClient, now_ns: int) -
     if asked.names:
         wanted = set(asked.names)
         items = [item for item in items if wanted.intersection(_names(kind, item))]
-    items = [item for item in items if all(each.holds(item) for each in conditions)]
+    items = [item for item in items if all(each.matches(item) for each in conditions)]
     items = sort(items, asked.sort, columns)
     if asked.columns:
         shown = [column_of(name.strip(), columns, "--columns") for name in asked.columns.split(",")]
@@ -149,7 +149,7 @@ def _print(asked: GetOptions, found: ItemTable) -> None:
     elif not found.items:
         print_lines(f"no {found.kind.name}", error=True)
     else:
-        say_table(_table(found.columns, found.items))
+        print_table(_table(found.columns, found.items))
 
 
 def _table(columns: Sequence[Column], items: Sequence[Item]) -> Table:
@@ -208,4 +208,4 @@ def _say_changes(asked: GetOptions, found: ItemTable, changes: list[tuple[str, I
             print_lines(f"{sign} {escape_invisible(found.kind.key(item))}")
     else:
         signs = {id(item): sign for sign, item in changes}
-        say_table(_table([Column("", lambda item: signs[id(item)]), *found.columns], [item for _, item in changes]))
+        print_table(_table([Column("", lambda item: signs[id(item)]), *found.columns], [item for _, item in changes]))

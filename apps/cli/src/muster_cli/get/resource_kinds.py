@@ -45,9 +45,9 @@ class Column:
 
     def cell(self, item: Item) -> str:
         """Returns an item's text."""
-        return self.shown(self.of(item))
+        return self.format(self.of(item))
 
-    def shown(self, value: Value) -> str:
+    def format(self, value: Value) -> str:
         """Returns a value's text."""
         if value is None or value == "":
             return "-"
@@ -97,7 +97,7 @@ class AmountColumn(Column):
     def cell(self, item: Item) -> str:
         """Returns the used amount, and behind a slash the limit."""
         limit = self.amounts(item)[1].get(self.resource_type)
-        shown = self.shown(self.of(item))
+        shown = self.format(self.of(item))
         return shown if limit is None else f"{shown}/{amount(self.resource_type, limit)}"
 
 
@@ -229,7 +229,7 @@ class QuotaColumn(Column):
     def cell(self, item: Item) -> str:
         """Returns the use, and behind a slash the limit."""
         limit = _quota(item, self.quota).get("limit")
-        shown = self.shown(self.of(item))
+        shown = self.format(self.of(item))
         return f"{shown}/{limit:,}" if limit else shown
 
 

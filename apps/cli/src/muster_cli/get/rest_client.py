@@ -13,7 +13,7 @@ from typing import Any
 from muster_client.access import Access
 
 from muster_cli.errors import CommandError, UsageError
-from muster_cli.probe import opened
+from muster_cli.probe import open_url
 from muster_cli.reachability import check_reachable, no_answer
 
 NO_QUERY: Mapping[str, str] = MappingProxyType({})
@@ -41,7 +41,7 @@ class RestClient:
         given = {name: value for name, value in {"rm": self._rm, **query}.items() if value}
         url = f"{self._base}/ws/v1/{path}" + (f"?{urllib.parse.urlencode(given)}" if given else "")
         try:
-            with opened(url, self._timeout_s, self._access, self._tls) as answer:
+            with open_url(url, self._timeout_s, self._access, self._tls) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             reason = _reason(error.read().decode(errors="replace")) or str(error.reason)

@@ -34,7 +34,7 @@ class RowFilter:
     how: str
     wanted: str
 
-    def holds(self, item: Item) -> bool:
+    def matches(self, item: Item) -> bool:
         """Tells whether an item fulfils it. What has no value fulfils ``!=`` only."""
         value = self.column.of(item)
         if self.how in _COMPARISONS:

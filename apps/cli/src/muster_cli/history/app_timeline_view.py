@@ -14,7 +14,7 @@ from rich.text import Text
 
 from muster_cli.history import views
 from muster_cli.history.app_timeline import ApplicationTimeline, TimelineAllocation, TimelineAsk
-from muster_cli.history.output import shown_resource, shown_seconds, shown_time, time_unit
+from muster_cli.history.output import format_duration, format_time, shown_resource, time_unit
 from muster_cli.history.time_axis import Axis
 
 _KEY_CELLS = 32
@@ -58,7 +58,7 @@ def _head(life: ApplicationTimeline) -> Table:
     lines.add_column(overflow="fold")
     lines.add_row("application", Text(life.application, style="bold"))
     lines.add_row("of", escape_invisible(f"{life.rm}, queue {life.queue or 'unknown'}"))
-    lasted = shown_seconds((life.until_ns - life.begin_ns) / 1e9)
+    lasted = format_duration((life.until_ns - life.begin_ns) / 1e9)
     until = f"until {_at(life.until_ns)}" if life.finished else f"and on (newest event {_at(life.until_ns)})"
     since = "" if life.life else ", older than the history"
     lines.add_row("from", f"{_at(life.begin_ns)}{since} {until}: {lasted}")
@@ -70,7 +70,7 @@ def _head(life: ApplicationTimeline) -> Table:
     lines.add_row("allocations", f"{len(life.allocations):,}{f': {changes}' if changes else ''}; {life.asks:,} asks")
     first = min((held.begin_ns for held in life.allocations if held.begin_ns is not None), default=None)
     if first is not None and life.life:
-        lines.add_row("waited", f"{shown_seconds((first - life.begin_ns) / 1e9)} for the first allocation")
+        lines.add_row("waited", f"{format_duration((first - life.begin_ns) / 1e9)} for the first allocation")
     if used := life.resource_seconds():
         unit, size = time_unit((life.until_ns - life.begin_ns) / 1e9)
         shown = shown_resource({name: value / size for name, value in used.items()})
@@ -85,7 +85,7 @@ def _states(life: ApplicationTimeline, width: int, *, plain: bool) -> Table:
     table.add_column(axis.labels(), no_wrap=True)
     for span in life.states:
         style = _STATE_STYLES.get(span.state, "")
-        lasted = shown_seconds((span.end_ns - span.begin_ns) / 1e9) if span.end_ns is not None else "goes on"
+        lasted = format_duration((span.end_ns - span.begin_ns) / 1e9) if span.end_ns is not None else "goes on"
         over = span.end_ns == span.begin_ns and span is life.states[-1]
         table.add_row(
             Text(span.state, style=style),
@@ -111,7 +111,7 @@ def _one_by_one(life: ApplicationTimeline, width: int, *, plain: bool) -> Table:
             escape_invisible(held.key),
             escape_invisible(held.node),
             _since(life, held.begin_ns) if held.begin_ns is not None else "before",
-            shown_seconds((end_ns - begin_ns) / 1e9),
+            format_duration((end_ns - begin_ns) / 1e9),
             Text(held.ended or _RUNS, style=style),
             axis.bar(begin_ns, held.end_ns, style, since_ns=held.asked_ns, cut=held.begin_ns is None),
         )
@@ -173,8 +173,8 @@ def _lasted(life: ApplicationTimeline, held: Sequence[TimelineAllocation]) -> st
     if not seconds:
         return ""
     if seconds[0] == seconds[-1]:
-        return shown_seconds(seconds[0])
-    return f"{shown_seconds(seconds[0])} to {shown_seconds(seconds[-1])}, half {shown_seconds(median(seconds))}"
+        return format_duration(seconds[0])
+    return f"{format_duration(seconds[0])} to {format_duration(seconds[-1])}, half {format_duration(median(seconds))}"
 
 
 def _waiting(life: ApplicationTimeline, rows: int) -> Table:
@@ -188,7 +188,11 @@ def _waiting(life: ApplicationTimeline, rows: int) -> Table:
         then = f"{first.ended or 'pending'}{f': {first.message}' if first.message else ''}"
         amount = escape_invisible(shown_resource(first.resource))
         table.add_row(
-            escape_invisible(name), _since(life, first.asked_ns), shown_seconds(waited), escape_invisible(then), amount
+            escape_invisible(name),
+            _since(life, first.asked_ns),
+            format_duration(waited),
+            escape_invisible(then),
+            amount,
         )
 
     if len(life.waiting) <= rows:
@@ -263,8 +267,8 @@ def _columns(table: Table, *columns: tuple[str, bool]) -> None:
 
 
 def _since(life: ApplicationTimeline, at_ns: int) -> str:
-    return f"+{shown_seconds((at_ns - life.begin_ns) / 1e9)}"
+    return f"+{format_duration((at_ns - life.begin_ns) / 1e9)}"
 
 
 def _at(ns: int) -> str:
-    return shown_time(datetime.fromtimestamp(ns / 1e9, UTC).replace(tzinfo=None))
+    return format_time(datetime.fromtimestamp(ns / 1e9, UTC).replace(tzinfo=None))

@@ -40,15 +40,15 @@ def sql(
     :param limit: maximum number of rows; 0: all [100 in a table, else all].
     :param allow_files: allow the statement to read and write other files.
     """
-    from muster_cli.history.duckdb_store import opened
-    from muster_cli.history.output import note
+    from muster_cli.history.duckdb_store import open_history
+    from muster_cli.history.output import print_note
     from muster_cli.history.source import find
     from muster_cli.history.sql import answer
 
     form = _form(csv=csv, json=json)
-    with opened(find(flags, common.settings, common.set), flags.rm, files_allowed=allow_files) as history:
+    with open_history(find(flags, common.settings, common.set), flags.rm, files_allowed=allow_files) as history:
         answer(history, statement, form, limit, files_allowed=allow_files)
-        note(history.freshness())
+        print_note(history.freshness())
     return 0
 
 
@@ -71,13 +71,13 @@ def app(
     """
     from muster_cli.history.app_show import show
     from muster_cli.history.app_timeline import read
-    from muster_cli.history.duckdb_store import opened
-    from muster_cli.history.output import note
+    from muster_cli.history.duckdb_store import open_history
+    from muster_cli.history.output import print_note
     from muster_cli.history.source import find
 
-    with opened(find(flags, common.settings, common.set), flags.rm) as history:
+    with open_history(find(flags, common.settings, common.set), flags.rm) as history:
         show(read(history, application, life), rows, as_json=json)
-        note(history.freshness())
+        print_note(history.freshness())
     return 0
 
 
@@ -112,8 +112,8 @@ def usage(
     :param json: print JSON with the same rows.
     """
     from muster_cli.history import plot as picture
-    from muster_cli.history.duckdb_store import opened
-    from muster_cli.history.output import note
+    from muster_cli.history.duckdb_store import open_history
+    from muster_cli.history.output import print_note
     from muster_cli.history.source import find
     from muster_cli.history.usage import UsageSubject, read
     from muster_cli.history.usage_show import show
@@ -125,13 +125,13 @@ def usage(
         raise UsageError(f"--by {by}: expected --queue beside it")
     if plot is not None:
         picture.check(plot)
-    with opened(find(flags, common.settings, common.set), flags.rm) as history:
+    with open_history(find(flags, common.settings, common.set), flags.rm) as history:
         found = read(history, UsageSubject(queue, user, group, app, by), begin, end, window, flags.rm)
         if plot is not None:
             picture.draw(found, plot)
-            note([f"drawn to {plot}"])
+            print_note([f"drawn to {plot}"])
         show(found, form)
-        note(history.freshness())
+        print_note(history.freshness())
     return 0
 
 
@@ -164,14 +164,14 @@ def nodes(
 
 
 def _listed(statement: str, form: OutputFormat, flags: HistoryFlags, common: SettingsFlags) -> int:
-    from muster_cli.history.duckdb_store import opened
-    from muster_cli.history.output import note
+    from muster_cli.history.duckdb_store import open_history
+    from muster_cli.history.output import print_note
     from muster_cli.history.source import find
     from muster_cli.history.sql import answer
 
-    with opened(find(flags, common.settings, common.set), flags.rm) as history:
+    with open_history(find(flags, common.settings, common.set), flags.rm) as history:
         answer(history, statement, form, None)
-        note(history.freshness())
+        print_note(history.freshness())
     return 0
 
 

@@ -90,7 +90,7 @@ class HistoryDatabase:
 
 
 @contextmanager
-def opened(source: HistoryLocation, rm: str = "", *, files_allowed: bool = False) -> Iterator[HistoryDatabase]:
+def open_history(source: HistoryLocation, rm: str = "", *, files_allowed: bool = False) -> Iterator[HistoryDatabase]:
     """Opens a history for one command.
 
     :param rm: only this RM's events are visible.

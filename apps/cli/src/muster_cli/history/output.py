@@ -55,7 +55,7 @@ def show(what: RenderableType) -> None:
     write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
 
 
-def note(lines: Iterable[str]) -> None:
+def print_note(lines: Iterable[str]) -> None:
     """Prints notes on standard error, so that a pipe gets the answer alone."""
     out = Screen(stderr=True)
     for line in lines:
@@ -129,7 +129,7 @@ def cell(value: Any) -> str:
             number = float(value)
             return f"{number:.6g}" if abs(number) < 1e6 else f"{number:,.0f}"
         case datetime():
-            return shown_time(value)
+            return format_time(value)
         case Mapping():
             return ", ".join(f"{key}={cell(each)}" for key, each in value.items())
         case list() | tuple():
@@ -171,13 +171,13 @@ def _csv_cell(value: Any) -> Any:
 # ---- words ----------------------------------------------------------------------------------------------------------
 
 
-def shown_time(time: datetime) -> str:
+def format_time(time: datetime) -> str:
     """Returns a time in UTC, to the millisecond if it has a fraction."""
     text = f"{time:%Y-%m-%d %H:%M:%S}"
     return f"{text}.{time.microsecond // 1000:03d}" if time.microsecond else text
 
 
-def shown_seconds(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Returns a duration in two units at most."""
     if seconds < 0.0005:
         return "0 s"
@@ -201,7 +201,7 @@ def time_unit(seconds: float) -> tuple[str, int]:
     return ("h", 3600) if seconds >= 3600 else ("min", 60) if seconds >= 60 else ("s", 1)
 
 
-def shown_quantity(resource_type: str, value: float) -> str:
+def format_quantity(resource_type: str, value: float) -> str:
     """Returns a quantity of a resource type: vcore in cores, bytes with binary units, other types with decimal
     units.
     """
@@ -214,4 +214,4 @@ def shown_quantity(resource_type: str, value: float) -> str:
 
 def shown_resource(quantities: Mapping[str, float] | None) -> str:
     """Returns all quantities of a resource."""
-    return ", ".join(f"{name} {shown_quantity(name, value)}" for name, value in sorted((quantities or {}).items()))
+    return ", ".join(f"{name} {format_quantity(name, value)}" for name, value in sorted((quantities or {}).items()))

@@ -153,10 +153,10 @@ def _x(usage: UsageSeries, times_ns: Any) -> Any:
 def _time_axis(panel: Any, usage: UsageSeries) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    from muster_cli.history.usage import shown
+    from muster_cli.history.usage import format_time
 
     if (usage.end_ns - usage.begin_ns) / 1e9 < _SHORT_S:
-        panel.set_xlabel(f"seconds since {shown(usage.begin_ns)} (UTC)")
+        panel.set_xlabel(f"seconds since {format_time(usage.begin_ns)} (UTC)")
         return
     locator = AutoDateLocator()  # type: ignore[no-untyped-call]
     panel.xaxis.set_major_locator(locator)

@@ -51,7 +51,7 @@ def answer(
         output.print_rows(ResultTable(columns, rows[:most] if most else rows), form)
         if most and len(rows) > most:
             total = _count(connection, statement, cursor, len(rows))
-            output.note([f"{most:,} of {total:,} rows; --limit 0 shows all."])
+            output.print_note([f"{most:,} of {total:,} rows; --limit 0 shows all."])
     except duckdb.Error as error:
         raise CommandError(_explained(error)) from error
 

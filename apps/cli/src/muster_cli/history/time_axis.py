@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from muster_cli.history.output import shown_seconds
+from muster_cli.history.output import format_duration
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _PLAIN_LEVELS = " .:-=+*#"
@@ -38,7 +38,7 @@ class Axis:
         for number in range(count):
             place = self.cells * number // count
             seconds = (self.until_ns - self.begin_ns) * number / count / 1e9
-            line = f"{line:<{place}}{'|' if self.plain else '▏'}{shown_seconds(seconds)}"
+            line = f"{line:<{place}}{'|' if self.plain else '▏'}{format_duration(seconds)}"
         return Text(line[: self.cells], style="dim", no_wrap=True)
 
     def bar(

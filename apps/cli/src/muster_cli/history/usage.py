@@ -162,7 +162,7 @@ def read(
     first_ns = min((row[2] for row in rows), default=end_ns - 1)
     begin_ns = _time(begin, "--from", end_ns) if begin else min(first_ns, end_ns - 1)
     if begin_ns >= end_ns:
-        raise UsageError(f"--from {shown(begin_ns)} is not before --to {shown(end_ns)}")
+        raise UsageError(f"--from {format_time(begin_ns)} is not before --to {format_time(end_ns)}")
     window_ns = round(_duration(window, "--window") * 1e9) if window else _nice_window(end_ns - begin_ns)
     if (end_ns - begin_ns) / window_ns > _WINDOWS_MAX:
         raise UsageError(f"--window {window}: more than {_WINDOWS_MAX:,} windows; expected a longer one")
@@ -307,7 +307,7 @@ def _unknown(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: s
 # ---- times ----------------------------------------------------------------------------------------------------------
 
 
-def shown(ns: int) -> str:
+def format_time(ns: int) -> str:
     """Returns a time in ISO 8601, UTC."""
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=ns // 1000)
     return f"{at:%Y-%m-%dT%H:%M:%S}{f'.{at.microsecond // 1000:03d}' if at.microsecond else ''}Z"

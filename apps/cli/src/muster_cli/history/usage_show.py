@@ -9,7 +9,7 @@ from rich.table import Table
 
 from muster_cli.history import output
 from muster_cli.history.form import OutputFormat
-from muster_cli.history.output import ResultTable, shown_quantity, shown_resource, shown_seconds, shown_time
+from muster_cli.history.output import ResultTable, format_duration, format_quantity, format_time, shown_resource
 from muster_cli.history.usage import UsageSeries, UsageWindow
 
 _LONG = ("begin", "end", "resource_type", "average", "peak", "resource_seconds")
@@ -38,9 +38,9 @@ def show(usage: UsageSeries, form: OutputFormat) -> None:
     for each in windows:
         by_begin.setdefault(each.begin_ns, {})[each.resource_type] = each
     for begin_ns, found in by_begin.items():
-        cells = [shown_time(_at(begin_ns))]
+        cells = [format_time(_at(begin_ns))]
         for name in types:
-            cells += [shown_quantity(name, found[name].average), shown_quantity(name, found[name].peak)]
+            cells += [format_quantity(name, found[name].average), format_quantity(name, found[name].peak)]
         table.add_row(*cells)
     output.show(table)
     output.show(_sums(usage, windows))
@@ -59,11 +59,11 @@ def _sums(usage: UsageSeries, windows: list[UsageWindow]) -> str:
     length_s = (usage.end_ns - usage.begin_ns) / 1e9
     averages = {name: value / length_s for name, value in sums.items()}
     if not sums:
-        return f"nothing was allocated in {shown_seconds(length_s)}"
+        return f"nothing was allocated in {format_duration(length_s)}"
     unit, size = output.time_unit(length_s)
     whole = shown_resource({name: value / size for name, value in sums.items()})
     return escape_invisible(
-        f"in {shown_seconds(length_s)} as much as {whole} for 1 {unit}; on average {shown_resource(averages)}"
+        f"in {format_duration(length_s)} as much as {whole} for 1 {unit}; on average {shown_resource(averages)}"
     )
 
 

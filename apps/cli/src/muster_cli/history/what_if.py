@@ -12,7 +12,7 @@ from muster_whatif.workloads import workload_file
 from muster_cli import simulate
 from muster_cli.config_check import refuse_if_wrong
 from muster_cli.errors import UsageError
-from muster_cli.history.duckdb_store import opened
+from muster_cli.history.duckdb_store import open_history
 from muster_cli.history.source import HistoryLocation
 from muster_cli.history.workload import read
 
@@ -37,7 +37,7 @@ def what_if(
     files = [*([as_it_was] if as_it_was is not None else []), *configs]
     for file in files:
         refuse_if_wrong(file)
-    with opened(source, rm) as history:
+    with open_history(source, rm) as history:
         recorded = read(history)
     with tempfile.TemporaryDirectory() as folder:
         file = save or Path(folder) / f"history{workload_source.SAVED}"

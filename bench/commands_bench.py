@@ -77,7 +77,7 @@ class Rm:
     async def send(self, **body: object) -> int:
         """Appends a request. Returns its offset."""
         envelope = pb.RequestEnvelope(rm_id=self.rm_id, request_id=secrets.token_hex(8), **body)  # type: ignore[arg-type]
-        await self._writer.ready()
+        await self._writer.wait_writable()
         value = envelope.SerializeToString()
         return await self._writer.append(OutRecord(self._topics.requests, self.partition, self.rm_id.encode(), value))
 

@@ -97,7 +97,7 @@ async def measured(place: Path) -> dict[str, Any]:
     )
     source = Source()
     informer = SharedIndexInformer(
-        "hosts", source, clock, on_state=lambda state, reason: cache.note(state, True, reason)
+        "hosts", source, clock, on_state=lambda state, reason: cache.set_source_state(state, True, reason)
     )
     handler = make_handler(cache, None, HandlerContext("bench", clock))
     informer.add_event_handler(handler, distrust=cache.distrust, ready=cache.ready)

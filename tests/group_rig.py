@@ -203,7 +203,7 @@ class DirectRm:
 
     async def _send(self, **body: bytes) -> None:
         envelope = pb.RequestEnvelope(rm_id=self.rm_id, request_id=secrets.token_hex(8), **body)  # type: ignore[arg-type]
-        await self._writer.ready()
+        await self._writer.wait_writable()
         value = envelope.SerializeToString()
         await self._writer.append(OutRecord(self._topics.requests, self.partition, self.rm_id.encode(), value))
 

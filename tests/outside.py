@@ -78,7 +78,7 @@ class Outside(Cluster):
             self._take(key, state_codec.encode(partition, what) if alive else None)
 
     def _take(self, key: bytes, value: bytes | None) -> None:
-        self.follower.take(Record("si.state", 0, self._offset, 0, key, value))
+        self.follower.fold(Record("si.state", 0, self._offset, 0, key, value))
         self._offset += 1
         if value is None:
             self.kept.pop(key, None)
@@ -117,7 +117,7 @@ class Outside(Cluster):
         records = list(self.kept.items())
         random.Random(seed).shuffle(records)
         for offset, (key, value) in enumerate(records):
-            folder.take(Record("si.state", 0, offset, 0, key, value))
+            folder.fold(Record("si.state", 0, offset, 0, key, value))
         folder.build()
         core = folder.rms[RM].core
         core.activate(self.now_ns, self.now_ns)

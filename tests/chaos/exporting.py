@@ -82,7 +82,7 @@ class Exported:
                     last = None
                     for event_id in range(next_ids[number], min(next_ids[number] + _CHUNK, per_rm[number])):
                         headers = ((HEADER_EVENT_ID, b"%d" % event_id), *tail)
-                        await writer.ready()
+                        await writer.wait_writable()
                         last = writer.append(
                             OutRecord(topics.events, partition, rm_id.encode(), event_of(event_id), headers)
                         )

@@ -96,7 +96,7 @@ class LogContract:
         writer = await bus.writer("test")
         waiting = []
         for number in range(3000):
-            await writer.ready()
+            await writer.wait_writable()
             waiting.append(writer.append(OutRecord(topics.requests, number % 2, b"k", b"%d" % number)))
         offsets = await asyncio.gather(*waiting)
         for partition in (0, 1):
@@ -110,7 +110,7 @@ class LogContract:
         async def write(name: str) -> None:
             writer = await bus.writer(name)
             for number in range(100):
-                await writer.ready()
+                await writer.wait_writable()
                 await writer.append(OutRecord(topics.requests, 0, name.encode(), b"%d" % number))
 
         await asyncio.gather(*(write(f"writer-{number}") for number in range(4)))
@@ -159,7 +159,7 @@ class LogContract:
         waiting = []
         async with asyncio.timeout(DEADLINE_S):
             for _ in range(400):
-                await writer.ready()
+                await writer.wait_writable()
                 waiting.append(writer.append(OutRecord(topics.requests, 0, b"k", bytes(4096))))
                 if bench.settings.backend != "memory":  # memory is never behind
                     assert sum(not done.done() for done in waiting[-40:]) <= 17  # type: ignore[attr-defined]

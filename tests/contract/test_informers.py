@@ -313,7 +313,7 @@ async def test_a_cancelled_informer_leaves_nothing_open(rig: Rig) -> None:
 
 async def test_an_informer_on_it_knows_the_truth_whatever_happens_to_the_source(rig: Rig) -> None:
     def known() -> dict[Key, int | None]:
-        return {(key.kind.value, key.object_id): informer.store.kept(key).version for key in informer.store}  # type: ignore[union-attr]
+        return {(key.kind.value, key.object_id): informer.store.get_stored(key).version for key in informer.store}  # type: ignore[union-attr]
 
     await fill(rig, host("a"), host("b"))
     await rig.down()

@@ -169,7 +169,7 @@ async def judge(request: pytest.FixtureRequest) -> AsyncIterator[SandboxedParser
 
 async def test_a_sandbox_reads_texts_one_after_the_other(judge: SandboxedParser) -> None:
     bad = GOOD.replace("root", "root*!")
-    first, second = await asyncio.gather(judge.judge(GOOD, "a"), judge.judge(bad, "b"))
+    first, second = await asyncio.gather(judge.parse(GOOD, "a"), judge.parse(bad, "b"))
     assert first.accepted
     assert first.compiled
     assert not second.accepted
@@ -177,22 +177,22 @@ async def test_a_sandbox_reads_texts_one_after_the_other(judge: SandboxedParser)
 
 
 async def test_a_sandbox_that_runs_out_of_time_refuses_and_reads_the_next_one(judge: SandboxedParser) -> None:
-    refused = await judge.judge(LONG_LIST)
+    refused = await judge.parse(LONG_LIST)
     assert not refused.accepted
     assert "processor time" in refused.problems[0].message
     assert judge.pid is None
-    assert (await judge.judge(GOOD)).accepted
+    assert (await judge.parse(GOOD)).accepted
 
 
 async def test_a_sandbox_that_is_killed_is_started_again(judge: SandboxedParser) -> None:
-    assert (await judge.judge(GOOD)).accepted
+    assert (await judge.parse(GOOD)).accepted
     judge.kill("a test")
     with suppress(TimeoutError):
-        assert (await judge.judge(GOOD.replace("*", "a"))).accepted
+        assert (await judge.parse(GOOD.replace("*", "a"))).accepted
 
 
 async def test_out_of_memory_is_a_verdict() -> None:
     judge = SandboxedParser(QueueConfigSettings(), lambda: InlineReading(lambda _: OUT_OF_MEMORY))
-    refused = await judge.judge(GOOD)
+    refused = await judge.parse(GOOD)
     assert "MiB of memory" in refused.problems[0].message
     await judge.close()

@@ -181,9 +181,9 @@ def _state(data: bytes) -> None:
     event_codec.queue_of_application(value)
     folder = StateFolder()
     for name, content in _lived().state.items():
-        folder.take(record._replace(key=name, value=content))
+        folder.fold(record._replace(key=name, value=content))
     folder.build()
-    folder.take(record)
+    folder.fold(record)
 
 
 def _response(data: bytes) -> None:
@@ -496,7 +496,7 @@ def _policy(data: bytes) -> None:
         assert identity.name == caller.name
         if not any(rule.matches(caller) for rule in file.rule):
             assert identity.rights == Rights(Role.NONE)
-        assert identity.rights.reads.sees("rm-1") or not identity.rights.may(Right.CONFIGURE, "rm-1")
+        assert identity.rights.reads.can_read_rm("rm-1") or not identity.rights.may(Right.CONFIGURE, "rm-1")
         identity.rights.reads.header()
         rates = (book.rm_rate(identity, "rm-1"), book.identity_rate(identity))
         assert all(0 <= number < float("inf") for rate in rates for number in (rate.requests_per_s, rate.bytes_per_s))

@@ -29,7 +29,7 @@ class Writer:
         self.too_large = ""  # the RM whose entries no log takes
         self.tried = 0
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         return
 
     def append(self, record: OutRecord) -> Awaitable[int]:

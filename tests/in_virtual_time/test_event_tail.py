@@ -195,7 +195,7 @@ async def test_a_stream_that_fails_at_an_event_reads_on_by_itself_and_the_others
             def offer(self, record: Any) -> bool:
                 raise RuntimeError("a defect")
 
-            def left_behind(self, offset: int) -> None:
+            def on_detached(self, offset: int) -> None:
                 left.append(offset)
 
         assert it.tail.subscribe(Broken(), it.tail._position or 0, at_end=True)

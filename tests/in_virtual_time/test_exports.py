@@ -47,13 +47,13 @@ class Given:
             await self._changed.wait()
         return self.assignment
 
-    def report(self, warm: Collection[int]) -> None: ...
+    def report_warm(self, warm: Collection[int]) -> None: ...
 
     def rejoin(self) -> None: ...
 
     def retire(self) -> None: ...
 
-    def problem(self) -> str:
+    def error_text(self) -> str:
         return "" if self.assignment is not None else "group event-publisher: it has not joined yet"
 
     async def close(self) -> None:

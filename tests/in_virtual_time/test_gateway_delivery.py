@@ -314,7 +314,7 @@ async def test_a_sweep_seats_no_stream_again_that_ended_meanwhile(
         noted.set()
         await advance()
         assert gateway._table.get("rm", ALLOCATION) is None, "the stream is gone"
-        monkeypatch.setattr(gateway._table, "held", lambda: held)
+        monkeypatch.setattr(gateway._table, "occupied_seats", lambda: held)
     await life.sweep(gateway._table)
     assert await paused()
     noted.set()

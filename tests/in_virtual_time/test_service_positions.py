@@ -244,30 +244,30 @@ class Asked:
     async def send(self, message: Any) -> None:
         self.sent.append(message)
 
-    async def admitted(self, bench: Bench) -> bool:
+    async def authorize_cached(self, bench: Bench) -> bool:
         return await bench.waits.admit_http(self.scope, self.receive, self.send)
 
 
 async def test_a_request_without_a_position_costs_nothing() -> None:
-    assert await Asked().admitted(Bench())
+    assert await Asked().authorize_cached(Bench())
 
 
 async def test_a_request_is_refused_with_its_status_and_a_hint() -> None:
     late = Asked(muster_after=at(7), muster_wait="0")
-    assert not await late.admitted(Bench())
+    assert not await late.authorize_cached(Bench())
     start, body = late.sent
     assert start["status"] == 503
     assert (b"retry-after", b"1") in start["headers"]
     assert b"7 requests behind" in body["body"]
     wrong = Asked(muster_after="?")
-    assert not await wrong.admitted(Bench())
+    assert not await wrong.authorize_cached(Bench())
     assert wrong.sent[0]["status"] == 400
     assert b"retry-after" not in dict(wrong.sent[0]["headers"])
 
 
 async def test_the_place_of_a_client_that_leaves_is_free() -> None:
     bench, asked = Bench(), Asked(muster_after=at(7), muster_wait="60")
-    read = asyncio.create_task(asked.admitted(bench))
+    read = asyncio.create_task(asked.authorize_cached(bench))
     await advance()
     assert bench.waits.waiting == 1
     asked.left.set()
@@ -283,11 +283,11 @@ async def test_callers_behind_a_gateway_are_counted_apart() -> None:
         Asked(**waiting, x_muster_identity="bob", x_forwarded_for="10.0.0.8"),
         Asked(**waiting, x_muster_identity="ann", x_forwarded_for="10.0.0.9"),
     ]
-    reads = [asyncio.create_task(each.admitted(bench)) for each in asked]
+    reads = [asyncio.create_task(each.authorize_cached(bench)) for each in asked]
     await advance()
     assert bench.waits.waiting == 3
     again = Asked(**waiting, x_muster_identity="ann", x_forwarded_for="10.0.0.8")
-    assert not await again.admitted(bench)
+    assert not await again.authorize_cached(bench)
     assert again.sent[0]["status"] == 503
     bench.partitions[0].show(7)
     assert await asyncio.gather(*reads) == [True, True, True]

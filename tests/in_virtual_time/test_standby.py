@@ -38,7 +38,7 @@ class Follower(CountingMachine):
         super().fold(record)
         self.folds += 1
 
-    def settle(self) -> Iterator[None]:
+    def build_state(self) -> Iterator[None]:
         for _ in range(3):
             yield
         self.is_settled = True

@@ -145,7 +145,7 @@ def _asks(cluster: Cluster, dice: random.Random) -> None:
         taken = (
             item.key in cluster.partition.foreign
             if foreign
-            else app is not None and (item.key in app.asks or bool(app.held(item.key)))
+            else app is not None and (item.key in app.asks or bool(app.allocations_of(item.key)))
         )
         # Sent again for no more than it has had already: it ends, whether what it had is still held or not.
         taken = taken or had.get((item.app_id, item.key), 0) >= item.wanted

@@ -207,7 +207,7 @@ def test_an_ask_of_repeats_changes_all_that_runs_and_what_is_pending(cluster: Cl
     cluster.ask("x", "k", vcore=4, wanted=4)
     assert len(cluster.placed("x")) == 2
     cluster.ask("x", "k", vcore=2, wanted=4)
-    assert [held.shape.quantities for held in cluster.application("x").held("k")] == [{"vcore": 2}] * 4
+    assert [held.shape.quantities for held in cluster.application("x").allocations_of("k")] == [{"vcore": 2}] * 4
     assert cluster.the_node("n").available == [2, 10]
 
 

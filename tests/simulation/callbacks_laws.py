@@ -549,7 +549,7 @@ def _waits_with_room(partition: Partition, ask: Ask, turns: Turns) -> Node | Non
 
 def _room_for(partition: Partition, ask: Ask, excuse: Callable[[Node], bool]) -> Node | None:
     gang, group = ask.app.gang, ask.group
-    if group is None or (gang is not None and (gang.holds(group) or gang.gives_way_to(group))):
+    if group is None or (gang is not None and (gang.gates(group) or gang.can_be_replaced_by(group))):
         return None
     refused = ask.refusals.nodes if ask.refusals is not None else {}
     for node in partition.nodes.values():

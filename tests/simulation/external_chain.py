@@ -128,7 +128,7 @@ class Records:
         done.set_result(len(self.taken))
         return done
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         """Always."""
 
     async def close(self) -> None:
@@ -195,7 +195,7 @@ class Chain:
         )
 
         def tell(state: SourceState, reason: str) -> None:
-            cache.note(state, self.manners.drains, reason)
+            cache.set_source_state(state, self.manners.drains, reason)
 
         informer = SharedIndexInformer(
             self.name,

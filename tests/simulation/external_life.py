@@ -337,7 +337,7 @@ class ExternalLife:
                 self.topic.pop(output.key, None)
             else:
                 self.topic[output.key] = output.value
-            self._follower.take(Record(wire.TOPICS.state, 0, 0, 0, output.key, output.value))
+            self._follower.fold(Record(wire.TOPICS.state, 0, 0, 0, output.key, output.value))
         self.laws.now_ns = self.now_ns
         self.laws.heard(outputs)
         if outputs and wire.RM in self._follower.rms:
@@ -384,7 +384,7 @@ class ExternalLife:
         """Fails unless the fold, the follower and the machine have the same state."""
         folder = StateFolder()
         for key, value in self._shuffled():
-            folder.take(Record(wire.TOPICS.state, 0, 0, 0, key, value))
+            folder.fold(Record(wire.TOPICS.state, 0, 0, 0, key, value))
         folder.build()
         asked = self._registered and any(each.questions.open for each in self.core.partitions.values())
         for name, each in (("fold", folder), ("follow", self._follower)):

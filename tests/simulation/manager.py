@@ -539,7 +539,7 @@ class ResourceManager:
         if running and self.hosts is None and self.maybe(0.25):
             each = dice.choice(running)
             assert each.app is not None
-            item = replace(said(partition, each), wanted=each.app.made(each.key))
+            item = replace(said(partition, each), wanted=each.app.allocated_count(each.key))
         elif waiting:
             awaited = [ask for ask in waiting if ask.awaits_placeholders]
             item = said(partition, dice.choice(awaited if awaited and self.maybe(0.4) else waiting))
@@ -632,7 +632,7 @@ class ResourceManager:
         partition, each = dice.choice(let_in if let_in and dice.random() < 0.8 else found)
         item = reported(partition, each)
         if dice.random() < 0.35 and each.app is not None:
-            item = replace(item, node_id="", uuid="", wanted=each.app.made(each.key))
+            item = replace(item, node_id="", uuid="", wanted=each.app.allocated_count(each.key))
         size = dict(item.quantities)
         if dice.random() < 0.25 and size.get("vcore") and not item.key.startswith("shared"):
             size["vcore"] = dice.choice([size["vcore"] + 500, max(size["vcore"] // 2, 1)])

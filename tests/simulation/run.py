@@ -179,7 +179,7 @@ class Run:
         folder = StateFolder()
         if self._follows:
             for record in self._registration():
-                folder.take(record)
+                folder.fold(record)
         else:  # (A configuration is not read again: it takes longer than a step.)
             info = self._info()
             info.next_submission = self.core.next_submission
@@ -187,7 +187,7 @@ class Run:
         records = list(self.topic.items())  # a compacted topic has them in no useful order
         (order or random.Random(len(self.steps))).shuffle(records)
         for number, (key, value) in enumerate(records):
-            folder.take(Record("state", 0, number, 0, key, value))
+            folder.fold(Record("state", 0, number, 0, key, value))
         folder.build()
         return folder.rms[RM]
 
@@ -299,7 +299,7 @@ class Run:
 
     def _follow(self, records: list[Record]) -> None:
         for record in records:
-            self.follower.take(record)
+            self.follower.fold(record)
 
     @property
     def followed(self) -> SchedulerCore:

@@ -94,7 +94,7 @@ def _application_order(patch: pytest.MonkeyPatch) -> None:
 
 def _no_use(patch: pytest.MonkeyPatch) -> None:
     """What users used does not matter."""
-    patch.setattr(UserUsage, "change", lambda self, items, sign, now: None)
+    patch.setattr(UserUsage, "charge", lambda self, items, sign, now: None)
 
 
 def _backfill(patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def _longer_wait_not_told(patch: pytest.MonkeyPatch) -> None:
 
 def _reservation_hiding(patch: pytest.MonkeyPatch) -> None:
     """Nodes that are kept free stay in the search."""
-    whole = NodeAccounting.list_node
+    whole = NodeAccounting.update_index
 
     def listed(self: NodeAccounting, node: Any) -> None:
         kept, node.reservations = node.reservations, {}
@@ -130,7 +130,7 @@ def _reservation_hiding(patch: pytest.MonkeyPatch) -> None:
         finally:
             node.reservations = kept
 
-    patch.setattr(NodeAccounting, "list_node", listed)
+    patch.setattr(NodeAccounting, "update_index", listed)
 
 
 def _reservation_age(patch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def _reservation_age(patch: pytest.MonkeyPatch) -> None:
     def at_once(self: Partition, config: Any) -> None:
         whole(self, replace(config, reservation=replace(config.reservation, delay_ns=0)))
 
-    patch.setattr(Partition, "take_policies", at_once)
+    patch.setattr(Partition, "set_policies", at_once)
 
 
 def _answered_twice(patch: pytest.MonkeyPatch) -> None:
@@ -168,12 +168,12 @@ def _events_apart(patch: pytest.MonkeyPatch) -> None:
         whole(self, allocation, out, *given, **named)
         out.events[before : before + 2] = reversed(out.events[before : before + 2])
 
-    patch.setattr(AllocationFacts, "tell_new", turned)
+    patch.setattr(AllocationFacts, "on_allocated", turned)
 
 
 def _forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who waits for a limit is not woken when it has room again."""
-    patch.setattr("muster_core.allocation.scheduling_queue.SchedulingQueue.ledgers_gained", lambda self, app: None)
+    patch.setattr("muster_core.allocation.scheduling_queue.SchedulingQueue.on_limit_gained", lambda self, app: None)
 
 
 def _record_lost(patch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def _record_lost(patch: pytest.MonkeyPatch) -> None:
         if type(changed).__name__ != "Ask" or changed.gone or not changed.published:
             whole(self, changed, partition)
 
-    patch.setattr(Outcome, "touch", without_asks)
+    patch.setattr(Outcome, "mark_changed", without_asks)
 
 
 def _reload_half(patch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def _node_keeps_its_capacity(patch: pytest.MonkeyPatch) -> None:
     def without(self: Outcome, about: Any, change: Any, detail: EventDetail, *given: Any, **named: Any) -> None:
         whole(self, about, change, detail, *given, **{**named, **_NOTHING.get(detail, {})})
 
-    patch.setattr(Outcome, "track", without)
+    patch.setattr(Outcome, "add_event", without)
 
 
 _NOTHING: dict[EventDetail, dict[str, Any]] = {EventDetail.NODE_DECOMISSION: {"resource": None}}

@@ -41,7 +41,7 @@ def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
     ) -> None:
         whole(self, question, fits or not unanswered, *said, index=index, unanswered=unanswered)
 
-    patch.setattr(PredicateCalls, "answer", yes)
+    patch.setattr(PredicateCalls, "apply_answer", yes)
 
 
 def _silence_is_a_yes(patch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def _silence_is_a_yes(patch: pytest.MonkeyPatch) -> None:
     ) -> None:
         whole(self, question, fits or unanswered, *said, index=index)
 
-    patch.setattr(PredicateCalls, "answer", yes)
+    patch.setattr(PredicateCalls, "apply_answer", yes)
 
 
 def _not_counted_in_limits(patch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def _nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
 
     def quietly(self: PredicateCalls, check: PredicateCheck) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(SchedulingQueue, "node_gained", lambda self, node: None)
+            inner.setattr(SchedulingQueue, "on_node_gained", lambda self, node: None)
             whole(self, check)
 
     patch.setattr(PredicateCalls, "_give_back", quietly)
@@ -87,7 +87,7 @@ def _limits_wake_nobody(patch: pytest.MonkeyPatch) -> None:
 
     def quietly(self: PredicateCalls, check: PredicateCheck) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(SchedulingQueue, "ledgers_gained", lambda self, app: None)
+            inner.setattr(SchedulingQueue, "on_limit_gained", lambda self, app: None)
             whole(self, check)
 
     patch.setattr(PredicateCalls, "_give_back", quietly)
@@ -96,14 +96,16 @@ def _limits_wake_nobody(patch: pytest.MonkeyPatch) -> None:
 def _refused_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Refusals are not forgotten when the pause is over."""
     patch.setattr(
-        PredicateCalls, "retry", lambda self, retry, due_ns, out, now_ns: setattr(retry.refusals, "armed_ns", 0)
+        PredicateCalls,
+        "on_retry_deadline",
+        lambda self, retry, due_ns, out, now_ns: setattr(retry.refusals, "armed_ns", 0),
     )
 
 
 def _ends_move_nobody(patch: pytest.MonkeyPatch) -> None:
     """An allocation on the refused node ended, and the refusal holds until the pause is over."""
     patch.setattr(
-        PredicateCalls, "look_again", lambda self, out, now_ns: self._changed_nodes.clear() or self._outdated.clear()
+        PredicateCalls, "retry_changed", lambda self, out, now_ns: self._changed_nodes.clear() or self._outdated.clear()
     )
 
 
@@ -116,7 +118,7 @@ def _forgotten_and_not_tried(patch: pytest.MonkeyPatch) -> None:
         self._forget(ask, list(refusals.nodes))
         out.mark_changed(ask, self._state.name)
 
-    patch.setattr(PredicateCalls, "retry", forget_only)
+    patch.setattr(PredicateCalls, "on_retry_deadline", forget_only)
 
 
 def _asked_at_once_again(patch: pytest.MonkeyPatch) -> None:
@@ -144,12 +146,14 @@ def _asked_for_ever(patch: pytest.MonkeyPatch) -> None:
     def patient(self: PredicateCalls, policy: CallbackPolicy, out: Outcome, now_ns: int) -> None:
         whole(self, replace(policy, grace_ns=1 << 62), out, now_ns)
 
-    patch.setattr(PredicateCalls, "take_policy", patient)
+    patch.setattr(PredicateCalls, "set_policy", patient)
 
 
 def _preempts_unasked(patch: pytest.MonkeyPatch) -> None:
     """Nobody is asked before a preemption."""
-    patch.setattr(PredicateCalls, "may_preempt", lambda self, ask, node, victims, further, out, now_ns: frozenset())
+    patch.setattr(
+        PredicateCalls, "check_preemption", lambda self, ask, node, victims, further, out, now_ns: frozenset()
+    )
 
 
 def _preempts_too_many(patch: pytest.MonkeyPatch) -> None:
@@ -161,7 +165,7 @@ def _preempts_too_many(patch: pytest.MonkeyPatch) -> None:
         last = len(check.victims) - 1 if check is not None else -1
         whole(self, question, *said, **{**named, "index": last})
 
-    patch.setattr(PredicateCalls, "answer", all_of_them)
+    patch.setattr(PredicateCalls, "apply_answer", all_of_them)
 
 
 def _replaces_unasked(patch: pytest.MonkeyPatch) -> None:
@@ -178,12 +182,12 @@ def _replaces_unasked(patch: pytest.MonkeyPatch) -> None:
     ) -> None:
         self._gangs.start_replacement(placeholder, ask, node, out, now_ns)
 
-    patch.setattr(PredicateCalls, "make_candidate", at_once)
+    patch.setattr(PredicateCalls, "propose_replacement", at_once)
 
 
 def _courted_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A placeholder whose ask was refused stays courted."""
-    patch.setattr(Gangs, "free_candidate", lambda self, placeholder: None)
+    patch.setattr(Gangs, "unmark_candidate", lambda self, placeholder: None)
 
 
 def _kept_refusals_of_dead_nodes(patch: pytest.MonkeyPatch) -> None:
@@ -196,7 +200,7 @@ def _kept_refusals_of_dead_nodes(patch: pytest.MonkeyPatch) -> None:
         whole(self, node, out, now_ns)
         node.refused_by.update(kept)
 
-    patch.setattr(PredicateCalls, "node_gone", keep)
+    patch.setattr(PredicateCalls, "on_node_removed", keep)
 
 
 def _not_recorded(patch: pytest.MonkeyPatch) -> None:
@@ -217,7 +221,7 @@ def _told_unasked(patch: pytest.MonkeyPatch) -> None:
         whole(self, policy, out, now_ns)
         self.states = True
 
-    patch.setattr(PredicateCalls, "take_policy", wanting)
+    patch.setattr(PredicateCalls, "set_policy", wanting)
 
 
 def _more_than_wanted(patch: pytest.MonkeyPatch) -> None:

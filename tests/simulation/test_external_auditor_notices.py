@@ -142,7 +142,7 @@ def _what_is_said_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
         if not (isinstance(changed, ReportedObject) and changed.published and not changed.gone):
             whole(self, changed, partition)
 
-    patch.setattr(Outcome, "touch", touch)
+    patch.setattr(Outcome, "mark_changed", touch)
 
 
 BREAKS: dict[Break, Collection[str]] = {

@@ -34,7 +34,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def _start_without_room(patch: pytest.MonkeyPatch) -> None:
     """A gang starts when its first placeholder fits."""
-    patch.setattr(GangHeadroom, "lacking_room", lambda self, app: None)
+    patch.setattr(GangHeadroom, "blocking_limit", lambda self, app: None)
 
 
 def _promised_while_completing(patch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def _deadline_lost(patch: pytest.MonkeyPatch) -> None:
         whole(self, placeholder, out, now_ns)
         self._state.deadlines = [each for each in self._state.deadlines if each[1] is not placeholder.app]
 
-    patch.setattr(Gangs, "placed", without_deadline)
+    patch.setattr(Gangs, "on_placeholder_allocated", without_deadline)
 
 
 def _node_not_kept(patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def _node_not_kept(patch: pytest.MonkeyPatch) -> None:
         finally:
             reservations.reserve = reserve  # type: ignore[method-assign]
 
-    patch.setattr(Gangs, "give_way", without_node)
+    patch.setattr(Gangs, "replace_placeholder", without_node)
 
 
 def _gang_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -106,18 +106,18 @@ def _owners_at_the_start(patch: pytest.MonkeyPatch) -> None:
 
 def _generation_of_the_message(patch: pytest.MonkeyPatch) -> None:
     """All of a message is read in the generation that one of its items shows."""
-    whole = generation.seen
+    whole = generation.generation_evidence
 
     def at_the_start(command: Any) -> generation.GenerationEvidence | None:
         seen = whole(command)
         return None if seen is None else seen._replace(at=0)
 
-    patch.setattr(generation, "seen", at_the_start)
+    patch.setattr(generation, "generation_evidence", at_the_start)
 
 
 def _asks_show_first(patch: pytest.MonkeyPatch) -> None:
     """Asks are looked at for the generation before the releases, which are taken before them."""
-    whole = generation.seen
+    whole = generation.generation_evidence
 
     def asks_first(command: Any) -> generation.GenerationEvidence | None:
         if isinstance(command, UpdateAllocations) and command.releases:
@@ -126,7 +126,7 @@ def _asks_show_first(patch: pytest.MonkeyPatch) -> None:
                 return seen._replace(at=seen.at + len(command.releases))
         return whole(command)
 
-    patch.setattr(generation, "seen", asks_first)
+    patch.setattr(generation, "generation_evidence", asks_first)
 
 
 def _words_of_the_end(patch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def _vms_leave_proposals(patch: pytest.MonkeyPatch) -> None:
     """What is proposed stays so, where a VM takes the room."""
-    patch.setattr(PredicateCalls, "node_shrank", lambda *_: None)
+    patch.setattr(PredicateCalls, "on_node_shrunk", lambda *_: None)
 
 
 BREAKS: dict[Break, set[str]] = {

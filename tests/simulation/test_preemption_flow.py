@@ -70,12 +70,12 @@ class Recorded(Arena):
         self.write()
         folder = StateFolder()
         info = RmInfo("rm", config=self.text, registrations=1, next_submission=self.core.next_submission)
-        folder.take(Record("state", 0, 0, 0, b"rm/rm/-", encode_rm(info, info.next_submission)))
-        folder.take(Record("state", 0, 0, 0, b"rm/reg/-", encode_registration(info)))
+        folder.fold(Record("state", 0, 0, 0, b"rm/rm/-", encode_rm(info, info.next_submission)))
+        folder.fold(Record("state", 0, 0, 0, b"rm/reg/-", encode_registration(info)))
         order = list(self.topic.items())
         dice.shuffle(order)  # a compacted topic has them in no useful order
         for number, (key, value) in enumerate(order):
-            folder.take(Record("state", 0, number, 0, key, value))
+            folder.fold(Record("state", 0, number, 0, key, value))
         folder.build()
         before = (_known(self), _plans(self))
         self.core = folder.rms["rm"].core

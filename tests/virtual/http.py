@@ -86,7 +86,7 @@ class Site:
     async def start(self) -> None:
         """It serves from its begin."""
 
-    async def ready(self) -> None:
+    async def wait_started(self) -> None:
         """It is ready."""
 
     async def stop(self) -> None:

@@ -54,7 +54,7 @@ def _of(says: str, laws: str, seed: int, seconds: float, place: str, before: str
 MUTANTS: tuple[WholeMutant, ...] = (
     _of(
         "repeated messages are taken twice", "one answer", 50, 80.0,
-        "muster_state.message_dedup:MessageDedup.take", "return False", "return True",
+        "muster_state.message_dedup:MessageDedup.accept", "return False", "return True",
     ),
     _of(
         "a standby skips what comes when it is warm", "run, response numbers, running", 1, 200.0,
@@ -68,7 +68,8 @@ MUTANTS: tuple[WholeMutant, ...] = (
     ),
     _of(
         "a broken stream keeps its cursor", "heard, one answer", 45, 80.0,
-        "muster_gateway.response_delivery:ResponseFeed.settled", "self._now_s() - window_s", "self._now_s() + window_s",
+        "muster_gateway.response_delivery:ResponseFeed.safe_cursor",
+        "self._now_s() - window_s", "self._now_s() + window_s",
     ),
     _of(
         "a request that the log did not take is passed over", "run, one answer", 1, 200.0,
@@ -81,11 +82,11 @@ MUTANTS: tuple[WholeMutant, ...] = (
     ),
     _of(
         "the events of a release are lost", "sums, recount", 1, 60.0,
-        "muster_core.allocation.releases:Releases.tell_gone", "...", "return None",
+        "muster_core.allocation.releases:Releases.emit_ended", "...", "return None",
     ),
     _of(
         "quotas and limits do not hold", "limits", 2, 200.0,
-        "muster_core.allocation.limit_checks:LimitChecks.over_limit", "...", "return None",
+        "muster_core.allocation.limit_checks:LimitChecks.exceeded_limit", "...", "return None",
     ),
     _of(
         "a rejection is not told", "one answer, run", 1, 60.0,

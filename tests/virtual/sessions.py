@@ -74,7 +74,7 @@ class SessionsOfProcess:
         await self._turn(writes=True)
         await self._store.drop_lease(gateway_id)
 
-    async def living(self) -> frozenset[str]:
+    async def live_gateways(self) -> frozenset[str]:
         await self._turn()
         return await self._store.live_gateways()
 
@@ -94,7 +94,7 @@ class SessionsOfProcess:
         await self._turn()
         return await self._store.log_mark()
 
-    async def keep_log_mark(self, mark: str) -> None:
+    async def store_log_mark(self, mark: str) -> None:
         await self._turn(writes=True)
         await self._store.store_log_mark(mark)
 

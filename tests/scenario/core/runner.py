@@ -196,12 +196,12 @@ class World(Cluster):
         info.extra_config = {"event.requestEventsEnabled": "true"}
         folder = StateFolder()
         for number, value in enumerate((encode_rm(info, self.core.next_submission), encode_registration(info))):
-            folder.take(Record("state", 0, number, 0, f"{_RM}/{'reg' if number else 'rm'}/-".encode(), value))
+            folder.fold(Record("state", 0, number, 0, f"{_RM}/{'reg' if number else 'rm'}/-".encode(), value))
         records = list(self.topic.items())
         self._restarts += 1
         random.Random(self._restarts).shuffle(records)  # a compacted topic has them in no useful order
         for number, (key, value) in enumerate(records, start=2):
-            folder.take(Record("state", 0, number, 0, key, value))
+            folder.fold(Record("state", 0, number, 0, key, value))
         folder.build()
         self.core = folder.rms[_RM].core
         self._compare(self.topic)

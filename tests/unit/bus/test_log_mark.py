@@ -111,7 +111,7 @@ async def test_a_log_that_lost_records_does_not_start_until_the_loss_is_accepted
     await log.close()
     again = await opened(killed)
     assert again.loss, "the loss holds until the RMs' histories have it"
-    await again.loss_told()
+    await again.mark_loss_reported()
     await again.close()
     again = await opened(killed, accept_loss=refused.value.token)
     assert not again.loss

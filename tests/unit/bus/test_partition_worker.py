@@ -252,7 +252,7 @@ class HoldingMachine(CountingMachine):
         outputs, self.waiting = self.waiting, []
         return [[], outputs[:1], [], outputs[1:]]
 
-    def held(self) -> int:
+    def pending_records(self) -> int:
         return len(self.waiting)
 
 
@@ -373,7 +373,7 @@ async def test_a_report_is_in_the_transaction_that_answers_the_input(bus: Log, t
     assert reported >= 18, "at most 8 KiB stay unreported"
 
 
-@pytest.mark.parametrize("where", ["fold", "folded", "tick", "next_deadline_ns"])
+@pytest.mark.parametrize("where", ["fold", "finish_fold", "tick", "next_deadline_ns"])
 async def test_a_machine_that_fails_without_input_to_blame_ends_the_worker(
     bus: Log, topics: Topics, where: str
 ) -> None:
@@ -409,7 +409,7 @@ async def test_ticks_at_the_deadline_and_leaves_the_input_position(bus: Log, top
         def flush(self, now_ns: int) -> list[list[OutRecord]]:
             return []
 
-        def held(self) -> int:
+        def pending_records(self) -> int:
             return 0
 
         def next_deadline_ns(self) -> int | None:
@@ -472,7 +472,7 @@ async def test_a_deadline_that_stays_past_does_not_make_the_worker_spin(bus: Log
         def flush(self, now_ns: int) -> list[list[OutRecord]]:
             return []
 
-        def held(self) -> int:
+        def pending_records(self) -> int:
             return 0
 
         def next_deadline_ns(self) -> int | None:
@@ -557,7 +557,7 @@ async def test_a_standby_that_fails_does_not_hide_what_ended_the_worker(bus: Log
             return await super().take_over(*arguments)
 
     class FailingStandby:
-        async def take(self) -> None:
+        async def promote(self) -> None:
             await fenced.wait()
             raise KeyError("a defect of the standby")
 

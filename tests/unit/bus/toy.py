@@ -27,7 +27,7 @@ class CountingMachine:
         assert record.value is not None
         self.counts[record.key] = int(record.value)
 
-    def folded(self, now_ns: int) -> None:
+    def finish_fold(self, now_ns: int) -> None:
         self.is_folded = True
 
     def apply(self, records: Sequence[Record], now_ns: int) -> list[OutRecord]:
@@ -48,7 +48,7 @@ class CountingMachine:
     def flush(self, now_ns: int) -> list[list[OutRecord]]:
         return []
 
-    def held(self) -> int:
+    def pending_records(self) -> int:
         return 0
 
     def next_deadline_ns(self) -> int | None:
@@ -80,7 +80,7 @@ async def write_inputs(writer: LogWriter, topics: Topics, inputs: Sequence[tuple
     """Appends inputs to partition 0 of the requests; all are durable at the end."""
     waiting: list[Awaitable[int]] = []
     for key, value in inputs:
-        await writer.ready()
+        await writer.wait_writable()
         waiting.append(writer.append(OutRecord(topics.requests, 0, key, value)))
     await asyncio.gather(*waiting)
 

@@ -92,7 +92,7 @@ def _returned(number: Number, texts: list[str]) -> dict[str, tuple[int, str]]:
         for joined in (False, True) if text == "-1" else (False,):
             with pytest.MonkeyPatch.context() as patch:
                 said: list[str] = []
-                patch.setattr("muster_cli.main.say", lambda line, said=said, **_: said.append(f"{line}\n"))
+                patch.setattr("muster_cli.main.print_lines", lambda line, said=said, **_: said.append(f"{line}\n"))
                 try:
                     code = run(_with(number, text, joined=joined))
                 except SystemExit as error:

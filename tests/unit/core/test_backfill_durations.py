@@ -124,7 +124,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         tried[each.key] += 1
         return node_for(self, each, group)
 
-    monkeypatch.setattr(Allocator, "node_for", counting)
+    monkeypatch.setattr(Allocator, "find_node", counting)
     return tried
 
 

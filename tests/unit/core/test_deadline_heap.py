@@ -50,7 +50,7 @@ def test_one_more_looks_at_few_others_and_obsolete_ones_go(monkeypatch: pytest.M
         looked[0] += 1
         return is_awaited(*given)
 
-    monkeypatch.setattr(deadline_heap, "is_awaited", counted)
+    monkeypatch.setattr(deadline_heap, "is_current", counted)
     heap, longest = DeadlineHeap(), 0
     for number in range(MANY):
         what, before = _Timed(), looked[0]

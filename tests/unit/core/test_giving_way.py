@@ -299,7 +299,7 @@ def test_after_a_restart_they_take_turns_anew() -> None:
     info.registered_ns = info.last_decided_ns = rm.now_ns
     folder = StateFolder()
     for offset, (key, value) in enumerate(entries(RmEntry(info, rm.core))):
-        folder.take(Record("state", 0, offset, 0, key, value))
+        folder.fold(Record("state", 0, offset, 0, key, value))
     folder.build()
     core = folder.rms["rm"].core
     core.activate(rm.now_ns, rm.now_ns)

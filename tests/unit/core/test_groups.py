@@ -28,7 +28,7 @@ def test_any_keys_live_side_by_side(wanted: list[tuple[str, int]]) -> None:
         cluster.ask("x", key, wanted=count, vcore=1)
         most[key] = max(count, most.get(key, 0))
     app = cluster.application("x")
-    assert {key: len(app.held(key)) for key in most} == most
+    assert {key: len(app.allocations_of(key)) for key in most} == most
     for key in most:
         cluster.release("x", key) if key else cluster.do(
             UpdateAllocations((), [ReleaseItem("default", "x", "", Termination.STOPPED_BY_RM)])

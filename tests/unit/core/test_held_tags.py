@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster_proto.si.v1 import si_pb2 as si
 from muster_scheduler import ingest
-from muster_si.tag_interning import held
+from muster_si.tag_interning import intern_tags
 
 
 def decoded(**tags: str) -> dict[str, str]:
@@ -25,4 +25,4 @@ def test_messages_share_the_names_of_their_tags() -> None:
 
 def test_asks_without_tags_share_one_dict() -> None:
     assert decoded() == {}
-    assert decoded() is decoded() is held({})
+    assert decoded() is decoded() is intern_tags({})

@@ -158,7 +158,7 @@ def _keep_for_two(cluster: Cluster) -> None:
     first.reservations[ask_of_second] = None
     ask_of_second.reserved_node = first.node_id
     second.reservations.clear()
-    cluster.partition.node_books.list_node(second)
+    cluster.partition.node_books.update_index(second)
 
 
 def _unmark(cluster: Cluster) -> None:

@@ -293,7 +293,7 @@ def allowed(arena: Arena, going: list[Allocation], excess: dict[int, int]) -> bo
 )
 def test_a_broken_search_is_noticed(broken: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken == "single members":
-        monkeypatch.setattr(victim_search, "goes_whole", lambda _: False)
+        monkeypatch.setattr(victim_search, "is_evicted_whole", lambda _: False)
     else:
 
         def careless(app: Application, **_: object) -> WholeGang | None:

@@ -134,7 +134,7 @@ async def test_a_waiting_caller_gets_its_write_at_once() -> None:
         waiting = asyncio.create_task(rig.cache.wait_flushed())
         await settled()
         assert waiting.done()
-        rig.cache.note(LIVE)
+        rig.cache.set_source_state(LIVE)
         await settled()
         assert [note for _, note, _ in await rig.records()] == [None, codec.SourceStateNote(LIVE)]
         for number in range(CHANGES_MAX):
@@ -169,11 +169,11 @@ async def test_parents_first_and_deletions_in_reverse() -> None:
 
 async def test_a_note_is_behind_what_was_put_before_and_before_what_comes_after() -> None:
     async with Rig() as rig:
-        rig.cache.note(LISTING)
+        rig.cache.set_source_state(LISTING)
         rig.cache.put(vm("a", vcore=1))
-        rig.cache.note(LIVE)
+        rig.cache.set_source_state(LIVE)
         rig.cache.put(vm("a", vcore=2))
-        rig.cache.note(STALE, False, "lost\nfor good")
+        rig.cache.set_source_state(STALE, False, "lost\nfor good")
         await rig.cache.wait_flushed()
         assert [(told(changes), note) for changes, note, _ in await rig.records()] == [
             ([], codec.SourceStateNote(LISTING)),
@@ -225,7 +225,7 @@ async def test_a_written_object_is_deleted_on_the_log() -> None:
         rig.cache.put(vm("sent", vcore=2))
         rig.cache.delete(ALLOCATION, "sent")
         rig.cache.put(vm("noted"))
-        rig.cache.note(LIVE)
+        rig.cache.set_source_state(LIVE)
         rig.cache.put(vm("noted", vcore=2))
         rig.cache.delete(ALLOCATION, "noted")
         rig.is_away = False
@@ -277,13 +277,13 @@ async def test_an_object_that_is_spoilt_behind_our_back_costs_only_itself() -> N
 
 async def test_nothing_is_lost_while_the_log_is_away_and_the_order_stays() -> None:
     async with Rig() as rig:
-        rig.cache.note(LISTING)
+        rig.cache.set_source_state(LISTING)
         await settled()
         away = [LogUnavailable(str(number)) for number in range(5)]
         rig.errors = [None, away[1], None, away[2], away[3], None, away[4]]
         for number in range(3 * CHANGES_MAX):
             rig.cache.put(vm(f"vm-{number:04}"))
-        rig.cache.note(LIVE)
+        rig.cache.set_source_state(LIVE)
         flushed = asyncio.create_task(rig.cache.wait_flushed())
         await settled()
         assert not flushed.done()
@@ -301,7 +301,7 @@ async def test_nothing_is_lost_while_the_log_is_away_and_the_order_stays() -> No
 
 async def test_a_log_that_is_away_for_long_costs_an_entry_for_each_object() -> None:
     async with Rig() as rig:
-        rig.cache.note(LISTING)
+        rig.cache.set_source_state(LISTING)
         await settled()
         rig.is_away = True
         for life in range(300):
@@ -309,7 +309,7 @@ async def test_a_log_that_is_away_for_long_costs_an_entry_for_each_object() -> N
                 rig.cache.put(vm(f"stays-{number}", vcore=life))
             rig.cache.put(vm(f"came-and-went-{life}"))
             rig.cache.delete(ALLOCATION, f"came-and-went-{life}")
-            rig.cache.note(STALE if life % 2 else LIVE, True, str(life))
+            rig.cache.set_source_state(STALE if life % 2 else LIVE, True, str(life))
             await rig.time.advance(0.1)
         assert rig.cache.pending <= 10 * (PARTS_MAX + 2)
         rig.is_away = False
@@ -324,10 +324,10 @@ async def test_the_beginning_of_a_life_stays_in_front() -> None:
         rig.is_away = True
         rig.cache.put(vm("first"))
         await rig.time.advance(0.02)
-        rig.cache.note(LISTING)
+        rig.cache.set_source_state(LISTING)
         for number in range(2 * PARTS_MAX):
             rig.cache.put(vm(f"a{number}"))
-            rig.cache.note(LIVE)
+            rig.cache.set_source_state(LIVE)
         rig.is_away = False
         await rig.time.advance(10)
         records = await rig.records()
@@ -347,15 +347,15 @@ async def test_merged_parts_keep_what_is_distrusted() -> None:
         rig.cache.put(vm("doubted"))
         rig.cache.put(vm("gone"))
         rig.cache.put(vm("good"))
-        rig.cache.note(LIVE)
+        rig.cache.set_source_state(LIVE)
         rig.cache.distrust(ALLOCATION, "doubted")
         rig.cache.delete(ALLOCATION, "gone")
         rig.cache.distrust(ALLOCATION, "good")
-        rig.cache.note(STALE)
+        rig.cache.set_source_state(STALE)
         rig.cache.distrust(ALLOCATION, "gone")
         rig.cache.put(vm("good", vcore=2))
         for _ in range(PARTS_MAX):
-            rig.cache.note(LIVE)
+            rig.cache.set_source_state(LIVE)
         rig.is_away = False
         await rig.time.advance(10)
         assert told(await rig.changes()) == ["+first", "+doubted", "+good", "?doubted", "-gone"]
@@ -367,7 +367,7 @@ async def test_a_record_that_the_log_never_takes_is_cut_until_it_does() -> None:
         rig.errors = [large, large, None, None, large]
         for name in "abcd":
             rig.cache.put(vm(name))
-        rig.cache.note(LIVE)
+        rig.cache.set_source_state(LIVE)
         await rig.time.advance(10)
         written = {change.object_id for change in await rig.changes()}
         lost = {object_id for _, object_id, _ in rig.problems}
@@ -440,7 +440,7 @@ async def test_random_ways_end_with_what_was_said(seed: int) -> None:
                     if (kind, name) in expected:
                         doubted.add((kind, name))
                 case 7:
-                    rig.cache.note(chance.choice([LIVE, STALE]))
+                    rig.cache.set_source_state(chance.choice([LIVE, STALE]))
                 case 8:
                     rig.is_away = chance.random() < 0.5
                 case 9:
@@ -470,7 +470,7 @@ async def test_only_so_many_changes_a_second_go_on_and_the_newest_counts() -> No
     async with Rig(changes_per_s_max=20) as rig:
         for number in range(6):
             rig.cache.put(vm(f"listed-{number}"))
-        rig.cache.note(SourceState.LIVE)
+        rig.cache.set_source_state(SourceState.LIVE)
         await rig.time.advance(0.02)
         assert rig.cache.pending == 0, "a listing goes as it comes"
         for number in range(6):
@@ -495,7 +495,7 @@ async def test_only_so_many_changes_a_second_go_on_and_the_newest_counts() -> No
 
 async def test_a_waiting_caller_gets_paced_changes_written_at_once() -> None:
     async with Rig(changes_per_s_max=10) as rig:
-        rig.cache.note(SourceState.LIVE)
+        rig.cache.set_source_state(SourceState.LIVE)
         for number in range(50):
             rig.cache.put(vm(f"vm-{number}"))
         flushed = asyncio.create_task(rig.cache.wait_flushed())
@@ -503,6 +503,6 @@ async def test_a_waiting_caller_gets_paced_changes_written_at_once() -> None:
         assert flushed.done()
         for number in range(50):
             rig.cache.put(vm(f"vm-{number}", vcore=2))
-        rig.cache.note(SourceState.STALE, reason="gone")
+        rig.cache.set_source_state(SourceState.STALE, reason="gone")
         await rig.time.advance(0.02)
         assert rig.cache.pending == 0, "the note of a loss is written with all pending changes"

@@ -239,7 +239,7 @@ async def test_doubles_and_late_versions_are_dropped() -> None:
             running.manager.tell(ChangeType.MODIFIED, node("h1", vcore, version=version))
         await settled()
         assert running.handler.told == [("add", "h1")]
-        kept = running.informer.store.kept(SourceKey(NODE, "h1"))
+        kept = running.informer.store.get_stored(SourceKey(NODE, "h1"))
         assert kept is not None
         assert kept.version == 6
         assert not running.informer.problems

@@ -83,7 +83,7 @@ class Life:
             distrust=self.cache.distrust,
             ready=self.cache.ready,
         )
-        informer._on_state = lambda state, reason: self.cache.note(state, True, reason)
+        informer._on_state = lambda state, reason: self.cache.set_source_state(state, True, reason)
         await self.running.start()
 
     async def end(self) -> None:

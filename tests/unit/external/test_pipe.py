@@ -125,8 +125,8 @@ class _Writer:
         await self._log.here.wait()
         return await self._real.append(record)
 
-    async def ready(self) -> None:
-        await self._real.ready()
+    async def wait_writable(self) -> None:
+        await self._real.wait_writable()
 
     async def close(self) -> None:
         await self._real.close()

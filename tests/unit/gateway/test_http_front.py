@@ -69,10 +69,10 @@ class Trail:
     def __init__(self) -> None:
         self.entries: list[tuple[str, str, str, str]] = []
 
-    def refused(self, caller: Caller, action: str, rm_id: str, error: Exception) -> None:
+    def record_refused(self, caller: Caller, action: str, rm_id: str, error: Exception) -> None:
         self.entries.append((caller.method, action, rm_id, str(error)))
 
-    def ended(self, *_: object) -> None:
+    def record_ended(self, *_: object) -> None:
         raise AssertionError("a read that may be made is not audited")
 
 

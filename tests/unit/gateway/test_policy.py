@@ -78,7 +78,7 @@ def test_a_star_is_not_for_those_without_credentials(policy: Policy) -> None:
 
 def test_partitions(policy: Policy) -> None:
     reads = rights(policy, "somebody").reads
-    assert reads.sees("shared")
+    assert reads.can_read_rm("shared")
     assert not reads.can_read_all_of("shared")
     assert reads.can_read_partition("shared", "gpu-a")
     assert not reads.can_read_partition("shared", "other")

@@ -29,7 +29,7 @@ class Writer:
     def __init__(self, *, full: bool = False, fails: bool = False) -> None:
         self._full, self._fails = full, fails
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         if self._full:
             await asyncio.Event().wait()
 
@@ -46,8 +46,8 @@ def tail() -> Any:
     """A tail of responses that never come."""
     return SimpleNamespace(
         partition=0,
-        expect=lambda _rm_id, _request_id: asyncio.get_running_loop().create_future(),
-        forget=lambda _request_id: None,
+        register_call=lambda _rm_id, _request_id: asyncio.get_running_loop().create_future(),
+        cancel_call=lambda _request_id: None,
     )
 
 
@@ -82,7 +82,7 @@ async def test_of_an_answer_and_the_time_out_in_one_turn_the_first_counts(first:
         if not answered.done():
             answered.set_result((answer, 7))
 
-    there = SimpleNamespace(partition=0, expect=lambda *_: answered, forget=lambda _: None)
+    there = SimpleNamespace(partition=0, register_call=lambda *_: answered, cancel_call=lambda _: None)
     settings = GatewaySettings.model_construct(max_registrations_waiting=1, registration_timeout_s=0.05)
     questions = SchedulerRpc(settings, TOPICS, Writer(), [there])  # type: ignore[arg-type]
     with calling(Caller(NOBODY, "peer", "grpc", "method")):

@@ -88,7 +88,7 @@ class Writer(LogWriter):
         self.appended.append(asyncio.get_running_loop().create_future())
         return self.appended[-1]
 
-    async def ready(self) -> None:
+    async def wait_writable(self) -> None:
         pass
 
     async def close(self) -> None:

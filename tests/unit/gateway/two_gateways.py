@@ -15,13 +15,13 @@ class _NoStreams:
     def epoch_of(self, rm_id: str, kind: StreamKind) -> int | None:
         return None
 
-    def is_sitting_down(self, rm_id: str, kind: StreamKind) -> bool:
+    def is_acquiring_seat(self, rm_id: str, kind: StreamKind) -> bool:
         return False
 
-    def held(self) -> list[HeldSeat]:
+    def occupied_seats(self) -> list[HeldSeat]:
         return []
 
-    def is_held(self, rm_id: str, kind: StreamKind, epoch: int) -> bool:
+    def is_seat_owner(self, rm_id: str, kind: StreamKind, epoch: int) -> bool:
         return False
 
     def end(self, rm_id: str, kind: StreamKind, error: Exception) -> None: ...

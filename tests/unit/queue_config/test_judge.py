@@ -33,7 +33,7 @@ async def judge() -> AsyncIterator[SandboxedParser]:
 
 async def test_a_verdict_is_that_of_reading_here(judge: SandboxedParser) -> None:
     bad = GOOD.replace("root", "root*!")
-    good, refused = await asyncio.gather(judge.judge(GOOD), judge.judge(bad))
+    good, refused = await asyncio.gather(judge.parse(GOOD), judge.parse(bad))
     config, _ = load_queue_config(GOOD)
     assert config is not None
     assert good.accepted
@@ -44,7 +44,7 @@ async def test_a_verdict_is_that_of_reading_here(judge: SandboxedParser) -> None
 
 async def test_a_text_over_the_limit_is_refused_without_a_process() -> None:
     judge = SandboxedParser(settings(max_bytes=1024))
-    refused = await judge.judge("#" * 1025)
+    refused = await judge.parse("#" * 1025)
     assert not refused.accepted
     assert "1025 bytes, expected at most 1024" in refused.problems[0].message
     assert judge.pid is None
@@ -54,11 +54,11 @@ async def test_a_text_over_the_limit_is_refused_without_a_process() -> None:
 async def test_too_much_time_is_a_verdict_and_the_next_text_is_read() -> None:
     judge = SandboxedParser(settings(cpu_s=0.05))
     try:
-        refused = await judge.judge(LONG_LIST)
+        refused = await judge.parse(LONG_LIST)
         assert not refused.accepted
         assert "more than 0.05 s of processor time" in refused.problems[0].message
         assert judge.pid is None
-        assert (await judge.judge("")).accepted
+        assert (await judge.parse("")).accepted
         assert judge.pid is not None
     finally:
         await judge.close()
@@ -67,27 +67,27 @@ async def test_too_much_time_is_a_verdict_and_the_next_text_is_read() -> None:
 async def test_too_much_memory_is_a_verdict_and_the_next_text_is_read() -> None:
     judge = SandboxedParser(settings(memory_bytes=32 << 20, cpu_s=60))
     try:
-        refused = await judge.judge(LONG_LIST)
+        refused = await judge.parse(LONG_LIST)
         assert not refused.accepted
         assert "more than 32 MiB of memory" in refused.problems[0].message
-        assert (await judge.judge(GOOD)).accepted
+        assert (await judge.parse(GOOD)).accepted
     finally:
         await judge.close()
 
 
 async def test_a_killed_process_is_replaced_and_the_text_is_read_once_more(judge: SandboxedParser) -> None:
-    await judge.judge(GOOD)
+    await judge.parse(GOOD)
     assert judge.pid is not None
     first = judge.pid
     judge.kill("a test")
-    assert (await judge.judge(GOOD + "#")).accepted
+    assert (await judge.parse(GOOD + "#")).accepted
     assert judge.pid != first
 
 
 async def test_the_event_loop_turns_while_a_hostile_text_is_read(judge: SandboxedParser) -> None:
     """In the service's own process, this text would block the event loop until it is read."""
-    await judge.judge(GOOD)  # the process is running
-    reading = asyncio.create_task(judge.judge(LONG_LIST))
+    await judge.parse(GOOD)  # the process is running
+    reading = asyncio.create_task(judge.parse(LONG_LIST))
     before = time.thread_time()
     turns = 0
     async with asyncio.timeout(LIMIT_S):
@@ -104,7 +104,7 @@ async def test_rms_take_turns(judge: SandboxedParser) -> None:
     order: list[str] = []
 
     async def ask(whose: str, number: int) -> None:
-        await judge.judge(f"{GOOD}# {whose} {number}", whose)
+        await judge.parse(f"{GOOD}# {whose} {number}", whose)
         order.append(whose)
 
     asks = [asyncio.create_task(ask("noisy", number)) for number in range(20)]
@@ -116,43 +116,43 @@ async def test_rms_take_turns(judge: SandboxedParser) -> None:
 
 
 async def test_the_same_text_is_read_once(judge: SandboxedParser) -> None:
-    first = await judge.judge(GOOD, "one")
+    first = await judge.parse(GOOD, "one")
     judge.kill("nobody needs it")
-    assert await judge.judge(GOOD, "other") is first
+    assert await judge.parse(GOOD, "other") is first
 
 
 async def test_an_idle_process_ends() -> None:
     judge = SandboxedParser(settings(idle_s=0.05))
-    await judge.judge(GOOD)
+    await judge.parse(GOOD)
     async with asyncio.timeout(LIMIT_S):
         while judge.pid is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert (await judge.judge(GOOD + "#")).accepted
+    assert (await judge.parse(GOOD + "#")).accepted
     await judge.close()
 
 
 async def test_texts_that_wait_at_the_end_are_answered() -> None:
     judge = SandboxedParser(settings())
-    waiting = [asyncio.create_task(judge.judge(f"{GOOD}# {number}")) for number in range(3)]
+    waiting = [asyncio.create_task(judge.parse(f"{GOOD}# {number}")) for number in range(3)]
     await asyncio.sleep(0)
     await judge.close()
     for each in waiting:
         with pytest.raises(ParserClosed):
             await each
     with pytest.raises(ParserClosed):
-        await judge.judge(GOOD)
+        await judge.parse(GOOD)
 
 
 async def test_no_more_than_so_many_texts_wait(judge: SandboxedParser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster_queue_config.sandboxed_parser._WAITING_MAX", 2)
-    asks = [asyncio.create_task(judge.judge(f"{GOOD}# {number}")) for number in range(4)]
+    asks = [asyncio.create_task(judge.parse(f"{GOOD}# {number}")) for number in range(4)]
     results = await asyncio.gather(*asks, return_exceptions=True)
     assert sum(isinstance(each, ParserBusy) for each in results) >= 1
     assert not any(isinstance(each, BaseException) and not isinstance(each, ParserBusy) for each in results)
 
 
 async def test_the_process_ends_with_the_judge(judge: SandboxedParser) -> None:
-    await judge.judge(GOOD)
+    await judge.parse(GOOD)
     pid = judge.pid
     await judge.close()
     assert pid is not None

@@ -91,7 +91,7 @@ class AskedRig(Rig):
         folder.build()
         for offset, record in enumerate(self.written):
             if record.topic == self.topics.state:
-                folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
+                folder.fold(Record(record.topic, 0, offset, 0, record.key, record.value))
         return folder
 
 

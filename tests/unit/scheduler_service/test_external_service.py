@@ -323,7 +323,7 @@ async def test_the_wait_lasts_until_the_listing_is_on_the_log(
     async def slow(name: str) -> LogWriter:
         return writer
 
-    monkeypatch.setattr(writer, "ready", full)
+    monkeypatch.setattr(writer, "wait_writable", full)
     monkeypatch.setattr(bench.log, "writer", slow)
     async with bench.running(informers={"vms": table("vms")}, sync_timeout_s=0.5) as service:
         with pytest.raises(NotSynced, match="vms: its listing is not on the log yet"):

@@ -211,7 +211,7 @@ def follower(rig: AdminRig) -> StateFolder:
     folder.build()
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
-            folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
+            folder.fold(Record(record.topic, 0, offset, 0, record.key, record.value))
     return folder
 
 

@@ -49,7 +49,7 @@ def _followed(rig: Rig) -> StateFolder:
     folder.build()
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
-            folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
+            folder.fold(Record(record.topic, 0, offset, 0, record.key, record.value))
     return folder
 
 

@@ -138,12 +138,12 @@ def test_a_follower_that_reads_along_has_nothing_left_either() -> None:
     rig = furnished()
     folder = StateFolder()
     for offset, (key, value) in enumerate(rig.state.items()):
-        folder.take(Record(rig.topics.state, 0, offset, 0, key, value))
+        folder.fold(Record(rig.topics.state, 0, offset, 0, key, value))
     folder.build()
     rig.send(make.life(STOPPED))
     _, written = forget(rig)
     for offset, record in enumerate(record for record in written if record.topic == rig.topics.state):
-        folder.take(Record(rig.topics.state, 0, 1_000 + offset, 0, record.key, record.value))
+        folder.fold(Record(rig.topics.state, 0, 1_000 + offset, 0, record.key, record.value))
     assert folder.rms == {}
     assert list(folder.forgotten) == [RM]
 

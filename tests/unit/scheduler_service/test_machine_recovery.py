@@ -218,7 +218,7 @@ def same_followed(rig: Rig) -> None:
     folder.build()
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
-            folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
+            folder.fold(Record(record.topic, 0, offset, 0, record.key, record.value))
     followed = folder.rms[RM].core
     invariants.check(followed)
     assert _snapshot(followed) == _snapshot(rig.core)
@@ -319,5 +319,5 @@ def test_a_queue_that_goes_with_its_last_application_in_one_transaction_goes_fro
     folder.build()
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
-            folder.take(Record(record.topic, 0, offset, 0, record.key, record.value))
+            folder.fold(Record(record.topic, 0, offset, 0, record.key, record.value))
     assert list(folder.rms[RM].core.partitions["default"].queues) == ["root"]

@@ -532,7 +532,9 @@ class Silent:
     async def handlers_ready(self) -> int:
         return self.life
 
-    async def judge(self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]) -> Sequence[CallResult]:
+    async def call_handler(
+        self, name: str, life: int, begins: bool, calls: Sequence[HandlerCall]
+    ) -> Sequence[CallResult]:
         self.asked += 1
         if self.is_silent:
             await asyncio.Event().wait()
@@ -547,7 +549,7 @@ class Silent:
         self.waited_s += 0.0 if self.has_processor else 100.0  # more than passes
         return Usage(0.0, self.waited_s)
 
-    def give_up(self, life: int, why: str) -> None:
+    def abandon(self, life: int, why: str) -> None:
         self.given_up.append(life)
         self.life += 1
 

@@ -56,9 +56,9 @@ class World:
         followed.build()
         topic = self.rig.topics.state
         for offset, record in enumerate(each for each in self.rig.written if each.topic == topic):
-            followed.take(Record(topic, 0, offset, 0, record.key, record.value))
+            followed.fold(Record(topic, 0, offset, 0, record.key, record.value))
         for offset, (key, value) in enumerate(self.rig.state.items()):
-            anew.take(Record(topic, 0, offset, 0, key, value))
+            anew.fold(Record(topic, 0, offset, 0, key, value))
         anew.build()
         return [followed.rms[RM], anew.rms[RM]]
 

@@ -87,7 +87,7 @@ def test_a_follower_builds_a_registration_in_many_steps(work: list[str], *, befo
     if before:
         rig.register(config(1))
         for record in state_of(rig, rig.written):
-            folder.take(record)
+            folder.fold(record)
     rig.written.clear()
     rig.register(config(2))
     for record in state_of(rig, rig.written):

@@ -77,16 +77,16 @@ def test_streams_and_clients_have_numbers_of_their_own(rig: make.Rig) -> None:
 def test_what_a_connection_leaves_out_does_not_come_later() -> None:
     """A new connection begins behind what its client knows to be taken: what a paused gateway still has is old."""
     taken = MessageDedup()
-    assert taken.take("node", message(1))
-    assert taken.take("node", message(5, first=5))
+    assert taken.accept("node", message(1))
+    assert taken.accept("node", message(5, first=5))
     assert not taken.take("node", message(2)), "sent before, and left out by the second connection"
     assert taken.take("node", message(6, first=5))
 
 
 def test_what_the_log_refused_is_taken_when_it_comes_again() -> None:
     taken = MessageDedup()
-    assert taken.take("node", message(1))
-    assert taken.take("node", message(3, before=2)), "the log refused 2"
+    assert taken.accept("node", message(1))
+    assert taken.accept("node", message(3, before=2)), "the log refused 2"
     assert taken.take("node", message(2))
     assert not taken.take("node", message(3))
     assert [each.up_to for each in taken.all()] == [3]
@@ -94,15 +94,15 @@ def test_what_the_log_refused_is_taken_when_it_comes_again() -> None:
 
 def test_a_message_without_a_record_leaves_no_hole() -> None:
     taken = MessageDedup()
-    assert taken.take("node", message(1))
-    assert taken.take("node", message(4, before=1)), "2 and 3 were answered by the gateway"
+    assert taken.accept("node", message(1))
+    assert taken.accept("node", message(4, before=1)), "2 and 3 were answered by the gateway"
     assert taken.all() == [AcceptedNumbers("node", "c", 4, [])]
 
 
 def test_a_message_of_several_records_counts_with_the_last_one() -> None:
     taken = MessageDedup()
-    assert taken.take("node", message(1, more=True))
-    assert taken.take("node", message(1, more=True)), "the first connection broke in the middle"
+    assert taken.accept("node", message(1, more=True))
+    assert taken.accept("node", message(1, more=True)), "the first connection broke in the middle"
     assert taken.take("node", message(1))
     assert not taken.take("node", message(1, more=True))
 
@@ -110,7 +110,7 @@ def test_a_message_of_several_records_counts_with_the_last_one() -> None:
 def test_few_clients_are_remembered() -> None:
     taken = MessageDedup()
     for number in range(20):
-        assert taken.take("node", message(1, client=f"client {number}"))
+        assert taken.accept("node", message(1, client=f"client {number}"))
     assert [each.client for each in taken.all()] == [f"client {number}" for number in range(16, 20)]
 
 
@@ -130,12 +130,12 @@ def test_whatever_is_repeated_each_message_is_taken_once(seed: int) -> None:
             if dice.random() < 0.2:
                 late.append(record)  # a paused gateway has it
                 break
-            counts[number] += taken.take("node", record)
+            counts[number] += taken.accept("node", record)
             if not refused and dice.random() < 0.5:
                 proven = number
         while late and dice.random() < 0.5:
             record = late.pop(dice.randrange(len(late)))
             if record.number <= proven or record.before <= proven:
-                counts[record.number] += taken.take("node", record)
+                counts[record.number] += taken.accept("node", record)
         taken = MessageDedup.of(taken.all())
     assert set(counts.values()) == {1}, counts

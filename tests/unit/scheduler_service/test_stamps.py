@@ -190,4 +190,4 @@ def test_each_answer_is_passed_with_the_state_of_its_transaction_in_any_life(see
 
 def _fold(folder: StateFolder, out: OutRecord) -> None:
     if "state" in out.topic:
-        folder.take(Record(out.topic, out.partition, 0, 0, out.key, out.value))
+        folder.fold(Record(out.topic, out.partition, 0, 0, out.key, out.value))

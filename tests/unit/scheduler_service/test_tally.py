@@ -325,7 +325,7 @@ def test_a_follower_has_the_same_tally(rig: Rig) -> None:
     rig.send(make.asks(make.allocation("app", "k", vcore=1_000)))
     for offset, record in enumerate(rig.written):
         if record.topic == rig.topics.state:
-            follower.take(Record(record.topic, 0, offset, 0, record.key, record.value))
+            follower.fold(Record(record.topic, 0, offset, 0, record.key, record.value))
     assert follower.rms[RM].info.tally == tally(rig) != Tally()
 
 
@@ -398,7 +398,7 @@ def test_each_round_is_spread_by_how_long_it_took_and_that_outlives_machines(rig
     assert list(recorded(rig).deciding_spread) == before[:6]  # without trailing zeros
     folder = StateFolder()
     for number, (key, value) in enumerate(rig.state.items()):
-        folder.take(Record("state", 0, number, 0, key, value))
+        folder.fold(Record("state", 0, number, 0, key, value))
     folder.build()
     assert folder.rms[RM].info.tally.deciding_spread == before
 
@@ -438,7 +438,7 @@ def test_the_waits_are_recorded_and_outlive_machines(rig: Rig) -> None:
     assert waits(list(recorded(rig).wait_spread)) == [(20, 1)]
     folder = StateFolder()
     for number, (key, value) in enumerate(rig.state.items()):
-        folder.take(Record("state", 0, number, 0, key, value))
+        folder.fold(Record("state", 0, number, 0, key, value))
     folder.build()
     assert folder.rms[RM].info.tally.wait_spread == tally(rig).wait_spread
 

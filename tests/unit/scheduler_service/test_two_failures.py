@@ -61,7 +61,7 @@ async def test_of_two_workers(order: tuple[int, int]) -> None:
         _is_grouped=False,
         _clock=SimpleNamespace(monotonic=lambda: 0.0),
         _membership=SimpleNamespace(assignment=None, changed=never),
-        _ownership=SimpleNamespace(due=lambda _: [], next_due_s=lambda: None),
+        _ownership=SimpleNamespace(on_time=lambda _: [], next_due_s=lambda: None),
         _contention=None,
         _make_machine=object(),
     )

@@ -468,11 +468,11 @@ async def test_incremental_counts_equal_a_full_count(bench: Bench, seed: int) ->
             await bench.write(rm)
             await view.wait_fresh()
             if chance.random() < 0.3:
-                (counted(follower.census.of(each)) for each in follower.rms["rm1"].core.partitions.values())
+                (counted(follower.census.counts_of(each)) for each in follower.rms["rm1"].core.partitions.values())
         partition = follower.rms["rm1"].core.partitions["default"]
         anew = StateCounts({})
-        anew.settled(follower.rms)
-        assert counted(follower.census.of(partition)) == counted(anew.of(partition))
+        anew.on_built(follower.rms)
+        assert counted(follower.census.counts_of(partition)) == counted(anew.counts_of(partition))
         containers = follower.census.counts["rm1"].containers
         held = {
             path: sum(len(app.allocations) for app in partition.apps_in(queue))

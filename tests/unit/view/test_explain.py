@@ -529,7 +529,7 @@ def test_an_ask_is_known_by_all_that_was_allocated_for_it() -> None:
     cluster.ask("x", "k#1", vcore=1)
     cluster.ask("x", "k", wanted=2, vcore=1)
     app = cluster.application("x")
-    app.unbook(app.allocations["k"])
+    app.unindex(app.allocations["k"])
     for key in ("k", "k#1"):
         assert asks.no_ask(app, key, cluster.now_ns).endswith(" ago, on node n1")
 

@@ -260,7 +260,7 @@ async def test_a_read_is_woken_when_its_position_is_folded(bench: Bench) -> None
 
         async def seen(number: int) -> tuple[int, bool]:
             await follower.wait_included(Stamp(number))
-            return len(nodes), follower.torn
+            return len(nodes), follower.is_partial
 
         waiting = [asyncio.create_task(seen(number)) for number in (150, 3, 50)]
         await asyncio.sleep(0)
@@ -315,7 +315,7 @@ async def test_the_lag_is_shown_while_folding_is_held_back(bench: Bench) -> None
     rm = bench.rm()
     await bench.write(rm)
     async with bench.view(snapshot_hold_s=30, fresh_wait_s=0.02) as view, client_of(view) as client:
-        with view._gate.hold():
+        with view._gate.block_folding():
             rm.cluster.node("n1", vcore=1)
             await bench.write(rm)
             await eventually(lambda: view.lag_records("rm1") == 2)
@@ -333,7 +333,7 @@ async def test_a_long_answer_holds_folding_back_and_so_is_of_one_moment(bench: B
     async with bench.view(render_slice_ms=0.001, snapshot_hold_s=30) as view, client_of(view) as client:
         asked = asyncio.create_task(client.get("/ws/v1/partition/default/nodes"))
         version = view.version()
-        await eventually(lambda: view._gate.held, every_s=0)
+        await eventually(lambda: view._gate.is_blocked, every_s=0)
         rm.cluster.node("late", vcore=1)
         await bench.write(rm)
         answer = await asked
@@ -350,7 +350,7 @@ async def test_an_answer_that_takes_too_long_does_not_stop_folding(bench: Bench)
     await bench.write(rm)
     async with bench.view(render_slice_ms=0.001, snapshot_hold_s=0) as view, client_of(view) as client:
         asked = asyncio.create_task(client.get("/ws/v1/partition/default/nodes"))
-        await eventually(lambda: view._gate.held, every_s=0)
+        await eventually(lambda: view._gate.is_blocked, every_s=0)
         rm.cluster.node("late", vcore=1)
         await bench.write(rm)
         answer = await asked

@@ -44,7 +44,7 @@ class Followed(Law):
 
     def record(self, key: bytes, value: bytes | None) -> None:
         if self._follower is not None:
-            self._follower.take(Record("state", 0, 0, 0, key, value))
+            self._follower.fold(Record("state", 0, 0, 0, key, value))
 
     def restarted(self, run: Run, info: RmInfo) -> None:
         self._follower = None

@@ -130,10 +130,10 @@ async def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch, bench: Bench)
     for number in range(30):
         name = f"n{number % 10 if number < 20 else 0}"
         rm.cluster.node(name, vcore=1)
-        departed.note("rm1", rm.cluster.partition, "node", (name,))
-        departed.note("rm1", rm.cluster.partition, "alloc", ("x", "k"))
-        departed.note("rm1", rm.cluster.partition, "node", ("never",))
+        departed.add("rm1", rm.cluster.partition, "node", (name,))
+        departed.add("rm1", rm.cluster.partition, "alloc", ("x", "k"))
+        departed.add("rm1", rm.cluster.partition, "node", ("never",))
         rm.cluster.do(nodes(NodeAction.DECOMISSION, {name: None}))
-    found = [len(departed.of(object_states.ObjectKey("rm1", "node", f"n{number}"))) for number in range(10)]
+    found = [len(departed.find(object_states.ObjectKey("rm1", "node", f"n{number}"))) for number in range(10)]
     assert found[0] == object_states._KEPT_OF_NAME
     assert 4 < sum(found) < 12

@@ -13,13 +13,13 @@ from typing import Protocol
 
 from muster_client.admin import AdminClient, Ended, Forgotten, Paused, ResourceManager
 from muster_runtime.private_files import open_private
-from muster_runtime.terminal import escape_invisible, marked, styled, write_json_bytes
+from muster_runtime.terminal import escape_invisible, marked, print_json, styled, write_json_bytes
 from rich.table import Table
 from rich.text import Text
 
 from muster_cli.config_apply import print_problems, read_configuration
 from muster_cli.errors import UsageError
-from muster_cli.operator_client import OperatorTarget, ask, console, print_json, run
+from muster_cli.operator_client import OperatorTarget, ask, console, run
 
 # A narrower terminal gets fewer columns.
 _WIDE = 140

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from muster_client.admin import AdminClient, Explanation
-from muster_runtime.terminal import escape_invisible
+from muster_runtime.terminal import escape_invisible, print_json
 from rich.table import Table
 
-from muster_cli.operator_client import OperatorTarget, ask, console, print_json
+from muster_cli.operator_client import OperatorTarget, ask, console
 
 # Of an application or queue: reason → number of asks.
 _COUNTS = ("counts", "asks")

@@ -195,7 +195,7 @@ class FollowersFront:
         """Returns the damaged parts of the log that the front end met, one sentence each."""
         return self._front.log_notes() if self._front is not None else []
 
-    # ---- the service; see :class:`muster_cli.service_runner.RoutedService`
+    # ---- the service; see :class:`muster_rest.route.RoutedService`
     # -------------------------------------------------------
 
     async def start(self) -> None:

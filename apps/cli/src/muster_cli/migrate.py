@@ -141,7 +141,7 @@ def grow(partitions: int, data_dir: Path | None, file: Path | None, assignments:
 
 
 async def _grow_file(here: LogSettings, there: LogSettings, group: str, data_dir: Path, clock: Clock) -> bool:
-    target = SqliteTarget(there, clock, lambda kept: backup.make_way(data_dir, replace=True, keep=kept))
+    target = SqliteTarget(there, clock, lambda kept: backup.move_aside(data_dir, replace=True, keep=kept))
     with backup.locked(data_dir):
         if target.finish_interrupted():
             return True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypedDict, TypeVar
 
 from cyclopts import Parameter
-from muster_runtime.terminal import Screen, is_terminal, print_json, print_lines
+from muster_runtime.terminal import Screen, is_terminal, print_lines
 
 from muster_cli import context_positions, numbers
 from muster_cli.errors import CommandError, UsageError
@@ -146,8 +146,3 @@ def print_table(table: RenderableType, screen: Screen | None = None) -> None:
     with screen.capture() as printed:
         screen.print(table)
     print_lines("\n".join(map(str.rstrip, printed.get().splitlines())))
-
-
-def print_json(value: Any) -> None:
-    """One JSON text on standard output, indented as `jq` does."""
-    print_json(value)

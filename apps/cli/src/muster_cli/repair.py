@@ -22,7 +22,7 @@ from muster_bus.errors import LogError
 from muster_runtime import durable
 from muster_runtime.terminal import print_lines
 
-from muster_cli.backup import LOG, SESSIONS, data_of, is_on_kafka, locked, make_way
+from muster_cli.backup import LOG, SESSIONS, data_of, is_on_kafka, locked, move_aside
 from muster_cli.errors import CommandError
 
 
@@ -72,7 +72,7 @@ def _replace_log(data: Path, accepted: Sequence[Break]) -> None:
         durable.sync(new)
         clock = read_mark(data / LOG).clock
         keep = [new, *([] if repaired.ends_earlier else data.glob(f"{SESSIONS}*"))]
-        make_way(data, replace=True, keep=keep)
+        move_aside(data, replace=True, keep=keep)
         story = f"the log goes on without {len(accepted)} parts that were damaged or missing: {accepted[0]}"
         write_mark(data / LOG, repaired.mark, story, clock)
         new.replace(data / LOG)

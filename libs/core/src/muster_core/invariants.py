@@ -500,4 +500,7 @@ def _check_reasons(partition: Partition) -> None:
                 bool(waitlist.groups) and waitlist.wait_point is not None,
                 f"{waitlist} is kept, but no group waits on it",
             )
-            _must(waitlist.holds and waitlist.relay is None, f"{waitlist} waits for one of its bench that is not tried")
+            _must(
+                waitlist.is_blocked and waitlist.relay is None,
+                f"{waitlist} waits for one of its bench that is not tried",
+            )

@@ -296,7 +296,7 @@ class Partition(PartitionState):
     def set_policies(self, config: PartitionConfig) -> None:
         """Takes the configuration's policies for the whole partition."""
         self.config = config
-        self.node_books.weigh(config)
+        self.node_books.set_policy(config)
 
     def activate(self, now_ns: int, decided_ns: int) -> None:
         """After a fold: orders the nodes, and makes everything pending ready.
@@ -308,7 +308,7 @@ class Partition(PartitionState):
         self.capacity_version += 1
         self.node_books.index = self.node_books.new_index()
         for node in self.nodes.values():
-            self.node_books.list_node(node)
+            self.node_books.update_index(node)
         self.external.activate()
         self.offers.activate()
         self.gangs.activate()
@@ -343,11 +343,11 @@ class Partition(PartitionState):
         """
         for apps in (self.apps, self.rejected):
             for count, app in enumerate(apps.values(), 1):
-                yield from app.take_apart()
+                yield from app.dispose()
                 if not count % FEW:
                     yield
         for count, node in enumerate(self.nodes.values(), 1):
-            self.waiting.node_gone(node)
+            self.waiting.on_node_removed(node)
             yield from node.take_apart()
             if not count % FEW:
                 yield
@@ -363,7 +363,7 @@ class Partition(PartitionState):
             nodes.clear()
         self.waiting.parked.clear()
         self.deadlines.clear()
-        self.types.take_apart()
+        self.types.dispose()
         self.figures.dispose()
         self.node_books.index = self.node_books.new_index()
 

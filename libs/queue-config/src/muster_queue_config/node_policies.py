@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from muster_core.nodes.policies import registry
 from muster_core.nodes.policies.policy import NodePolicy
 
-from muster_queue_config.yaml_reader import cut
+from muster_queue_config.yaml_reader import truncate
 
 GROUP = "muster.node_policies"
 
@@ -26,9 +26,9 @@ def find(name: str) -> str:
     offers = [point for point in points if point.name == name]
     if not offers:
         known = [*registry.names(), *sorted({point.name for point in points} - set(registry.names()))]
-        return f"undefined policy: {cut(name)}; expected one of {', '.join(known)}"
+        return f"undefined policy: {truncate(name)}; expected one of {', '.join(known)}"
     if len(offers) > 1:
-        return f"undefined policy: {cut(name)} is offered by {' and '.join(sorted(map(_source, offers)))}"
+        return f"undefined policy: {truncate(name)} is offered by {' and '.join(sorted(map(_source, offers)))}"
     return _load(offers[0])
 
 
@@ -36,9 +36,9 @@ def _load(point: EntryPoint) -> str:
     try:
         policy = point.load()
     except Exception as error:
-        return f"undefined policy: {cut(point.name)} of {_source(point)} cannot be loaded: {error!r}"
+        return f"undefined policy: {truncate(point.name)} of {_source(point)} cannot be loaded: {error!r}"
     if not isinstance(policy, NodePolicy) or policy.name != point.name:
-        return f"undefined policy: {_source(point)} is no NodePolicy with the name {cut(point.name)}"
+        return f"undefined policy: {_source(point)} is no NodePolicy with the name {truncate(point.name)}"
     registry.register(policy)
     return ""
 

@@ -42,7 +42,7 @@ from muster_si.constants import CPU, MEMORY
 from muster_queue_config import config_codec, node_policies
 from muster_queue_config.queue_yaml_limits import LIMIT_KEYS, LimitsReader, ParsedLimit
 from muster_queue_config.queue_yaml_rules import FILTER_KEYS, RULE_KEYS, RulesReader
-from muster_queue_config.yaml_reader import ConfigProblem, YamlReader, cut, is_nothing, kind, place_of
+from muster_queue_config.yaml_reader import ConfigProblem, YamlReader, is_nothing, kind, place_of, truncate
 from muster_queue_config.yaml_tree import Mapping, Place, Scalar, read_tree
 
 __all__ = ["KEYS", "ConfigProblem", "Recorded", "checksum", "load_queue_config", "load_recorded"]
@@ -237,7 +237,8 @@ class _Configuration:
             reader.error(
                 f"{path}.name",
                 owner["name"].place,
-                f"invalid partition name {cut(name)!r}: expected at most {PARTITION_NAME_MAX} printable characters",
+                f"invalid partition name {truncate(name)!r}: expected at most {PARTITION_NAME_MAX} printable "
+                "characters",
             )
         if is_nothing(owner.get("queues")):
             reader.error(f"{path}.queues", place, "queue config is not set")
@@ -326,11 +327,11 @@ class _Configuration:
 
     def _weight(self, name: str, given: Any, path: str) -> float:
         number = given.number if isinstance(given, Scalar) else None
-        where, error = f"{path}.{cut(name)}", self._reader.error
+        where, error = f"{path}.{truncate(name)}", self._reader.error
         if number is None or math.isnan(number):
             error(where, given.place, f"expected a number, got {kind(given)}")
         elif number < 0:
-            error(where, given.place, f"negative resource weight for {cut(name)} is not allowed")
+            error(where, given.place, f"negative resource weight for {truncate(name)} is not allowed")
         elif number > WEIGHT_MAX:
             error(where, given.place, f"expected at most {WEIGHT_MAX:.0f}")
         else:
@@ -345,7 +346,7 @@ class _Configuration:
         where = f"{path}.preemption"
         optout = reader.text(given, "optout", where, "last" if default.opted_out_last else "never")
         if optout not in ("never", "last"):
-            reader.error(f"{where}.optout", given["optout"].place, f"expected never or last, got {cut(optout)!r}")
+            reader.error(f"{where}.optout", given["optout"].place, f"expected never or last, got {truncate(optout)!r}")
         return PreemptionConfig(
             reader.boolean(given, "enabled", where, default=default.enabled),
             reader.boolean(given, "quotapreemptionenabled", where, default=default.quota_enabled),
@@ -370,7 +371,7 @@ class _Configuration:
             return BACKFILL_OFF
         text = self._reader.text(owner, "backfill", path, BACKFILL_OFF)
         if text not in BACKFILLS:
-            expected = f"expected {', '.join(BACKFILLS[:-1])} or {BACKFILLS[-1]}, got {cut(text)!r}"
+            expected = f"expected {', '.join(BACKFILLS[:-1])} or {BACKFILLS[-1]}, got {truncate(text)!r}"
             self._reader.error(f"{path}.backfill", given.place, expected)
             return BACKFILL_OFF
         return text
@@ -384,7 +385,7 @@ class _Configuration:
         if text not in USER_GROUP_RESOLVERS:
             expected = ", ".join(name for name in USER_GROUP_RESOLVERS if name)
             self._reader.warn(
-                where, place, f"unknown resolver {cut(text)!r} means none: expected one of {expected}, or nothing"
+                where, place, f"unknown resolver {truncate(text)!r} means none: expected one of {expected}, or nothing"
             )
             return ""
         if text == "test":
@@ -406,7 +407,7 @@ class _Configuration:
                 self._reader.error(
                     f"{child_path}.name",
                     child_place,
-                    f"duplicate child name found with name {cut(child.name)!r}, level {depth}",
+                    f"duplicate child name found with name {truncate(child.name)!r}, level {depth}",
                 )
             seen.add(child.name.lower())
         return tuple(children)
@@ -427,7 +428,7 @@ class _Configuration:
             reader.error(
                 f"{path}.name",
                 where,
-                f"invalid queue name {cut(name)!r}: expected 1 to 64 of letters, digits and _ : # / @ -",
+                f"invalid queue name {truncate(name)!r}: expected 1 to 64 of letters, digits and _ : # / @ -",
             )
         guaranteed, maximum = self._resources(owner, path)
         children = self._children(owner, path, depth + 1)
@@ -466,9 +467,9 @@ class _Configuration:
         for name, least in (guaranteed or {}).items():
             if name in (maximum or {}) and least > (maximum or {})[name]:
                 reader.error(
-                    f"{where}.guaranteed.{cut(name)}",
+                    f"{where}.guaranteed.{truncate(name)}",
                     resources["guaranteed"][name].place,
-                    f"guaranteed resource {cut(name)} {quantity_text(name, least)} is larger than maximum "
+                    f"guaranteed resource {truncate(name)} {quantity_text(name, least)} is larger than maximum "
                     f"{quantity_text(name, (maximum or {})[name])}",
                 )
         for key, quantities in (("guaranteed", guaranteed), ("max", maximum)):
@@ -525,21 +526,23 @@ class _Configuration:
             if isinstance(given, Scalar):
                 found[name] = given.text
             else:
-                reader.error(f"{where}.{cut(name)}", given.place, f"expected a text, got {kind(given)}")
+                reader.error(f"{where}.{truncate(name)}", given.place, f"expected a text, got {kind(given)}")
         wrong = properties.read(found)[1]
         for name, text in found.items():
             key = properties.KEYS.get(name)
-            at = f"{where}.{cut(name)}"
+            at = f"{where}.{truncate(name)}"
             if key is None:
                 if reader.listens("warning"):
                     reader.warn(
-                        at, value.key_places[name], f"unknown property {cut(name)!r} is kept and shown, {_meant(name)}"
+                        at,
+                        value.key_places[name],
+                        f"unknown property {truncate(name)!r} is kept and shown, {_meant(name)}",
                     )
             elif name in wrong:
                 reader.warn(
                     at,
                     value[name].place,
-                    f"{cut(text)!r} means the default, {key.default}: expected {wrong[name]}",
+                    f"{truncate(text)!r} means the default, {key.default}: expected {wrong[name]}",
                 )
             elif text in key.deprecated:
                 reader.warn(at, value[name].place, f"{text} is deprecated: {key.deprecated[text]}")
@@ -555,7 +558,7 @@ class _Configuration:
             if name in above and most > above[name]:
                 self._error_at(
                     queue,
-                    f"queue {named}: max {cut(name)} {quantity_text(name, most)}: max resource of parent "
+                    f"queue {named}: max {truncate(name)} {quantity_text(name, most)}: max resource of parent "
                     f"{quantity_text(name, above[name])} is smaller",
                 )
         effective = {
@@ -573,7 +576,8 @@ class _Configuration:
                 if name in bounds and least > bounds[name]:
                     self._error_at(
                         queue,
-                        f"queue {named}: {what} {cut(name)} {quantity_text(name, bounds[name])} is smaller than sum of "
+                        f"queue {named}: {what} {truncate(name)} {quantity_text(name, bounds[name])} is "
+                        "smaller than sum of "
                         f"guaranteed resources {quantity_text(name, least)} of its children",
                     )
                     break

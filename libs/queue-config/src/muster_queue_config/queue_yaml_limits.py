@@ -13,7 +13,7 @@ from muster_core.config import acl
 from muster_core.config.acl import EVERYBODY
 from muster_core.config.queue_config import LimitConfig, QueueConfig, quantity_text
 
-from muster_queue_config.yaml_reader import YamlReader, cut, place_of
+from muster_queue_config.yaml_reader import YamlReader, place_of, truncate
 from muster_queue_config.yaml_tree import Place
 
 LIMIT_KEYS = frozenset({"groups", "limit", "maxapplications", "maxresources", "users"})
@@ -83,13 +83,13 @@ class LimitsReader:
             reader.error(
                 f"{path}.maxresources",
                 place_of(owner, "maxresources", place),
-                f"MaxResources should be greater than zero in limit {cut(text)!r}: all resource types are zero",
+                f"MaxResources should be greater than zero in limit {truncate(text)!r}: all resource types are zero",
             )
         elif config.max_resources is None and not config.max_applications:
             reader.error(
                 path,
                 place,
-                f"invalid resource combination for limit {cut(text)!r} all resource limits are null: "
+                f"invalid resource combination for limit {truncate(text)!r} all resource limits are null: "
                 "expected maxresources, maxapplications, or both",
             )
         return ParsedLimit(
@@ -105,15 +105,19 @@ class LimitsReader:
     def _names(self, limit: ParsedLimit, seen: dict[Kind, set[str]]) -> None:
         error = self._reader.error
         if not limit.names:
-            error(limit.path, limit.place, f"empty user and group lists defined in limit {cut(limit.config.text)!r}")
+            error(
+                limit.path, limit.place, f"empty user and group lists defined in limit {truncate(limit.config.text)!r}"
+            )
         for kind, name, where, name_place in limit.names:
             known = seen[kind]
             if name != EVERYBODY and not _NAME_RULES[kind].match(name):
-                error(where, name_place, f"invalid limit {kind} name {cut(name)!r} in limit definition")
+                error(where, name_place, f"invalid limit {kind} name {truncate(name)!r} in limit definition")
             elif name in known:
-                error(where, name_place, f"duplicated {kind} name {cut(name)} , already existed")
+                error(where, name_place, f"duplicated {kind} name {truncate(name)} , already existed")
             elif name != EVERYBODY and EVERYBODY in known:
-                error(where, name_place, f"should not set no wildcard {kind} {cut(name)} after wildcard {kind} limit")
+                error(
+                    where, name_place, f"should not set no wildcard {kind} {truncate(name)} after wildcard {kind} limit"
+                )
             elif kind == "group" and name == EVERYBODY and not known:
                 error(
                     where,
@@ -128,7 +132,7 @@ class LimitsReader:
     def check_against(self, limits: tuple[ParsedLimit, ...], maximum: Mapping[str, int], max_applications: int) -> None:
         """Checks that no limit is above its queue's own max (root has none) and maxapplications."""
         for limit in limits:
-            text = cut(limit.config.text)
+            text = truncate(limit.config.text)
             if max_applications and limit.config.max_applications > max_applications:
                 self._reader.error(
                     f"{limit.path}.maxapplications",
@@ -182,14 +186,16 @@ class LimitsReader:
             self._reader.error(
                 where,
                 place,
-                f"{kind} {cut(name)} max resource {_shown(resources, over)} of queue {cut(queue)} is greater than "
+                f"{kind} {truncate(name)} max resource {_shown(resources, over)} of queue {truncate(queue)} is "
+                "greater than "
                 f"{ancestor.format('maximum resource')} {_shown(bound.resources, over)}",
             )
         if bound.applications and not 0 < applications <= bound.applications:
             self._reader.error(
                 where,
                 place,
-                f"{kind} {cut(name)} max applications {applications or '0 (any number)'} of queue {cut(queue)} is "
+                f"{kind} {truncate(name)} max applications {applications or '0 (any number)'} of queue "
+                f"{truncate(queue)} is "
                 f"greater than {ancestor.format('max applications')} {bound.applications}",
             )
         least = {
@@ -208,4 +214,4 @@ def _over(wanted: Mapping[str, int], most: Mapping[str, int]) -> list[str]:
 
 
 def _shown(quantities: Mapping[str, int], names: list[str]) -> str:
-    return "{" + ", ".join(f"{cut(name)}: {quantity_text(name, quantities[name])}" for name in names[:3]) + "}"
+    return "{" + ", ".join(f"{truncate(name)}: {quantity_text(name, quantities[name])}" for name in names[:3]) + "}"

@@ -22,7 +22,7 @@ from muster_core.config.queue_config import (
     is_expression,
 )
 
-from muster_queue_config.yaml_reader import YamlReader, cut, is_nothing, place_of
+from muster_queue_config.yaml_reader import YamlReader, is_nothing, place_of, truncate
 from muster_queue_config.yaml_tree import Mapping, Place
 
 RULE_KEYS = frozenset({"create", "filter", "name", "parent", "value"})
@@ -74,7 +74,7 @@ class RulesReader:
             reader.error(
                 f"{path}.name",
                 place_of(owner, "name", place),
-                f"unknown placement rule {cut(name)!r}: expected one of {', '.join(RULES)}",
+                f"unknown placement rule {truncate(name)!r}: expected one of {', '.join(RULES)}",
             )
             return None
         name = name.lower()
@@ -105,14 +105,16 @@ class RulesReader:
                 reader.error(
                     where,
                     at,
-                    f"invalid queue name {cut(text)!r}: expected at most {QUEUE_DEPTH_MAX} names of 1 to 64 letters, "
+                    f"invalid queue name {truncate(text)!r}: expected at most {QUEUE_DEPTH_MAX} names of 1 to "
+                    "64 letters, "
                     "digits and _ : # / @ -, with dots between",
                 )
             elif is_below and _is_qualified(queue):
                 reader.error(
                     where,
                     at,
-                    f"illegal fully qualified 'fixed' rule with value {cut(text)}: a rule with a parent names a queue "
+                    f"illegal fully qualified 'fixed' rule with value {truncate(text)}: a rule with a parent "
+                    "names a queue "
                     "below it",
                 )
         return text
@@ -130,7 +132,7 @@ class RulesReader:
             reader.error(
                 f"{path}.type",
                 filtered["type"].place,
-                f"invalid rule filter type {cut(text)}, filter type must be either '', allow or deny",
+                f"invalid rule filter type {truncate(text)}, filter type must be either '', allow or deny",
             )
         users = self._names(filtered, "user", path)
         groups = self._names(filtered, "group", path)
@@ -163,13 +165,13 @@ class RulesReader:
                 reader.error(
                     where,
                     place,
-                    f"invalid rule filter {kind} list is not a proper list or regexp: {cut(name)!r}",
+                    f"invalid rule filter {kind} list is not a proper list or regexp: {truncate(name)!r}",
                 )
                 return None
             reader.warn(
                 where,
                 place,
-                f"{cut(name)!r} is not a {kind}'s name and matches none: the entries of a list are names; "
+                f"{truncate(name)!r} is not a {kind}'s name and matches none: the entries of a list are names; "
                 "a regular expression must be the only entry",
             )
         return names
@@ -197,27 +199,29 @@ class RulesReader:
         is_leaf = queue is not root and not queue.queues and not queue.parent
         problem = ""
         if path.count(".") >= QUEUE_DEPTH_MAX:
-            problem = f"a queue ({cut(path)}) deeper than {QUEUE_DEPTH_MAX}"
+            problem = f"a queue ({truncate(path)}) deeper than {QUEUE_DEPTH_MAX}"
         elif f"{path}.".startswith(f"{RECOVERY_PATH}."):
             problem = f"{RECOVERY_PATH}, which is for applications that must be taken in"
         elif f"{path}.".startswith(f"{INDEPENDENT_PATH}."):
             problem = f"{INDEPENDENT_PATH}, which is for independent allocations"
         elif is_leaf and (missing or not is_whole):
             problem = (
-                f"non-existing queues ({cut(path)}{'' if is_whole else '.…'}) which cannot be created because the last "
+                f"non-existing queues ({truncate(path)}{'' if is_whole else '.…'}) which cannot be created "
+                "because the last "
                 f"queue ({queue.name}) in the hierarchy is a leaf"
             )
         elif missing and not rule.create:
-            problem = f"non-existing queues ({cut(path)}) and create is 'false'"
+            problem = f"non-existing queues ({truncate(path)}) and create is 'false'"
         elif is_whole and not missing and not is_leaf:
-            problem = f"a queue ({cut(path)}) which is not a leaf"
+            problem = f"a queue ({truncate(path)}) which is not a leaf"
         if problem:
             self._reader.error(where, place, f"{said} {problem}")
         elif not may_all_be_made:
             self._reader.warn(
                 where,
                 place,
-                f"{said} non-existing queues ({cut(path)}) and create of a parent is 'false': the rule finds no queue "
+                f"{said} non-existing queues ({truncate(path)}) and create of a parent is 'false': the rule "
+                "finds no queue "
                 "until another rule has created them",
             )
 

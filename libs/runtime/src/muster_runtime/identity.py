@@ -108,7 +108,7 @@ class Rights:
         """
         match right:
             case Right.READ:
-                return self.reads.sees(rm_id) if rm_id else bool(self.reads)
+                return self.reads.can_read_rm(rm_id) if rm_id else bool(self.reads)
             case Right.ACT:
                 return _any(self.act, rm_id)
             case Right.OPERATE:
@@ -174,7 +174,7 @@ class Identity:
 
     def headers(self, right: Right = Right.READ) -> list[tuple[bytes, bytes]]:
         """Returns the headers from which a service behind the gateway reads the identity with :func:`identity_of`, and
-        what it may show with ``reach_of``.
+        what it may show with ``scope_from_headers``.
 
         :param right: the right that the request needs.
         """

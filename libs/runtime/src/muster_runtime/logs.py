@@ -159,7 +159,8 @@ class SeldomOfClients(RepeatFilter):
 def configure(level: Level, form: Format, stream: TextIO | None = None, *, brief_start: bool = False) -> None:
     """Sets up structlog and the standard library's logging for this process. Later calls replace earlier ones.
 
-    :param brief_start: on a terminal, log no more than warnings until :func:`ready` is called; does not change debug.
+    :param brief_start: on a terminal, log no more than warnings until :func:`end_startup` is called; does not
+        change debug.
     """
     global _configured  # noqa: PLW0603 - one process, one way to log
     _configured = (level, form)

@@ -86,7 +86,7 @@ def scope_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> ReadScope:
 
 
 def scope_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> ReadScope:
-    """Returns :func:`reach_of` of gRPC metadata."""
+    """Returns :func:`scope_from_headers` of gRPC metadata."""
     return scope_from_headers((name.encode(), value.encode()) for name, value in metadata if isinstance(value, str))
 
 

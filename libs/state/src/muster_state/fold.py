@@ -30,7 +30,7 @@ from muster_core.model.states import APP_TERMINAL, AppState, GangPhase, QueueSta
 from muster_core.model.task_group import TaskGroup
 from muster_core.partition import Partition
 from muster_proto.muster.bus.v1 import state_pb2 as pb
-from muster_si.tag_interning import held
+from muster_si.tag_interning import intern_tags
 
 from muster_state import external_codec as codec
 
@@ -147,7 +147,7 @@ def fold_use(partition: Partition, recorded: pb.FairUseObject) -> None:
         return
     use, number = uses.get_or_create(recorded.user), partition.types.number
     use.halves, use.changed_ns, use.published = recorded.halves, recorded.changed_ns, True
-    use.held = {number(each.resource_type): held for each in recorded.types if (held := int(each.held))}
+    use.held = {number(each.resource_type): intern_tags for each in recorded.types if (intern_tags := int(each.held))}
     use.charged = {number(each.resource_type): sum_ for each in recorded.types if (sum_ := int(each.charged))}
 
 
@@ -160,7 +160,7 @@ def drop_use(partition: Partition, leaf: str, user: str) -> None:
 
 def fold_node(partition: Partition, recorded: pb.NodeObject) -> Node:
     """Folds a recorded node: the merged values, and the RM's own report if it differs."""
-    attributes, schedulable = held(recorded.attributes), recorded.schedulable
+    attributes, schedulable = intern_tags(recorded.attributes), recorded.schedulable
     capacity, occupied = dict(recorded.capacity.values), dict(recorded.occupied.values)
     node = partition.nodes.get(recorded.node_id)
     if node is None:
@@ -182,7 +182,7 @@ def fold_node(partition: Partition, recorded: pb.NodeObject) -> Node:
 
 def _report_of(recorded: pb.NodeReport) -> NodeReport:
     return NodeReport(
-        held(recorded.attributes),
+        intern_tags(recorded.attributes),
         dict(recorded.capacity.values) if recorded.HasField("capacity") else None,
         dict(recorded.occupied.values),
         recorded.schedulable,
@@ -270,7 +270,7 @@ def _queue_of(partition: Partition, recorded: pb.ApplicationObject, state: AppSt
 def _take_request(app: Application, recorded: pb.ApplicationObject) -> None:
     """Takes the RM's request for the application."""
     app.requested_queue, app.user = recorded.requested_queue, recorded.user
-    app.groups_of_user, app.tags = tuple(recorded.groups), held(recorded.tags)
+    app.groups_of_user, app.tags = tuple(recorded.groups), intern_tags(recorded.tags)
 
 
 def _story_of(recorded: pb.ApplicationObject) -> list[tuple[int, str]]:
@@ -353,7 +353,7 @@ def _item(demand: pb.Demand, *, previous_generation: bool, node_id: str = "", uu
         quantities=dict(demand.resource.values.items()),
         wanted=1,
         priority=demand.priority,
-        tags=held(demand.tags),
+        tags=intern_tags(demand.tags),
         task_group=demand.task_group,
         placeholder=demand.placeholder,
         originator=demand.originator,

@@ -435,7 +435,7 @@ class StateFolder:
             self._collected[record.key] = record.value
 
     def take_in_steps(self, record: Record) -> Iterable[None]:
-        """As :meth:`take`, for a caller that pauses while the queues of a registration are built. The RM is not there
+        """As :meth:`fold`, for a caller that pauses while the queues of a registration are built. The RM is not there
         meanwhile.
         """
         key, value = record.key, record.value
@@ -475,7 +475,7 @@ class StateFolder:
             pass
 
     def build_steps(self) -> Iterator[None]:
-        """As :meth:`settle`, for a caller that pauses between two objects. No record may be taken before the end."""
+        """As :meth:`build`, for a caller that pauses between two objects. No record may be taken before the end."""
         by_kind: dict[str, list[tuple[bytes, bytes]]] = {}
         for key, value in self._collected.items():
             try:

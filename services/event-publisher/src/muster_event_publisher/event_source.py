@@ -18,7 +18,7 @@ from muster_event_publisher.errors import (
     SearchLimitExceeded,
     SinkError,
     known_rms,
-    shown,
+    quote,
 )
 from muster_event_publisher.event_json import EventLines
 from muster_event_publisher.history.reader import HistoryReader
@@ -103,11 +103,11 @@ class EventSource:
         if rm_id is not None:
             ring = self.rings.get(rm_id)
             if not sees(rm_id):
-                raise HttpError(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
+                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(known)}')
             if not tracks(rm_id):
                 raise HttpError(500, _DISABLED)
             if ring is None:
-                raise HttpError(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(known)}')
+                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(known)}')
             return ring
         there = self.settings.lives(known)
         meant = resolve_rm(there, default_rm)

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from muster_proto.muster.v1 import events_pb2 as pb
 from muster_proto.si.v1.si_pb2 import EventRecord
 
-from muster_event_publisher.errors import BadRequest, shown
+from muster_event_publisher.errors import BadRequest, quote
 from muster_event_publisher.event_decoding import UNREADABLE_MESSAGE, decode
 from muster_event_publisher.filters import EventFields, EventFilter
 
@@ -131,7 +131,7 @@ def _filter(request: Any) -> EventFilter:
     _check_text("filter.application_id", given.application_id, _ID_CHARACTERS_MAX)
     _check_text("filter.queue", given.queue, _QUEUE_CHARACTERS_MAX)
     if given.queue and given.queue.split(".", 1)[0] != "root":
-        raise BadRequest(f"filter.queue: {shown(given.queue)}, expected a full path, such as root.default")
+        raise BadRequest(f"filter.queue: {quote(given.queue)}, expected a full path, such as root.default")
     return EventFilter(
         numbers["types"],
         numbers["change_types"],
@@ -153,7 +153,7 @@ def _numbers(name: str, given: Iterable[int]) -> frozenset[int]:
 
 def _check_text(name: str, text: str, limit: int) -> None:
     if len(text) > limit:
-        raise BadRequest(f"{name}: {shown(text)}, expected at most {limit} characters")
+        raise BadRequest(f"{name}: {quote(text)}, expected at most {limit} characters")
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------

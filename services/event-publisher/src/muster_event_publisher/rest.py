@@ -51,7 +51,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster_event_publisher import event_json, metrics
-from muster_event_publisher.errors import HttpError, OldEventsUnavailable, shown
+from muster_event_publisher.errors import HttpError, OldEventsUnavailable, quote
 from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.object_states import EventSlice, ObjectStates
 from muster_event_publisher.old_read_limiter import ReadSlots
@@ -310,7 +310,7 @@ class EventsRest:
         text = query.get("state", "")
         wanted = {"": usually, "true": True, "false": False}.get(text.lower())
         if wanted is None:
-            raise HttpError(400, f'parameter "state": {shown(text)} is not valid, expected true or false')
+            raise HttpError(400, f'parameter "state": {quote(text)} is not valid, expected true or false')
         if wanted and text and self._states is None:
             raise HttpError(400, 'parameter "state": this publisher knows no view (publisher.view_url)')
         return self._states if wanted else None

@@ -25,7 +25,7 @@ _Values = Sequence[bytes | None]
 
 
 class ExtendResult(NamedTuple):
-    """The result of :meth:`EventRing.extend`.
+    """The result of :meth:`EventRing.append`.
 
     :param missing: first and last id that are missing before these events; None: none is missing.
     :param repeated: how many of the events the ring had already (and ignored).

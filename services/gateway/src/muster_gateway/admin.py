@@ -39,7 +39,7 @@ from muster_gateway.errors import (
     PreconditionFailed,
     SessionStoreDown,
     ViewUnavailable,
-    shown,
+    quote,
 )
 from muster_gateway.explanations import explain
 from muster_gateway.metrics_codec import RmStatus
@@ -284,7 +284,7 @@ class AdminServicer:
     async def list_resource_managers(self, raw: bytes) -> bytes:
         """ListResourceManagers. Raises InvalidRequest, NotRegistered, SessionStoreDown, ViewUnavailable, OverLimit."""
         wanted = admin_codec.decode_list(raw, self._settings.limits)
-        sees = current().read_scope().sees
+        sees = current().read_scope().can_read_rm
         sessions = [await self._life.session(wanted)] if wanted else await self._life.all_sessions()
         sessions = [each for each in sessions if sees(each.rm_id)]
         return admin_codec.encode_resource_managers(await self._shown(sessions, wanted))
@@ -362,7 +362,7 @@ class AdminServicer:
         try:
             session = await self._life.session(rm_id)
         except NotRegistered:
-            raise NotFound(f"rmID {shown(rm_id)} is not known") from None
+            raise NotFound(f"rmID {quote(rm_id)} is not known") from None
         (manager,) = await self._shown([session], rm_id)
 
         async def ask_rm() -> CommandAnswer:

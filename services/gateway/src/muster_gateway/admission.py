@@ -32,7 +32,7 @@ from google.protobuf.message import DecodeError
 from muster_proto.si.v1 import si_pb2
 
 from muster_gateway.bounded_messages import SIZES, Bounded, Counted, Place, StepSizes, bounded_steps
-from muster_gateway.errors import InvalidRequest, OverLimit, shown
+from muster_gateway.errors import InvalidRequest, OverLimit, quote
 from muster_gateway.item_checks import (
     Check,
     Facts,
@@ -143,7 +143,7 @@ def check_rm_id(rm_id: str, limits: AdmissionLimits, field: str = "rmID") -> Non
     if problem := new_name_problem(rm_id, field, limits.max_id_chars):
         raise InvalidRequest(problem)
     if not rm_id.strip():
-        raise InvalidRequest(f"{field}: {shown(rm_id)}, expected more than blanks")
+        raise InvalidRequest(f"{field}: {quote(rm_id)}, expected more than blanks")
 
 
 def admission_steps(
@@ -166,7 +166,7 @@ def admission_steps(
 
 def _check_rm(rm_id: str, expected: str) -> None:
     if rm_id != expected:
-        raise InvalidRequest(f"rmID: {shown(rm_id)}, expected {shown(expected)}: a stream belongs to one RM")
+        raise InvalidRequest(f"rmID: {quote(rm_id)}, expected {quote(expected)}: a stream belongs to one RM")
 
 
 def registration_steps(raw: bytes, limits: AdmissionLimits, sizes: StepSizes = SIZES) -> Steps[tuple[str, str, bytes]]:

@@ -205,7 +205,7 @@ class AuditWriter:
             entry = self._waiting.popleft()
             record, result, is_gap = entry
             try:
-                await writer.ready()
+                await writer.wait_writable()
             except BaseException as error:
                 self._waiting.appendleft(entry)
                 if not isinstance(error, BusError):

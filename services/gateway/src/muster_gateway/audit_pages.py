@@ -12,7 +12,7 @@ from muster_rest.shapes.audit import AuditEntryDao, AuditPageDao
 
 from muster_gateway.audit_codec import AuditResult, ReadAuditRequest, entry_dao, fits, make_read
 from muster_gateway.audit_reader import AuditLogReader, merged
-from muster_gateway.errors import InvalidRequest, shown
+from muster_gateway.errors import InvalidRequest, quote
 
 LIMIT, _LIMIT_MAX = 200, 1_000
 # Entries that one page looks at: a filter that fits few of them does not keep a reader's place for long.
@@ -60,7 +60,7 @@ class AuditPages:
             part.isascii() and part.isdigit() and len(part) < 20 and int(part) <= _OFFSET_MAX for part in parts
         )
         if not good:
-            raise InvalidRequest(f"after {shown(after)}: expected the next of a page")
+            raise InvalidRequest(f"after {quote(after)}: expected the next of a page")
         return [int(part) for part in parts]
 
 
@@ -68,7 +68,7 @@ def read_query(query: bytes) -> tuple[dict[str, str], ReadAuditRequest, int]:
     """Returns a query's parameters, which entries it wants, and how many. Raises InvalidRequest."""
     given = dict(reversed(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))  # the first one counts
     if (result := given.get("result", "")) and result not in _RESULTS:
-        raise InvalidRequest(f"result {shown(result)}: expected one of {', '.join(_RESULTS)}")
+        raise InvalidRequest(f"result {quote(result)}: expected one of {', '.join(_RESULTS)}")
     wanted = make_read(
         _text(given, "rm"),
         _text(given, "identity"),
@@ -90,7 +90,7 @@ def _limit(given: dict[str, str]) -> int:
     if not text:
         return LIMIT
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= _LIMIT_MAX):
-        raise InvalidRequest(f"limit {shown(text)}: expected a number from 1 to {_LIMIT_MAX:,}")
+        raise InvalidRequest(f"limit {quote(text)}: expected a number from 1 to {_LIMIT_MAX:,}")
     return int(text)
 
 
@@ -106,7 +106,7 @@ def _time(given: dict[str, str], name: str) -> int:
     except (InvalidOperation, ValueError, OverflowError):
         found = -1
     if not 0 <= found <= _OFFSET_MAX:
-        raise InvalidRequest(f"{name} {shown(text)}: expected seconds since 1970 or RFC 3339 (2026-01-31T08:00:00Z)")
+        raise InvalidRequest(f"{name} {quote(text)}: expected seconds since 1970 or RFC 3339 (2026-01-31T08:00:00Z)")
     return found
 
 

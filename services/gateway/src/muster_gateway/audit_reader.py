@@ -17,7 +17,7 @@ from muster_runtime.caller import current
 
 from muster_gateway import metrics
 from muster_gateway.audit_codec import decode_entry, decode_read, encode_entries, fits, lost_entry
-from muster_gateway.errors import LogDown, OverLimit, why_not
+from muster_gateway.errors import LogDown, OverLimit, append_failure_text
 from muster_gateway.servicer import refuse
 
 SERVICE = "muster.v1.Audit"
@@ -111,7 +111,7 @@ class AuditServicer:
         except asyncio.CancelledError:
             raise
         except BusError as error:
-            down = LogDown(f"the log cannot be read ({why_not(error)}): try again")
+            down = LogDown(f"the log cannot be read ({append_failure_text(error)}): try again")
             await refuse(context, down, lambda status: metrics.admin_calls.labels("Audit", status))
         except Exception as error:
             await refuse(context, error, lambda status: metrics.admin_calls.labels("Audit", status))
@@ -187,7 +187,7 @@ class AuditCursor:
         return await self.reader.read(_BATCH, _READ_S)
 
     def pop(self) -> Any:
-        """Removes the entry that :meth:`first` returned."""
+        """Removes the entry that :meth:`peek` returned."""
         return self._entries.popleft()[1]
 
 

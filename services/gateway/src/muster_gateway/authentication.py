@@ -231,7 +231,7 @@ class Authenticator:
             return self.authorize_cached(asked, needed, rm_id)
 
     def authorize_cached(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
-        """As :meth:`admit`, with the keys that are known now."""
+        """As :meth:`authorize`, with the keys that are known now."""
         try:
             caller = self.authenticate(asked)
         except Unauthenticated:

@@ -148,7 +148,7 @@ class CallLimits:
 
     @contextlib.contextmanager
     def identity_slot(self, identity: str) -> Iterator[None]:
-        """Holds a place of an identity during a call, beside :meth:`place`. Raises OverLimit."""
+        """Holds a place of an identity during a call, beside :meth:`call_slot`. Raises OverLimit."""
         limit, open_calls = self._settings.max_per_identity, self._of_identity
         if open_calls[identity] >= limit:
             raise _over(

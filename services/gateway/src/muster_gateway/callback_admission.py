@@ -24,7 +24,7 @@ from muster_proto.muster.v1 import callbacks_pb2
 from muster_gateway.admission import check_rm_id, parsed
 from muster_gateway.bounded_messages import SIZES, Counted, Steps, StepSizes, bounded_steps
 from muster_gateway.callback_codec import CallbackSubscription, decode_subscription
-from muster_gateway.errors import InvalidRequest, shown
+from muster_gateway.errors import InvalidRequest, quote
 from muster_gateway.item_lists import ItemList, Layout, Span, chunks, joined, layout_steps, no_message
 from muster_gateway.record_parts import RecordParts
 from muster_gateway.settings import AdmissionLimits
@@ -75,7 +75,7 @@ def hello_steps(
         check_rm_id(hello.rm_id, limits, "hello.rm_id")
         rm_id = str(hello.rm_id)
     elif hello.rm_id and hello.rm_id != rm_id:
-        raise InvalidRequest(f"hello.rm_id: {shown(hello.rm_id)}, expected {shown(rm_id)}: the metadata says so")
+        raise InvalidRequest(f"hello.rm_id: {quote(hello.rm_id)}, expected {quote(rm_id)}: the metadata says so")
     if hello.open_proposals not in _OPEN_PROPOSALS:
         expected = ", ".join(f"{number} ({name})" for name, number in callbacks_pb2.OpenProposals.items())
         raise InvalidRequest(f"hello.open_proposals: {hello.open_proposals}, expected one of {expected}")
@@ -169,9 +169,9 @@ class _Judgement:
     def _judge_configuration(self, update: Any, index: int, over: dict[str, int]) -> None:
         limits, rm_id, problem = self._limits, self._rm_id, ""
         if not 0 < len(update.id) <= limits.max_id_chars:
-            problem = f"id: {shown(update.id)}, expected 1 to {limits.max_id_chars} characters"
+            problem = f"id: {quote(update.id)}, expected 1 to {limits.max_id_chars} characters"
         elif update.request.rmID != rm_id:
-            problem = f"request.rmID: {shown(update.request.rmID)}, expected {shown(rm_id)}: a stream belongs to one RM"
+            problem = f"request.rmID: {quote(update.request.rmID)}, expected {quote(rm_id)}: a stream belongs to one RM"
         for name, count in over.items():
             problem = problem or f"{name}: {count} entries, expected at most {limits.max_tags}"
         if problem:
@@ -200,7 +200,7 @@ def _judge_preemption(
 
 def _judge_dump(answer: callbacks_pb2.StateDumpAnswer, limits: AdmissionLimits) -> tuple[str | None, bool]:
     if not 0 < len(answer.id) <= limits.max_id_chars:
-        return f"id: {shown(answer.id)}, expected 1 to {limits.max_id_chars} characters", False
+        return f"id: {quote(answer.id)}, expected 1 to {limits.max_id_chars} characters", False
     # In UTF-8 a character has at most four bytes.
     if len(answer.json) * 4 > MAX_DUMP_BYTES and (size := len(answer.json.encode())) > MAX_DUMP_BYTES:
         problem = f"json: {size} bytes, expected at most {MAX_DUMP_BYTES}"

@@ -40,7 +40,7 @@ from muster_gateway.admission import check_rm_id
 from muster_gateway.callback_admission import callback_steps, hello_steps
 from muster_gateway.callback_codec import CallbackSubscription, connected_note, encode_result, encode_welcome
 from muster_gateway.codec import ConfigurationAnswer
-from muster_gateway.errors import GatewayError, InvalidRequest, LogDown, why_not
+from muster_gateway.errors import GatewayError, InvalidRequest, LogDown, append_failure_text
 from muster_gateway.event_feed import EventFeed, SubscribedEvents
 from muster_gateway.session_manager import SeatGrant
 from muster_gateway.sessions.contract import UNKNOWN, Advance, Cursor
@@ -149,10 +149,10 @@ class CallbackStream(RmStream):
         record = parts.codec.callback_stream(self.rm_id, note, parts.clock.now_ns())
         try:
             async with asyncio.timeout(parts.settings.registration_timeout_s):
-                await parts.writer.ready()
+                await parts.writer.wait_writable()
                 await parts.writer.append(record)
         except (BusError, TimeoutError) as error:
-            raise LogDown(f"the log does not take the hello ({why_not(error)}): connect again") from error
+            raise LogDown(f"the log does not take the hello ({append_failure_text(error)}): connect again") from error
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         async def until_done() -> None:

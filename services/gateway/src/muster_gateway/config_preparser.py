@@ -54,7 +54,7 @@ class ConfigPreparser:
         if not text:
             return None
         try:
-            found = await self._judge.judge(text, rm_id)
+            found = await self._judge.parse(text, rm_id)
         except ParserBusy as error:
             raise OverLimit(str(error)) from error
         except ParserClosed as error:

@@ -6,11 +6,11 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote as percent_quote
 
 from muster_gateway.admin_codec import ExplainTarget
 from muster_gateway.ended import NoneEnded, explain_ended
-from muster_gateway.errors import InvalidRequest, NotFound, ViewUnavailable, shown
+from muster_gateway.errors import InvalidRequest, NotFound, ViewUnavailable, quote
 from muster_gateway.view_client import ViewAnswer, ViewClient, path_of
 
 _OK, _BAD_REQUEST, _NOT_FOUND = 200, 400, 404
@@ -29,7 +29,7 @@ async def explain(view: ViewClient, history: ViewClient, wanted: ExplainTarget) 
     :param history: asks the event publisher about what the view does not have, because it has ended.
     """
     # The view unescapes a queue's path twice, as YuniKorn does in its own paths.
-    parts = tuple(quote(part, safe="") for part in wanted.parts) if wanted.kind == "queue" else wanted.parts
+    parts = tuple(percent_quote(part, safe="") for part in wanted.parts) if wanted.kind == "queue" else wanted.parts
     path = path_of("explain", wanted.kind, *parts)
     answer = await view.get(path, wanted.rm_id, {"partition": wanted.partition})
     if answer.status == _OK:
@@ -43,8 +43,8 @@ async def explain(view: ViewClient, history: ViewClient, wanted: ExplainTarget) 
                 return await explain_ended(history, wanted)
             except NoneEnded as error:
                 more = f"; {error}" if str(error) else ""
-        named = " ".join(shown(part) for part in wanted.parts)
-        raise NotFound(f"{wanted.field} {named} in partition {shown(wanted.partition)}: {message}{more}")
+        named = " ".join(quote(part) for part in wanted.parts)
+        raise NotFound(f"{wanted.field} {named} in partition {quote(wanted.partition)}: {message}{more}")
     if answer.status == _BAD_REQUEST:
         raise InvalidRequest(f"{wanted.field}: {message}")
     raise ViewUnavailable(f"the view does not know it yet ({message or answer.status}): try again")

@@ -50,8 +50,8 @@ from muster_gateway.errors import (
     RateLimited,
     Unauthenticated,
     ViewUnavailable,
+    append_failure_text,
     shortened,
-    why_not,
 )
 from muster_gateway.healthcheck import answer_healthcheck
 from muster_gateway.log_throttle import LogThrottle
@@ -333,7 +333,9 @@ class HttpFront:
             await respond_error(send, 400, str(error), body_wanted=body_wanted)
         except (OverLimit, ViewUnavailable, BusError) as error:
             text = (
-                f"the log cannot be read ({why_not(error)}): try again" if isinstance(error, BusError) else str(error)
+                f"the log cannot be read ({append_failure_text(error)}): try again"
+                if isinstance(error, BusError)
+                else str(error)
             )
             await respond_error(send, 503, text, [(b"retry-after", b"1")], body_wanted=body_wanted)
         else:

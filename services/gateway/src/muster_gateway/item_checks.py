@@ -16,7 +16,7 @@ from muster_si.characters import code_point, first_hidden
 from muster_si.tags import is_forced
 
 from muster_gateway.bounded_messages import Counted
-from muster_gateway.errors import shown
+from muster_gateway.errors import quote
 from muster_gateway.settings import AdmissionLimits
 
 # Characters that break a log line or a terminal: controls, lone surrogates, line and paragraph separators.
@@ -178,7 +178,7 @@ def hidden_problem(value: str, path: str) -> str | None:
     character = first_hidden(value)
     if character is None:
         return None
-    return f"{path}: {shown(value)} has {code_point(character)}, expected visible characters"
+    return f"{path}: {quote(value)} has {code_point(character)}, expected visible characters"
 
 
 def name_problem(value: str, path: str, limit: int) -> str | None:
@@ -195,9 +195,9 @@ def text_problem(value: str, path: str, limit: int) -> str | None:
     if len(value) <= limit and value.isprintable():
         return None
     if len(value) > limit:
-        return f"{path}: {shown(value)}, expected at most {limit} characters"
+        return f"{path}: {quote(value)}, expected at most {limit} characters"
     if any(unicodedata.category(character) in _FORBIDDEN_CATEGORIES for character in value):
-        return f"{path}: {shown(value)}, expected no control characters"
+        return f"{path}: {quote(value)}, expected no control characters"
     return None
 
 
@@ -215,9 +215,9 @@ def _resource_problem(
         if problem := new_name_problem(name, f"{path}, name of a type", limits.max_id_chars):
             return problem
         if value < 0:
-            return f"{path}[{shown(name)}]: {value}, expected no negative quantity"
+            return f"{path}[{quote(name)}]: {value}, expected no negative quantity"
         if value > limits.max_quantity:
-            return f"{path}[{shown(name)}]: {value}, expected at most {limits.max_quantity}"
+            return f"{path}[{quote(name)}]: {value}, expected at most {limits.max_quantity}"
         if value:
             positive = True
     if not positive:

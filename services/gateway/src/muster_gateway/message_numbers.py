@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster_gateway.codec import SentMessage
-from muster_gateway.errors import InvalidRequest, shown
+from muster_gateway.errors import InvalidRequest, quote
 
 # With these two a client numbers its messages: one life of the client, and the number of the stream's first message.
 # The scheduler then takes a message once, however often it is sent.
@@ -45,9 +45,9 @@ def numbers_of(metadata: dict[str, str]) -> MessageNumbering | None:
     if client is None and first is None:
         return None
     if not client or len(client) > _CLIENT_MAX or not client.isprintable():
-        what = f"{CLIENT_METADATA}: {shown(client or '')}, expected 1 to {_CLIENT_MAX} printable characters"
+        what = f"{CLIENT_METADATA}: {quote(client or '')}, expected 1 to {_CLIENT_MAX} printable characters"
         raise InvalidRequest(f"{what} that name one life of the client")
     if first is None or not (first.isascii() and first.isdigit() and len(first) < MAX_DIGITS and int(first) > 0):
-        what = f"{FIRST_MESSAGE_METADATA}: {shown(first or '')}"
+        what = f"{FIRST_MESSAGE_METADATA}: {quote(first or '')}"
         raise InvalidRequest(f"{what}, expected the number of the stream's first message (1 or more)")
     return MessageNumbering(client, int(first))

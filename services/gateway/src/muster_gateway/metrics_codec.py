@@ -17,7 +17,7 @@ from muster_rest.shapes.figures import RuntimeDao, SnapshotDao
 from muster_runtime.process_stats import ProcessStats
 from muster_runtime.read_scope import EVERYTHING, ReadScope
 
-from muster_gateway.errors import InvalidRequest, ViewUnavailable, shown
+from muster_gateway.errors import InvalidRequest, ViewUnavailable, quote
 from muster_gateway.settings import AdmissionLimits
 
 INTERVAL_DEFAULT_MS, INTERVAL_MIN_MS = 1_000, 100
@@ -91,7 +91,7 @@ def _query(request: pb.MetricsRequest, limits: AdmissionLimits, path: str) -> Me
     }
     for name, (text, limit) in texts.items():
         if len(text) > limit:
-            raise InvalidRequest(f"{path}{name}: {shown(text)}, expected at most {limit} characters")
+            raise InvalidRequest(f"{path}{name}: {quote(text)}, expected at most {limit} characters")
     for place, number in enumerate(request.sections):
         if number not in _SECTIONS:
             expected = ", ".join(name.upper() for name in _SECTIONS.values())

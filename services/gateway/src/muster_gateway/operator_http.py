@@ -27,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from muster_gateway import admin_codec
 from muster_gateway.codec import ConfigurationAnswer, encode_configuration_answer
-from muster_gateway.errors import CrossSiteRequest, GatewayError, InvalidRequest, shown
+from muster_gateway.errors import CrossSiteRequest, GatewayError, InvalidRequest, quote
 
 HEADER = b"x-muster-operate"
 _JSON = b"application/json; charset=UTF-8"
@@ -233,7 +233,7 @@ def _query(query: bytes) -> dict[str, str]:
     given = dict(reversed(pairs))  # the first one counts, as for the right
     for name in given:
         if name not in _TEXTS:
-            raise InvalidRequest(f"parameter {shown(name)}: expected {', '.join(_TEXTS)}")
+            raise InvalidRequest(f"parameter {quote(name)}: expected {', '.join(_TEXTS)}")
     return {name: given.get(name, "") for name in _TEXTS}
 
 

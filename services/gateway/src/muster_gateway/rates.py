@@ -15,7 +15,7 @@ from muster_bus.clock import Clock
 from muster_runtime.caller import Caller
 
 from muster_gateway import metrics
-from muster_gateway.errors import RateLimited, shown
+from muster_gateway.errors import RateLimited, quote
 from muster_gateway.quotas import QuotaBook, RateLimit
 
 log = structlog.get_logger(__name__)
@@ -98,7 +98,7 @@ class RateLimiter:
         if wait_s := bucket.wait_s(now_s):
             metrics.calls_refused.labels("rate").inc()
             raise RateLimited(
-                f"identity {shown(caller.identity.name)} sends more than {_words(bucket.rate)} "
+                f"identity {quote(caller.identity.name)} sends more than {_words(bucket.rate)} "
                 f"(gateway.quotas.identity): try again in {wait_s:.1f} s",
                 wait_s,
             )
@@ -147,7 +147,7 @@ class StreamPacer:
         self._rates, self._caller, self._rm_id = rates, caller, rm_id
 
     def consume(self, size: int) -> float:
-        """As :meth:`Rates.take`."""
+        """As :meth:`Rates.consume`."""
         return self._rates.consume(self._caller, self._rm_id, size)
 
 

@@ -13,7 +13,7 @@ from muster_gateway import metrics
 from muster_gateway.admission import registration_steps
 from muster_gateway.codec import ConfigProblem, RegistrationAnswer, RequestCodec
 from muster_gateway.config_preparser import ConfigPreparser
-from muster_gateway.errors import OverLimit, RegistrationRefused, shown
+from muster_gateway.errors import OverLimit, RegistrationRefused, quote
 from muster_gateway.policy_group_warnings import GroupComparison
 from muster_gateway.quotas import CallerQuotas
 from muster_gateway.scheduler_rpc import SchedulerRpc
@@ -87,7 +87,7 @@ class RegistrationService:
 
 def refusal(rm_id: str, problems: tuple[ConfigProblem, ...]) -> str:
     """Returns one message with every problem and its place in the configuration, cut to the length of a status."""
-    text = f"registration of rmID {shown(rm_id)} refused: {len(problems)} problem{'s' * (len(problems) != 1)}"
+    text = f"registration of rmID {quote(rm_id)} refused: {len(problems)} problem{'s' * (len(problems) != 1)}"
     for number, problem in enumerate(problems):
         line = f"\n{format_problem(problem)}"
         if len(text) + len(line) > _MAX_MESSAGE_CHARS:

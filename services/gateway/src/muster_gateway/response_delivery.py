@@ -41,7 +41,7 @@ from muster_si.positions import Positions, log_digest
 
 from muster_gateway import metrics
 from muster_gateway.codec import Answer, DecidedReport, RegistrationAnswer, Response, read_report, readable_response
-from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerTimeout, Superseded, shown
+from muster_gateway.errors import GatewayError, InvalidRequest, ResponsesLost, SchedulerTimeout, Superseded, quote
 from muster_gateway.scheduler_reports import SchedulerReports
 from muster_gateway.sessions.contract import UNKNOWN, Cursor
 from muster_gateway.stream_fairness import ActiveRms
@@ -567,7 +567,7 @@ class ResumePoint:
             if resume_after > highest.sequence:
                 raise InvalidRequest(
                     f"{RESUME_METADATA}: {resume_after}, expected at most {highest.sequence}, "
-                    f"the last response of rmID {shown(rm_id)}"
+                    f"the last response of rmID {quote(rm_id)}"
                 )
             if start.sequence != UNKNOWN:
                 return start, resume_after
@@ -602,7 +602,7 @@ class ResumePoint:
             async with asyncio.timeout(self._timeout_s):
                 return await search(reader, rm_id.encode(), *arguments)
         except TimeoutError as error:
-            raise SchedulerTimeout(f"the responses of rmID {shown(rm_id)} were not found in time: try again") from error
+            raise SchedulerTimeout(f"the responses of rmID {quote(rm_id)} were not found in time: try again") from error
         finally:
             await reader.close()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 
-from muster_gateway.errors import IllegalTransition, shown
+from muster_gateway.errors import IllegalTransition, quote
 
 
 class RmLifecycleState(IntEnum):
@@ -69,5 +69,5 @@ def next_state(rm_id: str, state: RmLifecycleState, event: RmLifecycleEvent) -> 
     except KeyError:
         legal = sorted(e.value for s, e in TRANSITIONS if s is state)
         raise IllegalTransition(
-            f"rmID {shown(rm_id)} is {state.name}; '{event.value}' cannot happen there, only: {', '.join(legal)}"
+            f"rmID {quote(rm_id)} is {state.name}; '{event.value}' cannot happen there, only: {', '.join(legal)}"
         ) from None

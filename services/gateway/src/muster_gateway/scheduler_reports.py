@@ -143,7 +143,7 @@ class RequestWriter:
 
     def __init__(self, writer: LogWriter, topic: str, reports: SchedulerReports, clock: Clock) -> None:
         self._writer, self._topic, self._reports, self._clock = writer, topic, reports, clock
-        self.ready = writer.ready
+        self.wait_writable = writer.wait_writable
 
     def append(self, record: OutRecord) -> Awaitable[int]:
         """See LogWriter."""

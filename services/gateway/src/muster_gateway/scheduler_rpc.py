@@ -18,7 +18,7 @@ from muster_runtime.caller import current
 from muster_runtime.elapsed import elapsed_s
 
 from muster_gateway.codec import CommandAnswer, ConfigurationAnswer, RegistrationAnswer
-from muster_gateway.errors import LogDown, OverLimit, SchedulerTimeout, why_not
+from muster_gateway.errors import LogDown, OverLimit, SchedulerTimeout, append_failure_text
 from muster_gateway.response_delivery import ResponseTail
 from muster_gateway.sessions.contract import Cursor
 from muster_gateway.settings import GatewaySettings
@@ -76,7 +76,7 @@ class SchedulerRpc:
         queued = False
         try:
             async with asyncio.timeout(timeout_s):
-                await self._writer.ready()
+                await self._writer.wait_writable()
                 appended = self._writer.append(record)
                 queued = True
                 await appended
@@ -89,7 +89,7 @@ class SchedulerRpc:
             raise SchedulerTimeout(f"{fault}: {again}") from None
         except BusError as error:
             current().carried = False  # (The log may have it nevertheless: then the trail has both entries.)
-            raise LogDown(f"the log does not take the {what} ({why_not(error)}): {again}") from error
+            raise LogDown(f"the log does not take the {what} ({append_failure_text(error)}): {again}") from error
         finally:
             tail.cancel_call(request_id)
         return self._checked(kind, request_id, (answer, at))

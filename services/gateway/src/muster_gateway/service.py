@@ -47,7 +47,7 @@ from muster_gateway.codec import RequestCodec
 from muster_gateway.config_preparser import ConfigPreparser
 from muster_gateway.connections import Accounts
 from muster_gateway.doors import Doors, GrpcOffer, HttpServing, SocketDoors
-from muster_gateway.errors import GatewayError, LogDown, SessionStoreDown, SessionStoreFull, why_not
+from muster_gateway.errors import GatewayError, LogDown, SessionStoreDown, SessionStoreFull, append_failure_text
 from muster_gateway.event_tail import EventTail
 from muster_gateway.events_proxy import EventsEndpoint, EventsProxy
 from muster_gateway.front_end import OtherFront
@@ -332,7 +332,7 @@ class Gateway:
         return await self._look()
 
     async def _log_answers(self, writer: LogWriter) -> bool:
-        await writer.ready()
+        await writer.wait_writable()
         return await self._bus.healthy()
 
     async def is_ready(self) -> bool:
@@ -418,10 +418,10 @@ class Gateway:
         assert self._writer is not None
         try:
             async with asyncio.timeout(self.settings.registration_timeout_s):
-                await self._writer.ready()
+                await self._writer.wait_writable()
                 await self._writer.append(record)
         except (BusError, TimeoutError) as error:
-            raise LogDown(f"the log does not take the RM's state ({why_not(error)}): try again") from error
+            raise LogDown(f"the log does not take the RM's state ({append_failure_text(error)}): try again") from error
 
     def _grpc_offer(self, life: SessionManager, view: HttpBackend, publisher: HttpBackend) -> GrpcOffer:
         """Assembles what the gateway answers over gRPC."""

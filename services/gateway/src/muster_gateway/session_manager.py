@@ -29,7 +29,7 @@ from muster_gateway.errors import (
     RmStopped,
     SessionStoreDown,
     Superseded,
-    shown,
+    quote,
 )
 from muster_gateway.rm_lifecycle import RmLifecycleEvent, RmLifecycleState, next_state
 from muster_gateway.sessions.contract import NOBODY, NOWHERE, Cursor, Seat, Session, SessionStore
@@ -264,7 +264,8 @@ class SessionManager:
             if not force and session.state is not RmLifecycleState.STOPPED:
                 now_ns = self._clock.now_ns()
                 raise PreconditionFailed(
-                    f"rm_id {shown(rm_id)} is {session.state.name}{rm_status_text.format_ago(session.since_ns, now_ns)}, "
+                    f"rm_id {quote(rm_id)} is "
+                    f"{session.state.name}{rm_status_text.format_ago(session.since_ns, now_ns)}, "
                     f"expected {rm_status_text.STOPPED}: stop it first, or say that it is to be forgotten all the same "
                     "(force)"
                 )
@@ -453,7 +454,7 @@ class SessionManager:
                 if stored.state is not stored.announced:
                     await self._tell(stored)
                 return stored
-        raise SessionStoreDown(f"the session of rmID {shown(rm_id)} changed too often to take a step: try again")
+        raise SessionStoreDown(f"the session of rmID {quote(rm_id)} changed too often to take a step: try again")
 
     async def _known(self, rm_id: str, change: Change) -> Session | None:
         """Does the same as ``_change``, but raises SessionStoreDown instead of NotRegistered if the store has lost its

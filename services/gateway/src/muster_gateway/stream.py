@@ -48,8 +48,8 @@ from muster_gateway.errors import (
     RmShutDown,
     StreamEnded,
     Superseded,
-    shown,
-    why_not,
+    append_failure_text,
+    quote,
 )
 from muster_gateway.event_tail import EventTail
 from muster_gateway.message_numbers import MAX_DIGITS, MessageNumbering, numbers_of
@@ -521,7 +521,7 @@ class RmStream:
     async def _append(self, payload: bytes, items: float = 1) -> None:
         parts = self._parts
         try:
-            await parts.writer.ready()
+            await parts.writer.wait_writable()
             record = self._record(payload)
             taken = asyncio.ensure_future(parts.writer.append(record))
         except BusError as error:
@@ -653,7 +653,7 @@ def append_error(error: BaseException) -> GatewayError:
     if isinstance(error, RecordTooLarge):
         return OverLimit(f"request: {error.size_bytes} bytes as a record, expected at most {error.limit_bytes}")
     if isinstance(error, BusError):
-        return LogDown(f"the log does not take requests ({why_not(error)}): send unanswered items again")
+        return LogDown(f"the log does not take requests ({append_failure_text(error)}): send unanswered items again")
     return unexpected(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
@@ -680,5 +680,5 @@ def _resume_after(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
-        raise InvalidRequest(f"{RESUME_METADATA}: {shown(text)}, expected a response's number (0 or more)")
+        raise InvalidRequest(f"{RESUME_METADATA}: {quote(text)}, expected a response's number (0 or more)")
     return int(text)

@@ -16,7 +16,7 @@ state     becomes                           when
 ========  ================================  ========================================================================
 LISTING   LIVE                              the first listing is in the store and was handed to the handlers
 LISTING   STALE                             the same, but the listing was not whole
-LISTING   STALE                             :meth:`give_up`: the scheduler waits no longer for the listing
+LISTING   STALE                             :meth:`stop_waiting`: the scheduler waits no longer for the listing
 LIVE      STALE                             the source was not heard for ``stale_after_s``
 STALE     LIVE                              it was heard again (and a listing was whole once)
 ========  ================================  ========================================================================
@@ -475,7 +475,7 @@ class SharedIndexInformer:
     def _take(self, said: DocumentContent, *, initial: bool, is_listed: bool = False) -> None:
         """Takes an object's state. The most likely conditions come first."""
         key, what, version = SourceKey(said.kind, said.object_id), said.what, said.version
-        kept = self.store.kept(key)
+        kept = self.store.get_stored(key)
         # The handlers to call. A handler that doubts the object also gets a known state again.
         to = [registration for registration in self._registrations if key in registration.doubtful]
         if kept is not None:
@@ -517,7 +517,7 @@ class SharedIndexInformer:
             self._problem(key.kind, key.object_id, text)
 
     def _take_deletion(self, key: SourceKey, version: int | None) -> None:
-        kept = self.store.kept(key)
+        kept = self.store.get_stored(key)
         if version is not None:
             if kept is not None and kept.version is not None and version < kept.version:
                 self._counts["DROPPED"] += 1
@@ -560,7 +560,7 @@ class SharedIndexInformer:
         """Distrusts an object. (The scheduler may know an object that is not in the store from an earlier life. For an
         unknown object, ``believed`` is the state to assume.)
         """
-        if self.store.kept(key) is None:
+        if self.store.get_stored(key) is None:
             self._unread[key] = None
             if len(self._unread) > _UNREAD_MAX:
                 del self._unread[next(iter(self._unread))]
@@ -633,7 +633,7 @@ class SharedIndexInformer:
 
     def _give(self, registration: HandlerRegistration, keys: Iterable[SourceKey], *, initial: bool) -> None:
         for key in keys:
-            if kept := self.store.kept(key):
+            if kept := self.store.get_stored(key):
                 self._deliver(registration, key, kept.what, initial=initial)
 
     def _problem(self, kind: str, object_id: str, text: str) -> None:

@@ -374,7 +374,7 @@ class LogCache:
                     waiting.extendleft((batch[middle:], batch[:middle]))
                     continue
                 try:
-                    await self._writer.ready()
+                    await self._writer.wait_writable()
                     sent.append((batch, self._writer.append(record)))
                 except LogUnavailable as unavailable:
                     failed.append(batch)

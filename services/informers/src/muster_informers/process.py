@@ -351,7 +351,7 @@ class ExternalProcess:
             failures = 0
             while not self._stopping.is_set():
                 try:
-                    await self._writer.ready()
+                    await self._writer.wait_writable()
                     await self._writer.append(record)
                 except LogUnavailable:
                     await asyncio.sleep(backoff_s(failures, 0.1, 5.0))

@@ -63,7 +63,7 @@ class _DeferredWriter:
         return self._writer().append(record)
 
     async def wait_writable(self) -> None:
-        await self._writer().ready()
+        await self._writer().wait_writable()
 
     async def close(self) -> None:
         if self.opened is not None:
@@ -364,7 +364,7 @@ class ExternalService:
             self._died(each, "informer", error)
             if each.may_be_given_up:
                 each.held = False
-                each.cache.note(SourceState.STALE, each.drains, each.died)
+                each.cache.set_source_state(SourceState.STALE, each.drains, each.died)
                 self._let_go(each.table.rm)
 
     async def _run_cache(self, each: _InformerTask) -> None:
@@ -407,7 +407,7 @@ class ExternalService:
             other.holds_others for other in self._bringing if other.table.rm == each.table.rm
         )
         if not each.held:
-            each.cache.note(state, each.drains, reason)
+            each.cache.set_source_state(state, each.drains, reason)
 
     def _let_go(self, rm: str) -> None:
         """Writes the waiting notes of an RM, if none of its sources is still listing."""
@@ -417,7 +417,7 @@ class ExternalService:
         for each in of_rm:
             if each.held:
                 each.held = False
-                each.cache.note(SourceState.LIVE, each.drains)
+                each.cache.set_source_state(SourceState.LIVE, each.drains)
 
     # ---- 3 wait for all ----------------------------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ class AdminCommands:
     ) -> None:
         """Judges a configuration update without applying it, not even its extra configuration."""
         text, found = self._text_for(state.info, update.config)
-        config, _, problems = self._judge.judge(text, judged, state.info.rm_id)
+        config, _, problems = self._judge.validate(text, judged, state.info.rm_id)
         problems += found
         if too_large := too_large_with(state.info, text, update.extraConfig):
             problems.append(too_large)

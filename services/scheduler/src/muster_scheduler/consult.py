@@ -145,11 +145,11 @@ class RequestVerdict:
 class VerdictTarget(Protocol):
     """The part of a machine that this module uses."""
 
-    def registered(self, rm_id: str) -> tuple[SchedulerCore | None, int]:
+    def core_of(self, rm_id: str) -> tuple[SchedulerCore | None, int]:
         """Returns an RM's core, and the number of its registrations."""
         ...
 
-    def expect(self, verdicts: Mapping[int, RequestVerdict]) -> None:
+    def set_verdicts(self, verdicts: Mapping[int, RequestVerdict]) -> None:
         """Takes verdicts, by the offset of their requests, which come next."""
         ...
 
@@ -213,7 +213,7 @@ class NativeConsultation:
             for spoken in self._by_key[key]:
                 await self._consult(spoken, machine, of_rm, verdicts)
         # 4. the verdicts
-        machine.expect(verdicts)
+        machine.set_verdicts(verdicts)
 
     async def _consult(
         self,
@@ -223,7 +223,7 @@ class NativeConsultation:
         verdicts: dict[int, RequestVerdict],
     ) -> None:
         source = spoken.source
-        core, registrations = machine.registered(source.rm_id)
+        core, registrations = machine.core_of(source.rm_id)
         known = _ForeseenObjects(core, source.partition)
         asked: list[_CallOrigin] = []
         for record in records:
@@ -556,7 +556,7 @@ class _ForeseenObjects:
             return None
         if (ask := app.asks.get(key)) is not None:
             return _as_allocation(app_id, ask)
-        held = app.held(key)
+        held = app.allocations_of(key)
         return _as_allocation(app_id, held[0]) if held else None
 
     def _set(self, what: RmObject, now: RmObject | None) -> None:

@@ -59,7 +59,7 @@ from muster_scheduler import callback_encoding
 from muster_scheduler.callback_encoding import application_of
 from muster_scheduler.event_wire import MESSAGE_CHARACTERS_MAX, encode_event, shape_wire
 from muster_scheduler.metrics import RmCounters
-from muster_scheduler.tally import count_fact, counted
+from muster_scheduler.tally import count_fact, count_outcome
 
 log = structlog.get_logger(__name__)
 
@@ -119,7 +119,7 @@ class Emitter:
         """
         self._stamps.begin()
         place = len(records)
-        more = counted(out)
+        more = count_outcome(out)
         yield from write_states(self._topics, self.info.rm_id, out, records)
         states = len(records) - place
         waits_us: list[int] = []

@@ -63,7 +63,7 @@ class ExternalReportIngest:
 
     def awaited(self, rm_id: str) -> tuple[str, ...]:
         """Returns the sources that the RM's scheduling waits for."""
-        return pauses.awaited(self._gate, self._roster.folder.external.get(rm_id), rm_id)
+        return pauses.awaited_sources(self._gate, self._roster.folder.external.get(rm_id), rm_id)
 
     def _is_of_another_start(self, rm_id: str, command: ApplyExternalChanges | SetSourceState) -> bool:
         source = partition_name(command.partition), command.source

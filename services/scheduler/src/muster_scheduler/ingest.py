@@ -25,7 +25,7 @@ from muster_proto.muster.bus.v1 import envelope_pb2 as pb
 from muster_proto.si.v1 import si_pb2 as si
 from muster_runtime.secrets import masked_text
 from muster_si.constants import NODE_PARTITION
-from muster_si.tag_interning import held
+from muster_si.tag_interning import intern_tags
 from muster_state import external_codec as codec
 from muster_state.state_folder import RmInfo
 
@@ -100,7 +100,7 @@ def applications(value: bytes) -> UpdateApplications:
                 partition=without_rm(item.partitionName, request.rmID),
                 user=item.ugi.user,
                 groups=tuple(item.ugi.groups),
-                tags=held(item.tags),
+                tags=intern_tags(item.tags),
                 execution_timeout_ms=item.executionTimeoutMilliSeconds,
                 placeholder_ask=_quantities(item.placeholderAsk) if item.HasField("placeholderAsk") else None,
                 gang_style=item.gangSchedulingStyle,
@@ -141,7 +141,7 @@ def external(changes: pb.ExternalChanges) -> list[ApplyExternalChanges | SetSour
 
 def _nodes(items: Iterable[si.NodeInfo], rm_id: str) -> Iterable[NodeItem]:
     for item in items:
-        attributes = held(item.attributes)
+        attributes = intern_tags(item.attributes)
         try:
             action = NodeAction(item.action)
         except ValueError:
@@ -207,7 +207,7 @@ def _allocation(item: si.Allocation, rm_id: str, *, previous: bool, admitted_ns:
         quantities=_quantities(item.resourcePerAlloc),
         wanted=1,
         priority=item.priority,
-        tags=held(tags),
+        tags=intern_tags(tags),
         task_group=item.taskGroupName,
         placeholder=item.placeholder,
         originator=item.originator,
@@ -236,7 +236,7 @@ def _ask(item: si.AllocationAsk, rm_id: str, admitted_ns: int) -> AskItem:
         quantities=_quantities(item.resourceAsk),
         wanted=item.maxAllocations or 1,
         priority=item.priority,
-        tags=held(item.tags),
+        tags=intern_tags(item.tags),
         task_group=item.taskGroupName,
         placeholder=item.placeholder,
         originator=item.Originator,

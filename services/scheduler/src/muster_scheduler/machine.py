@@ -82,7 +82,7 @@ _PART = 1024
 
 
 class SchedulerMachine:
-    """Implements :class:`muster_bus.state_machine.Machine`.
+    """Implements :class:`muster_bus.state_machine.StateMachine`.
 
     :param new_uuid: returns a new InstanceUUID (the core gets ids as arguments).
     :param configurations: finds the text for RMs that register with an empty configuration; a text is the default.
@@ -164,7 +164,7 @@ class SchedulerMachine:
 
     def fold(self, record: Record) -> None:
         """Takes one record of the state topic."""
-        self._folder.take(record)
+        self._folder.fold(record)
 
     def build_state(self) -> Iterator[None]:
         """Builds the cores in steps and checks them, for a standby. From then on ``fold`` applies each record."""
@@ -415,7 +415,7 @@ class SchedulerMachine:
                     yield from self._configure(state, envelope.request_id, update, judged, now_ns, outputs)
                 case "admin":
                     emitter = self._emitters[rm_id]
-                    yield from self._paused(rm_id, self._admin.take(state, envelope, emitter, now_ns, out, outputs))
+                    yield from self._paused(rm_id, self._admin.execute(state, envelope, emitter, now_ns, out, outputs))
                 case "callback_stream":
                     self._connect(state, envelope.callback_stream, now_ns, out, outputs)
                 case "callback_answers":
@@ -442,7 +442,7 @@ class SchedulerMachine:
                 log.info("request of a forgotten rm passed over", rm=rm_id, body=body)
                 return None
             raise UnreadableRequest(f"RM {rm_id[:_SHOWN_MAX]!r} is not registered")
-        if envelope.HasField("sent") and not state.info.sent.take(body, envelope.sent):
+        if envelope.HasField("sent") and not state.info.sent.accept(body, envelope.sent):
             metrics.requests_repeated.inc()
             return None
         return state
@@ -492,7 +492,7 @@ class SchedulerMachine:
             items = with_groups(self._groups, core, items, now_ns)
             yield from self._paused(rm_id, core.apply_in_steps(items, now_ns, out))
             return
-        seen = generation.seen(items) if state.info.generation_by in generation.TO_BE_SEEN else None
+        seen = generation.generation_evidence(items) if state.info.generation_by in generation.TO_BE_SEEN else None
         if seen is not None:
             yield from self._paused(rm_id, core.apply_in_steps(items.between(0, seen.at), now_ns, out))
             out = yield from self._recognise(state, seen, now_ns, outputs)
@@ -579,7 +579,7 @@ class SchedulerMachine:
         # then.
         yield from self._emit_pending(state, now_ns, outputs)
         text, found = self._text_for(info, update.config)
-        config, compiled, all_problems = self._judge.judge(text, judged, info.rm_id)
+        config, compiled, all_problems = self._judge.validate(text, judged, info.rm_id)
         all_problems += found + group_configuration.other_group(update.policyGroup, info.policy_group)
         if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
             config = None
@@ -593,7 +593,7 @@ class SchedulerMachine:
         info.extra_config, problems = event_settings.merged(info.extra_config, added)
         all_problems += config_validation.event_warnings(problems)
         state.core.apply(events_of(info), now_ns, out)
-        emitter.take_settings()
+        emitter.reload_settings()
         if config is not None and checksum(text) != checksum(info.config):
             yield from self._paused(info.rm_id, config_validation.add_changes(state.core.config, config, changes))
             command = UpdateConfiguration(config)
@@ -605,7 +605,7 @@ class SchedulerMachine:
                 accepted, changes = False, []
             else:
                 info.config, info.compiled, info.closed = text, compiled, ()
-        named, by = generation.said(added, "")
+        named, by = generation.declared_generation(added, "")
         if named:
             info.generation, info.generation_by = named, by
             state.core.apply(SetGeneration(named == generation.PREVIOUS), now_ns, out)

@@ -82,7 +82,7 @@ class RmRegistrar:
         text, found = self._policy_groups.text_for(request.config, request.policyGroup, rm_id, self._roster.folder.rms)
         judged = envelope.judged if envelope.HasField("judged") else None
         # (Each part of the work on many queues is a step.)
-        config, compiled, all_problems = yield from _then_pause(self._judge.judge(text, judged, rm_id))
+        config, compiled, all_problems = yield from _then_pause(self._judge.validate(text, judged, rm_id))
         all_problems += found
         extra_config, problems = event_settings.merged({}, request.extraConfig)
         all_problems += config_validation.event_warnings(problems)
@@ -111,7 +111,7 @@ class RmRegistrar:
             )
             return
         info.identity, info.quotas = envelope.identity, quotas_of(envelope.quotas)
-        info.generation, info.generation_by = generation.said(request.extraConfig, request.version)
+        info.generation, info.generation_by = generation.declared_generation(request.extraConfig, request.version)
         all_problems += generation.problems_of(request.extraConfig)
         pauses.mark_awaited(info, self._sources.awaited(rm_id), now_ns)
         dropped = self._roster.outcomes.pop(rm_id, None)
@@ -203,7 +203,7 @@ class RmRegistrar:
         yield from _tombstones(emitter, emptied(removed), (), outputs)
         result.allocations = yield from _tombstones(emitter, published_objects(known.core), (), outputs)
         yield from write_states(self._topics, rm_id, out, outputs)  # states of external sources
-        yield from emitter.farewell(out, outputs)
+        yield from emitter.emit_forgotten(out, outputs)
         # 3. the numbers, which the events have advanced
         kept = ForgottenRm.of(known.info, known.core.next_submission, now_ns)
         outputs.append(self._forgotten_record(rm_id, kept))

@@ -232,7 +232,7 @@ class PartitionFollower:
         # 3. whole transactions, as far as the records tell
         if records or self._kept:
             self._fresh.clear()
-            await self._gate.passed()
+            await self._gate.wait_open()
             ready, kept = self._split(self._kept + records, full=full)
             self._kept = kept
             await self._fold(ready)
@@ -289,13 +289,13 @@ class PartitionFollower:
             self._whole.clear()
         for record in records:
             for _ in folder.take_in_steps(record):
-                if slice_.used_up():
+                if slice_.is_over():
                     await self._rest(slice_)
             if is_rm_state_key(record.key):  # the first of a transaction: its counts are those after it
                 self._count(folder, record)
             if self._awaited and self.stamp < self._awaited[0] <= folder.stamps.folded:
                 await self._wake_readers(slice_)
-            elif slice_.used_up():
+            elif slice_.is_over():
                 await self._rest(slice_)
         if records:
             self.version += 1
@@ -308,15 +308,15 @@ class PartitionFollower:
         self.version += 1
         slice_s = slice_.length_s = self._slice_s()
         goes_on = self._awaited or (self._is_wanted() and not self._gate.is_awaited())
-        await slice_.rest(0.0 if goes_on else _IDLE_PAUSE_SLICES * slice_s)
+        await slice_.yield_loop(0.0 if goes_on else _IDLE_PAUSE_SLICES * slice_s)
 
     async def _wake_readers(self, slice_: TimeSlice) -> None:
         """Shows the state between two transactions to the reads that wait for it."""
         self.version += 1
         self._note_stamp()
         self._whole.set()
-        await slice_.rest()
-        await self._gate.passed()
+        await slice_.yield_loop()
+        await self._gate.wait_open()
         self._whole.clear()
 
     def _slice_s(self) -> float:
@@ -363,7 +363,7 @@ class PartitionFollower:
         while reader.position < end:
             before = reader.position
             for record in await reader.read(self._settings.read_records_max, self._settings.poll_s):
-                folder.take(record)
+                folder.fold(record)
                 self._folded_at_ms = record.timestamp_ms
             if reader.position > before:
                 await asyncio.sleep(0)
@@ -379,7 +379,7 @@ class PartitionFollower:
     def _leaving(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
         if kind == state_codec.ALLOC:
             self._learn(rm_id, partition, *parts[:2])
-        self.departed.note(rm_id, partition, kind, parts)
+        self.departed.add(rm_id, partition, kind, parts)
 
     def _learn(self, rm_id: str, partition: Partition, app_id: str, unique_key: str = "") -> None:
         """Takes the length of an allocation that ended by itself: this runs for each one."""

@@ -157,7 +157,7 @@ class ViewService:
     async def _hindrances(self) -> list[str]:
         problems = [] if await self._log.healthy() else ["the log does not answer"]
         for follower in self._followers:
-            if not follower.settled:
+            if not follower.is_ready:
                 problems.append(f"partition {follower.partition} is not folded yet")
             elif follower.problem and not follower.met_damage:
                 problems.append(follower.problem)
@@ -204,7 +204,7 @@ class ViewService:
             census = follower.census
             for known, state in follower.rms.items():
                 if rm_id in (None, known):
-                    partitions = tuple((each, census.of(each)) for each in state.core.partitions.values())
+                    partitions = tuple((each, census.counts_of(each)) for each in state.core.partitions.values())
                     found.append(RmSample(state, census.counts.get(known) or ObjectCounts(), partitions))
         return sorted(found, key=lambda each: each.state.info.rm_id)
 
@@ -245,14 +245,14 @@ class ViewService:
 
     def is_partial(self, rm_id: str | None = None) -> bool:
         """Whether a transaction is only partly folded: in an RM's partition; None: in any."""
-        return any(follower.torn for follower in self._of(rm_id))
+        return any(follower.is_partial for follower in self._of(rm_id))
 
     async def wait_fresh(self) -> None:
         """Returns between two folds, once all records that are visible now are folded. Returns after ``fresh_wait_s``
         at the latest; if a transaction is folded in part then, after another ``whole_wait_s``.
         """
         for follower in self._followers:
-            follower.want()
+            follower.note_request()
         # A read that has its records finishes first, so records that were written before the request are included.
         await asyncio.sleep(0)
         ends = [(follower, follower.known_end()) for follower in self._followers]
@@ -261,16 +261,16 @@ class ViewService:
         try:
             async with asyncio.timeout(self.settings.fresh_wait_s):
                 for follower, end in ends:
-                    await follower.fresh(end)
+                    await follower.wait_fresh(end)
         except TimeoutError:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.whole_wait_s):
                     for follower in self._followers:
-                        await follower.whole()
+                        await follower.wait_whole()
 
     async def health(self, rm_id: str | None = None) -> HealthDao | None:
         """The health checks of one RM, or (None) of all; at most as old as configured. None: nothing is folded yet."""
-        if not all(follower.settled for follower in self._followers):
+        if not all(follower.is_ready for follower in self._followers):
             return None
         async with self._checking:
             made_s, result = self._health.get(rm_id, (float("-inf"), None))
@@ -290,7 +290,7 @@ class ViewService:
             for each in external.lost(known, books)
         ]
         check = HealthCheck(chosen, problems, self._lagging(rm_id), lost, self._damaged())
-        with self._gate.answering(), self._gate.hold():
+        with self._gate.answering(), self._gate.block_folding():
             await cooperate(check.steps(), self._clock, self.settings.render_slice_ms / 1000)
         return check.result()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from muster_runtime.terminal import print_json
+
 from muster_cli.history import output
 from muster_cli.history.app_timeline import ApplicationTimeline
 from muster_cli.history.app_timeline_view import screen
-from muster_cli.operator_client import print_json
 
 
 def show(life: ApplicationTimeline, rows: int, *, as_json: bool) -> None:

@@ -153,7 +153,7 @@ class KafkaLog(KafkaLink):
         """See :class:`muster_bus.log_mark.MarkedLog`."""
         return self.settings.accept_loss
 
-    async def loss_told(self) -> None:
+    async def mark_loss_reported(self) -> None:
         """See :class:`muster_bus.log_mark.MarkedLog`."""
         self.loss = ""
 

@@ -130,7 +130,7 @@ class KafkaMembership:
                 return found
             await self._changed.wait()
 
-    def report(self, warm: Collection[int]) -> None:
+    def report_warm(self, warm: Collection[int]) -> None:
         """The group hears of it when it shares out again. A standby that shall move makes it do so at once."""
         before, self._warm = self._warm, frozenset(warm)
         share = self._assignment
@@ -147,7 +147,7 @@ class KafkaMembership:
         self._retires = True
         self.rejoin()
 
-    def problem(self) -> str:
+    def error_text(self) -> str:
         return f"group {self._group}: {self._problem}" if self._problem else ""
 
     async def close(self) -> None:

@@ -99,7 +99,7 @@ class MemoryMembership:
             await self._news.wait()
         return self._assignment
 
-    def report(self, warm: Collection[int]) -> None:
+    def report_warm(self, warm: Collection[int]) -> None:
         before, self._warm = self._warm, frozenset(warm)
         if self._assignment is not None and self._assignment.moving & (self._warm - before):
             self.rejoin()
@@ -112,7 +112,7 @@ class MemoryMembership:
         self._retires = True
         self.rejoin()
 
-    def problem(self) -> str:
+    def error_text(self) -> str:
         return "" if self._assignment is not None else "the group has not shared out yet"
 
     async def close(self) -> None:

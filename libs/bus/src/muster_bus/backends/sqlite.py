@@ -207,10 +207,10 @@ class SqliteLog:
         """See :class:`muster_bus.log_mark.MarkedLog`."""
         return self.settings.accept_loss
 
-    async def loss_told(self) -> None:
+    async def mark_loss_reported(self) -> None:
         """See :class:`muster_bus.log_mark.MarkedLog`."""
         self.loss = ""
-        await asyncio.to_thread(self._keeper.loss_told)
+        await asyncio.to_thread(self._keeper.mark_loss_reported)
 
     async def mark(self) -> LogMark:
         """See :class:`muster_bus.log_mark.MarkedLog`."""

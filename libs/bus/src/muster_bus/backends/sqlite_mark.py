@@ -102,7 +102,7 @@ class MarkWriter:
         ends = {place: end for place, (end, _) in known.items()}
         return LogMark(self._log_id, ends, {place: head for place, (_, head) in known.items()})
 
-    def loss_told(self) -> None:
+    def mark_loss_reported(self) -> None:
         """The RMs' histories know the accepted loss."""
         with self._one_at_a_time:
             self._loss, mark = "", self.mark()

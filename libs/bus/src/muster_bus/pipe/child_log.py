@@ -111,7 +111,7 @@ class _PartitionView(ChangeSignal):
 class ChildLog:
     """See the module's docstring, and :class:`muster_bus.log.Log`.
 
-    :param send: sends over the pipe; never waits. Incoming messages go to :meth:`take`.
+    :param send: sends over the pipe; never waits. Incoming messages go to :meth:`handle`.
     """
 
     def __init__(self, settings: LogSettings, send: Callable[[FromChild], None]) -> None:

@@ -142,7 +142,7 @@ class PipeAppendServer:
             append = await self._appends.get()
             for new in append.records:
                 try:
-                    await self._writer.ready()
+                    await self._writer.wait_writable()
                     done = asyncio.ensure_future(self._writer.append(out_record(new)))
                 except LogError as error:
                     self._settle(new.number, failure_of(error))

@@ -32,7 +32,7 @@ class PlaceholderAccounting(Protocol):
         """Books a placeholder."""
 
     def uncharge(self, placeholder: Allocation) -> None:
-        """Undoes :meth:`book`."""
+        """Undoes :meth:`charge`."""
 
 
 class RefusalInvalidator(Protocol):
@@ -74,7 +74,7 @@ class Accounting:
     def allocate(self, ask: Ask, allocation: Allocation, node: Node, *, proposed: bool = False) -> None:
         """Books one pending allocation of the ask on a node that has room. (The hottest path.)
 
-        :param proposed: the RM agreed to it: :meth:`propose` has counted its amounts there already.
+        :param proposed: the RM agreed to it: :meth:`adjust_proposed` has counted its amounts there already.
         """
         state, app = self._state, ask.app
         state.allocations_count += 1
@@ -82,7 +82,7 @@ class Accounting:
         state.version += 1
         key = unique_key(ask.demand.key, allocation.ordinal)
         if allocation.ordinal or allocation.uuid:
-            app.book(allocation)
+            app.index(allocation)
         else:
             app.allocations[key] = allocation
         node.allocations[(app.app_id, key)] = allocation
@@ -110,7 +110,7 @@ class Accounting:
                 queue.pending[number] -= value
             for tracker in trackers:
                 tracker.allocated[number] += value
-        self._node_books.node_changed(node)
+        self._node_books.on_changed(node)
         self._placeholder_placed(ask, allocation)
 
     def _placeholder_placed(self, ask: Ask, allocation: Allocation) -> None:
@@ -132,7 +132,7 @@ class Accounting:
             app_allocated[number] += amount
             for ledger in ledgers:
                 ledger.allocated[number] += amount
-        self._node_books.node_changed(node)
+        self._node_books.on_changed(node)
 
     def charge(self, allocation: Allocation, node: Node | None) -> None:
         """Books an allocation at its node, its application and all its queues and limits."""
@@ -148,10 +148,10 @@ class Accounting:
             if node is not None:
                 node.foreign[allocation.foreign_id] = allocation
                 add(node.occupied, items)
-                self._node_books.node_took(node, items)
+                self._node_books.on_allocated(node, items)
                 self._stir(node)
             return
-        app.book(allocation)
+        app.index(allocation)
         app.share = None
         self.count_priority(app, allocation.demand.priority, 1)
         if allocation.demand.placeholder:
@@ -166,10 +166,10 @@ class Accounting:
         if node is not None:
             node.allocations[(app.app_id, allocation.unique_key)] = allocation
             add(node.allocated, items)
-            self._node_books.node_took(node, items)
+            self._node_books.on_allocated(node, items)
             self._stir(node)
         if app.queue.fair_apps:
-            self._waiting.rekey(app)
+            self._waiting.rekey_app(app)
 
     def _stir(self, node: Node) -> None:
         """The allocations on the node changed."""
@@ -191,10 +191,10 @@ class Accounting:
             state.foreign.pop(allocation.foreign_id, None)
             if node is not None and node.foreign.pop(allocation.foreign_id, None) is not None:
                 subtract(node.occupied, items)
-                self._node_books.node_moved(node)
+                self._node_books.on_gained(node)
                 self._stir(node)
             return
-        app.unbook(allocation)
+        app.unindex(allocation)
         app.share = None
         self.count_priority(app, allocation.demand.priority, -1)
         if not app.allocations:
@@ -211,13 +211,13 @@ class Accounting:
         if node is not None:
             del node.allocations[(app.app_id, allocation.unique_key)]
             subtract(node.allocated, items)
-            self._node_books.node_moved(node)
+            self._node_books.on_gained(node)
             self._stir(node)
         if app.queue.fair_apps:
-            self._waiting.rekey(app)
-        self._waiting.ledgers_gained(app)
-        self._waiting.refresh_app(app)
-        self._waiting.refresh(app.queue)
+            self._waiting.rekey_app(app)
+        self._waiting.on_limit_gained(app)
+        self._waiting.requeue_app(app)
+        self._waiting.requeue_queue(app.queue)
 
     def count_priority(self, app: Application, priority: int, step: int) -> None:
         """Counts one more allocation of the priority (or one less) in the application and its leaf."""

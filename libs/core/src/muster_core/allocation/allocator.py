@@ -125,7 +125,7 @@ class Allocator:
         if ask.notified:
             self._notifications.on_allocated(ask, out, now_ns)
         if app.reason is not None:
-            self._waiting.may_run(app, out, now_ns)
+            self._waiting.on_run_allowed(app, out, now_ns)
         if ask.reserved_node or ask.planned_ns:
             self._reservations.placed(ask, node, out, now_ns)
         ordinal = ask.allocated
@@ -145,7 +145,7 @@ class Allocator:
             allocation.replaces = ReplacedPlaceholder(replaces.key, replaces.created_ns)
             if replaces.node_id == node.node_id:  # (the RM may make a placeholder of what was backfilled)
                 allocation.backfilled = replaces.backfilled
-        self._books.place(ask, allocation, node, proposed=proposed)
+        self._books.allocate(ask, allocation, node, proposed=proposed)
         out.mark_changed(allocation, state.name)
         gang = app.gang
         if demand.placeholder:
@@ -156,7 +156,7 @@ class Allocator:
         ask.pending -= 1
         if queue.fair_apps:  # before the next one is woken, by its present share
             app.share = None
-            self._waiting.rekey(app)
+            self._waiting.rekey_app(app)
         elif queue.fair_uses is not None:
             self._fair_shares.charge(app, demand.shape, 1, out, now_ns)
         if ask.pending:
@@ -165,7 +165,7 @@ class Allocator:
                 self._asks.leave_group(ask, out)
         else:
             self._asks.drop_ask(ask, out, now_ns)
-        if not self._waiting.refresh_app(app):
-            self._waiting.refresh(queue)
+        if not self._waiting.requeue_app(app):
+            self._waiting.requeue_queue(queue)
         if group is not None and group.asks:  # otherwise drop_ask woke the next
             self._waiting.wake_next(group)

@@ -70,7 +70,7 @@ def obstacle_of(reason: Reason | None) -> Obstacle:
 def _was_missed(group: AskGroup) -> bool:
     """Whether the group was woken and not tried."""
     waits = group.parked_key is not None and bool(group.asks)
-    return waits and not group.app.queue.waitlists[group.wait_key].holds
+    return waits and not group.app.queue.waitlists[group.wait_key].is_blocked
 
 
 class AskEvents:
@@ -152,7 +152,7 @@ class AskEvents:
             group.untold = [*reversed(asks or ()), *(group.untold or ())] or None
             return 1
         waitlist = group.app.queue.waitlists[group.wait_key]
-        if not waitlist.holds:  # the budget ran out before it was tried
+        if not waitlist.is_blocked:  # the budget ran out before it was tried
             self._due[group] = asks
             return 1
         standing = obstacle_of(waitlist.reason)

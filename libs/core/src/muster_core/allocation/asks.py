@@ -102,8 +102,8 @@ class Asks:
         out.mark_changed(ask, self._state.name)
         if demand.created_ns < app.submitted_ns:
             app.submitted_ns = demand.created_ns
-            self._waiting.rekey(app)
-            self._waiting.refresh_app(app)
+            self._waiting.rekey_app(app)
+            self._waiting.requeue_app(app)
             out.mark_changed(app, self._state.name)
         if demand.placeholder:
             self._gangs.adjust_pending(ask, ask.pending)
@@ -122,22 +122,22 @@ class Asks:
         if ready is not None and (demand.created_ns, demand.submission) > ready[1:]:
             return  # behind other asks of its group, which are tried first
         if group.in_line:
-            self._waiting.place_ready(group)
+            self._waiting.queue_ready(group)
             return
         if group.parked_key is not None:
             if group.head() is ask:
-                self._waiting.next_in_line(group)
+                self._waiting.rekey_head(group)
             else:
                 self._waiting.parked[group] = None
             return
         waitlists = app.queue.waitlists
         waitlist = waitlists.get(group.wait_key) if waitlists else None
-        held = waitlist is not None and waitlist.holds and app.waiting_at is None
+        held = waitlist is not None and waitlist.is_blocked and app.waiting_at is None
         gang = app.gang
-        if gang is not None and (gang.waits_for_room or gang.holds(group) or gang.gives_way_to(group)):
+        if gang is not None and (gang.waits_for_room or gang.gates(group) or gang.can_be_replaced_by(group)):
             held = False  # it waits for room for the gang or for placeholders; the others wait for something else
         if waitlist is not None and held and ready is None:
-            self._waiting.join(group, waitlist)
+            self._waiting.park_on(group, waitlist)
         else:
             self._waiting.make_ready(group)
 
@@ -157,18 +157,18 @@ class Asks:
         if group is None:
             app.groups[key] = group = AskGroup(app, key)
             if app.gang is not None:
-                app.gang.take(group)
+                app.gang.on_group_added(group)
         return group
 
     def regroup(self, ask: Ask) -> None:
         """Moves the ask to the group of its kind, because the rules changed. No ask waits at that time."""
         assert ask.group is not None, f"{ask} is in no group"
-        self._waiting.unready(ask.group)
+        self._waiting.remove_ready(ask.group)
         self.leave_group(ask, None)
         self.group_of(ask).push(ask)
 
     def remove_ask(self, ask: Ask, out: Outcome, now_ns: int, detail: EventDetail | None) -> None:
-        """Removes an ask. ``detail`` None: another ask takes its place (see :meth:`AllocationFacts.wants`)."""
+        """Removes an ask. ``detail`` None: another ask takes its place (see :meth:`AllocationFacts.ask_changed`)."""
         app = ask.app
         if detail is not None:
             self._announcements.ask_event(EventChange.REMOVE, detail, ask, out, now_ns)
@@ -181,7 +181,7 @@ class Asks:
                 out.mark_changed(app, self._state.name)
             ask.pending = 0
         self.drop_ask(ask, out, now_ns)
-        self._waiting.refresh_app(app)
+        self._waiting.requeue_app(app)
 
     def time_out_ask(self, ask: Ask, message: str, detail: EventDetail, out: Outcome, now_ns: int) -> None:
         """Removes an ask that timed out, and tells the RM."""
@@ -221,18 +221,18 @@ class Asks:
         if not group.asks:
             del app.groups[group.key]
             if app.gang is not None:
-                app.gang.drop(group)
+                app.gang.on_group_removed(group)
         if out is None:
             return
         if group.asks:
             if group.ready_key is not None or group.in_line:
-                self._waiting.place_ready(group)
-                self._waiting.later_now(group)
+                self._waiting.queue_ready(group)
+                self._waiting.on_head_changed(group)
             else:
-                self._waiting.next_in_line(group)
+                self._waiting.rekey_head(group)
             return
         if group.parked_key is not None:
-            self._waiting.leave_list(group, out)
+            self._waiting.unpark(group, out)
         else:
-            self._waiting.unready(group)
+            self._waiting.remove_ready(group)
             self._waiting.wake_next(group)

@@ -101,7 +101,7 @@ class SchedulingCycle:
         # 8. Woken groups that do not wait any more leave their lists. (Without budget left, some were not tried yet.)
         all_tried = made < budget and not turns.stopped
         if all_tried:
-            self._waiting.land(out, now_ns)
+            self._waiting.drop_idle_waitlists(out, now_ns)
         # 9. Asks that have waited long may reserve a node or preempt. (But what this search set free helps other asks
         #    first, in the next pass.)
         if not self._waiting.has_wakeups:
@@ -120,7 +120,7 @@ class SchedulingCycle:
                     # Otherwise its reason may be a refusal by the RM.
                     if not waitlist.apart or waitlist.apart > ALONE_FROM:
                         head = waitlist.groups[0][-1].head() if waitlist.groups else None
-                        self._waiting.note(waitlist, self._backfill.explained(reason, head, now_ns), out, now_ns)
+                        self._waiting.set_reason(waitlist, self._backfill.explained(reason, head, now_ns), out, now_ns)
                 yield
         # 11. Events for people: asks whose obstacle changed.
         if self._notifications.waiting:
@@ -226,7 +226,7 @@ class SchedulingCycle:
         predicates, gang = self._questions.predicates, app.gang
         if self._turns.on and predicates and self._turns.enqueue_if_blocked(ask, group):
             return True
-        if gang is not None and gang.gives_way_to(group) and self._limit_checks.full_ledger(app) is None:
+        if gang is not None and gang.can_be_replaced_by(group) and self._limit_checks.full_ledger(app) is None:
             return False
         if self._park_over_limit(app, group, out, now_ns):
             return True
@@ -270,7 +270,7 @@ class SchedulingCycle:
             if not fits(ask.shape.items, node.available):
                 reservations.review(ask, node, out, now_ns, limited=False)
                 continue
-            if ask.app.gang is not None and ask.app.gang.gives_way_to(group):
+            if ask.app.gang is not None and ask.app.gang.can_be_replaced_by(group):
                 continue  # it need not wait for room there any more
             if made < budget and not self._must_wait(ask, node):
                 if not self._hold_back(ask, group, out, now_ns):
@@ -362,7 +362,7 @@ class SchedulingCycle:
         group, gang = holder.group, holder.app.gang
         if group is None or group.held or not fits(holder.shape.items, node.available):
             return 0
-        if gang is not None and gang.gives_way_to(group):
+        if gang is not None and gang.can_be_replaced_by(group):
             return 0
         if self._must_wait(holder, node) or self._hold_back(holder, group, out, now_ns):
             self._held_back[node] = None
@@ -420,7 +420,7 @@ class SchedulingCycle:
                 if not outranks(head, holder):
                     break
                 gang = group.app.gang
-                held = group.held or head.awaits_placeholders or (gang is not None and gang.gives_way_to(group))
+                held = group.held or head.awaits_placeholders or (gang is not None and gang.can_be_replaced_by(group))
                 if held or group in refused or (head.refusals is not None and node.node_id in head.refusals.nodes):
                     continue
                 found.append(head)
@@ -448,7 +448,7 @@ class SchedulingCycle:
             return True  # it waits there already
         if waitlist.groups and waitlist.groups[0][-1] is group and group.head() is ask:
             waitlist.register(over[0].blocked)
-            self._waiting.note(waitlist, self._limit_checks.limit_reason(*over), out, now_ns)
+            self._waiting.set_reason(waitlist, self._limit_checks.limit_reason(*over), out, now_ns)
         return True
 
     def _park_without_node(self, group: AskGroup, out: Outcome, now_ns: int) -> None:
@@ -479,7 +479,7 @@ class SchedulingCycle:
             for shape in no_node.fitting([node.available]):
                 for bench in no_node.benches(shape) if node.reservations else ():
                     if bench.durations is not None and not bench.moving:
-                        self._waiting.wake_bench(bench, no_node)
+                        self._waiting.wake_queue(bench, no_node)
 
     def _woken_for_all(self, group: AskGroup) -> Waitlist | None:
         """The group's list, if it was woken for all that wait for the same, and its asks may be backfilled."""
@@ -497,7 +497,7 @@ class SchedulingCycle:
             return False
         bench.moving = waitlist.relay is not None
         longest_ms = self._backfill.longest_ms(waitlist.shape, now_ns)
-        return longest_ms > 0 and self._waiting.wake_within(bench, longest_ms, place)
+        return longest_ms > 0 and self._waiting.wake_shorter(bench, longest_ms, place)
 
     def _backfilled(self, ask: Ask, group: AskGroup, out: Outcome, now_ns: int) -> bool:
         """Places the ask on a reserved node, if it surely ends before the reservation is due."""
@@ -517,7 +517,7 @@ class SchedulingCycle:
             if not self._wake_shorter(waitlist, place, now_ns) and waitlist.relay is None:
                 bench = waiting.no_node.bench_of(waitlist)
                 if bench is not None:  # a last one is refused, because the reason of all may be another one now
-                    waiting.wake_bench(bench, waiting.no_node)
+                    waiting.wake_queue(bench, waiting.no_node)
         due, runs = duration_text(by.due_ns - now_ns), duration_text(by.end_ns - now_ns)
         said = f"Backfilled on node {node.node_id} for up to {runs}: reserved for {by.key} of {by.app_id}, due in {due}"
         out.add_user_event(ask.key, ask.app.app_id, ask.shape, said, now_ns)
@@ -529,12 +529,12 @@ class SchedulingCycle:
         """Parks the group (or the application) if a limit stops it. Returns whether a limit did."""
         full = None if app.counted else self._limit_checks.full_ledger(app)
         if full is not None:
-            self._waiting.wait_to_run(app, full, out, now_ns)
+            self._waiting.park_app(app, full, out, now_ns)
             self._skipped(group, app, out)
             return True
         lacking = self._limit_checks.blocking_gang_limit(app) if app.gang is not None else None
         if lacking is not None:
-            self._waiting.wait_for_room(app, lacking[0], self._limit_checks.room_reason(*lacking), out, now_ns)
+            self._waiting.park_gang(app, lacking[0], self._limit_checks.room_reason(*lacking), out, now_ns)
             self._skipped(group, app, out)
             return True
         over = self._limit_checks.exceeded_limit(app, group.shape)

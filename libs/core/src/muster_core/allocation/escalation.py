@@ -105,7 +105,7 @@ class Escalation:
     def waiting(self) -> bool:
         """Whether a waitlist can get its turn now. False: the search stopped for an answer before it tried the list."""
         stopped = self._questions.turns.stopped
-        return any(waitlist.holds or not stopped for waitlist in self._due)
+        return any(waitlist.is_blocked or not stopped for waitlist in self._due)
 
     # ---- deadlines -------------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Escalation:
             waitlist = group.app.queue.waitlists.get(group.wait_key)
             if group.parked_key is None or waitlist is None:
                 continue
-            if not waitlist.holds:  # the budget ran out before it was tried
+            if not waitlist.is_blocked:  # the budget ran out before it was tried
                 self._waiting.parked[group] = None
                 continue
             lists[waitlist] = None
@@ -157,7 +157,7 @@ class Escalation:
                     yield
                 if waitlist.gone:
                     continue
-                if waitlist.holds:
+                if waitlist.is_blocked:
                     self._ask_again(waitlist, now_ns)
                 else:  # the budget ran out before it was tried
                     self._idle[waitlist] = None
@@ -305,7 +305,7 @@ class Escalation:
             had_theirs = self._due.pop(waitlist)
             if waitlist.gone:
                 continue
-            if not waitlist.holds or (waitlist.party is not None and not all_tried):
+            if not waitlist.is_blocked or (waitlist.party is not None and not all_tried):
                 self._due[waitlist] = had_theirs  # the budget ran out before it was tried
                 continue
             head = self._begin_turn(waitlist, out, now_ns)
@@ -337,7 +337,7 @@ class Escalation:
         # 1. An application that may not run any more waits in the line of applications, not here.
         head = _head(waitlist)
         while head is not None and (full := self._limit_checks.full_ledger(head.app)) is not None:
-            self._waiting.wait_to_run(head.app, full, out, now_ns)
+            self._waiting.park_app(head.app, full, out, now_ns)
             self._stopped = True
             head = _head(waitlist)
         if head is None or _takes_turns(waitlist):
@@ -419,7 +419,7 @@ class Escalation:
         for count, waitlist in enumerate(due, 1):
             if not count % FEW:
                 yield
-            if waitlist.gone or not waitlist.holds:
+            if waitlist.gone or not waitlist.is_blocked:
                 continue
             refused[waitlist] = None
             rights = self._rights(waitlist)
@@ -558,7 +558,7 @@ class Escalation:
                 continue
             if waitlist.wait_point is not no_node:
                 continue  # its asks are reported when it is woken or parked again
-            if not waitlist.holds:  # the budget ran out before it was tried
+            if not waitlist.is_blocked:  # the budget ran out before it was tried
                 self._unreported[waitlist] = None
                 continue
             for group in list(islice(self._waiting.parking.unreported.get(waitlist, ()), reports.left)):

@@ -310,7 +310,7 @@ class ScopeExclusivity:
             return
         elif isinstance(what, Application):
             what.taken = False
-            self._waiting.refresh_app(what)
+            self._waiting.requeue_app(what)
         elif turn.line:
             self._restless[turn] = None
             self._let_go(turn)
@@ -329,7 +329,7 @@ class ScopeExclusivity:
             self._figures.on_node_changed(what)
         elif isinstance(what, Application):
             what.taken = True
-            self._waiting.refresh_app(what)
+            self._waiting.requeue_app(what)
             if what.queue.waitlists:
                 # (Groups that wait behind one of its groups need not wait for the application's turn, too.)
                 for *_, group in list(what.ready):
@@ -341,9 +341,9 @@ class ScopeExclusivity:
         if node.gone:
             return
         waiting = self._waiting
-        self._node_books.list_node(node)
+        self._node_books.update_index(node)
         if waiting.required.get(node.node_id):
-            waiting.node_came(node)
+            waiting.on_node_added(node)
         for shape in [shape for shape, awaited in self._awaited.items() if awaited is node]:
             del self._awaited[shape]
             other = self._taken_with_room(shape) if shape in waiting.turns else None
@@ -406,7 +406,7 @@ class ScopeExclusivity:
         if ask.refusals is not None:
             if not later.line and later.called is None:
                 return group
-            self._waiting.carry(group, self._waiting.past_of(group, now_ns))
+            self._waiting.carry_history(group, self._waiting.history_of(group, now_ns))
             self._stand_in(later, group)
             return None
         # (Where such asks do not keep the search from its end, the line is called there.)
@@ -507,10 +507,10 @@ class ScopeExclusivity:
 
     def _stand_in(self, turn: ExclusiveScope, group: AskGroup) -> None:
         waiting = self._waiting
-        waiting.unready(group)
+        waiting.remove_ready(group)
         self._lines.enqueue(group, turn)
         waiting.wake_next(group)
-        waiting.refresh_app(group.app)
+        waiting.requeue_app(group.app)
 
     def _let_go(self, turn: ExclusiveScope) -> bool:
         """Makes the first group in line ready, unless another one is ready already. Returns whether it did."""

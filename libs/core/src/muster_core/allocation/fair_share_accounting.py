@@ -33,7 +33,7 @@ class FairShareAccounting:
         out.mark_changed(use, self._state.name)
         self._watch(uses, now_ns)
         uses.move(use)
-        self._waiting.refresh(app.queue)
+        self._waiting.requeue_queue(app.queue)
 
     def propose(self, app: Application, shape: Shape, sign: int) -> None:
         """Counts a proposal to the RM (``sign`` 1), or not any more (-1)."""
@@ -42,7 +42,7 @@ class FairShareAccounting:
             use = uses.get_or_create(app.user)
             use.propose(shape.items, sign)
             uses.move(use)
-            self._waiting.refresh(app.queue)
+            self._waiting.requeue_queue(app.queue)
 
     def on_deadline(self, uses: LeafUsage, out: Outcome, now_ns: int) -> None:
         """A period is over: moves the horizon, and forgets users whose use is long ago."""
@@ -59,7 +59,7 @@ class FairShareAccounting:
                 out.mark_changed(use, self._state.name)
         if uses.users:
             self._watch(uses, now_ns)
-        self._waiting.refresh(leaf)
+        self._waiting.requeue_queue(leaf)
 
     def activate(self, now_ns: int) -> None:
         """After a fold: sets the horizons."""

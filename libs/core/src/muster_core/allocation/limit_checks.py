@@ -60,7 +60,7 @@ class LimitChecks:
         return self.exceeded_limit(app, ask.demand.shape) is not None
 
     def limit_reason(self, ledger: Ledger, number: int, value: int) -> Reason:
-        """The reason for waiting at the limit that :meth:`over_limit` found."""
+        """The reason for waiting at the limit that :meth:`exceeded_limit` found."""
         code = ReasonCode.QUEUE_MAX
         if isinstance(ledger, Tracker):
             code = ReasonCode.GROUP_LIMIT if ledger.group else ReasonCode.USER_LIMIT
@@ -70,7 +70,7 @@ class LimitChecks:
         return Reason(code, ledger.path, name, value, used, limit, who=ledger.who, said=said)
 
     def room_reason(self, ledger: Ledger, number: int, value: int) -> Reason:
-        """The reason for a gang's waiting at the limit that :meth:`lacking_room` found."""
+        """The reason for a gang's waiting at the limit that :meth:`blocking_gang_limit` found."""
         return replace(
             self.limit_reason(ledger, number, value),
             code=ReasonCode.GANG_ROOM,

@@ -92,7 +92,7 @@ class ParkedGroups:
         if self.ages and (ages := self.ages.get(waitlist)) is not None:
             ages.add(group)
         if waitlist.bench is not None and _leads(waitlist, group):
-            waitlist.place_again()
+            waitlist.requeue()
 
     def unpark(self, waitlist: Waitlist, group: AskGroup) -> None:
         """Takes a group off the list."""
@@ -109,7 +109,7 @@ class ParkedGroups:
         if self.ages and (ages := self.ages.get(waitlist)) is not None:
             ages.remove(group)
         if led:
-            waitlist.place_again()
+            waitlist.requeue()
 
     def in_flight_group(self, waitlist: Waitlist) -> AskGroup | None:
         """The list's group that was woken last, if it is still being tried."""

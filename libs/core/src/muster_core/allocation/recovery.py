@@ -84,14 +84,14 @@ class Recovery:
         app = allocation.app
         assert app is not None
         self._fair_shares.charge(app, allocation.shape, 1, out, now_ns)
-        self._waiting.refresh_app(app)  # (a woken group of the application may be on its list again)
-        self._waiting.refresh(app.queue)
+        self._waiting.requeue_app(app)  # (a woken group of the application may be on its list again)
+        self._waiting.requeue_queue(app.queue)
         if allocation.demand.placeholder:
             self._gangs.adjust_requested(allocation.demand, app, 1)
             out.mark_changed(app, state.name)
             self._gangs.on_placeholder_allocated(allocation, out, now_ns)
         else:
-            self._waiting.may_run(app, out, now_ns)  # (it runs, whatever the limits say)
+            self._waiting.on_run_allowed(app, out, now_ns)  # (it runs, whatever the limits say)
             self._lifecycle.on_first_allocation(app, out, now_ns)
         self._announcements.on_allocated(allocation, out, now_ns, adopted=True, echo=echo)
         if not allocation.source:

@@ -80,7 +80,7 @@ class Reservations:
         node.reservations[ask] = None
         state.reserved[node] = None
         self._youngest = None
-        self._node_books.list_node(node)
+        self._node_books.update_index(node)
         out.mark_changed(ask, state.name)
         if ask.group is not None:
             self._waiting.parking.review(ask.group)
@@ -125,11 +125,11 @@ class Reservations:
             self._state.reserved.pop(node, None)
         self._state.contested.pop(node, None)
         self._youngest = None
-        self._node_books.list_node(node)
+        self._node_books.update_index(node)
         out.mark_changed(ask, self._state.name)
         _event(EventChange.REMOVE, ask, node, out, now_ns)
         if not ask.gone and ask.group is not None:
-            self._waiting.next_in_line(ask.group)
+            self._waiting.rekey_head(ask.group)
 
     def _end_preemption(self, ask: Ask, lost: str, out: Outcome, now_ns: int) -> None:
         """Ends the claim on what victims leave. A lost one is told, and planned anew after a pause."""
@@ -197,7 +197,7 @@ class Reservations:
             self._end_preemption(ask, lost, out, now_ns)
             out.mark_changed(ask, state.name)
             if ask.group is not None:
-                self._waiting.next_in_line(ask.group)
+                self._waiting.rekey_head(ask.group)
         else:
             self.unreserve(ask, out, now_ns, lost)
 

@@ -29,7 +29,7 @@ from muster_core.model.application import Application, AskGroup
 from muster_core.model.node import Node
 from muster_core.model.outcome import EventChange, EventType, Outcome
 from muster_core.model.queue import Ledger, Queue, Tracker, Waitlist
-from muster_core.model.reason_history import Past, ended, followed
+from muster_core.model.reason_history import Past, with_ended, with_replaced
 from muster_core.model.reasons import Reason
 from muster_core.model.resources import Shape
 from muster_core.model.states import APP_TERMINAL, QueueState
@@ -74,7 +74,7 @@ class SchedulingQueue:
         self._state = state
         self._backfill = backfill
         self._notifications = notifications
-        self._room_for = room.room_for
+        self._room_for = room.headroom
         self._lines = lines
         self.parking = ParkedGroups()
         self.no_node: WaitPoint[Waitlist] = WaitPoint(parties=True)
@@ -157,7 +157,7 @@ class SchedulingQueue:
         """Puts the group at its place among its application's ready groups, unless its gang holds it."""
         gang = group.app.gang
         if gang is not None:
-            group.held = gang.holds(group)
+            group.held = gang.gates(group)
             if group.held:
                 if group.ready_key is not None:  # it may be the woken group of its list
                     self.remove_ready(group)
@@ -166,7 +166,7 @@ class SchedulingQueue:
         head = group.head()
         assert head is not None, f"{group} has nothing to try"
         if group.in_line:
-            self._lines.place_again(group)
+            self._lines.requeue(group)
             return
         key, old = (-group.priority, head.created_ns, head.submission), group.ready_key
         if old == key:
@@ -184,7 +184,7 @@ class SchedulingQueue:
 
     def remove_ready(self, group: AskGroup) -> None:
         if group.in_line:
-            self._lines.stand_out(group)
+            self._lines.dequeue(group)
         if group.ready_key is None:
             return
         ready = group.app.ready
@@ -203,7 +203,7 @@ class SchedulingQueue:
         new = ordering.app_key(app) if in_queue else None
         if new == old:
             return False
-        line = leaf.ready_apps if leaf.fair_uses is None else leaf.fair_uses.of(app.user).line
+        line = leaf.ready_apps if leaf.fair_uses is None else leaf.fair_uses.get_or_create(app.user).line
         if old is not None:
             line.remove((*old, app))
         if not leaf.priority_first:
@@ -212,7 +212,7 @@ class SchedulingQueue:
         if new is not None:
             line.add((*new, app))
         if leaf.fair_uses is not None:
-            leaf.fair_uses.place_line(app.user)
+            leaf.fair_uses.requeue_user(app.user)
         self.requeue_queue(leaf)
         return True
 
@@ -257,7 +257,7 @@ class SchedulingQueue:
         self.parked[group] = None
         changed = self.set_reason(waitlist, reason, out, now_ns)
         if self._notifications.wanted:
-            self._notifications.parked(group, waitlist.reason)
+            self._notifications.on_parked(group, waitlist.reason)
         changed = self._backfill.is_uneven(waitlist, reason) or changed
         if waitlist.relay is not None:
             self._tell_bench(waitlist, wait_point, reason if changed else None, out, now_ns)
@@ -294,7 +294,7 @@ class SchedulingQueue:
         self.parking.park(waitlist, group, self.wait_key(group))
         self.parked[group] = None
         if self._notifications.wanted:
-            self._notifications.parked(group, waitlist.reason)
+            self._notifications.on_parked(group, waitlist.reason)
 
     def rekey_head(self, group: AskGroup) -> None:
         """The first ask of a parked group may have changed: computes its place on the list and its deadlines again."""
@@ -329,7 +329,7 @@ class SchedulingQueue:
             if waitlist.bench.moving:
                 self._wake_list(waitlist)
             return
-        tried = self.parking.tried(waitlist)
+        tried = self.parking.in_flight_group(waitlist)
         if tried is not None and waitlist.groups and waitlist.groups[0][:-1] < self.wait_key(tried):
             self._wake_first(waitlist)
 
@@ -337,8 +337,8 @@ class SchedulingQueue:
         """Records why the list waits. Returns whether that changed; an unchanged reason keeps its first figures."""
         if reason.same_as(waitlist.reason):
             return False
-        waitlist.past, waitlist.reason = followed(waitlist.past, waitlist.reason, reason, now_ns)
-        out.touch(waitlist, self._state.name)
+        waitlist.past, waitlist.reason = with_replaced(waitlist.past, waitlist.reason, reason, now_ns)
+        out.mark_changed(waitlist, self._state.name)
         if self._notifications.wanted:
             self._notifications.reason_changed(waitlist)
         return True
@@ -351,7 +351,9 @@ class SchedulingQueue:
     def history_of(self, group: AskGroup, now_ns: int) -> Past:
         """The group's past reasons on its list, up to now; empty: there are none, or it waited for moments only."""
         waitlist = group.app.queue.waitlists.get(group.wait_key)
-        return ended(waitlist.past, waitlist.reason, now_ns) if waitlist is not None else self._carried.get(group, ())
+        return (
+            with_ended(waitlist.past, waitlist.reason, now_ns) if waitlist is not None else self._carried.get(group, ())
+        )
 
     def required_wait_point(self, node_id: str) -> WaitPoint[Waitlist]:
         """The wait point of asks that require the node."""
@@ -367,7 +369,7 @@ class SchedulingQueue:
         self.found_no_node.discard(waitlist.shape)  # (Unused shapes, and nodes that never existed, are not kept.)
         if not self.required.get(waitlist.required_node, True):
             del self.required[waitlist.required_node]
-        out.touch(waitlist, self._state.name)
+        out.mark_changed(waitlist, self._state.name)
 
     def forget_lists(self, leaf: Queue, out: Outcome) -> None:
         """Removes the lists of a leaf that is removed."""
@@ -404,7 +406,7 @@ class SchedulingQueue:
                 self.parking.park(waitlist, group, self.wait_key(group))
                 self._hurry(waitlist)
         for *_, group in list(app.ready):
-            if app.gang is not None and app.gang.gives_way_to(group):
+            if app.gang is not None and app.gang.can_be_replaced_by(group):
                 continue  # it was not woken: a placeholder makes room for it
             woken = leaf.waitlists.get(group.wait_key)
             if woken is None or woken.wait_point is not None or not woken.groups or group.head() is None:
@@ -557,8 +559,8 @@ class SchedulingQueue:
         for app in self._woken_apps:
             if app.waiting_at is None and (reason := app.reason) is not None:
                 self.on_run_allowed(app, out, now_ns)
-                app.past, app.reason = (app.past if app.reason is None else ended(app.past, reason, now_ns)), None
-                out.touch(app, self._state.name)
+                app.past, app.reason = (app.past if app.reason is None else with_ended(app.past, reason, now_ns)), None
+                out.mark_changed(app, self._state.name)
         self._woken_apps.clear()
 
     def on_run_allowed(self, app: Application, out: Outcome, now_ns: int) -> None:
@@ -566,10 +568,10 @@ class SchedulingQueue:
         held_by = MAXIMA.get(app.reason.code) if app.reason is not None else None
         if held_by is None:
             return
-        app.past, app.reason = ended(app.past, app.reason, now_ns), None
+        app.past, app.reason = with_ended(app.past, app.reason, now_ns), None
         if not app.gone and app.state not in APP_TERMINAL:
-            out.touch(app, self._state.name)
-            out.track(EventType.APP, EventChange.NONE, held_by.runnable, app.app_id, now_ns=now_ns)
+            out.mark_changed(app, self._state.name)
+            out.add_event(EventType.APP, EventChange.NONE, held_by.runnable, app.app_id, now_ns=now_ns)
 
     def park_app(self, app: Application, ledger: Ledger, out: Outcome, now_ns: int) -> None:
         """Lets the whole application wait at a ledger that allows no further running application."""
@@ -584,9 +586,9 @@ class SchedulingQueue:
             held_by = MAXIMA[reason.code]
             if app.reason is None or MAXIMA.get(app.reason.code) is not held_by:
                 self.on_run_allowed(app, out, now_ns)
-                out.track(EventType.APP, EventChange.NONE, held_by.cannot_run, app.app_id, now_ns=now_ns)
+                out.add_event(EventType.APP, EventChange.NONE, held_by.cannot_run, app.app_id, now_ns=now_ns)
             whole_reasons.begin(app, reason, now_ns)
-            out.touch(app, self._state.name)
+            out.mark_changed(app, self._state.name)
         self._wait(app, ledger, out, whole=False)
         self._wake_apps(app, but=ledger)
         self.wake_gangs_beside(app)
@@ -596,7 +598,7 @@ class SchedulingQueue:
         if not reason.same_as(app.reason):
             self.on_run_allowed(app, out, now_ns)
             whole_reasons.begin(app, reason, now_ns)
-            out.touch(app, self._state.name)
+            out.mark_changed(app, self._state.name)
         self._wait(app, ledger, out, whole=True)
         self._wake_apps(app)
         self.wake_gangs_beside(app)  # (Here, too: it may have been woken, and others have taken a part of the room.)
@@ -674,7 +676,7 @@ class SchedulingQueue:
         lists at once, so that their tombstones come before the records of their successors.
         """
         for waitlist in list(queue.waitlists.values()):
-            past = ended(waitlist.past, waitlist.reason, now_ns)
+            past = with_ended(waitlist.past, waitlist.reason, now_ns)
             for *_, group in list(waitlist.groups):
                 self.parking.unpark(waitlist, group)
                 self.carry_history(group, past)

@@ -199,7 +199,10 @@ def gang_problem(
         for name, value in (own or {}).items():
             most[name] = min(value, most.get(name, value))
     if any(value > most.get(name, value) for name, value in asked.items()):
-        return f"task group request {format_quantities(asked)} larger than max queue allocation {format_quantities(most)} of queue {leaf.path}"
+        return (
+            f"task group request {format_quantities(asked)} larger than max queue allocation "
+            f"{format_quantities(most)} of queue {leaf.path}"
+        )
     for path, who, limit, group in partition.limits.limits_on(leaf, user, groups):
         allowed = limit.max_resources or {}
         if any(value > allowed.get(name, value) for name, value in asked.items()):

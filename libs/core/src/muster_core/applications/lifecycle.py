@@ -199,8 +199,8 @@ class ApplicationLifecycle:
             return
         del queue.applications[app.app_id]
         if app.waiting_at is not None:
-            self._waiting.stop_waiting(app)
-        self._waiting.refresh_app(app)
+            self._waiting.unpark_app(app)
+        self._waiting.requeue_app(app)
         self._gangs.remove_promises(app)
         trackers = app.trackers
         self._limits.detach(app)
@@ -364,8 +364,8 @@ class ApplicationLifecycle:
     def _count(self, app: Application, step: int) -> None:
         app.counted = step > 0
         if app.counted and app.waiting_at is not None:  # an allocation that the RM reported made it run
-            self._waiting.stop_waiting(app)
-            self._waiting.refresh_app(app)
+            self._waiting.unpark_app(app)
+            self._waiting.requeue_app(app)
         for ledger in app.ledgers:
             ledger.running_applications += step
             self._waiting.wake_app(ledger)

@@ -70,7 +70,7 @@ def reports_by_source(on: NodeReports) -> list[SourceNodeReport]:
 
 
 def all_parts_of(on: NodeReports) -> list[SourceNodeReport]:
-    """:func:`parts_of` for all cases."""
+    """:func:`reports_by_source` for all cases."""
     return [
         _part(source, on.nodes.get(source), on.offers.get(source, ()), _least_reliable(on, source))
         for source in sorted({**on.nodes, **on.offers, **on.allocations})

@@ -421,7 +421,7 @@ class ExternalReconciler:
             delay_ns = quota_enforcement.delay_ns(state, queue)
             quota_enforcement.on_config_changed(state, queue, before[1], delay_ns, out, now_ns)
             self._gangs.on_limits_changed(queue, out, now_ns)
-            self._waiting.stir((queue,))
+            self._waiting.wake_ledgers((queue,))
             out.mark_changed(queue, state.name)
         elif queue.sources != sources:
             out.mark_changed(queue, state.name)

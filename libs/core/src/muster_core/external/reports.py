@@ -214,7 +214,7 @@ class PartitionReports:
                 self.pools.setdefault(entry.said.resource_type, {})[entry] = None
 
     def unindex(self, entry: ReportedObject) -> None:
-        """Undoes :meth:`file`. The entry's statement and its ``stale`` must be the same as then."""
+        """Undoes :meth:`index`. The entry's statement and its ``stale`` must be the same as then."""
         match entry.said:
             case ExternalNode(node_id=node_id):
                 del self.nodes[node_id].nodes[entry.source]

@@ -52,7 +52,7 @@ class GangHeadroom:
         return None
 
     def smaller_limit(self, ledger: Ledger, number: int, asked: int) -> str:
-        """The result of :meth:`limit_below` as a sentence."""
+        """The result of :meth:`unsatisfiable_limit` as a sentence."""
         whose = f"the max of queue {ledger.path}"
         if isinstance(ledger, Tracker):
             whose = f"the limit of {'group' if ledger.group else 'user'} {ledger.who} in queue {ledger.path}"

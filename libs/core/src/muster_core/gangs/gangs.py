@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class Gangs:
     """The gangs of one partition.
 
-    :ivar dirty: applications whose gang changed, with the changed task groups (None: all); for :meth:`settle`.
+    :ivar dirty: applications whose gang changed, with the changed task groups (None: all); for :meth:`reconcile`.
     :ivar reopened: asks that lost their placeholder and may be tried again.
     """
 
@@ -103,7 +103,7 @@ class Gangs:
 
     @property
     def waiting(self) -> bool:
-        """Whether something changed that :meth:`settle` has not processed yet."""
+        """Whether something changed that :meth:`reconcile` has not processed yet."""
         return bool(self.dirty or self.reopened)
 
     def _stir(self, app: Application, task_group: str | None = None) -> None:
@@ -173,7 +173,7 @@ class Gangs:
                 self._asks.leave_group(ask, None)
 
     def uncharge(self, placeholder: Allocation) -> None:
-        """Undoes :meth:`book`. If the placeholder was leaving for an ask, that ask is open again."""
+        """Undoes :meth:`charge`. If the placeholder was leaving for an ask, that ask is open again."""
         app = placeholder.app
         assert app is not None, f"{placeholder} is foreign"
         assert app.gang is not None, f"{placeholder} has no gang"
@@ -268,7 +268,7 @@ class Gangs:
                 gang.proposed[number] = left
             else:
                 gang.proposed.pop(number, None)
-        if sign > 0:  # (Otherwise the placeholder is placed now, or :meth:`not_placed` follows.)
+        if sign > 0:  # (Otherwise the placeholder is placed now, or :meth:`on_refused` follows.)
             self._promise(gang)
             if gang.phase is GangPhase.WAITING:
                 self._waiting.wake_gangs_beside(ask.app)  # it took its room: other gangs may start
@@ -384,8 +384,8 @@ class Gangs:
         self.promise_less(gang)  # it took its room, or needs none any more
         self._lifecycle.recount(app)
         if app.waiting_at is not None and not gang.waits_for_room and app.waits_whole:
-            self._waiting.stop_waiting(app)  # it started another way: the RM reported its allocations
-            self._waiting.refresh_app(app)
+            self._waiting.unpark_app(app)  # it started another way: the RM reported its allocations
+            self._waiting.requeue_app(app)
         self._stir(app)
         out.mark_changed(app, self._state.name)
 
@@ -418,7 +418,7 @@ class Gangs:
     def _promise(self, gang: Gang) -> None:
         """Counts the amounts that the gang has still to take, at each of its limits."""
         if self._state.searching:
-            self._set_promise(gang, {} if gang.app.gone else gang.still_to_take)
+            self._set_promise(gang, {} if gang.app.gone else gang.unplaced_by_type)
 
     def promise_less(self, gang: Gang) -> None:
         """Counts what the gang has still to take. If it is less than before, other gangs may start."""
@@ -473,8 +473,8 @@ class Gangs:
                         self._stuck[app] = None
                     idle = app.gang.waits_for_room and not app.ready
                     if app.waiting_at is not None and app.waits_whole and (idle or not app.gang.waits_for_room):
-                        self._waiting.stop_waiting(app)  # nothing of it can start, or its asks need not wait for room
-                        self._waiting.refresh_app(app)
+                        self._waiting.unpark_app(app)  # nothing of it can start, or its asks need not wait for room
+                        self._waiting.requeue_app(app)
                     if idle:
                         self._waiting.wake_gangs_beside(app)  # it may have been woken before its asks went
 
@@ -483,7 +483,7 @@ class Gangs:
         del self._anew[app]
         for group in list(app.groups.values()):
             if group.placeholder and group.parked_key is not None:
-                self._waiting.leave_list(group, out)
+                self._waiting.unpark(group, out)
                 self._waiting.make_ready(group)
 
     def _review(self, gang: Gang, names: dict[str, None] | None, out: Outcome) -> None:
@@ -492,13 +492,13 @@ class Gangs:
             gang.stuck.pop(group, None)
             if not group.asks:
                 continue
-            if gang.holds(group):
+            if gang.gates(group):
                 if not group.held:
                     self._take_out(group, out)
             elif group.held:
                 waiting.make_ready(group)
-            elif group.parked_key is not None and gang.gives_way_to(group):
-                waiting.leave_list(group, out)
+            elif group.parked_key is not None and gang.can_be_replaced_by(group):
+                waiting.unpark(group, out)
                 waiting.make_ready(group)
 
     def _take_out(self, group: AskGroup, out: Outcome) -> None:
@@ -506,11 +506,11 @@ class Gangs:
         waiting = self._waiting
         group.held = True
         if group.parked_key is not None:
-            waiting.leave_list(group, out)
+            waiting.unpark(group, out)
         else:
-            waiting.unready(group)
+            waiting.remove_ready(group)
             waiting.wake_next(group)
-        waiting.refresh_app(group.app)
+        waiting.requeue_app(group.app)
 
     def retry_stuck(self) -> None:
         """Reviews stuck groups after nodes gained room: they may fit now."""
@@ -585,7 +585,7 @@ class Gangs:
         out.facts.append(released(state, placeholder, Termination.PLACEHOLDER_REPLACED, message))
         if ask.open <= 0 and ask.group is not None:  # (Otherwise the RM was asked, and the ask waited for the answer.)
             self._asks.leave_group(ask, out)
-            self._waiting.refresh_app(app)
+            self._waiting.requeue_app(app)
         self._stir(app, placeholder.task_group)
 
     def _cancel(self, placeholder: Allocation, ask: Ask, out: Outcome, now_ns: int) -> None:
@@ -602,7 +602,7 @@ class Gangs:
         ask.mismatched = True
         out.mark_changed(ask, state.name)
         self._asks.enter_group(ask)
-        self._waiting.refresh_app(ask.app)
+        self._waiting.requeue_app(ask.app)
 
     def cancel_stale_replacements(self, ask: Ask, out: Outcome) -> None:
         """Drops placeholders that leave for this key but do not suit its ask, which is new or was sent again."""

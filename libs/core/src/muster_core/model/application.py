@@ -186,7 +186,7 @@ class Application:
             self.by_uuid.setdefault(allocation.uuid, {})[allocation] = None
 
     def unindex(self, allocation: Allocation) -> None:
-        """Undoes :meth:`book`."""
+        """Undoes :meth:`index`."""
         del self.allocations[allocation.unique_key]
         if allocation.ordinal:
             repeats = self.repeats[allocation.key]
@@ -218,7 +218,7 @@ class Application:
         return 1 if unique_key(key, 0) in self.allocations else 0
 
     def dispose(self) -> Steps:
-        """Forgets its asks and allocations. It is no longer used, see ``Partition.take_apart``."""
+        """Forgets its asks and allocations. It is no longer used, see ``Partition.dispose``."""
         for mapping in (self.allocations, self.repeats, self.by_uuid, self.asks):
             yield from clear_in_steps(mapping)
         for group in self.groups.values():
@@ -249,7 +249,7 @@ class AskGroup:
     :ivar apart: of one ask for which the RM refused nodes, or of asks that must be alone in one scope
         (:attr:`Ask.apart`); 0: not apart.
     :ivar notified_skipped: the ask, and the reason, that the RM was last told is skipped.
-    :ivar held: the gang holds it back (:meth:`Gang.holds`): it is neither ready nor parked.
+    :ivar held: the gang holds it back (:meth:`Gang.gates`): it is neither ready nor parked.
     :ivar in_line: it stands in the line of its task group's turn, or gives way (``scope_queues.py``): it is neither
         ready nor parked.
     :ivar stood: the obstacle of its asks at the last event for people (``ask_events.py``); None: there was no event.

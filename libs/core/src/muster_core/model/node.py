@@ -38,7 +38,7 @@ class Node:
     :ivar schedulable: nothing drains it; ``ready``: its attributes do not say that it is not ready.
     :ivar by_operator: an operator drains it, not the RM.
     :ivar closed_by: the closer of the node, or of a revoked offer on it; None: there is none, but the node may not be
-        ready. It is not recorded for nodes that sources describe (``ExternalReconciler.closer_of``).
+        ready. It is not recorded for nodes that sources describe (``ExternalReconciler.cordon_of``).
     :ivar reported_occupied: NodeInfo.occupiedResource, absolute (plus what external sources say); foreign allocations
         add to it in ``occupied``.
     :ivar sources: the external sources that describe it, sorted. The other fields have the merged values.
@@ -143,7 +143,7 @@ class Node:
         return self.closed_by
 
     def take_apart(self) -> Steps:
-        """Forgets its allocations and reservations. It is no longer used, see ``Partition.take_apart``."""
+        """Forgets its allocations and reservations. It is no longer used, see ``Partition.dispose``."""
         yield from clear_in_steps(self.allocations)
         yield from clear_in_steps(self.foreign)
         self.reservations.clear()

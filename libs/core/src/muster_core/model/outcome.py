@@ -310,8 +310,8 @@ class Outcome:
 
     :ivar facts: facts for the RM, in the order in which they became true.
     :ivar events: in the same order.
-    :ivar tracking: whether any reader wants events of changes; the core's entry points set it (:meth:`track`).
-    :ivar requests: whether the RM wants events for people about asks; set likewise (:meth:`tell_people`).
+    :ivar tracking: whether any reader wants events of changes; the core's entry points set it (:meth:`add_event`).
+    :ivar requests: whether the RM wants events for people about asks; set likewise (:meth:`add_user_event`).
     :ivar made: the number of allocations decided; ``reported``: those that the RM or a source reported. (Events may be
         off.)
     :ivar ended: the number of allocations that ended, for any reason; ``released``: those that the RM released, or

@@ -44,7 +44,7 @@ def _hold_reason(gang: Gang, group: AskGroup) -> Reason | None:
         return _incomplete(gang, incomplete, _since_ns(group))
     if own is None:
         return None
-    if gang.gives_way_to(group):
+    if gang.can_be_replaced_by(group):
         first = next(own.free.covering(group.shape), None) or own.free.first()
         return Reason(
             ReasonCode.PLACEHOLDER_STUCK,

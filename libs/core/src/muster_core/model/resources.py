@@ -131,7 +131,7 @@ class ResourceTypes:
                 kept.pop(id(vector), None)
 
     def dispose(self) -> None:
-        """Forgets all vectors. They do not grow any more, see ``Partition.take_apart``."""
+        """Forgets all vectors. They do not grow any more, see ``Partition.dispose``."""
         for vectors in self._vectors_by_fill.values():
             vectors.clear()
 

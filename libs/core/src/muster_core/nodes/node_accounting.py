@@ -63,7 +63,7 @@ class NodeAccounting:
         state.capacity_moved = True
         state.capacity_version += 1
         self.update_index(node)
-        self._waiting.node_came(node)
+        self._waiting.on_node_added(node)
 
     def set_node(self, node: Node, capacity: Mapping[str, int], occupied: Mapping[str, int]) -> tuple[bool, bool]:
         """Sets the node's capacity, and the amounts that others use of it. Returns whether each of the two changed.
@@ -124,8 +124,8 @@ class NodeAccounting:
         if node.index_key is not None:
             self.index.remove(node)
         state.version += 1
-        self._waiting.node_gone(node)
-        self._figures.gone(node)
+        self._waiting.on_node_removed(node)
+        self._figures.on_node_removed(node)
         self._count(node, -1)
         state.capacity_moved = True
         state.capacity_version += 1
@@ -140,7 +140,7 @@ class NodeAccounting:
         node = state.nodes.get(node_id)
         if node is not None and out.tracking:
             absolute = state.types.quantities(node.occupied)
-            out.track(
+            out.add_event(
                 EventType.NODE, EventChange.SET, EventDetail.NODE_OCCUPIED, node_id, resource=absolute, now_ns=now_ns
             )
 
@@ -169,13 +169,13 @@ class NodeAccounting:
             state.moved_offers[node.node_id] = None
         if not state.searching:
             return
-        self._figures.changed(node)
+        self._figures.on_node_changed(node)
         listed = node.usable and not node.reservations and not node.taken
         if listed and node.index_key is None:
             self.index.add(node, self.score(node))
         elif not listed and node.index_key is not None:
             self.index.remove(node)
-        self._waiting.node_gained(node)
+        self._waiting.on_node_gained(node)
 
     def reindex(self) -> None:
         """Puts the nodes into the order of the present policy."""
@@ -196,9 +196,9 @@ class NodeAccounting:
         if index.counts_work:
             for app in state.apps.values():
                 for ask in app.asks.values():
-                    index.seen(ask.shape, ask.pending)
+                    index.count_shape(ask.shape, ask.pending)
                 for allocation in app.allocations.values():
-                    index.seen(allocation.shape, 1)
+                    index.count_shape(allocation.shape, 1)
         return index
 
     def score(self, node: Node) -> float:
@@ -217,8 +217,8 @@ class NodeAccounting:
         if node.index_key is not None:
             self.index.move(node, self._score(node, self._weights))
         if state.searching:
-            self._figures.changed(node)
-            self._waiting.node_gained(node)
+            self._figures.on_node_changed(node)
+            self._waiting.on_node_gained(node)
 
     def on_allocated(self, node: Node, items: Iterable[tuple[int, int]]) -> None:
         """Takes the items from the node's free amounts."""
@@ -233,7 +233,7 @@ class NodeAccounting:
         if node.index_key is not None:
             self.index.move(node, self._score(node, self._weights))
         if state.searching:
-            self._figures.changed(node)
+            self._figures.on_node_changed(node)
             for ask in node.reservations:
                 if ask.preempts:
                     self._waiting.changed_claims[node] = None

@@ -174,7 +174,8 @@ class NodeIndex:
     """Nodes by (score, id). The caller reports each change of a node's score or free amounts.
 
     :ivar version: grows with each change. A failed search fails again while the version is the same.
-    :cvar counts_work: whether the order depends on the present asks and allocations, so that :meth:`seen` matters.
+    :cvar counts_work: whether the order depends on the present asks and allocations, so that
+        :meth:`count_shape` matters.
     """
 
     __slots__ = ("_blocks", "_lows", "_moved", "_rows", "_unions", "_vain", "_watched", "count", "version")

@@ -48,7 +48,7 @@ class NodeStats:
         self._closed: Counter[Cordon] = Counter()
 
     def dispose(self) -> None:
-        """Forgets all nodes. It is no longer used, see ``Partition.take_apart``."""
+        """Forgets all nodes. It is no longer used, see ``Partition.dispose``."""
         self._dirty.clear()
         self._rows.clear()
         self._nodes.clear()

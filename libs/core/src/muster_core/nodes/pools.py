@@ -92,7 +92,7 @@ class Pools:
         state.version += 1
         state.capacity_version += 1
         self._queue_tree.limit_events(root, *before, out, now_ns)
-        self._waiting.stir((root,))
+        self._waiting.wake_ledgers((root,))
         out.mark_changed(root, state.name)
 
     def fold(self) -> None:
@@ -117,7 +117,7 @@ class Pools:
         pooled = frozenset(maximum)
         changed = pooled != state.types.pooled
         if changed:
-            self._node_books.take_pools(pooled)
+            self._node_books.set_pooled_types(pooled)
         for number, total in maximum.items():
             state.capacity[number] = total
         state.capacity_moved = True

@@ -215,7 +215,7 @@ class PredicateCalls(RefusedNodes):
         if ask.notified:
             self._notifications.on_allocated(ask, out, now_ns)
         if ask.app.reason is not None:
-            self._waiting.may_run(ask.app, out, now_ns)
+            self._waiting.on_run_allowed(ask.app, out, now_ns)
         refusals, nodes = ask.refusals, [node]
         answered = refusals.answered if refusals is not None else 0
         if refusals is not None and answered and node.node_id != ask.reserved_node and not ask.demand.required_node:
@@ -320,14 +320,14 @@ class PredicateCalls(RefusedNodes):
         """Takes the ask out of the search while the RM is asked; the next ask of its group may be tried."""
         ask, waiting = check.ask, self._waiting
         app = ask.app
-        check.past = waiting.past_of(group, now_ns)
+        check.past = waiting.history_of(group, now_ns)
         if app.queue.fair_apps:
             app.share = None
-            waiting.rekey(app)
+            waiting.rekey_app(app)
         if ask.open <= 0:
             self._asks.leave_group(ask, out)
-        if not waiting.refresh_app(app):
-            waiting.refresh(app.queue)
+        if not waiting.requeue_app(app):
+            waiting.requeue_queue(app.queue)
         if group.asks:
             waiting.wake_next(group)
 
@@ -403,7 +403,7 @@ class PredicateCalls(RefusedNodes):
                     self._long_wait.on_deadline(waitlist)
         if not done:
             apart = ask.group is not None and ask.group.apart != ask.apart
-            past = self._waiting.past_of(ask.group, now_ns) if apart and ask.group is not None else check.past
+            past = self._waiting.history_of(ask.group, now_ns) if apart and ask.group is not None else check.past
             self._bring_back(ask, out, past)
             if check.holds_out and ask.refusals is not None and not ask.gone:
                 self.turns.give_way(ask, ask.refusals)
@@ -448,8 +448,8 @@ class PredicateCalls(RefusedNodes):
         if joins:
             self._asks.enter_group(ask)
             if ask.group is not None:
-                self._waiting.carry(ask.group, past)
-        self._waiting.refresh_app(ask.app)
+                self._waiting.carry_history(ask.group, past)
+        self._waiting.requeue_app(ask.app)
 
     def _close(self, check: PredicateCheck, out: Outcome | None) -> None:
         """Closes the check. Later answers to it are ignored."""
@@ -495,15 +495,15 @@ class PredicateCalls(RefusedNodes):
         check.booked = None
         app.share = None
         if app.queue.fair_apps:
-            self._waiting.rekey(app)
+            self._waiting.rekey_app(app)
         self._lifecycle.recount(app)
         if not node.gone:
-            self._waiting.node_gained(node)
-        self._waiting.ledgers_gained(app)
+            self._waiting.on_node_gained(node)
+        self._waiting.on_limit_gained(app)
         if check.ask.demand.placeholder:
             self._gangs.on_refused(app)
-        self._waiting.refresh_app(app)
-        self._waiting.refresh(app.queue)
+        self._waiting.requeue_app(app)
+        self._waiting.requeue_queue(app.queue)
 
     @property
     def is_at_limit(self) -> bool:

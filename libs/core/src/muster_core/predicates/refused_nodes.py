@@ -106,7 +106,7 @@ class RefusedNodes:
         if group.held:
             self._gangs.review_group(group)
         elif group.parked_key is not None:
-            self._waiting.leave_list(group, out)
+            self._waiting.unpark(group, out)
             self._waiting.make_ready(group)
 
     def node_changed(self, node: Node, out: Outcome) -> None:
@@ -134,7 +134,7 @@ class RefusedNodes:
 
     @property
     def has_wakeups(self) -> bool:
-        """Whether nodes changed that :meth:`look_again` has not reviewed yet."""
+        """Whether nodes changed that :meth:`retry_changed` has not reviewed yet."""
         return bool(self._changed_nodes or self._outdated)
 
     def retry_changed(self, out: Outcome, now_ns: int) -> None:

@@ -231,13 +231,13 @@ class QueueTree:
             for app in state.apps_in(queue):
                 app.share = None
                 if queue.fair_apps:
-                    self._waiting.rekey(app)
-                    self._waiting.refresh_app(app)
+                    self._waiting.rekey_app(app)
+                    self._waiting.requeue_app(app)
         state.capacity_moved = True
         state.version += 1
         self.limit_events(queue, *before, out, now_ns)
         self._gangs.on_limits_changed(queue, out, now_ns)
-        self._waiting.stir((queue,))
+        self._waiting.wake_ledgers((queue,))
         out.mark_changed(queue, state.name)
 
     # ---- removal ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Changes the configuration of a running partition: as a whole, or not at all.
 
-:func:`obstacles` first checks whether the configuration can be applied. If there is none,
+:func:`conflicts` first checks whether the configuration can be applied. If there is none,
 :func:`reconfigure` applies it, and cannot fail. Queues that vanish drain: their applications continue, nothing new
 comes in, and the queues go when they are empty. All waiting asks are tried again under the new rules.
 """

@@ -78,7 +78,7 @@ class AllocationRequests:
             reject(item, f"maxAllocations is {item.wanted}, expected at least 1", out)
             return
         old = app.asks.get(item.key) if app is not None else None
-        made = old.allocated if old is not None else app.made(item.key) if app is not None else 0
+        made = old.allocated if old is not None else app.allocated_count(item.key) if app is not None else 0
         if problem := _quota_problem(partition, app, item, old, made):
             reject(item, problem, out)
             return
@@ -162,7 +162,9 @@ class AllocationRequests:
             if app is None:
                 partition.recovery.adopt(allocation, out, now_ns)
                 return
-            allocation.ordinal = app.made(item.key)  # each allocation of an ask with repeats has its own UUID
+            allocation.ordinal = app.allocated_count(
+                item.key
+            )  # each allocation of an ask with repeats has its own UUID
             if not allocation.uuid:  # previous generation: the scheduler makes missing ids
                 allocation.uuid = made_uuid(allocation.submission, 0, now_ns)
             if (asked := app.asks.get(item.key)) is not None:
@@ -182,7 +184,7 @@ class AllocationRequests:
         (So the outcome does not depend on how many allocations the ask had when it was sent again. The allocations'
         role in their gang does not change.)
         """
-        for held in app.held(item.key):
+        for held in app.allocations_of(item.key):
             said = replace(
                 item,
                 task_group=held.task_group,
@@ -317,7 +319,7 @@ class AllocationRequests:
     ) -> None:
         """Makes an allocation that the RM could not start a pending ask again. The application keeps its state."""
         old = app.asks.get(held.key)
-        made = app.made(held.key) if old is None else old.allocated
+        made = app.allocated_count(held.key) if old is None else old.allocated
         partition.releases.release(
             held,
             Termination.SCHEDULING_FAILED_ON_RM,
@@ -364,7 +366,7 @@ def _quota_problem(partition: Partition, app: Application | None, item: AskItem,
         more_text -= text_bytes(old.tags) * old.pending
     if made and app is not None:
         each = text_bytes(item.tags)
-        more_text += sum(each - text_bytes(held.tags) for held in app.held(item.key))
+        more_text += sum(each - text_bytes(held.tags) for held in app.allocations_of(item.key))
     problem = partition.quotas.asks_problem(more, more_text)
     return f"allocation {item.key}: {problem}" if problem else ""
 

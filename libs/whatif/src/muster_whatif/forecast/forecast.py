@@ -72,7 +72,7 @@ def fold_entries(entries: Iterable[Entry], now_ns: int) -> RmEntry:
     """Returns the one RM of a snapshot, ready to decide. Raises CodecError."""
     folder = StateFolder()
     for offset, (key, value) in enumerate(entries):
-        folder.take(Record("", 0, offset, 0, key, value))
+        folder.fold(Record("", 0, offset, 0, key, value))
     folder.finish()
     (state,) = folder.rms.values()
     state.core.apply(SetSchedulingEnabled(state.info.decides), state.info.last_decided_ns)

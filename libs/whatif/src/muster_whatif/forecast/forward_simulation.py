@@ -197,7 +197,7 @@ class ForwardSimulation:
 
     def _asked_again(self, fact: ReleasedAllocation) -> list[AskItem]:
         app = self._core.partitions[fact.partition].apps.get(fact.app_id)
-        found = app.held(fact.key) if app is not None else []
+        found = app.allocations_of(fact.key) if app is not None else []
         if not found or found[0].demand.placeholder:
             return []
         demand = found[0].demand

@@ -29,7 +29,7 @@ from muster_event_publisher import metrics
 from muster_event_publisher.derive.settings import DeriveSettings
 from muster_event_publisher.derive.usage_fold import S_IN_NS, SubjectKind, seconds
 from muster_event_publisher.derive.usage_table import CoveredPeriod, UsageTable, WindowSum
-from muster_event_publisher.errors import HttpError, known_rms, shown
+from muster_event_publisher.errors import HttpError, known_rms, quote
 from muster_event_publisher.rest import answer_json, get_endpoint, routes_of
 
 log = structlog.get_logger(__name__)
@@ -140,7 +140,7 @@ class UsageRest:
         rm_id, known = self._rm(query, default_from_headers(headers), scope_from_headers(headers))
         name = query.get("name", "")
         if name and not self.table.has(rm_id, kind, name):
-            raise HttpError(404, f'parameter "name": no usage of {kind} {shown(name)}')
+            raise HttpError(404, f'parameter "name": no usage of {kind} {quote(name)}')
         if known is None:
             return await answer_json(request, b'{"usage":[]}\n')
         window_s = known.window_ns // S_IN_NS
@@ -186,7 +186,7 @@ class UsageRest:
         visible = [rm_id for rm_id in self.table.rm_ids() if reach.can_read_all_of(rm_id)]
         listed = known_rms(visible, "usage")
         if asked and asked not in visible:
-            raise HttpError(404, f'parameter "rm": no usage of {shown(asked)}{listed}')
+            raise HttpError(404, f'parameter "rm": no usage of {quote(asked)}{listed}')
         lives = self.lives(visible)
         meant = asked or resolve_rm(lives, default_rm)
         if meant is None and lives:

@@ -91,7 +91,7 @@ class CoveredPeriod:
 
 
 class UsageTable:
-    """Holds the records of ``si.usage`` of any number of partitions; :meth:`tidy` keeps the table within its bounds.
+    """Holds the records of ``si.usage`` of any number of partitions; :meth:`evict` keeps the table within its bounds.
 
     :param windows_max: windows that are kept per RM, back from the newest event.
     :param records_max: records that are kept in all; the oldest windows are dropped first.

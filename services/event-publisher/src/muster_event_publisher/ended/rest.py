@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from muster_event_publisher.ended.events import Kind, Mark, Selection
 from muster_event_publisher.ended.lives import REJECTED, REMOVED, Life, allocations_of
 from muster_event_publisher.ended.search import EndedSearch
-from muster_event_publisher.errors import HttpError, OldEventsUnavailable, known_rms, shown
+from muster_event_publisher.errors import HttpError, OldEventsUnavailable, known_rms, quote
 from muster_event_publisher.event_json import event_json
 from muster_event_publisher.event_source import EventSource
 from muster_event_publisher.rest import answer_json, get_endpoint, query_of, routes_of, until_gone
@@ -65,7 +65,7 @@ class EndedRest:
             raise HttpError(503, str(error)) from error
         nothing = not found.is_of_rm and not found.lives and found.next is None
         if asked.rm_id and nothing and asked.rm_id not in self._registered():
-            raise HttpError(404, f'parameter "rm": no events of {shown(asked.rm_id)}{known_rms(self._registered())}')
+            raise HttpError(404, f'parameter "rm": no events of {quote(asked.rm_id)}{known_rms(self._registered())}')
         answer = EndedDao(
             source="history",
             rm_id=asked.rm_id,
@@ -85,7 +85,7 @@ class EndedRest:
         query = query_of(request)
         for name in query:
             if name not in _PARAMETERS:
-                raise HttpError(400, f"parameter {shown(name)} is unknown, expected {', '.join(_PARAMETERS)}")
+                raise HttpError(400, f"parameter {quote(name)} is unknown, expected {', '.join(_PARAMETERS)}")
         headers = request.headers.raw
         name, text = query.get("name", ""), query.get("q", "")
         if name and text:
@@ -104,7 +104,7 @@ class EndedRest:
         if rm_id:
             if not reach.can_read_all_of(rm_id):
                 visible = [each for each in self._registered() if reach.can_read_all_of(each)]
-                raise HttpError(404, f'parameter "rm": no events of {shown(rm_id)}{known_rms(visible)}')
+                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(visible)}')
             return rm_id
         ring = self._source.choose(None, default_rm, reach)
         return ring.rm_id if ring is not None else ""
@@ -192,7 +192,7 @@ def _kind(text: str) -> Kind:
     try:
         return Kind(text) if text else Kind.APPLICATION
     except ValueError:
-        raise HttpError(400, f'parameter "kind": must be one of {_KINDS}, got {shown(text)}') from None
+        raise HttpError(400, f'parameter "kind": must be one of {_KINDS}, got {quote(text)}') from None
 
 
 def _count(text: str) -> int:
@@ -200,18 +200,18 @@ def _count(text: str) -> int:
         return _COUNT
     if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= _COUNT_MAX:
         return int(text)
-    raise HttpError(400, f'parameter "count": must be from 1 to {_COUNT_MAX}, got {shown(text)}')
+    raise HttpError(400, f'parameter "count": must be from 1 to {_COUNT_MAX}, got {quote(text)}')
 
 
 def _before(text: str) -> Mark | None:
     try:
         return Mark.parse(text) if text else None
     except ValueError:
-        raise HttpError(400, f'parameter "before": must be the next of an answer, got {shown(text)}') from None
+        raise HttpError(400, f'parameter "before": must be the next of an answer, got {quote(text)}') from None
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
     text = query.get(name, "")
     if text not in ("", "true", "false"):
-        raise HttpError(400, f'parameter "{name}": must be true or false, got {shown(text)}')
+        raise HttpError(400, f'parameter "{name}": must be true or false, got {quote(text)}')
     return text == "true"

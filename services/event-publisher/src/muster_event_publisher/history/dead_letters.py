@@ -50,7 +50,7 @@ class DeadLetters:
             async with self._lock:
                 if self._writer is None:
                     self._writer = await self._bus.writer("dead-letters")
-                await self._writer.ready()
+                await self._writer.wait_writable()
                 await self._writer.append(letter)
         except LogUnavailable:
             await self.close()  # the next attempt makes a new one

@@ -38,7 +38,7 @@ class FileStore(Protocol):
 
     @property
     def locks(self) -> bool:
-        """Whether :meth:`hold` keeps other processes away."""
+        """Whether :meth:`lock` keeps other processes away."""
         ...
 
     def start(self, sink: str, alone: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class FileStore(Protocol):
         ...
 
     def unlock(self, partition: int) -> None:
-        """Ends :meth:`hold`."""
+        """Ends :meth:`lock`."""
         ...
 
     def names(self, folder: str) -> list[str]:

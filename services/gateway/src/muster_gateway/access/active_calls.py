@@ -23,7 +23,7 @@ class ActiveCalls:
 
     @contextmanager
     def track(self, caller: Caller) -> Iterator[None]:
-        """Makes a caller the present one, and keeps it for :meth:`changed`."""
+        """Makes a caller the present one, and keeps it for :meth:`apply_rights`."""
         self._callers[caller] = None
         try:
             with calling(caller):

@@ -32,7 +32,7 @@ from muster_runtime.identity import RESERVED_NAMES, Identity, Rights, Role
 from muster_runtime.read_scope import ANY, ReadScope, matches_glob
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from muster_gateway.errors import InvalidPolicy, shown
+from muster_gateway.errors import InvalidPolicy, quote
 from muster_gateway.quota_settings import QuotaRule
 
 POLICY_BYTES_MAX = 1024 * 1024
@@ -144,7 +144,7 @@ def _problems(error: ValidationError) -> list[str]:
     for each in error.errors():
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in each["loc"]).lstrip(".")
         given = each.get("input")
-        value = f" {shown(given)}" if isinstance(given, str) else ""
+        value = f" {quote(given)}" if isinstance(given, str) else ""
         lines.append(f"{place or 'the file'}{value}: {each['msg'].removeprefix('Value error, ')}")
     return lines
 
@@ -152,4 +152,4 @@ def _problems(error: ValidationError) -> list[str]:
 def _check_globs(globs: tuple[str, ...]) -> None:
     for glob in globs:
         if not 0 < len(glob) <= _GLOB_CHARS_MAX or not glob.isprintable():
-            raise ValueError(f"{shown(glob)}, expected a glob of 1 to {_GLOB_CHARS_MAX} printable characters")
+            raise ValueError(f"{quote(glob)}, expected a glob of 1 to {_GLOB_CHARS_MAX} printable characters")

@@ -464,7 +464,7 @@ def application(state: RmEntry, partition: Partition, app: Application, now_ns: 
 
 def no_ask(app: Application, key: str, now_ns: int) -> str:
     """The answer for a key without a pending ask."""
-    held = app.held(key)
+    held = app.allocations_of(key)
     if not held:
         return "Ask not found: no ask or allocation has this key"
     last = held[-1]

@@ -146,7 +146,11 @@ def row_explained(row: Row, told: ForecastReply, now_ns: int) -> RowWhenDao:
     waiting = app.asks if app is not None else {}
     asks.sort(key=_when)
     still = [each for each in asks if each.key in waiting]
-    held = [held[-1] for each in asks if app is not None and each.key not in waiting and (held := app.held(each.key))]
+    held = [
+        held[-1]
+        for each in asks
+        if app is not None and each.key not in waiting and (held := app.allocations_of(each.key))
+    ]
     left = len(asks) - len(still) - len(held)
     if not still:
         said.append(_all_started(name, len(asks), max((each.allocated_ns for each in held), default=0), left, now_ns))

@@ -96,7 +96,7 @@ def of_application(partition: Partition, app: Application, reason_of: Callable[[
         start="whole" if gang.whole else "incremental",
         asked=dict(gang.total.quantities) if gang.total is not None else {},
         placed={names[number]: saturated(value) for number, value in sorted(gang.placed.items()) if value},
-        promised={names[number]: saturated(value) for number, value in gang.still_to_take.items()},
+        promised={names[number]: saturated(value) for number, value in gang.unplaced_by_type.items()},
         timeout=timeout_ns(app),
         deadline=gang.deadline_ns,
         task_groups=groups,
@@ -188,7 +188,7 @@ def promised_in(partition: Partition, queue: Queue) -> Quantities:
     """
     total: dict[int, int] = {}
     for app in partition.apps_below(queue):
-        for number, value in app.gang.still_to_take.items() if app.gang is not None else ():
+        for number, value in app.gang.unplaced_by_type.items() if app.gang is not None else ():
             total[number] = total.get(number, 0) + value
     return {partition.types.names[number]: saturated(value) for number, value in sorted(total.items())}
 
@@ -197,7 +197,7 @@ def promised_at(partition: Partition, ledger: Ledger, number: int) -> int:
     """The amount of one type that started gangs will still take below the limit of a queue, user or group."""
     queue = partition.queues.get(ledger.path)
     return sum(
-        app.gang.still_to_take.get(number, 0)
+        app.gang.unplaced_by_type.get(number, 0)
         for app in (partition.apps_below(queue) if queue is not None else ())
         if app.gang is not None and (not ledger.who or any(each is ledger for each in app.trackers))
     )

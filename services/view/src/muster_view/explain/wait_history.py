@@ -214,7 +214,8 @@ def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
     """One sentence for each current reason: the first few."""
     now = [each for each in history if not each.until and each.asks]
     said = [
-        f"{pluralize(each.asks, 'ask waits', 'asks wait')} {_for(each)}, {wait_duration_text(each.asks, now_ns - each.since)}."
+        f"{pluralize(each.asks, 'ask waits', 'asks wait')} {_for(each)}, "
+        f"{wait_duration_text(each.asks, now_ns - each.since)}."
         for each in now[:SENTENCES_MAX]
     ]
     if others := sum(each.asks for each in now[SENTENCES_MAX:]):

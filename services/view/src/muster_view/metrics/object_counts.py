@@ -152,7 +152,7 @@ class StateCounts:
 
     # ---- Witness -----------------------------------------------------------------------------------------------------
 
-    def recount(self, rms: Mapping[str, RmEntry]) -> None:
+    def on_built(self, rms: Mapping[str, RmEntry]) -> None:
         """Counts all objects: O(applications)."""
         for rm_id, state in rms.items():
             self.counts.setdefault(rm_id, ObjectCounts())

@@ -168,17 +168,17 @@ class HttpEngine:
         limit = self._settings.snapshot_bytes_max
         chunks: list[bytes] = []
         slice_ = TimeSlice(self._clock, self._settings.render_slice_ms / 1000)
-        gathered = _gather(pieces, slice_.used_up)
+        gathered = _gather(pieces, slice_.is_over)
         size = 0
-        with self._gate.hold():
+        with self._gate.block_folding():
             for chunk in gathered:
                 chunks.append(chunk)
                 size += len(chunk)
                 held.charge(len(chunk))
                 if size > limit:
                     return chunks, False
-                if slice_.used_up():
-                    await slice_.rest()
+                if slice_.is_over():
+                    await slice_.yield_loop()
         return chunks, True
 
     async def _compress(self, chunks: list[bytes], size: int) -> list[bytes]:
@@ -203,13 +203,13 @@ class HttpEngine:
                 chunk = compress.compress(chunk) + (b"" if more else compress.flush())
             if chunk or not more:
                 await send({"type": "http.response.body", "body": chunk, "more_body": more})
-            if slice_.used_up():
-                await slice_.rest()
+            if slice_.is_over():
+                await slice_.yield_loop()
 
         for chunk in chunks:
             await part(chunk)
         chunks.clear()
-        for chunk in _gather(answer.pieces, slice_.used_up):
+        for chunk in _gather(answer.pieces, slice_.is_over):
             size += len(chunk)
             await part(chunk)
         await part(b"", more=False)

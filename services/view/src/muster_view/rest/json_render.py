@@ -108,7 +108,7 @@ def application(partition: Partition, shown: Application, only: Collection[str] 
     """
     if only is not None and len(shown.asks) + len(shown.allocations) > _SMALL:
         asks = [shown.asks[key] for key in only if key in shown.asks]
-        allocations = [each for key in only for each in shown.held(key)]
+        allocations = [each for key in only for each in shown.allocations_of(key)]
     else:
         asks, allocations = list(shown.asks.values()), list(shown.allocations.values())
     head, tail = go_json(dao.application_head(partition, shown)), go_json(dao.application_tail(shown))

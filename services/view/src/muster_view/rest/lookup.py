@@ -33,7 +33,7 @@ class Lookup:
         states = self._source.states()
         if call.reach.is_all:
             return states
-        return {rm_id: state for rm_id, state in states.items() if call.reach.sees(rm_id)}
+        return {rm_id: state for rm_id, state in states.items() if call.reach.can_read_rm(rm_id)}
 
     def rm(self, call: HttpCall, *, in_parts: bool = False) -> RmEntry | None:
         """The RM that the request names, or the only one; None: there is no RM. Raises RequestRefused.

@@ -231,7 +231,7 @@ async def validate(body: bytes, judge: SandboxedParser) -> ValidatedDao:
     if not text.strip():
         return ValidatedDao(allowed=True)
     try:
-        judged = await judge.judge(text)
+        judged = await judge.parse(text)
     except QueueConfigError as error:
         return ValidatedDao(allowed=False, reason=str(error))
     if judged.accepted:

@@ -32,7 +32,7 @@ def pieces(
 ) -> Pieces:
     """The dump of one RM; None: there is no RM, and every list is empty.
 
-    :param config: from :func:`configured.shown`.
+    :param config: from :func:`queue_config_dao.to_dao`.
     :param streams: the event streams that are open.
     """
     partitions = list(state.core.partitions.values()) if state is not None else []

@@ -111,7 +111,7 @@ class FragmentationIndex(ShapeIndex):
         self._weights: Ints = np.zeros(0, np.int64)
         self._unusable: Ints = self._weights
 
-    def seen(self, shape: Shape, count: int) -> None:
+    def count_shape(self, shape: Shape, count: int) -> None:
         """Counts ``count`` more asks of the shape as pending or allocated (fewer, if negative)."""
         names = self._types.names
         if any(_milli(names[number]) for number, _ in shape.items):

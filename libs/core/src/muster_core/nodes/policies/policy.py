@@ -37,7 +37,7 @@ class NodePolicy:
 
     The node books call ``score`` when a node's capacity or use changed, and pass the score to the index (``add``,
     ``move``). Each new configuration makes a new index. An index whose order depends on asks and allocations sets
-    ``counts_work``: the books then report each of them to a new index (``seen``).
+    ``counts_work``: the books then report each of them to a new index (``count_shape``).
 
     :param name: ``nodesortpolicy.type`` of the configuration; lower case.
     :param score: the score of a node with the weights; the lowest comes first.

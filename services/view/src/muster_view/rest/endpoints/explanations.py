@@ -156,14 +156,14 @@ class ExplainEndpoints:
         taken: list[Entry] = []
         left = self._settings.forecast.state_bytes_max
         slice_ = TimeSlice(self._clock, self._settings.render_slice_ms / 1000)
-        with self._gate.hold():
+        with self._gate.block_folding():
             for entry in snapshot.entries(state):
                 taken.append(entry)
                 left -= len(entry[0]) + len(entry[1])
                 if left < 0:
                     return ForecastInput(now_ns, None)
-                if slice_.used_up():
-                    await slice_.rest()
+                if slice_.is_over():
+                    await slice_.yield_loop()
             reasons = await self._reasons(state, slice_)
         return ForecastInput(now_ns, taken, self._source.run_time_history(state.info.rm_id), reasons)
 
@@ -175,8 +175,8 @@ class ExplainEndpoints:
             for app in [app for app in partition.apps.values() if app.asks]:
                 for wanted, code in asks.reasons(app, pause=pause, turns=turns):
                     found[partition.name, app.app_id, wanted.key] = code
-                if slice_.used_up():
-                    await slice_.rest()
+                if slice_.is_over():
+                    await slice_.yield_loop()
         return found
 
     async def application(self, call: HttpCall) -> HttpAnswer:

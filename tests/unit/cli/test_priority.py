@@ -13,9 +13,9 @@ AUTOGROUP = Path("/proc/self/autogroup")
 SCRIPT = """
 import os
 from pathlib import Path
-from muster_cli.priority import give_way
+from muster_cli.priority import lower_priority
 
-give_way(5)
+lower_priority(5)
 print(os.nice(0))
 print(Path("/proc/self/autogroup").read_text() if Path("/proc/self/autogroup").exists() else "nice of nobody")
 """

@@ -79,16 +79,16 @@ def test_what_a_connection_leaves_out_does_not_come_later() -> None:
     taken = MessageDedup()
     assert taken.accept("node", message(1))
     assert taken.accept("node", message(5, first=5))
-    assert not taken.take("node", message(2)), "sent before, and left out by the second connection"
-    assert taken.take("node", message(6, first=5))
+    assert not taken.accept("node", message(2)), "sent before, and left out by the second connection"
+    assert taken.accept("node", message(6, first=5))
 
 
 def test_what_the_log_refused_is_taken_when_it_comes_again() -> None:
     taken = MessageDedup()
     assert taken.accept("node", message(1))
     assert taken.accept("node", message(3, before=2)), "the log refused 2"
-    assert taken.take("node", message(2))
-    assert not taken.take("node", message(3))
+    assert taken.accept("node", message(2))
+    assert not taken.accept("node", message(3))
     assert [each.up_to for each in taken.all()] == [3]
 
 
@@ -103,8 +103,8 @@ def test_a_message_of_several_records_counts_with_the_last_one() -> None:
     taken = MessageDedup()
     assert taken.accept("node", message(1, more=True))
     assert taken.accept("node", message(1, more=True)), "the first connection broke in the middle"
-    assert taken.take("node", message(1))
-    assert not taken.take("node", message(1, more=True))
+    assert taken.accept("node", message(1))
+    assert not taken.accept("node", message(1, more=True))
 
 
 def test_few_clients_are_remembered() -> None:

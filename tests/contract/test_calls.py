@@ -20,6 +20,14 @@ MANY = 1_000  # of them are more than sockets and gRPC keep for a reader that ta
 Methods = dict[str, Any]
 
 
+async def stands_still(count: Callable[[], int]) -> None:
+    """Waits until a count is not 0 and no longer grows."""
+    before = 0
+    while count() == 0 or count() != before:
+        before = count()
+        await asyncio.sleep(QUIET_S)
+
+
 class Bench(Protocol):
     async def serve(self, methods: Methods, interceptors: tuple[Any, ...] = ()) -> Any:
         """Serves methods of the service ``t.T``. Returns a channel to them."""
@@ -182,8 +190,8 @@ async def test_a_reader_that_takes_nothing_stops_the_writer(bench: Bench) -> Non
         await call.done_writing()
 
     writing = asyncio.ensure_future(write())
-    await asyncio.sleep(QUIET_S)
-    assert 0 < written < MANY
+    await stands_still(lambda: written)
+    assert written < MANY
     goes_on.set()
     count = 0
     while await call.read() is not grpc.aio.EOF:
@@ -202,8 +210,8 @@ async def test_a_client_that_takes_nothing_stops_the_handler(bench: Bench) -> No
             written += 1
 
     call = (await bench.serve(streams(much))).stream_stream("/t.T/Call")()
-    await asyncio.sleep(QUIET_S)
-    assert 0 < written < MANY
+    await stands_still(lambda: written)
+    assert written < MANY
     count = 0
     while await call.read() is not grpc.aio.EOF:
         count += 1

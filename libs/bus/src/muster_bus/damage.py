@@ -36,8 +36,8 @@ class DamagedParts:
 
     def note(self, error: LogDamaged) -> None:
         """Reports a part, once. Parts of a partition that touch each other are one."""
-        place, first, end = (error.topic, error.partition), error.first_offset, error.next_offset
-        parts = self._parts.setdefault(place, [])
+        partition, first, end = (error.topic, error.partition), error.first_offset, error.next_offset
+        parts = self._parts.setdefault(partition, [])
         if any(start <= first and end <= stop for start, stop in parts):
             return
         touching = [part for part in parts if part[0] <= end and first <= part[1]]
@@ -46,7 +46,7 @@ class DamagedParts:
         self._remedy = error.remedy
         self._reasons[error.topic, error.partition, merged[0]] = error.reason
         metrics.damaged_parts.labels(error.topic).set(
-            sum(len(found) for (topic, _), found in self._parts.items() if topic == error.topic)
+            sum(len(spans) for (topic, _), spans in self._parts.items() if topic == error.topic)
         )
         if not touching:
             log.error("log.damaged_part_passed", story=f"{error}; {self._lost}")

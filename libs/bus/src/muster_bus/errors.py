@@ -91,15 +91,15 @@ class LogDamaged(LogError):
         reason: str,
         remedy: str = DAMAGE_REMEDY,
     ) -> None:
-        place = f"{topic}[{partition}] from {first_offset} to {next_offset}: " if topic else ""
-        super().__init__(f"the log is damaged: {place}{reason}; {remedy}")
+        location = f"{topic}[{partition}] from {first_offset} to {next_offset}: " if topic else ""
+        super().__init__(f"the log is damaged: {location}{reason}; {remedy}")
         self.topic, self.partition = topic, partition
         self.first_offset, self.next_offset = first_offset, next_offset
         self.reason, self.remedy = reason, remedy
 
     def __reduce__(self) -> tuple[object, ...]:
-        place = (self.topic, self.partition, self.first_offset, self.next_offset)
-        return type(self), (*place, self.reason, self.remedy)
+        location = (self.topic, self.partition, self.first_offset, self.next_offset)
+        return type(self), (*location, self.reason, self.remedy)
 
 
 class LogFull(LogUnavailable):
@@ -137,9 +137,9 @@ class OffsetOutOfRange(LogError):
     :param end: one past the highest offset that exists.
     """
 
-    def __init__(self, topic: str, partition: int, asked: int, first: int, end: int) -> None:
-        super().__init__(f"{topic}[{partition}] has no offset {asked}: it holds {first} to {end}")
-        self.topic, self.partition, self.asked, self.first, self.end = topic, partition, asked, first, end
+    def __init__(self, topic: str, partition: int, position: int, first: int, end: int) -> None:
+        super().__init__(f"{topic}[{partition}] has no offset {position}: it holds {first} to {end}")
+        self.topic, self.partition, self.asked, self.first, self.end = topic, partition, position, first, end
 
 
 class LogClosed(LogError):

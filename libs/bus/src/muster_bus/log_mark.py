@@ -46,9 +46,9 @@ class LogMark(NamedTuple):
     def to_json(self) -> str:
         content: dict[str, object] = {
             "log": self.log_id,
-            "ends": {place: end for place, end in self.ends.items() if end},
+            "ends": {partition: end for partition, end in self.ends.items() if end},
         }
-        if heads := {place: head for place, head in self.heads.items() if head}:
+        if heads := {partition: head for partition, head in self.heads.items() if head}:
             content["heads"] = heads
         return json.dumps(content)
 
@@ -57,8 +57,8 @@ class LogMark(NamedTuple):
         """Inverse of :meth:`to_json`. Raises ValueError."""
         content = json.loads(text)
         try:
-            ends = {str(place): int(end) for place, end in content["ends"].items()}
-            heads = {str(place): int(head) for place, head in content.get("heads", {}).items()}
+            ends = {str(partition): int(end) for partition, end in content["ends"].items()}
+            heads = {str(partition): int(head) for partition, head in content.get("heads", {}).items()}
             return cls(str(content["log"]), ends, heads)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no mark of a log: {text[:80]!r}") from error
@@ -92,45 +92,50 @@ class MarkedLog(Protocol):
         ...
 
 
-def token_of(known: LogMark) -> str:
+def token_of(mark: LogMark) -> str:
     """Returns the word that accepts the loss of what a witness knows."""
-    return hashlib.sha256(json.dumps([known.log_id, sorted(known.ends.items())]).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps([mark.log_id, sorted(mark.ends.items())]).encode()).hexdigest()[:8]
 
 
-def check(log_name: str, present: LogMark, witness: str, known: LogMark | None, accepted: str) -> str:
+def check(log_name: str, present: LogMark, witness: str, witnessed: LogMark | None, accepted: str) -> str:
     """Compares a log with what a witness knows of it.
 
     :param log_name: of the log, for messages.
     :param witness: what knows the mark, for messages.
-    :param known: its mark; None: it has none.
+    :param witnessed: its mark; None: it has none.
     :param accepted: the token of a loss that an operator accepts.
     :returns: what is lost, when the loss is accepted; "": nothing is lost.
 
     Raises LogBehind.
     """
-    if known is None or not known.records:
+    if witnessed is None or not witnessed.records:
         return ""
-    if present.log_id == known.log_id:
+    if present.log_id == witnessed.log_id:
         short = {
-            place: (present.ends.get(place, 0), end)
-            for place, end in known.ends.items()
-            if present.ends.get(place, 0) < end
+            partition: (present.ends.get(partition, 0), end)
+            for partition, end in witnessed.ends.items()
+            if present.ends.get(partition, 0) < end
         }
         if not short:
             return ""
-        missing = sum(end - there for there, end in short.values())
-        places = sorted(short, key=lambda place: short[place][0] - short[place][1])
-        named = ", ".join(f"{place} ends at {short[place][0]} instead of {short[place][1]}" for place in places[:3])
-        more = f", and {len(places) - _SHOWN_MAX} more" if len(places) > _SHOWN_MAX else ""
+        missing = sum(end - present_end for present_end, end in short.values())
+        partitions = sorted(short, key=lambda partition: short[partition][0] - short[partition][1])
+        named = ", ".join(
+            f"{partition} ends at {short[partition][0]} instead of {short[partition][1]}"
+            for partition in partitions[:3]
+        )
+        more = f", and {len(partitions) - _SHOWN_MAX} more" if len(partitions) > _SHOWN_MAX else ""
         problem = f"{log_name} is older than {witness}: at least {missing} records are missing ({named}{more})"
     elif not present.records:
-        problem = f"{log_name} is empty, but {witness} knows {known.records} records of the log {known.log_id[:8]}"
+        problem = (
+            f"{log_name} is empty, but {witness} knows {witnessed.records} records of the log {witnessed.log_id[:8]}"
+        )
     else:
         problem = (
             f"{log_name} is another log ({present.log_id[:8] or 'no identity'}, {present.records} records), not "
-            f"the one that {witness} knows ({known.log_id[:8]}, {known.records} records)"
+            f"the one that {witness} knows ({witnessed.log_id[:8]}, {witnessed.records} records)"
         )
-    token = token_of(known)
+    token = token_of(witnessed)
     if accepted == token:
         return problem
     raise LogBehind(

@@ -60,14 +60,14 @@ def assign_partitions(partitions: int, claims: Sequence[MemberClaim]) -> dict[st
     if not takers:
         return shares
     owners = _live_owners(partitions, claims)
-    wanted = _wanted(partitions, takers, owners)
+    targets = _wanted(partitions, takers, owners)
     for partition in range(partitions):
-        target, owner = by_name[wanted[partition]], by_name.get(owners.get(partition, ""))
-        warm = [each for each in takers if partition in each.warm]
+        target, owner = by_name[targets[partition]], by_name.get(owners.get(partition, ""))
+        warm = [taker for taker in takers if partition in taker.warm]
         if owner is None or owner not in takers:
             owner = target
             if warm and target not in warm:
-                owner = min(warm, key=lambda each: (len(shares[each.member].owned), _weight(each.member, partition)))
+                owner = min(warm, key=lambda taker: (len(shares[taker.member].owned), _weight(taker.member, partition)))
         is_ready = partition in target.warm or not target.standbys_max
         if target is not owner and not is_ready:
             shares[target.member].standbys.add(partition)
@@ -80,13 +80,13 @@ def assign_partitions(partitions: int, claims: Sequence[MemberClaim]) -> dict[st
 
 def _live_owners(partitions: int, claims: Iterable[MemberClaim]) -> dict[int, str]:
     """Returns the member that owns each partition now."""
-    found: dict[int, MemberClaim] = {}
+    owners: dict[int, MemberClaim] = {}
     for claim in claims:
         for partition in claim.owned:
-            known = found.get(partition)
-            if partition < partitions and (known is None or _rank(claim) > _rank(known)):
-                found[partition] = claim
-    return {partition: claim.member for partition, claim in found.items()}
+            current = owners.get(partition)
+            if partition < partitions and (current is None or _rank(claim) > _rank(current)):
+                owners[partition] = claim
+    return {partition: claim.member for partition, claim in owners.items()}
 
 
 def _rank(claim: MemberClaim) -> tuple[int, str]:
@@ -95,50 +95,51 @@ def _rank(claim: MemberClaim) -> tuple[int, str]:
 
 def _wanted(partitions: int, takers: Sequence[MemberClaim], owners: Mapping[int, str]) -> dict[int, str]:
     """Returns the even distribution that is reached with the fewest moves."""
-    held: dict[str, set[int]] = {claim.member: set() for claim in takers}
+    owned: dict[str, set[int]] = {claim.member: set() for claim in takers}
     warm = {claim.member: claim.warm for claim in takers}
     promised = {claim.member: claim.moving for claim in takers}
     for partition in range(partitions):
         owner = owners.get(partition)
-        if owner in held:
-            held[owner].add(partition)
+        if owner in owned:
+            owned[owner].add(partition)
     for partition in range(partitions):
-        if owners.get(partition) not in held:
+        if owners.get(partition) not in owned:
             member = min(
-                held, key=lambda each: (len(held[each]), partition not in warm[each], _weight(each, partition))
+                owned, key=lambda name: (len(owned[name]), partition not in warm[name], _weight(name, partition))
             )
-            held[member].add(partition)
+            owned[member].add(partition)
     while True:
-        giver = max(held, key=lambda each: (len(held[each]), each))
-        taker = min(held, key=lambda each: (len(held[each]), each))
-        if len(held[giver]) - len(held[taker]) <= 1:
+        giver = max(owned, key=lambda name: (len(owned[name]), name))
+        taker = min(owned, key=lambda name: (len(owned[name]), name))
+        if len(owned[giver]) - len(owned[taker]) <= 1:
             break
         moved = min(
-            held[giver], key=lambda each: (each not in promised[taker], each not in warm[taker], _weight(taker, each))
+            owned[giver],
+            key=lambda number: (number not in promised[taker], number not in warm[taker], _weight(taker, number)),
         )
-        held[giver].remove(moved)
-        held[taker].add(moved)
-    return {partition: member for member, some in held.items() for partition in some}
+        owned[giver].remove(moved)
+        owned[taker].add(moved)
+    return {partition: member for member, some in owned.items() for partition in some}
 
 
 def _add_standbys(partitions: int, takers: Sequence[MemberClaim], shares: Mapping[str, MemberAssignment]) -> None:
     """Gives each partition one standby, the partition's own followers first."""
     for partition in range(partitions):
-        if any(partition in shares[each.member].standbys for each in takers):
+        if any(partition in shares[taker.member].standbys for taker in takers):
             continue  # a member that shall have it is its standby meanwhile
         candidates = [
-            each
-            for each in takers
-            if partition not in shares[each.member].owned and len(shares[each.member].standbys) < each.standbys_max
+            taker
+            for taker in takers
+            if partition not in shares[taker.member].owned and len(shares[taker.member].standbys) < taker.standbys_max
         ]
         if candidates:
             chosen = min(
                 candidates,
-                key=lambda each: (
-                    partition not in each.warm,
-                    partition not in each.standbys,
-                    len(shares[each.member].standbys),
-                    _weight(each.member, partition),
+                key=lambda taker: (
+                    partition not in taker.warm,
+                    partition not in taker.standbys,
+                    len(shares[taker.member].standbys),
+                    _weight(taker.member, partition),
                 ),
             )
             shares[chosen.member].standbys.add(partition)

@@ -464,9 +464,9 @@ class _WorkerRun:
     async def _apply(self, records: Sequence[Record]) -> None:
         worker = self._worker
         first, after = records[0].offset, records[-1].offset + 1
-        why = worker.suspicion.put_aside.get(first)
-        if why is not None and len(records) == 1:
-            self._take([self._dead_letter(records[0], why)])
+        reason = worker.suspicion.put_aside.get(first)
+        if reason is not None and len(records) == 1:
+            self._take([self._dead_letter(records[0], reason)])
         else:
             try:
                 if worker.consult is not None:
@@ -480,8 +480,8 @@ class _WorkerRun:
                 if self._is_careful():
                     await self._take_held()
             except StateMachineError as error:
-                why = f"the machine fails on this record ({kind_of(error.__cause__)})"
-                worker.suspicion.record_failure(first, after, why, self._settings.quarantine_after)
+                reason = f"the machine fails on this record ({kind_of(error.__cause__)})"
+                worker.suspicion.record_failure(first, after, reason, self._settings.quarantine_after)
                 error.blamed = True
                 raise
         worker.position = after if self._kept else self._reader.position
@@ -514,14 +514,14 @@ class _WorkerRun:
         if deadline_ns is None or deadline_ns > now_ns or self._is_full():
             self._tick_was_empty = False
             return False
-        held = self._machine.pending_records()
+        pending = self._machine.pending_records()
         before = len(self._outputs)
         if self._stepped is not None:
             await self._gather(self._stepped.tick_in_steps(now_ns))
         else:
             self._take(self._decide(self._machine.tick, now_ns))
         outputs, more = len(self._outputs) - before, self._machine.pending_records()
-        self._tick_was_empty = not outputs and more == held
+        self._tick_was_empty = not outputs and more == pending
         self._dirty = self._dirty or outputs > 0 or more > 0
         return not self._tick_was_empty
 
@@ -542,16 +542,16 @@ class _WorkerRun:
             self._output_bytes += size
         self._outputs.extend(outputs)
 
-    def _dead_letter(self, record: Record, why: str) -> OutRecord:
+    def _dead_letter(self, record: Record, reason: str) -> OutRecord:
         worker = self._worker
         origin = f"{record.topic}/{record.partition}/{record.offset}"
         value = record.value
         if worker.letter_value is not None and value:
             value, left_out = worker.letter_value(value)
-            why += left_out
+            reason += left_out
         metrics.quarantined.labels(worker.label).inc()
-        log.error("worker.put_aside", origin=origin, why=why)
-        headers = (*record.headers, (HEADER_ERROR, why.encode()), (HEADER_ORIGIN, origin.encode()))
+        log.error("worker.put_aside", origin=origin, why=reason)
+        headers = (*record.headers, (HEADER_ERROR, reason.encode()), (HEADER_ORIGIN, origin.encode()))
         letter = OutRecord(worker.topics.dead_letters, record.partition, record.key or b"", value, headers)
         if size_of(letter) > self._settings.max_record_bytes:  # the origin header tells where the whole record is
             letter = letter._replace(value=b"", headers=headers[-2:])
@@ -632,9 +632,9 @@ class _WorkerRun:
             await self._take_held()
         except StateMachineError as error:
             if self._held_from is not None:
-                why = f"the machine fails on this record ({kind_of(error.__cause__)})"
+                reason = f"the machine fails on this record ({kind_of(error.__cause__)})"
                 after = self._worker.position
-                self._worker.suspicion.record_failure(self._held_from, after, why, self._settings.quarantine_after)
+                self._worker.suspicion.record_failure(self._held_from, after, reason, self._settings.quarantine_after)
                 error.blamed = True
             raise
 

@@ -32,7 +32,7 @@ class PoisonTracker:
     failures: dict[int, int] = field(default_factory=dict)  # failures on this record alone, by offset
     put_aside: dict[int, str] = field(default_factory=dict)  # offset → why
 
-    def record_failure(self, first: int, after: int, why: str, quarantine_after: int) -> None:
+    def record_failure(self, first: int, after: int, reason: str, quarantine_after: int) -> None:
         """Records a failure on the input ``[first, after)``.
 
         The worker then applies this input one record at a time. A single record with ``quarantine_after`` failures is
@@ -43,13 +43,13 @@ class PoisonTracker:
             count = self.failures.get(first, 0) + 1
             self.failures[first] = count
             if count >= quarantine_after:
-                self.put_aside[first] = why
+                self.put_aside[first] = reason
 
     def forget_before(self, offset: int) -> None:
         """Forgets input before ``offset``, which is committed."""
         if self.failures or self.put_aside:
             self.failures = {at: count for at, count in self.failures.items() if at >= offset}
-            self.put_aside = {at: why for at, why in self.put_aside.items() if at >= offset}
+            self.put_aside = {at: reason for at, reason in self.put_aside.items() if at >= offset}
 
 
 def call_machine(call: Callable[..., T], *arguments: object) -> T:

@@ -138,7 +138,7 @@ def place_of(topic: str, partition: int) -> bytes:
 
 
 def digest_at(
-    place: bytes,
+    partition_name: bytes,
     first_offset: int,
     next_offset: int,
     timestamp_ms: int,
@@ -161,7 +161,7 @@ def digest_at(
         -1 if previous is None else previous,
         -1 if heads is None else heads,
     )
-    return short_digest(b"".join((place, columns, body)))
+    return short_digest(b"".join((partition_name, columns, body)))
 
 
 def short_digest(content: bytes) -> int:

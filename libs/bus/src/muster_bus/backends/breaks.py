@@ -112,10 +112,10 @@ class RecordNumbers:
             del self._last[whose]
         return self._follow(whose, number, record.offset, f"a response to {_name(rm_id)} has the number")
 
-    def _follow(self, whose: tuple[bytes, ...], number: int, offset: int, what: str) -> NumberGap | None:
+    def _follow(self, whose: tuple[bytes, ...], number: int, offset: int, subject: str) -> NumberGap | None:
         last, at = self._last.get(whose, (number - 1, offset))
         self._last[whose] = number, offset
-        return None if number == last + 1 else NumberGap(at + 1, offset, f"{what} {number} after {last}")
+        return None if number == last + 1 else NumberGap(at + 1, offset, f"{subject} {number} after {last}")
 
 
 def time_text(ms: int) -> str:

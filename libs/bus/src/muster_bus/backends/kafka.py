@@ -212,9 +212,9 @@ class KafkaLog(KafkaLink):
     # ---- topics ---------------------------------------------------------------------------------------------------
 
     async def _create_absent(self, admin: AIOKafkaAdminClient) -> None:
-        known = set(await admin.list_topics())
-        await self._check_whole(admin, known)
-        absent = [spec for spec in self._specs if spec.name not in known]
+        existing = set(await admin.list_topics())
+        await self._check_whole(admin, existing)
+        absent = [spec for spec in self._specs if spec.name not in existing]
         if not absent:
             return
         response = await admin.create_topics(
@@ -223,25 +223,25 @@ class KafkaLog(KafkaLink):
                 for spec in absent
             ]
         )
-        for name, code, *rest in response.topic_errors:
+        for name, code, *details in response.topic_errors:
             if code not in (0, errors.TopicAlreadyExistsError.errno):
-                detail = f": {rest[0]}" if rest and rest[0] else ""
+                detail = f": {details[0]}" if details and details[0] else ""
                 if errors.for_code(code) in _NOT_ALLOWED:
                     raise self._not_allowed(f"topic {name} cannot be created", "Create on the topic")
                 raise LogUnavailable(f"topic {name} cannot be created: {errors.for_code(code).__name__}{detail}")
         log.info("log.topics_created", topics=[spec.name for spec in absent])
 
-    async def _check_whole(self, admin: AIOKafkaAdminClient, known: set[str]) -> None:
+    async def _check_whole(self, admin: AIOKafkaAdminClient, existing: set[str]) -> None:
         """Raises TopicMismatch if a copy into the topics is not finished."""
-        if copying_topic(self.settings.topic_prefix) in known:
+        if copying_topic(self.settings.topic_prefix) in existing:
             raise TopicMismatch(
                 f"a copy into the topics {self.settings.topic_prefix}si.* was interrupted: run the same muster migrate "
                 "or muster topics grow again (docs/growing.md)"
             )
 
-    def _not_allowed(self, what: str, right: str) -> LogRefused:
+    def _not_allowed(self, problem: str, right: str) -> LogRefused:
         return LogRefused(
-            f"Kafka at {self.settings.kafka_bootstrap_servers}: {what}: the user (log.kafka_sasl_username "
+            f"Kafka at {self.settings.kafka_bootstrap_servers}: {problem}: the user (log.kafka_sasl_username "
             f"{self.settings.kafka_sasl_username!r}) may not; expected an ACL with {right} (docs/security-stores.md)"
         )
 
@@ -268,19 +268,19 @@ class KafkaLog(KafkaLink):
         """Waits until every partition has a leader, then compares the topics with the configuration."""
         specs = {spec.name: spec for spec in self._specs}
         while True:
-            found = {topic["topic"]: topic for topic in await admin.describe_topics(list(specs))}
-            for name, topic in found.items():
+            topics = {topic["topic"]: topic for topic in await admin.describe_topics(list(specs))}
+            for name, topic in topics.items():
                 if errors.for_code(topic["error_code"]) in _NOT_ALLOWED:
                     raise self._not_allowed(f"topic {name} cannot be described", "Describe on the topic")
             ready = [
                 topic["error_code"] == 0 and all(partition["leader"] >= 0 for partition in topic["partitions"])
-                for topic in found.values()
+                for topic in topics.values()
             ]
             if len(ready) == len(specs) and all(ready):
                 break
             await asyncio.sleep(_POLL_S)
         for name, spec in specs.items():
-            count = len(found[name]["partitions"])
+            count = len(topics[name]["partitions"])
             if count != spec.partitions:
                 raise TopicMismatch(f"topic {name} has {count} partitions, configured are {spec.partitions}")
         for name, config in (await self._configured(admin, list(specs))).items():
@@ -295,15 +295,15 @@ class KafkaLog(KafkaLink):
 
     async def _configured(self, admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Returns each topic's configuration. A broker that does not know a new topic yet is asked again."""
-        asked = {"cleanup.policy": None, "max.message.bytes": None}
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name, asked) for name in names]
+        options = {"cleanup.policy": None, "max.message.bytes": None}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name, options) for name in names]
         while True:
-            found: dict[str, dict[str, str]] = {}
+            configs: dict[str, dict[str, str]] = {}
             for response in await admin.describe_configs(resources):
                 for _, _, _, name, entries in response.resources:
                     config = {entry[0]: entry[1] for entry in entries}
-                    if config.keys() >= asked.keys():
-                        found[name] = config
-            if len(found) == len(names):
-                return found
+                    if config.keys() >= options.keys():
+                        configs[name] = config
+            if len(configs) == len(names):
+                return configs
             await asyncio.sleep(_POLL_S)

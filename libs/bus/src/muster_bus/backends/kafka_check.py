@@ -58,13 +58,13 @@ class KafkaCheck:
         """Checks all partitions. Raises LogUnavailable."""
         for partition in range(self._topics.partitions):
             places = NotedPlaces(self._topics, self._log.topic_names, self._group, partition)
-            found = await self._check_ends(places)
+            current = await self._check_ends(places)
             if extent != "ends":
                 await self._check_state(places)
-            for place in places.all if extent == "all" else ():
-                if place != places.state:
-                    part = None if found.note is None else found.note.parts.get(places.name_of(place))
-                    await self._check_records(place.topic, partition, 0 if part is None else part.whole_from)
+            for topic_partition in places.all if extent == "all" else ():
+                if topic_partition != places.state:
+                    part = None if current.note is None else current.note.parts.get(places.name_of(topic_partition))
+                    await self._check_records(topic_partition.topic, partition, 0 if part is None else part.whole_from)
         return KafkaChecked(self._breaks, self._records, self._gaps, self._unnoted)
 
     async def _found(self, places: NotedPlaces) -> PartitionFound:
@@ -74,15 +74,15 @@ class KafkaCheck:
 
     async def _check_ends(self, places: NotedPlaces) -> PartitionFound:
         for look in range(_LOOKS):
-            found = await self._found(places)
-            breaks = places.check(found)
-            if all(each.kind is not BreakKind.END for each in breaks):
+            current = await self._found(places)
+            breaks = places.check(current)
+            if all(break_.kind is not BreakKind.END for break_ in breaks):
                 break
             if look < _LOOKS - 1:
                 await asyncio.sleep(_PAUSE_S)
         self._breaks += breaks
-        self._unnoted += found.note is None
-        return found
+        self._unnoted += current.note is None
+        return current
 
     async def _check_state(self, places: NotedPlaces) -> None:
         """Folds the state exactly to the end of a note."""
@@ -91,18 +91,18 @@ class KafkaCheck:
         try:
             async for records in self._to(reader, await reader.end_offset()):
                 live.fold(records)
-            found = await self._found(places)
-            part = None if found.note is None else found.note.parts.get(places.name_of(places.state))
-            if part is not None and found.present[places.state].end >= part.end:
+            current = await self._found(places)
+            part = None if current.note is None else current.note.parts.get(places.name_of(places.state))
+            if part is not None and current.present[places.state].end >= part.end:
                 async for records in self._to(reader, part.end):
-                    live.fold([each for each in records if each.offset < part.end])
+                    live.fold([record for record in records if record.offset < part.end])
         except LogDamaged as error:
             self._add_damage(error)
             return
         finally:
             await reader.close()
-        if not any(each[1:3] == places.state for each in self._breaks):
-            self._breaks += places.check_state(found, live)
+        if not any(break_[1:3] == places.state for break_ in self._breaks):
+            self._breaks += places.check_state(current, live)
 
     async def _check_records(self, topic: str, partition: int, whole_from: int) -> None:
         numbers = RecordNumbers()
@@ -113,19 +113,19 @@ class KafkaCheck:
                     gap = numbers.check(record)
                     if gap is None:
                         continue
-                    found = Break(BreakKind.NUMBERS, topic, partition, gap.first_offset, gap.next_offset, gap.reason)
+                    break_ = Break(BreakKind.NUMBERS, topic, partition, gap.first_offset, gap.next_offset, gap.reason)
                     if gap.first_offset < whole_from:
-                        self._gaps.append(f"accepted: {found}")
+                        self._gaps.append(f"accepted: {break_}")
                     else:
-                        self._breaks.append(found)
+                        self._breaks.append(break_)
         except LogDamaged as error:
             self._add_damage(error)
         finally:
             await reader.close()
 
     def _add_damage(self, error: LogDamaged) -> None:
-        place = error.topic, error.partition, error.first_offset, error.next_offset
-        self._breaks.append(Break(BreakKind.BLOCK, *place, error.reason))
+        location = error.topic, error.partition, error.first_offset, error.next_offset
+        self._breaks.append(Break(BreakKind.BLOCK, *location, error.reason))
 
     async def _to(self, reader: KafkaReader, end: int) -> AsyncIterator[Sequence[Record]]:
         """Yields what is before an end, or a little more."""
@@ -164,7 +164,7 @@ async def accept_breaks(
     Raises LogError.
     """
     topics, done = log.settings.topics(), list[Noticed]()
-    for partition in sorted({each.partition for each in breaks}):
+    for partition in sorted({break_.partition for break_ in breaks}):
         owner = await log.take_over(group, topics.requests, partition)
         try:
             notes = owner.notes
@@ -177,7 +177,7 @@ async def accept_breaks(
             await reader.close()
             notes.keep_account(live)
             position = notes.places.position_after(notes.found)
-            notes.accept([each for each in breaks if each.partition == partition], position)
+            notes.accept([break_ for break_ in breaks if break_.partition == partition], position)
             rms = tuple(sorted(parse_state_key(key)[0] for key in live if is_rm_state_key(key)))
             await owner.commit([notice(rm_id) for rm_id in rms], position)
         finally:

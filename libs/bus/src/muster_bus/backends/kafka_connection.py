@@ -114,7 +114,7 @@ class KafkaLink:
         """Tells why the brokers refuse this process's clients, if they do."""
         return await self.security.refusal()
 
-    async def bounded(self, work: Awaitable[T], what: str) -> T:
+    async def bounded(self, work: Awaitable[T], operation: str) -> T:
         """Awaits ``work`` for at most the start time-out. Raises LogUnavailable for Kafka's errors."""
         timeout_s = self.settings.kafka_start_timeout_s
         where = f"Kafka at {self.settings.kafka_bootstrap_servers}"
@@ -122,11 +122,11 @@ class KafkaLink:
             async with asyncio.timeout(timeout_s):
                 return await work
         except TimeoutError as error:
-            raise LogUnavailable(f"{where}: {what} not done in {timeout_s} s") from error
+            raise LogUnavailable(f"{where}: {operation} not done in {timeout_s} s") from error
         except (errors.KafkaError, OSError) as error:
             refusal = await self.refusal_of_credentials() if isinstance(error, errors.KafkaConnectionError) else None
-            why = refusal.sentence if refusal is not None else text_of(error)
-            raise LogUnavailable(f"{where}: {what} failed: {why}") from error
+            reason = refusal.sentence if refusal is not None else text_of(error)
+            raise LogUnavailable(f"{where}: {operation} failed: {reason}") from error
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:

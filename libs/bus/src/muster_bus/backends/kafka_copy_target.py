@@ -42,11 +42,11 @@ class _NewTopics(KafkaLog):
         super().__init__(settings.topics().specs(), settings, clock)
         self._marker = copying_topic(settings.topic_prefix)
 
-    async def _check_whole(self, admin: AIOKafkaAdminClient, known: set[str]) -> None:
+    async def _check_whole(self, admin: AIOKafkaAdminClient, existing: set[str]) -> None:
         """Begins a copy, or continues the one that was interrupted. Raises TargetNotEmpty."""
-        if self._marker in known:
+        if self._marker in existing:
             return
-        if names := [spec.name for spec in self._specs if spec.name in known]:
+        if names := [spec.name for spec in self._specs if spec.name in existing]:
             raise TargetNotEmpty(
                 f"topics {', '.join(names[:3])} exist at Kafka {self.settings.kafka_bootstrap_servers}: expected none; "
                 "another log.topic_prefix gives others"
@@ -103,15 +103,15 @@ class KafkaTarget:
         await self._log.bounded(producer.start(), "start of the copy's producer")
 
     async def copied(self, topic: str, sources: int) -> dict[int, int]:
-        found: dict[int, int] = {}
+        positions: dict[int, int] = {}
         if not sum(await self.ends(topic)):
-            return found  # (offsets of topics that were deleted count for nothing)
+            return positions  # (offsets of topics that were deleted count for nothing)
         for partition in range(sources):
-            asked = stable_offset(self._open.client, self._group, topic, partition)
-            position = await self._log.bounded(asked, "reading how far the copy is")
+            lookup = stable_offset(self._open.client, self._group, topic, partition)
+            position = await self._log.bounded(lookup, "reading how far the copy is")
             if position is not None:
-                found[partition] = position
-        return found
+                positions[partition] = position
+        return positions
 
     async def write(self, topic: str, records: Mapping[int, Sequence[Record]], copied: Mapping[int, int]) -> None:
         producer = self._open
@@ -119,9 +119,9 @@ class KafkaTarget:
             async with asyncio.timeout(_TRANSACTION_TIMEOUT_MS / 1000), producer.transaction():
                 sent: list[asyncio.Future[Any]] = []
                 for partition, some in records.items():
-                    rest = list(some)
-                    while rest:
-                        rest = rest[await self._send(topic, partition, rest, sent) :]
+                    unsent = list(some)
+                    while unsent:
+                        unsent = unsent[await self._send(topic, partition, unsent, sent) :]
                 offsets = {TopicPartition(topic, partition): position for partition, position in copied.items()}
                 await producer.send_offsets_to_transaction(offsets, self._group)
                 await asyncio.gather(*sent)
@@ -142,14 +142,16 @@ class KafkaTarget:
         """
         assert self._stable is not None, "the target is started"
         assert self._all is not None, "the target is started"
-        places = [TopicPartition(topic, partition) for partition in range(self.topics.partitions)]
+        topic_partitions = [TopicPartition(topic, partition) for partition in range(self.topics.partitions)]
         try:
             async with asyncio.timeout(_TRANSACTION_TIMEOUT_MS / 1000):
                 while True:
                     # (In this order: a marker that comes in between makes the first ones smaller.)
-                    stable = await self._log.bounded(self._stable.end_offsets(places), f"the ends of {topic}")
-                    if stable == await self._log.bounded(self._all.end_offsets(places), f"the ends of {topic}"):
-                        return [int(stable[place]) for place in places]
+                    stable = await self._log.bounded(self._stable.end_offsets(topic_partitions), f"the ends of {topic}")
+                    if stable == await self._log.bounded(
+                        self._all.end_offsets(topic_partitions), f"the ends of {topic}"
+                    ):
+                        return [int(stable[topic_partition]) for topic_partition in topic_partitions]
                     await asyncio.sleep(_MARKERS_PAUSE_S)
         except TimeoutError as error:
             raise LogUnavailable(f"{topic}: a transaction is open for {_TRANSACTION_TIMEOUT_MS / 1000:g} s") from error
@@ -157,13 +159,13 @@ class KafkaTarget:
     async def positions(self, group: str) -> list[int | None]:
         name, topic = f"{self._settings.topic_prefix}{group}", self.topics.requests
         ends = await self.ends(topic)
-        found: list[int | None] = []
+        positions: list[int | None] = []
         for partition in range(self.topics.partitions):
-            asked = stable_offset(self._open.client, name, topic, partition)
-            position = await self._log.bounded(asked, f"reading the position of {name}")
+            lookup = stable_offset(self._open.client, name, topic, partition)
+            position = await self._log.bounded(lookup, f"reading the position of {name}")
             # (The position of a topic that was deleted counts for nothing.)
-            found.append(position if position is not None and position <= ends[partition] else None)
-        return found
+            positions.append(position if position is not None and position <= ends[partition] else None)
+        return positions
 
     async def set_positions(self, group: str, positions: Sequence[int]) -> None:
         for partition, position in enumerate(positions):
@@ -238,8 +240,8 @@ class KafkaTopics:
 
     async def _partitions(self, names: list[str]) -> dict[str, int]:
         present = [name for name in names if name in set(await self._admin.list_topics())]
-        found = await self._admin.describe_topics(present) if present else []
-        return {topic["topic"]: len(topic["partitions"]) for topic in found}
+        topics = await self._admin.describe_topics(present) if present else []
+        return {topic["topic"]: len(topic["partitions"]) for topic in topics}
 
     async def begin_copy(self) -> None:
         """Keeps Muster from starting on these topics."""

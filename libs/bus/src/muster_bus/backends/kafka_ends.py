@@ -144,25 +144,25 @@ async def topic_id_of(client: AIOKafkaClient, name: str) -> str:
         await asyncio.sleep(_RETRY_S)
 
 
-async def _ask(client: AIOKafkaClient, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Present]:
-    ids, leaders = await _topics(client, sorted({place.topic for place in places}))
-    wanted: dict[int, dict[str, list[tuple[int, int]]]] = {}
-    for place in places:
-        node = leaders.get(place, -1)
+async def _ask(client: AIOKafkaClient, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Present]:
+    ids, leaders = await _topics(client, sorted({topic_partition.topic for topic_partition in topic_partitions}))
+    queries: dict[int, dict[str, list[tuple[int, int]]]] = {}
+    for topic_partition in topic_partitions:
+        node = leaders.get(topic_partition, -1)
         if node < 0:
             raise errors.LeaderNotAvailableError
-        wanted.setdefault(node, {}).setdefault(place.topic, []).append((place.partition, _LATEST))
+        queries.setdefault(node, {}).setdefault(topic_partition.topic, []).append((topic_partition.partition, _LATEST))
     answers = await asyncio.gather(
-        *(client.send(node, OffsetRequest(-1, _READ_UNCOMMITTED, list(of.items()))) for node, of in wanted.items())
+        *(client.send(node, OffsetRequest(-1, _READ_UNCOMMITTED, list(of.items()))) for node, of in queries.items())
     )
-    found: dict[TopicPartition, Present] = {}
+    ends: dict[TopicPartition, Present] = {}
     for answer in answers:
         for topic, partitions in answer.topics:
             for partition, code, _, offset in partitions:
                 if code:
                     raise errors.for_code(code)
-                found[TopicPartition(topic, partition)] = Present(ids[topic], int(offset))
-    return found
+                ends[TopicPartition(topic, partition)] = Present(ids[topic], int(offset))
+    return ends
 
 
 async def _topics(client: AIOKafkaClient, names: Sequence[str]) -> tuple[dict[str, str], dict[TopicPartition, int]]:
@@ -193,5 +193,5 @@ async def _topics_without_ids(
         client.add_topic(name)
     await client.force_metadata_update()
     cluster: Any = client.cluster
-    places = [TopicPartition(name, each) for name in names for each in cluster.partitions_for_topic(name) or ()]
-    return dict.fromkeys(names, ""), {place: cluster.leader_for_partition(place) for place in places}
+    partitions = [TopicPartition(name, number) for name in names for number in cluster.partitions_for_topic(name) or ()]
+    return dict.fromkeys(names, ""), {partition: cluster.leader_for_partition(partition) for partition in partitions}

@@ -34,7 +34,7 @@ class KafkaMarks:
                 self._consumer = await self._started()
             cluster = await self._link.bounded(self._link.admin.describe_cluster(), "describing the cluster")
             offsets = await self._link.bounded(self._consumer.end_offsets(self._places), "end offsets")
-        ends = {f"{place.topic}/{place.partition}": int(offset) for place, offset in offsets.items()}
+        ends = {f"{partition.topic}/{partition.partition}": int(offset) for partition, offset in offsets.items()}
         return LogMark(f"kafka:{cluster.get('cluster_id') or ''}", ends)
 
     async def _started(self) -> AIOKafkaConsumer:

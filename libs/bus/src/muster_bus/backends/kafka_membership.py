@@ -85,7 +85,7 @@ class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
         }
 
     def on_assignment(self, assignment: Any) -> None:
-        owned = frozenset(place.partition for place in assignment.partitions())
+        owned = frozenset(topic_partition.partition for topic_partition in assignment.partitions())
         self._member.took(owned, assignment.user_data)
 
 
@@ -125,9 +125,9 @@ class KafkaMembership:
     async def changed(self, after: Assignment | None) -> Assignment:
         while True:
             self._changed.clear()
-            found = self._assignment
-            if found is not None and found is not after:
-                return found
+            current = self._assignment
+            if current is not None and current is not after:
+                return current
             await self._changed.wait()
 
     def report_warm(self, warm: Collection[int]) -> None:
@@ -331,18 +331,18 @@ def encode_claim(claim: MemberClaim) -> bytes:
 def decode_claim(member_id: str, data: bytes | None) -> MemberClaim:
     """Returns a member's claim. What cannot be read claims nothing: the member gets a share all the same."""
     try:
-        found = json.loads(data or b"{}")
-        if not isinstance(found, dict) or found.get("v") != _DATA_VERSION:
+        content = json.loads(data or b"{}")
+        if not isinstance(content, dict) or content.get("v") != _DATA_VERSION:
             return MemberClaim(member_id)
         return MemberClaim(
             member_id,
-            int(found["generation"]),
-            frozenset(map(int, found["owned"])),
-            frozenset(map(int, found["standbys"])),
-            frozenset(map(int, found["warm"])),
-            frozenset(map(int, found["moving"])),
-            int(found["max"]),
-            bool(found["retires"]),
+            int(content["generation"]),
+            frozenset(map(int, content["owned"])),
+            frozenset(map(int, content["standbys"])),
+            frozenset(map(int, content["warm"])),
+            frozenset(map(int, content["moving"])),
+            int(content["max"]),
+            bool(content["retires"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return MemberClaim(member_id)
@@ -358,8 +358,8 @@ def encode_share(share: MemberAssignment, members: int) -> bytes:
 def decode_share(data: bytes | None) -> tuple[frozenset[int], frozenset[int], int]:
     """Returns standbys, those that move when they are warm, and the number of members."""
     try:
-        found = json.loads(data or b"{}")
-        return frozenset(map(int, found["standbys"])), frozenset(map(int, found["moving"])), int(found["members"])
+        content = json.loads(data or b"{}")
+        return frozenset(map(int, content["standbys"])), frozenset(map(int, content["moving"])), int(content["members"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return frozenset(), frozenset(), 1
 

@@ -64,9 +64,9 @@ class Note(NamedTuple):
     def to_text(self) -> str:
         """Returns the text that Kafka stores; "": it would be too long."""
         parts: dict[str, list[object]] = {}
-        for place, part in self.parts.items():
+        for name, part in self.parts.items():
             live = [] if part.live is None else [part.live.keys, f"{part.live.total:x}"]
-            parts[place] = [part.topic_id, part.end, part.whole_from, *live]
+            parts[name] = [part.topic_id, part.end, part.whole_from, *live]
         text = json.dumps({"muster": _VERSION, "at": self.position, "parts": parts}, separators=(",", ":"))
         return text if len(text.encode()) <= _BYTES_MAX else ""
 
@@ -78,9 +78,9 @@ class Note(NamedTuple):
             if content["muster"] != _VERSION:
                 return None
             parts = {}
-            for place, (topic_id, end, whole_from, *live) in content["parts"].items():
-                found = LiveSum(int(live[0]), int(live[1], 16)) if live else None
-                parts[str(place)] = NotedPart(str(topic_id), int(end), found, int(whole_from))
+            for name, (topic_id, end, whole_from, *live) in content["parts"].items():
+                live_sum = LiveSum(int(live[0]), int(live[1], 16)) if live else None
+                parts[str(name)] = NotedPart(str(topic_id), int(end), live_sum, int(whole_from))
             return cls(int(content["at"]), parts)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
             return None
@@ -114,9 +114,9 @@ class NotedPlaces:
         written = (topics.responses, topics.events, topics.dead_letters, topics.audit)
         self.all = [self.requests, self.state, *(TopicPartition(name, partition) for name in written if name in names)]
 
-    def name_of(self, place: TopicPartition) -> str:
+    def name_of(self, partition: TopicPartition) -> str:
         """Returns a partition's name in notes."""
-        return f"{place.topic.removeprefix(self._prefix)}/{place.partition}"
+        return f"{partition.topic.removeprefix(self._prefix)}/{partition.partition}"
 
     async def look_up(self, client: AIOKafkaClient) -> PartitionFound:
         """Asks Kafka. The caller sets the deadline. Raises aiokafka's errors."""
@@ -130,62 +130,64 @@ class NotedPlaces:
         is_newest = newest is not None or (note is not None and position is None)
         return PartitionFound(position, note, is_newest, present)
 
-    def check(self, found: PartitionFound) -> list[Break]:
+    def check(self, current: PartitionFound) -> list[Break]:
         """Compares what is there with the last commit, but for the content of the state. Returns the breaks."""
         breaks: list[Break] = []
-        note, end = found.note, found.present[self.requests].end
+        note, end = current.note, current.present[self.requests].end
         parts = {} if note is None else note.parts
-        for place in self.all:
-            part, there = parts.get(self.name_of(place)), found.present[place]
+        for partition in self.all:
+            part, present = parts.get(self.name_of(partition)), current.present[partition]
             if part is None:
                 continue
-            if part.topic_id and there.topic_id and part.topic_id != there.topic_id:
+            if part.topic_id and present.topic_id and part.topic_id != present.topic_id:
                 reason = f"the topic was deleted and created again; it had ended at {part.end}"
-                breaks.append(_break(BreakKind.TOPIC, place, 0, part.end, reason))
-            elif there.end < part.end:
-                breaks.append(_break(BreakKind.END, place, there.end, part.end, "its newest records are missing"))
-        if any(each.topic == self.requests.topic for each in breaks):
+                breaks.append(_break(BreakKind.TOPIC, partition, 0, part.end, reason))
+            elif present.end < part.end:
+                breaks.append(_break(BreakKind.END, partition, present.end, part.end, "its newest records are missing"))
+        if any(break_.topic == self.requests.topic for break_ in breaks):
             return breaks
-        if found.position is not None and found.position > end:
-            reason = f"group {self.group} is at {found.position}, but the partition ends at {end}"
-            breaks.append(_break(BreakKind.POSITION, self.requests, end, found.position, reason))
-        elif note is not None and found.position is not None and found.position < note.position:
-            reason = f"group {self.group} is at {found.position}, but its last commit was at {note.position}"
-            breaks.append(_break(BreakKind.POSITION, self.requests, found.position, note.position, reason))
+        if current.position is not None and current.position > end:
+            reason = f"group {self.group} is at {current.position}, but the partition ends at {end}"
+            breaks.append(_break(BreakKind.POSITION, self.requests, end, current.position, reason))
+        elif note is not None and current.position is not None and current.position < note.position:
+            reason = f"group {self.group} is at {current.position}, but its last commit was at {note.position}"
+            breaks.append(_break(BreakKind.POSITION, self.requests, current.position, note.position, reason))
         return breaks
 
-    def check_state(self, found: PartitionFound, live: LiveKeys) -> list[Break]:
+    def check_state(self, current: PartitionFound, live: LiveKeys) -> list[Break]:
         """Compares the state, folded to its end, with the last commit. Returns the breaks."""
-        part = None if found.note is None else found.note.parts.get(self.name_of(self.state))
-        if not found.is_newest or part is None or part.live is None:
+        part = None if current.note is None else current.note.parts.get(self.name_of(self.state))
+        if not current.is_newest or part is None or part.live is None:
             return []
-        noted, there = part.live, live.sum()
+        noted, actual = part.live, live.sum()
         if live.last >= part.end:
             reason = "the last commit of Muster ended before these records"
             return [_break(BreakKind.COUNT, self.state, part.end, live.last + 1, reason, names_of(live))]
-        if noted == there:
+        if noted == actual:
             return []
         reason = (
-            f"it has {there.keys} keys instead of {noted.keys}"
-            if noted.keys != there.keys
-            else f"the content of its {there.keys} keys is another one than noted"
+            f"it has {actual.keys} keys instead of {noted.keys}"
+            if noted.keys != actual.keys
+            else f"the content of its {actual.keys} keys is another one than noted"
         )
         return [_break(BreakKind.COUNT, self.state, 0, part.end, reason, names_of(live))]
 
-    def position_after(self, found: PartitionFound) -> int | None:
+    def position_after(self, current: PartitionFound) -> int | None:
         """Returns where the group goes on in spite of all breaks; None: at the first request."""
-        note, there = found.note, found.present[self.requests]
+        note, present = current.note, current.present[self.requests]
         part = None if note is None else note.parts.get(self.name_of(self.requests))
-        if part is not None and part.topic_id and there.topic_id and part.topic_id != there.topic_id:
+        if part is not None and part.topic_id and present.topic_id and part.topic_id != present.topic_id:
             return 0
-        known = [each for each in (found.position, None if note is None else note.position) if each is not None]
-        return min(max(known), there.end) if known else None
+        positions = [
+            position for position in (current.position, None if note is None else note.position) if position is not None
+        ]
+        return min(max(positions), present.end) if positions else None
 
 
 def _break(
-    kind: BreakKind, place: TopicPartition, first: int, end: int, reason: str, rms: tuple[str, ...] = ()
+    kind: BreakKind, partition: TopicPartition, first: int, end: int, reason: str, rms: tuple[str, ...] = ()
 ) -> Break:
-    return Break(kind, place.topic, place.partition, first, end, reason, rms=rms)
+    return Break(kind, partition.topic, partition.partition, first, end, reason, rms=rms)
 
 
 def _note_in(committed: Committed | None) -> Note | None:
@@ -212,18 +214,19 @@ class OwnerNotes:
     :param is_stored: whether the brokers take the text.
     """
 
-    def __init__(self, places: NotedPlaces, found: PartitionFound, *, is_stored: bool = True) -> None:
-        self.places, self.found, self._is_stored = places, found, is_stored
+    def __init__(self, places: NotedPlaces, current: PartitionFound, *, is_stored: bool = True) -> None:
+        self.places, self.found, self._is_stored = places, current, is_stored
         self._live: LiveKeys | None = None
-        self._position = found.position
-        if self._position is None and found.note is not None:
-            self._position = found.note.position
-        noted = {} if found.note is None else found.note.parts
-        self._ends = {place: there.end for place, there in found.present.items()}
+        self._position = current.position
+        if self._position is None and current.note is not None:
+            self._position = current.note.position
+        noted = {} if current.note is None else current.note.parts
+        self._ends = {partition: present.end for partition, present in current.present.items()}
         self._whole_from = {
-            place: part.whole_from
-            for place in places.all
-            if (part := noted.get(places.name_of(place))) is not None and part.topic_id == found.present[place].topic_id
+            partition: part.whole_from
+            for partition in places.all
+            if (part := noted.get(places.name_of(partition))) is not None
+            and part.topic_id == current.present[partition].topic_id
         }
 
     @property
@@ -241,9 +244,9 @@ class OwnerNotes:
         :param breaks: whose numbers may have a gap.
         """
         self._position = position
-        for each in breaks:
-            place = TopicPartition(each.topic, each.partition)
-            self._whole_from[place] = self._ends.get(place, 0)
+        for break_ in breaks:
+            partition = TopicPartition(break_.topic, break_.partition)
+            self._whole_from[partition] = self._ends.get(partition, 0)
 
     def add(self, key: bytes, value: bytes | None) -> None:
         """Adds a record that the present commit writes into the state."""
@@ -264,14 +267,14 @@ class OwnerNotes:
         if not self._is_stored:
             return {self.places.requests: OffsetAndMetadata(self._position, "")}
         parts = {}
-        for place in self.places.all:
-            count = counts.get(place, 0)
-            end = self._ends[place] + count + 1 if count else self._ends[place]
-            if place == self.places.requests:
+        for partition in self.places.all:
+            count = counts.get(partition, 0)
+            end = self._ends[partition] + count + 1 if count else self._ends[partition]
+            if partition == self.places.requests:
                 end = self._position
-            live = self._live.sum() if place == self.places.state and self._live is not None else None
-            topic_id = self.found.present[place].topic_id
-            parts[self.places.name_of(place)] = NotedPart(topic_id, end, live, self._whole_from.get(place, 0))
+            live = self._live.sum() if partition == self.places.state and self._live is not None else None
+            topic_id = self.found.present[partition].topic_id
+            parts[self.places.name_of(partition)] = NotedPart(topic_id, end, live, self._whole_from.get(partition, 0))
         text = Note(self._position, parts).to_text()
         return {
             self.places.requests: OffsetAndMetadata(self._position, text),
@@ -289,20 +292,20 @@ class OwnerNotes:
         Raises LogDamaged if a partition has lost its end meanwhile.
         """
         right = True
-        for place, base in bases.items():
-            end = self._ends.get(place)
+        for partition, base in bases.items():
+            end = self._ends.get(partition)
             if end is None or base < 0:
                 continue
             if base < end:
                 reason = "its newest records are missing: a commit was written in their place, and is undone"
-                refuse([_break(BreakKind.END, place, base, end, reason)], name)
+                refuse([_break(BreakKind.END, partition, base, end, reason)], name)
             # (Others may write the rest, too: there a note is a lower limit.)
-            right = right and (base == end or place != self.places.state)
-            self._ends[place] = base
+            right = right and (base == end or partition != self.places.state)
+            self._ends[partition] = base
         return right
 
     def committed(self, counts: Mapping[TopicPartition, int]) -> None:
         """The present commit is done."""
-        for place, count in counts.items():
-            if place in self._ends:
-                self._ends[place] += count + 1
+        for partition, count in counts.items():
+            if partition in self._ends:
+                self._ends[partition] += count + 1

@@ -108,11 +108,11 @@ class KafkaOwner:
             await self._stable_offset()
             return
         places = NotedPlaces(topics, names, self._group, self._place.partition)
-        found = await places.look_up(self._producer.client)
-        self.notes = OwnerNotes(places, found, is_stored=self._link.takes_notes)
-        if found.position is None and found.note is not None:
+        current = await places.look_up(self._producer.client)
+        self.notes = OwnerNotes(places, current, is_stored=self._link.takes_notes)
+        if current.position is None and current.note is not None:
             log.warning(
-                "owner.position_from_note", group=self._group, topic=self._place.topic, position=found.note.position
+                "owner.position_from_note", group=self._group, topic=self._place.topic, position=current.note.position
             )
 
     def check_ends(self) -> None:
@@ -128,35 +128,35 @@ class KafkaOwner:
 
     async def committed(self) -> int | None:
         self._check()
-        found = await self._link.bounded(self._stable_offset(), f"committed position of {self._story}")
-        return found if found is not None or self.notes is None else self.notes.position
+        position = await self._link.bounded(self._stable_offset(), f"committed position of {self._story}")
+        return position if position is not None or self.notes is None else self.notes.position
 
     async def _stable_offset(self) -> int | None:
         return await stable_offset(self._producer.client, self._group, *self._place)
 
     async def commit(self, records: Sequence[OutRecord], input_position: int | None) -> None:
         self._check()
-        places: dict[tuple[str, int], list[OutRecord]] = {}
+        by_partition: dict[tuple[str, int], list[OutRecord]] = {}
         state = self.notes.places.state.topic if self.notes is not None else ""
         for count, record in enumerate(records, 1):
             self._link.rules.check(record)
-            places.setdefault((record.topic, record.partition), []).append(record)
+            by_partition.setdefault((record.topic, record.partition), []).append(record)
             if record.topic == state and self.notes is not None:
                 self.notes.add(record.key or b"", record.value)
             if not count % _LOOKED_AT_ONCE:
                 await asyncio.sleep(0)  # a transaction may have hundreds of thousands
-        if not places and input_position is None:
+        if not by_partition and input_position is None:
             return
         started_s = self._link.clock.monotonic()
         self._ended = "a commit was not completed"  # cleared when the commit succeeds
         try:
             async with asyncio.timeout(self._link.settings.transaction_deadline_s):
-                await self._transact(places, input_position)
+                await self._transact(by_partition, input_position)
         except TimeoutError as error:
             self._count_failure("timeout")
             deadline_s = self._link.settings.transaction_deadline_s
-            why = await self._link.why_silent()
-            raise TransactionTimeout(f"{self._story}: no answer in {deadline_s} s{why and f': {why}'}") from error
+            reason = await self._link.why_silent()
+            raise TransactionTimeout(f"{self._story}: no answer in {deadline_s} s{reason and f': {reason}'}") from error
         except LogDamaged:
             await self._abort()
             raise
@@ -176,32 +176,34 @@ class KafkaOwner:
         self._ended = ""
         metrics.transaction_seconds.labels("kafka").observe(self._link.clock.monotonic() - started_s)
         metrics.transaction_records.labels("kafka").observe(len(records))
-        for (topic, _), some in places.items():
+        for (topic, _), some in by_partition.items():
             metrics.records_written.labels(topic).inc(len(some))
 
-    async def _transact(self, places: dict[tuple[str, int], list[OutRecord]], input_position: int | None) -> None:
+    async def _transact(self, by_partition: dict[tuple[str, int], list[OutRecord]], input_position: int | None) -> None:
         """1 begin, 2 send the batches of all partitions, 3 send the input position, 4 check each answer, 5 commit."""
         producer = self._producer
         await producer.begin_transaction()  # 1
         # 2 Send the first batch of each partition without a pause, so that one request adds all partitions to the
         # transaction.
         sending: list[_Sent] = []
-        rest: list[tuple[tuple[str, int], list[OutRecord]]] = []
-        for place, some in places.items():
-            sent = await self._send(place, some, sending)
+        remaining: list[tuple[tuple[str, int], list[OutRecord]]] = []
+        for partition, some in by_partition.items():
+            sent = await self._send(partition, some, sending)
             if sent < len(some):
-                rest.append((place, some[sent:]))
-        pending: list[Coroutine[Any, Any, None]] = [self._send_all(place, some, sending) for place, some in rest]
-        counts = {TopicPartition(*place): len(some) for place, some in places.items()}
+                remaining.append((partition, some[sent:]))
+        pending: list[Coroutine[Any, Any, None]] = [
+            self._send_all(partition, some, sending) for partition, some in remaining
+        ]
+        counts = {TopicPartition(*partition): len(some) for partition, some in by_partition.items()}
         offsets = self._offsets(input_position, counts)
         if offsets:  # 3
             pending.append(producer.send_offsets_to_transaction(offsets, self._group))
         try:
             await _gather(pending)
-            await _gather([each.written for each in sending])  # 4
+            await _gather([batch.written for batch in sending])  # 4
         finally:
-            for each in sending:
-                each.written.add_done_callback(retrieve)
+            for batch in sending:
+                batch.written.add_done_callback(retrieve)
         if self.notes is not None and not self.notes.is_as_noted(_bases(sending), self._link.name):
             await producer.send_offsets_to_transaction(self._offsets(input_position, counts), self._group)
         await producer.commit_transaction()  # 5
@@ -214,19 +216,19 @@ class KafkaOwner:
             return self.notes.offsets(position, counts)
         return {} if position is None else {self._place: position}
 
-    async def _send(self, place: tuple[str, int], records: list[OutRecord], sending: list[_Sent]) -> int:
+    async def _send(self, partition: tuple[str, int], records: list[OutRecord], sending: list[_Sent]) -> int:
         """Sends one batch with as many of the first records as fit. Returns their number."""
         batch, count = filled_batch(self._producer, records)
-        written = await self._producer.send_batch(batch, place[0], partition=place[1])
-        sending.append(_Sent(TopicPartition(*place), written))
-        for waiting in self._producer._message_accumulator._batches.get(TopicPartition(*place), ()):
+        written = await self._producer.send_batch(batch, partition[0], partition=partition[1])
+        sending.append(_Sent(TopicPartition(*partition), written))
+        for waiting in self._producer._message_accumulator._batches.get(TopicPartition(*partition), ()):
             # aiokafka gives a second future the error of a fencing, and lets nobody have it.
             waiting._drain_waiter.add_done_callback(retrieve)
         return count
 
-    async def _send_all(self, place: tuple[str, int], records: list[OutRecord], sending: list[_Sent]) -> None:
+    async def _send_all(self, partition: tuple[str, int], records: list[OutRecord], sending: list[_Sent]) -> None:
         while records:
-            records = records[await self._send(place, records, sending) :]
+            records = records[await self._send(partition, records, sending) :]
 
     async def _abort(self) -> None:
         """Aborts the transaction, so that readers need not wait for its time-out."""
@@ -283,9 +285,9 @@ def _look_up_slowly(client: AIOKafkaClient) -> None:
 def _bases(sent: Sequence[_Sent]) -> dict[TopicPartition, int]:
     """Returns the offset of each partition's first record; -1: the broker did not say."""
     bases: dict[TopicPartition, int] = {}
-    for place, written in sent:
-        found = written.result()
-        bases.setdefault(place, -1 if found is None or found.offset is None else int(found.offset))
+    for partition, written in sent:
+        metadata = written.result()
+        bases.setdefault(partition, -1 if metadata is None or metadata.offset is None else int(metadata.offset))
     return bases
 
 

@@ -108,8 +108,10 @@ class KafkaReader:
             if batches:
                 metrics.records_read.labels(topic).inc(len(batches))
                 return [
-                    Record(topic, partition, found.offset, found.timestamp, found.key, found.value, found.headers)
-                    for found in batches
+                    Record(
+                        topic, partition, fetched.offset, fetched.timestamp, fetched.key, fetched.value, fetched.headers
+                    )
+                    for fetched in batches
                 ]
             if self._closed:
                 raise LogClosed(f"the reader of {topic}[{partition}] is closed")
@@ -136,44 +138,48 @@ class KafkaReader:
         return True
 
     async def _poll(self, max_records: int, timeout_s: float) -> Sequence[ConsumerRecord]:
-        place = self._place
+        partition = self._place
         if self._damaged_at is not None and self._position > self._damaged_at:  # another broker has it whole
             self._damaged_at = None
         if self._damaged_at is not None:
             max_records = 1  # aiokafka drops what it has read of an answer when it meets the batch
         try:
-            batches = await self._consumer.getmany(place, timeout_ms=round(timeout_s * 1000), max_records=max_records)
+            batches = await self._consumer.getmany(
+                partition, timeout_ms=round(timeout_s * 1000), max_records=max_records
+            )
         except errors.OffsetOutOfRangeError as error:
             first, end = await self.first_offset(), await self.end_offset()
-            raise OffsetOutOfRange(place.topic, place.partition, self._position, first, end) from error
+            raise OffsetOutOfRange(partition.topic, partition.partition, self._position, first, end) from error
         except errors.ConsumerStoppedError as error:
-            raise LogClosed(f"the reader of {place.topic}[{place.partition}] is closed") from error
+            raise LogClosed(f"the reader of {partition.topic}[{partition.partition}] is closed") from error
         except errors.CorruptRecordException as error:
             self._meet_damage(error)
             return ()
         except errors.KafkaError as error:
-            raise LogUnavailable(f"{place.topic}[{place.partition}] cannot be read: {text_of(error)}") from error
-        found: Sequence[ConsumerRecord] = batches.get(place, ())
-        return found
+            raise LogUnavailable(
+                f"{partition.topic}[{partition.partition}] cannot be read: {text_of(error)}"
+            ) from error
+        fetched: Sequence[ConsumerRecord] = batches.get(partition, ())
+        return fetched
 
     def _meet_damage(self, error: Exception) -> None:
         """Goes back to read what is before a damaged batch. Raises LogDamaged if that is read already.
 
         (Only the batch itself could tell where it ends. A reader that goes on meets it again at each of its offsets.)
         """
-        place, fetched = self._place, self._consumer._fetcher._records.get(self._place)
+        partition, fetched = self._place, self._consumer._fetcher._records.get(self._place)
         parts = getattr(fetched, "_partition_records", None)
         at = max(self._position, getattr(parts, "next_fetch_offset", self._position))
         again, self._damaged_at = self._damaged_at == at, at
-        self._consumer.seek(place, self._position)
+        self._consumer.seek(partition, self._position)
         if again or at == self._position:
             reason = "Kafka's checksum of a batch there does not fit"
-            raise LogDamaged(place.topic, place.partition, at, at + 1, reason, _REMEDY) from error
+            raise LogDamaged(partition.topic, partition.partition, at, at + 1, reason, _REMEDY) from error
 
     async def first_offset(self) -> int:
-        found = await self._asked_beside(_EARLIEST)
-        if found is not None:
-            return found
+        offset = await self._asked_beside(_EARLIEST)
+        if offset is not None:
+            return offset
         offsets = await self._link.bounded(self._consumer.beginning_offsets([self._place]), "first offset")
         return int(offsets[self._place])
 
@@ -182,33 +188,33 @@ class KafkaReader:
 
         Each fetch tells it, too; and while a fetch is under way there is nothing newer.
         """
-        known = self._known_lately(max_age_s) if max_age_s else None
-        if known is not None:
-            return known
-        found = await self._asked_beside(_LATEST)
-        if found is None:
+        recent = self._known_lately(max_age_s) if max_age_s else None
+        if recent is not None:
+            return recent
+        offset = await self._asked_beside(_LATEST)
+        if offset is None:
             offsets = await self._link.bounded(self._consumer.end_offsets([self._place]), "end offset")
-            found = int(offsets[self._place])
-        if found > self._position:
+            offset = int(offsets[self._place])
+        if offset > self._position:
             self._is_busy()  # whoever asked waits for what is there, which may be markers
-        return found
+        return offset
 
     async def written_end(self) -> int:
         """Returns the high watermark, behind which are only records that not all replicas have."""
-        found = await self._asked_beside(_LATEST, _READ_UNCOMMITTED)
-        if found is None:
+        offset = await self._asked_beside(_LATEST, _READ_UNCOMMITTED)
+        if offset is None:
             raise LogUnavailable(f"{self._place.topic}[{self._place.partition}]: no broker says where it ends")
-        return found
+        return offset
 
     def _known_lately(self, max_age_s: float) -> int | None:
         """Returns the last stable offset as a fetch of the last seconds told it; None: there was none."""
-        fetched_ms, known = (
+        fetched_ms, offset = (
             self._consumer.last_poll_timestamp(self._place),
             self._consumer.last_stable_offset(self._place),
         )
-        if fetched_ms is None or known is None or not 0 <= time.time() * 1000 - fetched_ms <= max_age_s * 1000:
+        if fetched_ms is None or offset is None or not 0 <= time.time() * 1000 - fetched_ms <= max_age_s * 1000:
             return None
-        return max(int(known), self._position)
+        return max(int(offset), self._position)
 
     async def _asked_beside(self, which: int, isolation: int = _READ_COMMITTED) -> int | None:
         """Returns an offset as the log's other connection finds it; None: it does not know it now.
@@ -225,8 +231,8 @@ class KafkaReader:
                 answer = await admin._client.send(node, OffsetRequest(-1, isolation, [(topic, [(partition, which)])]))
         except (TimeoutError, errors.KafkaError, OSError):
             return None
-        for _, found in answer.topics:
-            for _, code, _, offset in found:
+        for _, partitions in answer.topics:
+            for _, code, _, offset in partitions:
                 return int(offset) if code == 0 else None
         return None
 

@@ -49,10 +49,10 @@ def shortage(topics: Iterable[dict[str, Any]], brokers: int, least: int) -> Repl
     :param brokers: number of brokers that answer.
     :param least: number of copies in sync that the topics demand.
     """
-    places = [
+    short = [
         (topic["topic"], partition["partition"], len(partition["isr"]))
         for topic in topics
-        for partition in sorted(topic["partitions"], key=lambda each: int(each["partition"]))
+        for partition in sorted(topic["partitions"], key=lambda partition: int(partition["partition"]))
         if len(partition["isr"]) < least
     ]
-    return ReplicaShortage(tuple(places), least, brokers)
+    return ReplicaShortage(tuple(short), least, brokers)

@@ -86,17 +86,17 @@ class KafkaSecurity:
             options = self.connection()
         except StoreFileUnusable as error:
             return BrokerRefusal(str(error), is_certain=True)
-        found: BrokerRefusal | None = None
+        refusal: BrokerRefusal | None = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ASK_S):
                 for host, port, _ in collect_hosts(options.pop("bootstrap_servers")):
                     try:
                         await _greet(host, port, options)
                     except (errors.KafkaError, OSError, ValueError) as error:
-                        found = found or self._explained(error)
+                        refusal = refusal or self._explained(error)
                     else:
                         return None
-        return found
+        return refusal
 
     def _explained(self, error: BaseException) -> BrokerRefusal | None:
         names = self._names

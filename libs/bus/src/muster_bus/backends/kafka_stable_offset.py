@@ -104,7 +104,7 @@ class Committed(NamedTuple):
 
 
 def offsets_in(
-    response: _StableOffsetsResponse, places: Sequence[TopicPartition]
+    response: _StableOffsetsResponse, requested: Sequence[TopicPartition]
 ) -> Mapping[TopicPartition, Committed]:
     """Returns the offsets in an answer, without those that it has none of. Raises the answer's error as aiokafka's
     error.
@@ -112,17 +112,17 @@ def offsets_in(
     An answer with an error of its own has no topics, for example while the coordinator is loading.
     """
     _check(response.error_code)
-    found: dict[TopicPartition, Committed | None] = {}
+    offsets: dict[TopicPartition, Committed | None] = {}
     for topic, partitions, _ in response.topics:
         for number, offset, _, metadata, code, _ in partitions:
-            place = TopicPartition(topic, number)
-            if place in places:
+            partition = TopicPartition(topic, number)
+            if partition in requested:
                 _check(code)
-                found[place] = Committed(int(offset), metadata or "") if offset >= 0 else None
-    for place in places:
-        if place not in found:
-            raise errors.KafkaError(f"the answer holds no offset of {place.topic}[{place.partition}]")
-    return {place: each for place, each in found.items() if each is not None}
+                offsets[partition] = Committed(int(offset), metadata or "") if offset >= 0 else None
+    for partition in requested:
+        if partition not in offsets:
+            raise errors.KafkaError(f"the answer holds no offset of {partition.topic}[{partition.partition}]")
+    return {partition: committed for partition, committed in offsets.items() if committed is not None}
 
 
 def _check(code: int) -> None:
@@ -137,9 +137,9 @@ def _check(code: int) -> None:
 
 async def stable_offset(client: AIOKafkaClient, group: str, topic: str, partition: int) -> int | None:
     """Returns the group's committed offset; None if there is none. See :func:`stable_offsets`."""
-    place = TopicPartition(topic, partition)
-    found = (await stable_offsets(client, group, [place])).get(place)
-    return None if found is None else found.offset
+    topic_partition = TopicPartition(topic, partition)
+    committed = (await stable_offsets(client, group, [topic_partition])).get(topic_partition)
+    return None if committed is None else committed.offset
 
 
 async def stable_offsets(

@@ -56,8 +56,8 @@ class _PartitionQueue:
                     first = (await sent).offset
             except (errors.KafkaError, OSError, TimeoutError, LogError) as error:
                 silent = isinstance(error, TimeoutError | errors.KafkaTimeoutError | errors.NotEnoughReplicasError)
-                why = await self.writer.link.why_silent() if silent else ""
-                await self.writer.fail(_append_error(error, self.topic, taken, why), self, taken)
+                shortage = await self.writer.link.why_silent() if silent else ""
+                await self.writer.fail(_append_error(error, self.topic, taken, shortage), self, taken)
             else:
                 self._settle(taken, first)
 
@@ -126,10 +126,10 @@ class KafkaWriter:
         except LogError as error:  # the contract raises errors when the result is awaited
             done.set_exception(error)
             return done
-        place = (record.topic, record.partition)
-        lane = self._lanes.get(place)
+        partition = (record.topic, record.partition)
+        lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[place] = _PartitionQueue(self, *place)
+            lane = self._lanes[partition] = _PartitionQueue(self, *partition)
         lane.queue.append((record, size, done))
         lane.wake.set()
         self._queued_bytes += size
@@ -226,15 +226,15 @@ def filled_batch(
 
 
 def _append_error(
-    error: BaseException, topic: str, taken: Sequence[tuple[OutRecord, int, asyncio.Future[int]]], why: str
+    error: BaseException, topic: str, taken: Sequence[tuple[OutRecord, int, asyncio.Future[int]]], shortage: str
 ) -> BusError:
-    """:param why: a shortage of copies in a sentence; "": there is none."""
+    """:param shortage: a shortage of copies in a sentence; "": there is none."""
     if isinstance(error, LogError):
         return error
     if isinstance(error, errors.MessageSizeTooLargeError):
         return RecordTooLarge(topic, max(size for _, size, _ in taken), 0)
-    if why:
-        return NotEnoughReplicas(f"{topic} cannot be written: {why}")
+    if shortage:
+        return NotEnoughReplicas(f"{topic} cannot be written: {shortage}")
     if isinstance(error, TimeoutError):
         return LogUnavailable(f"{topic}: no answer from Kafka before the deadline")
     return LogUnavailable(f"{topic}: {text_of(error)}")

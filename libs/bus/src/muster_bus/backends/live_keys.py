@@ -114,10 +114,10 @@ def check_state(owner: object, live: LiveKeys | None) -> None:
 
 def names_of(keys: Iterable[bytes]) -> tuple[str, ...]:
     """Returns the ids of the RMs that state keys belong to."""
-    found: set[str] = set()
+    rm_ids: set[str] = set()
     for key in keys:
         try:
-            found.add(parse_state_key(key)[0])
+            rm_ids.add(parse_state_key(key)[0])
         except ValueError:
             continue
-    return tuple(sorted(found))
+    return tuple(sorted(rm_ids))

@@ -96,7 +96,7 @@ class MemoryStore:
             if record.value is not None:
                 newest[record.key] = record
         kept = list(newest.values())
-        self.compacted[topic, partition] = _Compacted(until, kept, [each.offset for each in kept])
+        self.compacted[topic, partition] = _Compacted(until, kept, [record.offset for record in kept])
         tail.drop_before(until)
 
 
@@ -127,10 +127,10 @@ class MemoryLog:
     async def start(self) -> None:
         for spec in self._specs:
             self._written[spec.name] = metrics.records_written.labels(spec.name)
-            known = self.store.specs.setdefault(spec.name, spec)
-            if known.partitions != spec.partitions or known.cleanup != spec.cleanup:
+            existing = self.store.specs.setdefault(spec.name, spec)
+            if existing.partitions != spec.partitions or existing.cleanup != spec.cleanup:
                 raise TopicMismatch(
-                    f"topic {spec.name} has {known.partitions} partitions ({known.cleanup}), "
+                    f"topic {spec.name} has {existing.partitions} partitions ({existing.cleanup}), "
                     f"configured are {spec.partitions} ({spec.cleanup})"
                 )
             for partition in range(spec.partitions):
@@ -195,17 +195,17 @@ class MemoryLog:
     def publish(self, records: Sequence[OutRecord]) -> list[int]:
         """Makes records visible. No task sees only some of them. Returns their offsets."""
         now_ms = self._clock.now_ns() // 1_000_000
-        places: dict[_Place, list[Record]] = {}
+        by_partition: dict[_Place, list[Record]] = {}
         offsets = []
         for out in records:
-            place = (out.topic, out.partition)
-            new = places.setdefault(place, [])
-            offset = self.store.tails[place].end + len(new)
+            partition = (out.topic, out.partition)
+            new = by_partition.setdefault(partition, [])
+            offset = self.store.tails[partition].end + len(new)
             new.append(Record(out.topic, out.partition, offset, now_ms, out.key, out.value, out.headers))
             offsets.append(offset)
-        for place, new in places.items():
-            self.store.tails[place].extend(new)
-            self._written[place[0]].inc(len(new))
+        for partition, new in by_partition.items():
+            self.store.tails[partition].extend(new)
+            self._written[partition[0]].inc(len(new))
         return offsets
 
 
@@ -243,16 +243,16 @@ class MemoryWriter:
         self._closed = True
 
     def _queue(self, faults: Faults, record: OutRecord, done: asyncio.Future[int]) -> None:
-        place, now_s = (record.topic, record.partition), done.get_loop().time()
-        delay_s, outcome = faults.append(*place)
-        last_s, failures = self._lanes.get(place, (0.0, 0))
+        partition, now_s = (record.topic, record.partition), done.get_loop().time()
+        delay_s, outcome = faults.append(*partition)
+        last_s, failures = self._lanes.get(partition, (0.0, 0))
         due_s = max(now_s + delay_s, last_s + _APART_S)
-        self._lanes[place] = (due_s, failures)
+        self._lanes[partition] = (due_s, failures)
         faults.later(due_s - now_s, partial(self._write, record, done, outcome, failures))
 
     def _write(self, record: OutRecord, done: asyncio.Future[int], outcome: Outcome, failures: int) -> None:
-        place = (record.topic, record.partition)
-        due_s, failed = self._lanes[place]
+        partition = (record.topic, record.partition)
+        due_s, failed = self._lanes[partition]
         offset = -1
         if outcome is not Outcome.LOST and failed == failures:
             offset = self._log.publish((record,))[0]
@@ -261,7 +261,7 @@ class MemoryWriter:
                 done.set_result(offset)
             return
         if failed == failures:
-            self._lanes[place] = (due_s, failures + 1)
+            self._lanes[partition] = (due_s, failures + 1)
         if not done.done():
             done.set_exception(LogUnavailable(f"{record.topic}: no answer from the log before the deadline"))
 

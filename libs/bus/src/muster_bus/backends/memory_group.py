@@ -162,8 +162,8 @@ class MemoryMembership:
             self._faults.later(self._faults.share_s(), partial(self._take, assignment))
 
     def _take(self, assignment: Assignment) -> None:
-        known = self._assignment
-        if self.silent_s is not None or (known is not None and known.generation > assignment.generation):
+        current = self._assignment
+        if self.silent_s is not None or (current is not None and current.generation > assignment.generation):
             return
         self._assignment = assignment
         self._news.set()

@@ -16,8 +16,8 @@ HEADER_OVERHEAD_BYTES = 10
 
 def size_of(record: OutRecord) -> int:
     """Returns the record's counted size: the bytes of its content and an upper bound of the framing."""
-    given: Any = record
-    key, value = given.key, given.value
+    unchecked: Any = record
+    key, value = unchecked.key, unchecked.value
     size = RECORD_OVERHEAD_BYTES
     # Checks types here: a backend would store a str as something else, or not at all.
     if key is not None:
@@ -30,7 +30,7 @@ def size_of(record: OutRecord) -> int:
                 f"value of a record for {record.topic} is {type(value).__name__}, bytes or None expected"
             )
         size += len(value)
-    for name, content in given.headers:
+    for name, content in unchecked.headers:
         if type(name) is not str or type(content) is not bytes:
             raise InvalidRecord(f"header {name!r} of a record for {record.topic}: (str, bytes) expected")
         size += len(name) + len(content) + HEADER_OVERHEAD_BYTES

@@ -135,7 +135,7 @@ class SqliteLog:
             self.path,
             self._writing,
             settled=lambda units, reason: self._on_loop(self._settle_queued, units, reason),
-            broke=lambda why: self._on_loop(self._break, why),
+            broke=lambda cause: self._on_loop(self._break, cause),
             chains=self._chains,
             syncs_commits=self.settings.sqlite_synchronous == "full",
         )
@@ -149,7 +149,7 @@ class SqliteLog:
             self._committer,
             now_ms=self.now_ms,
             is_open=lambda: self._state == "open",
-            first_moved=lambda place, first_offset: self._on_loop(self._set_first, place, first_offset),
+            first_moved=lambda partition, first_offset: self._on_loop(self._set_first, partition, first_offset),
             keep_mark=self._keeper.store,
         )
         self._committer.start()
@@ -193,9 +193,11 @@ class SqliteLog:
 
     def problems(self) -> list[str]:
         """See :class:`muster_bus.log.LogHealth`."""
-        if self._state != "open" or not (held := self._committer.held_bytes):
+        if self._state != "open" or not (wal_bytes := self._committer.held_bytes):
             return []
-        return [f"log {self.path}-wal has {held >> 20} MiB, because another program reads the log and does not end"]
+        return [
+            f"log {self.path}-wal has {wal_bytes >> 20} MiB, because another program reads the log and does not end"
+        ]
 
     @property
     def name(self) -> str:
@@ -230,8 +232,8 @@ class SqliteLog:
     ) -> SqliteReader:
         self.check_open()
         self.rules.spec(topic, partition)
-        place = self._partitions[topic, partition]
-        return SqliteReader(self, place, place.first_offset if start is None else start)
+        stored = self._partitions[topic, partition]
+        return SqliteReader(self, stored, stored.first_offset if start is None else start)
 
     async def take_over(self, group: str, topic: str, partition: int) -> SqliteOwner:
         self.check_open()
@@ -252,8 +254,8 @@ class SqliteLog:
 
         claim, epoch = await self._order(take)
         await self._publisher.wait_published()  # whoever takes over finds all that was committed before
-        place = self._partitions[topic, partition]
-        return SqliteOwner(self, place, OwnerEpoch(claim, epoch, f"{group} on {topic}[{partition}]"))
+        stored = self._partitions[topic, partition]
+        return SqliteOwner(self, stored, OwnerEpoch(claim, epoch, f"{group} on {topic}[{partition}]"))
 
     def watch(self, watcher: Watcher) -> None:
         """Registers a watcher. The event loop calls it when a partition has a new end or beginning."""
@@ -340,8 +342,8 @@ class SqliteLog:
 
     def _compare(self, present: LogMark) -> None:
         side = read_mark(self.path)
-        found = log_mark.check(self.name, present, mark_path(self.path).name, side.mark, self.accepted_loss)
-        self._accepts, self.loss = bool(found), found or side.loss
+        loss = log_mark.check(self.name, present, mark_path(self.path).name, side.mark, self.accepted_loss)
+        self._accepts, self.loss = bool(loss), loss or side.loss
 
     def _load(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -354,8 +356,8 @@ class SqliteLog:
                     f"configured are {spec.partitions} ({spec.cleanup})"
                 )
             # Only what differs is written: a log on a full disk can be opened, and read.
-            known = connection.execute("SELECT retention_ms FROM topics WHERE name = ?", (spec.name,)).fetchone()
-            if known != (spec.retention_ms,):
+            retention = connection.execute("SELECT retention_ms FROM topics WHERE name = ?", (spec.name,)).fetchone()
+            if retention != (spec.retention_ms,):
                 connection.execute(
                     "INSERT INTO topics VALUES (?, ?, ?, ?) "
                     "ON CONFLICT DO UPDATE SET retention_ms = excluded.retention_ms",
@@ -410,7 +412,7 @@ class SqliteLog:
         if not self._has_queued and unit.size_bytes <= _ALONE_BYTES and self._commit_now(units):
             return
         self._queued_units += len(units)
-        self._queued_bytes += sum(each.size_bytes for each in units)
+        self._queued_bytes += sum(queued.size_bytes for queued in units)
         metrics.append_queue_bytes.set(self._queued_bytes)
         if self._queued_bytes >= self.settings.max_queued_bytes:
             self._room.clear()
@@ -423,14 +425,14 @@ class SqliteLog:
 
     def submit_appends(self, unit: CommitUnit) -> None:
         """Stages a unit of appends if the owner of their partition waits for just that. Otherwise commits it."""
-        place = unit.runs[0].partition
-        if self._staged is not None and place.waiting is not None and place.waiting is place.staged_for:
+        partition = unit.runs[0].partition
+        if self._staged is not None and partition.waiting is not None and partition.waiting is partition.staged_for:
             staged = self._staged[0]
             if staged.try_merge(unit, _ALONE_BYTES):  # the owner has not read it yet: it gets both
-                place.staged = staged.runs[0].records(place.tail.end, staged.timestamp_ms)
+                partition.staged = staged.runs[0].records(partition.tail.end, staged.timestamp_ms)
                 return
         if (
-            place.waiting is None
+            partition.waiting is None
             or len(unit.runs) > 1
             or unit.size_bytes > _ALONE_BYTES
             or self._has_queued
@@ -440,10 +442,10 @@ class SqliteLog:
         ):
             self.submit(unit)
             return
-        unit.read_by = place.staged_for = place.waiting
-        place.staged = unit.runs[0].records(place.tail.end, unit.timestamp_ms)
+        unit.read_by = partition.staged_for = partition.waiting
+        partition.staged = unit.runs[0].records(partition.tail.end, unit.timestamp_ms)
         self._staged = unit, self._loop.call_later(_STAGED_S, self._release)
-        place.tail.signal()
+        partition.tail.signal()
 
     def _release(self) -> None:
         """Commits the staged unit without what follows from it."""
@@ -470,7 +472,7 @@ class SqliteLog:
 
     def ids_of(self, topic: str) -> frozenset[int]:
         """Returns the ids of a topic's partitions, as watchers get them."""
-        return frozenset(place.id for place in self._partitions.values() if place.topic == topic)
+        return frozenset(partition.id for partition in self._partitions.values() if partition.topic == topic)
 
     def now_ms(self) -> int:
         return self._clock.now_ns() // 1_000_000
@@ -478,28 +480,30 @@ class SqliteLog:
     def monotonic_s(self) -> float:
         return self._clock.monotonic()
 
-    async def read_file(self, place: StoredPartition, position: int, max_records: int) -> list[Record]:
+    async def read_file(self, partition: StoredPartition, position: int, max_records: int) -> list[Record]:
         """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetOutOfRange,
         LogUnavailable, LogDamaged.
         """
         try:
             return await self._loop.run_in_executor(
-                self._reader_thread, self._read_blocks, place, position, place.tail.end, max_records
+                self._reader_thread, self._read_blocks, partition, position, partition.tail.end, max_records
             )
         except RuntimeError as error:  # the executor is shut down
             raise LogClosed(f"log {self.path} is closed") from error
 
-    def _read_blocks(self, place: StoredPartition, position: int, end: int, max_records: int) -> list[Record]:
-        base, size, at = place.id << OFFSET_BITS, 0, position
-        is_contiguous = not is_compacted(self.rules.spec(place.topic, place.partition).cleanup)
+    def _read_blocks(self, partition: StoredPartition, position: int, end: int, max_records: int) -> list[Record]:
+        base, size, at = partition.id << OFFSET_BITS, 0, position
+        is_contiguous = not is_compacted(self.rules.spec(partition.topic, partition.partition).cleanup)
         records: list[Record] = []
         reading = self._reading
         try:
             reading.execute("BEGIN")  # one snapshot for both queries
             try:
-                (first,) = reading.execute("SELECT first_offset FROM partitions WHERE id = ?", (place.id,)).fetchone()
+                (first,) = reading.execute(
+                    "SELECT first_offset FROM partitions WHERE id = ?", (partition.id,)
+                ).fetchone()
                 if position < first:
-                    raise OffsetOutOfRange(place.topic, place.partition, position, first, end)
+                    raise OffsetOutOfRange(partition.topic, partition.partition, position, first, end)
                 (start,) = reading.execute(
                     "SELECT coalesce(max(id), ?) FROM blocks WHERE id >= ? AND id <= ?", (base, base, base | position)
                 ).fetchone()
@@ -509,15 +513,15 @@ class SqliteLog:
                         continue
                     try:
                         if is_contiguous and block.first_offset > at:
-                            refuse_hole(reading, place.topic, place.partition, at, block.first_offset)
-                        found = blocks.decode(place.topic, place.partition, block)
+                            refuse_hole(reading, partition.topic, partition.partition, at, block.first_offset)
+                        decoded = blocks.decode(partition.topic, partition.partition, block)
                     except LogDamaged:
                         if records:  # the next read begins at the damaged block
                             break
                         raise
-                    if found[0].offset < position or block.next_offset > end:  # the file may be ahead of the tail
-                        found = [record for record in found if position <= record.offset < end]
-                    records.extend(found)
+                    if decoded[0].offset < position or block.next_offset > end:  # the file may be ahead of the tail
+                        decoded = [record for record in decoded if position <= record.offset < end]
+                    records.extend(decoded)
                     at = block.next_offset
                     size += len(block.body)
                     if len(records) >= max_records or size >= _READ_BYTES or block.next_offset >= end:
@@ -525,9 +529,9 @@ class SqliteLog:
             finally:
                 reading.execute("ROLLBACK")
         except (sqlite3.Error, ValueError) as error:
-            raise reading_error(self.path, error, place.topic, place.partition, position, end) from error
+            raise reading_error(self.path, error, partition.topic, partition.partition, position, end) from error
         if not records:  # retention and compaction never remove the newest record before the end
-            raise LogDamaged(place.topic, place.partition, position, end, "nothing is there")
+            raise LogDamaged(partition.topic, partition.partition, position, end, "nothing is there")
         return records
 
     async def _order(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -570,15 +574,15 @@ class SqliteLog:
             self._room.set()
         self._publisher.publish_queued(units, reason)
 
-    def _set_first(self, place: StoredPartition, first_offset: int) -> None:
-        place.first_offset = first_offset
-        self._publisher.tell_watchers(place)
+    def _set_first(self, partition: StoredPartition, first_offset: int) -> None:
+        partition.first_offset = first_offset
+        self._publisher.tell_watchers(partition)
 
-    def _break(self, why: str) -> None:
+    def _break(self, reason: str) -> None:
         if self._state != "open":
             return
-        self._state, self._broken = "broken", why
-        log.error("log.broken", path=str(self.path), why=why)
+        self._state, self._broken = "broken", reason
+        log.error("log.broken", path=str(self.path), why=reason)
         self._room.set()
         for partition in self._partitions.values():
             partition.tail.signal()

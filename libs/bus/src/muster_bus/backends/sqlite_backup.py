@@ -62,10 +62,10 @@ def verify_database(path: Path) -> list[str]:
     """Checks the structure of a SQLite file. Returns the problems."""
     try:
         with contextlib.closing(open_read_only(path)) as connection:
-            found = [str(text) for (text,) in connection.execute(f"PRAGMA integrity_check({_PROBLEMS_MAX})")]
+            messages = [str(text) for (text,) in connection.execute(f"PRAGMA integrity_check({_PROBLEMS_MAX})")]
     except (sqlite3.Error, OSError) as error:
         return [f"{path}: {error}"]
-    return [f"{path}: {text}" for text in found if text != "ok"]
+    return [f"{path}: {text}" for text in messages if text != "ok"]
 
 
 def verify_log(path: Path) -> VerificationResult:

@@ -69,11 +69,11 @@ def was_written_by_older(connection: sqlite3.Connection) -> bool:
     """Tells whether a version without chains has used the log since the last note: it took claims over and did not note
     that. Raises sqlite3.Error.
     """
-    found: int
-    (found,) = connection.execute(
+    count: int
+    (count,) = connection.execute(
         "SELECT count(*) FROM claims c JOIN chain_claims n ON n.id = c.id WHERE c.epoch > n.epoch"
     ).fetchone()
-    return bool(found)
+    return bool(count)
 
 
 def refuse_breaks(connection: sqlite3.Connection, path: Path, needed: Collection[str]) -> None:
@@ -82,15 +82,15 @@ def refuse_breaks(connection: sqlite3.Connection, path: Path, needed: Collection
     :param needed: topics whose records decisions need. Readers of the others pass over a damaged block, and say so
         (``muster_bus.damage``); what is missing without a trace they could not notice.
     """
-    found = check_beside(connection, path) + [
-        each
-        for each in check(connection, whole=False).breaks
-        if each.kind is not BreakKind.BLOCK or each.topic in needed
+    breaks = check_beside(connection, path) + [
+        break_
+        for break_ in check(connection, whole=False).breaks
+        if break_.kind is not BreakKind.BLOCK or break_.topic in needed
     ]
-    if not found:
+    if not breaks:
         return
-    first = found[0]
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    first = breaks[0]
+    more = f" (and {len(breaks) - 1} more)" if len(breaks) > 1 else ""
     remedy = (
         "nothing was changed; put whole files back, or restore a backup, or run muster repair --data-dir "
         f"{path.parent}, which lists all such parts and goes on without those that you accept (docs/backup.md)"
@@ -106,19 +106,19 @@ def check_beside(connection: sqlite3.Connection, path: Path) -> list[Break]:
     """
     side = read_mark(path)
     boot_id = side.clock.boot_id
-    found: list[Break] = []
+    breaks: list[Break] = []
     unread = unread_commits(path, interrupted=not boot_id or boot_id != SystemClock().anchor().boot_id)
     if unread is not None:
         lost = f"{unread.commits} commits from there on cannot be read"
         reason = f"{path}-wal is damaged at frame {unread.frame}: {lost}"
-        found.append(Break(BreakKind.WAL, "", 0, 0, 0, reason))
+        breaks.append(Break(BreakKind.WAL, "", 0, 0, 0, reason))
     if side.mark is None or not is_chained(connection) or was_written_by_older(connection):
-        return found
+        return breaks
     if (side.mark.log_id,) not in connection.execute("SELECT id FROM identity").fetchall():
-        return found  # another log, which is refused as that
-    for place, head in side.mark.heads.items():
-        topic, _, number = place.rpartition("/")
-        end = side.mark.ends.get(place, 0)
+        return breaks  # another log, which is refused as that
+    for partition, head in side.mark.heads.items():
+        topic, _, number = partition.rpartition("/")
+        end = side.mark.ends.get(partition, 0)
         row = connection.execute(
             "SELECT b.id, b.digest, b.timestamp_ms FROM partitions p JOIN blocks b ON b.id = "
             "(SELECT max(id) FROM blocks WHERE id >= p.id << ? AND id < (p.id << ?) + ?) "
@@ -129,8 +129,8 @@ def check_beside(connection: sqlite3.Connection, path: Path) -> list[Break]:
         cleanup = connection.execute("SELECT cleanup FROM topics WHERE name = ?", (topic,)).fetchone()
         if row is not None and row[1] not in (None, head) and cleanup is not None and not is_compacted(cleanup[0]):
             reason = f"its block is another one than {mark_path(path).name} knows"
-            found.append(Break(BreakKind.BLOCK, topic, int(number), row[0] & OFFSET_MASK, end, reason, row[2]))
-    return found
+            breaks.append(Break(BreakKind.BLOCK, topic, int(number), row[0] & OFFSET_MASK, end, reason, row[2]))
+    return breaks
 
 
 def check(connection: sqlite3.Connection, *, whole: bool) -> Checked:
@@ -193,18 +193,19 @@ class _Check:
         if self._breaks:
             rms = _rms_of(self._connection, self._select)
             self._breaks = [
-                each._replace(rms=rms.get(each.partition, ())) if each.topic else each for each in self._breaks
+                break_._replace(rms=rms.get(break_.partition, ())) if break_.topic else break_
+                for break_ in self._breaks
             ]
         return Checked(self._breaks, self._gaps, self._records)
 
     def _check_all(self) -> None:
         self._check_tables()
-        for place in self._places():
+        for partition in self._places():
             before = len(self._breaks)
             try:
-                self._check_partition(place)
+                self._check_partition(partition)
             except _UNREADABLE as error:
-                self._add(BreakKind.FILE, place, 0, 0, f"the file cannot be read there ({error})")
+                self._add(BreakKind.FILE, partition, 0, 0, f"the file cannot be read there ({error})")
             self._breaks[before:] = self._merged(self._breaks[before:])
         if self._chained:
             self._check_claims()
@@ -212,10 +213,10 @@ class _Check:
                 self._check_heads()
 
     def _add(
-        self, kind: BreakKind, place: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)
+        self, kind: BreakKind, partition: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)
     ) -> None:
         from_ms, to_ms = (ms if 0 < ms < _TIME_MAX_MS else 0 for ms in around)
-        self._breaks.append(Break(kind, place.topic, place.partition, first, end, reason, from_ms, to_ms))
+        self._breaks.append(Break(kind, partition.topic, partition.partition, first, end, reason, from_ms, to_ms))
 
     def _table(self, reason: str) -> None:
         self._breaks.append(Break(BreakKind.TABLE, "", 0, 0, 0, reason))
@@ -243,11 +244,11 @@ class _Check:
             for (text,) in connection.execute(f"PRAGMA integrity_check({name})"):
                 if text != "ok":
                     self._table(f"table {name}: {text}")
-        for name, wanted, counted in connection.execute(
+        for name, expected, counted in connection.execute(
             "SELECT t.name, t.partitions, count(p.id) FROM topics t LEFT JOIN partitions p ON p.topic = t.name "
             "GROUP BY t.name HAVING t.partitions IS NOT count(p.id)"
         ):
-            self._table(f"topic {name} has {counted} partitions instead of {wanted}")
+            self._table(f"topic {name} has {counted} partitions instead of {expected}")
         for topic, partition in connection.execute(
             "SELECT topic, partition FROM partitions WHERE topic NOT IN (SELECT name FROM topics)"
         ):
@@ -280,8 +281,8 @@ class _Check:
                 if noted_name is not None or not self._older:
                     self._table(f"group {name} is noted as {noted_name}")
                 continue
-            values = (epoch, noted_epoch, *(each for each in (position, noted) if each is not None))
-            if not all(isinstance(each, int) for each in values):
+            values = (epoch, noted_epoch, *(number for number in (position, noted) if number is not None))
+            if not all(isinstance(number, int) for number in values):
                 self._table(f"group {name} has no number as its epoch or position")
                 continue
             after = max(-1 if noted is None else noted, self._positions.get(id_, -1))
@@ -313,13 +314,13 @@ class _Check:
 
     # ---- blocks ------------------------------------------------------------------------------------------------------
 
-    def _check_partition(self, place: _Place) -> None:
-        base, top = place.id << OFFSET_BITS, (place.id + 1) << OFFSET_BITS
-        noted_to = place.noted_to
-        reads_all = self._whole or place.is_compacted
-        walk, low = _Walk(place, self._add, self._gaps, is_older=self._older), base
+    def _check_partition(self, partition: _Place) -> None:
+        base, top = partition.id << OFFSET_BITS, (partition.id + 1) << OFFSET_BITS
+        noted_to = partition.noted_to
+        reads_all = self._whole or partition.is_compacted
+        walk, low = _Walk(partition, self._add, self._gaps, is_older=self._older), base
         if not reads_all:
-            self._check_first(place, base, top)
+            self._check_first(partition, base, top)
             (last_noted,) = self._connection.execute(
                 "SELECT max(id) FROM blocks WHERE id >= ? AND id < ?",
                 (base, top if noted_to is None else base | noted_to),
@@ -330,20 +331,20 @@ class _Check:
         for row in self._connection.execute(self._select, (low, top)):
             block = Block(row[0] & OFFSET_MASK, *row[1:])
             if walk.take(block) and self._whole:
-                self._read(place, block, walk)
+                self._read(partition, block, walk)
             if noted_to is not None and block.first_offset >= noted_to and block.claim is not None:
                 position = -1 if block.position is None else block.position
                 self._positions[block.claim] = max(position, self._positions.get(block.claim, -1))
         walk.finish(counts=reads_all)
-        self._ends[place.topic, place.partition] = walk.end
+        self._ends[partition.topic, partition.partition] = walk.end
         self._is_all_noted = self._is_all_noted and walk.end == noted_to
         if walk.newest is not None:
-            self._newest[place.topic, place.partition] = walk.newest
+            self._newest[partition.topic, partition.partition] = walk.newest
             self._heads = (self._heads + (walk.newest.digest or 0)) & DIGEST_MASK
         else:
-            self._heads = (self._heads + (place.start or 0)) & DIGEST_MASK
+            self._heads = (self._heads + (partition.start or 0)) & DIGEST_MASK
 
-    def _check_first(self, place: _Place, base: int, top: int) -> None:
+    def _check_first(self, partition: _Place, base: int, top: int) -> None:
         """The partition begins where retention left it."""
         (lowest,) = self._connection.execute(
             "SELECT min(id) FROM blocks WHERE id >= ? AND id < ?", (base, top)
@@ -351,16 +352,20 @@ class _Check:
         if lowest is None:
             return
         first = lowest & OFFSET_MASK
-        if first != place.first_offset and not _is_accepted(self._gaps, place, place.first_offset, first):
-            low, high = sorted((first, place.first_offset))
+        if first != partition.first_offset and not _is_accepted(self._gaps, partition, partition.first_offset, first):
+            low, high = sorted((first, partition.first_offset))
             self._add(
-                BreakKind.GAP, place, low, high, f"the partition begins at {place.first_offset}, its blocks at {first}"
+                BreakKind.GAP,
+                partition,
+                low,
+                high,
+                f"the partition begins at {partition.first_offset}, its blocks at {first}",
             )
 
-    def _read(self, place: _Place, block: Block, walk: _Walk) -> None:
+    def _read(self, partition: _Place, block: Block, walk: _Walk) -> None:
         """Reads the records of a block."""
         try:
-            records = blocks.decode(place.topic, place.partition, block)
+            records = blocks.decode(partition.topic, partition.partition, block)
         except LogDamaged as error:
             walk.damaged(block, error.reason)
             return
@@ -369,43 +374,43 @@ class _Check:
             walk.damaged(block, "its records are of other offsets")
         for record in records:
             gap = self._numbers.check(record)
-            if gap is not None and not self._is_gap_between(place, gap.first_offset - 1, gap.next_offset):
+            if gap is not None and not self._is_gap_between(partition, gap.first_offset - 1, gap.next_offset):
                 times = (block.timestamp_ms, 0)
-                self._add(BreakKind.NUMBERS, place, gap.first_offset, gap.next_offset, gap.reason, around=times)
+                self._add(BreakKind.NUMBERS, partition, gap.first_offset, gap.next_offset, gap.reason, around=times)
 
-    def _is_gap_between(self, place: _Place, first: int, end: int) -> bool:
+    def _is_gap_between(self, partition: _Place, first: int, end: int) -> bool:
         return any(
-            (gap.topic, gap.partition) == (place.topic, place.partition) and first < gap.next_offset <= end
+            (gap.topic, gap.partition) == (partition.topic, partition.partition) and first < gap.next_offset <= end
             for gap in self._gaps
         )
 
-    def _merged(self, found: list[Break]) -> list[Break]:
+    def _merged(self, breaks: list[Break]) -> list[Break]:
         """Leaves out what another break of the partition explains."""
         for kinds in ((BreakKind.COUNT,), (BreakKind.COUNT, BreakKind.NUMBERS)):
-            found = [each for each in found if each.kind not in kinds] or found
-        return found
+            breaks = [break_ for break_ in breaks if break_.kind not in kinds] or breaks
+        return breaks
 
 
 class _Add(Protocol):
     """Adds a break."""
 
     def __call__(
-        self, kind: BreakKind, place: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)
+        self, kind: BreakKind, partition: _Place, first: int, end: int, reason: str, *, around: tuple[int, int] = (0, 0)
     ) -> None: ...
 
 
 class _Walk:
     """Follows the chain of one partition."""
 
-    def __init__(self, place: _Place, add: _Add, gaps: list[Gap], *, is_older: bool) -> None:
-        self._place, self._add, self._gaps, self._is_older = place, add, gaps, is_older
-        self._at: int | None = None if place.is_compacted else place.first_offset  # where the next block begins
-        self._previous: int | None = place.start or 0
+    def __init__(self, partition: _Place, add: _Add, gaps: list[Gap], *, is_older: bool) -> None:
+        self._place, self._add, self._gaps, self._is_older = partition, add, gaps, is_older
+        self._at: int | None = None if partition.is_compacted else partition.first_offset  # where the next block begins
+        self._previous: int | None = partition.start or 0
         self._last: Block | None = None
         self._is_first = True
         self._checks_links = not is_older  # (it notes no start)
         self._blocks = self._total = self._unchained = 0
-        self.end = place.first_offset
+        self.end = partition.first_offset
         self.newest: Block | None = None
 
     def begins_at(self, first_offset: int) -> None:
@@ -419,10 +424,10 @@ class _Walk:
 
     def take(self, block: Block) -> bool:
         """Takes the next block. Returns whether its digest is right."""
-        place, last = self._place, self._last
+        partition, last = self._place, self._last
         self._count(block)
         good = True
-        if block.digest is not None and block.digest != blocks.digest_of(place.topic, place.partition, block):
+        if block.digest is not None and block.digest != blocks.digest_of(partition.topic, partition.partition, block):
             self.damaged(block, "its block is not as it was written")
             good = False
         elif block.next_offset <= block.first_offset or (last is not None and block.first_offset < last.next_offset):
@@ -430,8 +435,8 @@ class _Walk:
             good = False
         elif not self._follows(block):
             good = False
-        is_noted_end = good and place.noted_to is not None and block.next_offset == place.noted_to
-        if is_noted_end and not self._is_older and block.digest != place.head:
+        is_noted_end = good and partition.noted_to is not None and block.next_offset == partition.noted_to
+        if is_noted_end and not self._is_older and block.digest != partition.head:
             self.damaged(block, "its block is another one than is noted")
         self._last, self.newest = block, block
         self._at = block.next_offset if good or self._at is None else max(block.next_offset, self._at)
@@ -448,57 +453,60 @@ class _Walk:
 
     def _follows(self, block: Block) -> bool:
         """Checks that nothing is missing between the last block and this one."""
-        place, last = self._place, self._last
+        partition, last = self._place, self._last
         at = self._at
-        is_new = place.noted_to is not None and block.first_offset >= place.noted_to
-        accepted = at is not None and _is_accepted(self._gaps, place, at, block.first_offset, block.previous)
+        is_new = partition.noted_to is not None and block.first_offset >= partition.noted_to
+        accepted = at is not None and _is_accepted(self._gaps, partition, at, block.first_offset, block.previous)
         if accepted:
             return True
         around = (last.timestamp_ms if last is not None else 0, block.timestamp_ms)
-        if not place.is_compacted and at is not None and block.first_offset != at:
+        if not partition.is_compacted and at is not None and block.first_offset != at:
             low, high = sorted((at, block.first_offset))
-            self._add(BreakKind.GAP, place, low, high, "blocks are missing", around=around)
+            self._add(BreakKind.GAP, partition, low, high, "blocks are missing", around=around)
             return True
         if not self._checks_links or block.digest is None or block.previous is None:
             return True
-        if place.is_compacted and (self._is_older or not is_new or self._previous is None):
+        if partition.is_compacted and (self._is_older or not is_new or self._previous is None):
             return True
         if block.previous != (self._previous or 0):
             first = last.first_offset if last is not None else block.first_offset
             self._add(
-                BreakKind.GAP, place, first, block.first_offset,
+                BreakKind.GAP, partition, first, block.first_offset,
                 "the block before is another one than the next one names", around=around,
             )  # fmt: skip
         return True
 
     def finish(self, *, counts: bool) -> None:
         """Compares with the note at the end of the partition."""
-        place, noted_to = self._place, self._place.noted_to
+        partition, noted_to = self._place, self._place.noted_to
         if noted_to is None:
             return
         if self.end < noted_to and not self._is_end_accepted(noted_to):
             ms = self._last.timestamp_ms if self._last is not None else 0
-            self._add(BreakKind.END, place, self.end, noted_to, "its newest blocks are missing", around=(ms, 0))
+            self._add(BreakKind.END, partition, self.end, noted_to, "its newest blocks are missing", around=(ms, 0))
             return
-        if not counts or self._is_older or not place.is_compacted:
+        if not counts or self._is_older or not partition.is_compacted:
             return
-        noted, there = (place.blocks, place.total, place.unchained), (self._blocks, self._total, self._unchained)
-        if noted == there:
+        noted, actual = (
+            (partition.blocks, partition.total, partition.unchained),
+            (self._blocks, self._total, self._unchained),
+        )
+        if noted == actual:
             return
-        if place.blocks == self._blocks:
+        if partition.blocks == self._blocks:
             reason = f"its {self._blocks} blocks are others than noted"
         else:
-            reason = f"it has {self._blocks} blocks instead of {place.blocks}"
-        self._add(BreakKind.COUNT, place, place.first_offset, noted_to, reason)
+            reason = f"it has {self._blocks} blocks instead of {partition.blocks}"
+        self._add(BreakKind.COUNT, partition, partition.first_offset, noted_to, reason)
 
     def _is_end_accepted(self, noted_to: int) -> bool:
         return _is_accepted(self._gaps, self._place, self.end, noted_to)
 
 
-def _is_accepted(gaps: list[Gap], place: _Place, first: int, end: int, previous: int | None = None) -> bool:
+def _is_accepted(gaps: list[Gap], partition: _Place, first: int, end: int, previous: int | None = None) -> bool:
     """Tells whether an operator has accepted that the part is missing."""
     return any(
-        (gap.topic, gap.partition) == (place.topic, place.partition)
+        (gap.topic, gap.partition) == (partition.topic, partition.partition)
         and gap.next_offset == end
         and gap.first_offset <= first
         and (gap.previous is None or previous is None or gap.previous == previous)
@@ -508,7 +516,7 @@ def _is_accepted(gaps: list[Gap], place: _Place, first: int, end: int, previous:
 
 def _rms_of(connection: sqlite3.Connection, select: str) -> Mapping[int, tuple[str, ...]]:
     """Returns the RMs of each partition, as far as the state can be read."""
-    found: dict[int, tuple[str, ...]] = {}
+    rms: dict[int, tuple[str, ...]] = {}
     try:
         for id_, topic, partition in connection.execute(
             "SELECT id, topic, partition FROM partitions WHERE topic LIKE '%si.state.v1'"
@@ -516,10 +524,10 @@ def _rms_of(connection: sqlite3.Connection, select: str) -> Mapping[int, tuple[s
             names: dict[str, None] = {}
             for row in connection.execute(select, (id_ << OFFSET_BITS, (id_ + 1) << OFFSET_BITS)):
                 names |= dict.fromkeys(_names(topic, partition, Block(row[0] & OFFSET_MASK, *row[1:])))
-            found[partition] = tuple(sorted(names))
+            rms[partition] = tuple(sorted(names))
     except _UNREADABLE:
-        return found
-    return found
+        return rms
+    return rms
 
 
 def _names(topic: str, partition: int, block: Block) -> Iterator[str]:

@@ -74,9 +74,9 @@ _NEWEST = "SELECT next_offset, digest FROM blocks WHERE id >= ? AND id < ? ORDER
 
 def is_chained(connection: sqlite3.Connection) -> bool:
     """Tells whether a log has chains: a version before 0.3 wrote the file if not. Raises sqlite3.Error."""
-    found: int
-    (found,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'chains'").fetchone()
-    return bool(found)
+    tables: int
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'chains'").fetchone()
+    return bool(tables)
 
 
 def adopt(connection: sqlite3.Connection) -> None:
@@ -212,14 +212,14 @@ class Chains:
         sealed: list[Row] = []
         heads: dict[int, tuple[int, int]] = {}
         added: dict[int, tuple[int, int]] = {}
-        total, left = self._sum, len(rows)
+        total, remaining = self._sum, len(rows)
         for id_, next_offset, timestamp_ms, codec, body, claim, position, *_ in rows:
             number = id_ >> OFFSET_BITS
             chain = self._chains[number]
             previous = (heads.get(number) or chain.head)[1]
-            left -= 1
+            remaining -= 1
             # (A digest cannot cover itself: the sum is of all heads but this one.)
-            of_others = None if left else (total - previous) & DIGEST_MASK
+            of_others = None if remaining else (total - previous) & DIGEST_MASK
             digest = digest_at(
                 chain.place,
                 id_ & OFFSET_MASK,
@@ -280,11 +280,11 @@ def note_claims(connection: sqlite3.Connection) -> None:
 def refuse_hole(connection: sqlite3.Connection, topic: str, partition: int, first: int, end: int) -> None:
     """Raises LogDamaged for missing blocks of a topic without compaction, unless an operator has accepted that."""
     if is_chained(connection):
-        found = connection.execute(
+        gap = connection.execute(
             "SELECT 1 FROM chain_gaps WHERE topic = ? AND partition = ? AND first_offset <= ? AND next_offset = ?",
             (topic, partition, first, end),
         ).fetchone()
-        if found is not None:
+        if gap is not None:
             return
     raise LogDamaged(topic, partition, first, end, "blocks are missing")
 

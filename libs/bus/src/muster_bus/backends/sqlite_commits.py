@@ -170,9 +170,9 @@ class Committer:
                 continue
             first_row = len(rows)
             for run in unit.runs:
-                place = run.partition
-                run.first_offset = next_offsets.get(place.id, (place, place.next_offset))[1]
-                next_offsets[place.id] = (place, run.first_offset + len(run.keys))
+                partition = run.partition
+                run.first_offset = next_offsets.get(partition.id, (partition, partition.next_offset))[1]
+                next_offsets[partition.id] = (partition, run.first_offset + len(run.keys))
                 rows.extend(run.rows(unit.timestamp_ms))
             if unit.hold is not None and unit.input_position is not None:
                 claim = unit.hold.claim
@@ -191,8 +191,8 @@ class Committer:
                     unit.read_by.lost = str(reason)
             return reason
         self._chains.appended(sealed)
-        for place, next_offset in next_offsets.values():
-            place.next_offset = next_offset
+        for partition, next_offset in next_offsets.values():
+            partition.next_offset = next_offset
         for claim, position in claims.values():
             claim.position = position
         return None
@@ -338,10 +338,10 @@ class Committer:
             (busy, _, _) = self._writing.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
         finally:
             self._writing.execute(f"PRAGMA busy_timeout = {before_ms}")
-        held = size if busy else 0
-        if held and not self.held_bytes:
+        blocked_bytes = size if busy else 0
+        if blocked_bytes and not self.held_bytes:
             log.warning("log.wal_held", path=str(self._path), wal_bytes=size, why="another program reads the file")
-        self.held_bytes = held
+        self.held_bytes = blocked_bytes
         metrics.wal_bytes.set(self._wal.stat().st_size)
 
 

@@ -67,8 +67,8 @@ class SqliteTarget:
             self._chains = Chains(connection)
             rows = connection.execute("SELECT topic, partition, id FROM partitions").fetchall()
             self._places = {(topic, partition): id_ for topic, partition, id_ in rows}
-            for place, end in mark_of(connection).ends.items():
-                topic, _, partition = place.rpartition("/")
+            for name, end in mark_of(connection).ends.items():
+                topic, _, partition = name.rpartition("/")
                 self._ends[topic, int(partition)] = end
 
     def _claim(self) -> None:
@@ -95,11 +95,11 @@ class SqliteTarget:
         rows: list[Row] = []
         with self._errors(), self._transaction() as connection:
             for partition, some in records.items():
-                place, offset = self._places[topic, partition], self._ends.get((topic, partition), 0)
+                partition_id, offset = self._places[topic, partition], self._ends.get((topic, partition), 0)
                 for part in split_into_blocks(list(some)):
-                    moved = [each._replace(offset=offset + index) for index, each in enumerate(part)]
+                    moved = [record._replace(offset=offset + index) for index, record in enumerate(part)]
                     block = blocks.encode_records(moved, offset + len(moved))
-                    rows.append((place << OFFSET_BITS | offset, *block[1:]))
+                    rows.append((partition_id << OFFSET_BITS | offset, *block[1:]))
                     offset = block.next_offset
                 ends[topic, partition] = offset
             sealed = self._chained.seal(rows)
@@ -121,8 +121,8 @@ class SqliteTarget:
                 "SELECT partition, position FROM claims WHERE group_name = ? AND topic = ?",
                 (group, self.topics.requests),
             ).fetchall()
-        found: dict[int, int | None] = dict(rows)
-        return [found.get(partition) for partition in range(self.topics.partitions)]
+        positions: dict[int, int | None] = dict(rows)
+        return [positions.get(partition) for partition in range(self.topics.partitions)]
 
     async def set_positions(self, group: str, positions: Sequence[int]) -> None:
         with self._errors(), self._transaction() as connection:

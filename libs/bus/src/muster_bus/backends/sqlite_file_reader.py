@@ -89,11 +89,11 @@ class LogFile:
     def version(self) -> int:
         """Returns a number that changes when another connection commits."""
         try:
-            found: int
-            (found,) = self._connection.execute("PRAGMA data_version").fetchone()
+            version: int
+            (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         except (sqlite3.Error, ValueError) as error:
             raise LogUnavailable(f"log {self.path} cannot be read: {error}") from error
-        return found
+        return version
 
     def identity(self) -> str:
         """Returns the log's identity; "": it has none. Raises LogUnavailable."""
@@ -105,32 +105,32 @@ class LogFile:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Returns the lowest existing offset and one past the highest one."""
-        place = self._place(topic, partition)
+        partition_id = self._place(topic, partition)
         with self._snapshot(topic, partition, 0):
-            return self._bounds(place)
+            return self._bounds(partition_id)
 
     def read(self, topic: str, partition: int, start: int) -> tuple[list[Record], int]:
         """Returns some records from an offset on, and the offset of the next read. No records: there are none yet.
 
         Raises OffsetOutOfRange if retention deleted the offset, or if the offset is past the end.
         """
-        place = self._place(topic, partition)
+        partition_id = self._place(topic, partition)
         with self._snapshot(topic, partition, start):
-            first, end = self._bounds(place)
+            first, end = self._bounds(partition_id)
             if not first <= start <= end:
                 raise OffsetOutOfRange(topic, partition, start, first, end)
             records: list[Record] = []
-            at, low = start, self._block_at(place, start)
-            for block in self._blocks("id >= ? AND id < ? ORDER BY id", low, (place + 1) << OFFSET_BITS):
+            at, low = start, self._block_at(partition_id, start)
+            for block in self._blocks("id >= ? AND id < ? ORDER BY id", low, (partition_id + 1) << OFFSET_BITS):
                 if block.next_offset <= start:
                     continue
                 try:
-                    found = self._decode(topic, partition, block, at)
+                    decoded = self._decode(topic, partition, block, at)
                 except LogDamaged:
                     if records:  # the next read begins at the damaged block
                         break
                     raise
-                records += [record for record in found if record.offset >= start]
+                records += [record for record in decoded if record.offset >= start]
                 at = end = block.next_offset
             return records, end
 
@@ -140,13 +140,13 @@ class LogFile:
         All blocks come from one snapshot, which lasts until the iteration ends. Raises OffsetOutOfRange if retention
         deleted the offset.
         """
-        place = self._place(topic, partition)
+        partition_id = self._place(topic, partition)
         with self._snapshot(topic, partition, start):
-            if start < (first := self._first(place)):
-                raise OffsetOutOfRange(topic, partition, start, first, self._bounds(place)[1])
-            at, low = start, self._block_at(place, start)
+            if start < (first := self._first(partition_id)):
+                raise OffsetOutOfRange(topic, partition, start, first, self._bounds(partition_id)[1])
+            at, low = start, self._block_at(partition_id, start)
             statement = f"SELECT {self._columns} FROM blocks WHERE id >= ? AND id < ? ORDER BY id"  # noqa: S608
-            for row in self._connection.execute(statement, (low, (place + 1) << OFFSET_BITS)):
+            for row in self._connection.execute(statement, (low, (partition_id + 1) << OFFSET_BITS)):
                 block = Block(row[0] & OFFSET_MASK, *row[1:])
                 if block.next_offset <= start:
                     continue
@@ -164,14 +164,14 @@ class LogFile:
 
         :param passed: gets the damaged blocks, which are passed over; None: the first one is raised.
         """
-        place = self._place(topic, partition)
-        low, high = place << OFFSET_BITS, (place + 1) << OFFSET_BITS
+        partition_id = self._place(topic, partition)
+        low, high = partition_id << OFFSET_BITS, (partition_id + 1) << OFFSET_BITS
         while True:
             with self._snapshot(topic, partition, 0):
-                found = list(self._blocks("id >= ? AND id < ? ORDER BY id DESC", low, high))
-            if not found:
+                newest_blocks = list(self._blocks("id >= ? AND id < ? ORDER BY id DESC", low, high))
+            if not newest_blocks:
                 return
-            for block in found:
+            for block in newest_blocks:
                 try:
                     records = blocks.decode(topic, partition, block)
                 except LogDamaged as error:
@@ -180,18 +180,20 @@ class LogFile:
                     passed.append(error)
                     continue
                 yield records
-            high = low | found[-1].first_offset
+            high = low | newest_blocks[-1].first_offset
 
     # ---- methods that run in a snapshot -----------------------------------------------------------------------------
 
-    def _first(self, place: int) -> int:
+    def _first(self, partition_id: int) -> int:
         first: int
-        (first,) = self._connection.execute("SELECT first_offset FROM partitions WHERE id = ?", (place,)).fetchone()
+        (first,) = self._connection.execute(
+            "SELECT first_offset FROM partitions WHERE id = ?", (partition_id,)
+        ).fetchone()
         return first
 
-    def _bounds(self, place: int) -> tuple[int, int]:
-        low, high = place << OFFSET_BITS, (place + 1) << OFFSET_BITS
-        first = self._first(place)
+    def _bounds(self, partition_id: int) -> tuple[int, int]:
+        low, high = partition_id << OFFSET_BITS, (partition_id + 1) << OFFSET_BITS
+        first = self._first(partition_id)
         newest = self._connection.execute(
             "SELECT next_offset FROM blocks WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1", (low, high)
         ).fetchone()
@@ -208,11 +210,11 @@ class LogFile:
             refuse_hole(self._connection, topic, partition, at, block.first_offset)
         return blocks.decode(topic, partition, block)
 
-    def _block_at(self, place: int, start: int) -> int:
+    def _block_at(self, partition_id: int, start: int) -> int:
         """Returns the row of the last block that begins at or before an offset. After compaction there may be none;
         then base.
         """
-        base = place << OFFSET_BITS
+        base = partition_id << OFFSET_BITS
         row: int
         (row,) = self._connection.execute(
             "SELECT coalesce(max(id), ?) FROM blocks WHERE id >= ? AND id <= ?", (base, base, base | start)

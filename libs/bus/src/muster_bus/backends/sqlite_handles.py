@@ -61,7 +61,7 @@ class OpenLog(Protocol):
     def partition(self, topic: str, partition: int) -> StoredPartition:
         """Returns a partition. The caller has checked that it exists."""
 
-    async def read_file(self, place: StoredPartition, position: int, max_records: int) -> list[Record]:
+    async def read_file(self, partition: StoredPartition, position: int, max_records: int) -> list[Record]:
         """Reads records that are no longer in the tail. May return more than asked for. Raises OffsetOutOfRange,
         LogUnavailable, LogDamaged.
         """
@@ -95,19 +95,19 @@ class SqliteWriter:
         except LogError as error:  # the contract raises errors when the result is awaited
             done.set_exception(error)
             return done
-        place = self._log.partition(record.topic, record.partition)
-        if not self._runs and place.waiting is None:
+        partition = self._log.partition(record.topic, record.partition)
+        if not self._runs and partition.waiting is None:
             loop.call_soon(self._flush)
-        run = self._runs.get(place.id)
+        run = self._runs.get(partition.id)
         if run is None:
-            run = self._runs[place.id] = AppendRun(place)
+            run = self._runs[partition.id] = AppendRun(partition)
         run.add(record, size)
         run.done.append(done)
         self._size += size
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft()
         self._waiting.append(done)
-        if place.waiting is not None:
+        if partition.waiting is not None:
             self._flush()  # the owner waits for just this
         return done
 
@@ -122,7 +122,7 @@ class SqliteWriter:
         """Waits until the appended records are durable."""
         self._closed = True
         self._flush()
-        if waiting := [each for each in self._waiting if not each.done()]:
+        if waiting := [future for future in self._waiting if not future.done()]:
             await asyncio.wait(waiting, timeout=CLOSE_TIMEOUT_S)
 
     def _flush(self) -> None:
@@ -135,11 +135,11 @@ class SqliteWriter:
 class SqliteReader(ReadAheadReader):
     """See :class:`muster_bus.log.LogReader`."""
 
-    def __init__(self, embedded: OpenLog, place: StoredPartition, position: int) -> None:
+    def __init__(self, embedded: OpenLog, partition: StoredPartition, position: int) -> None:
         super().__init__(position)
-        self._log, self._place = embedded, place
-        place.readers += 1
-        self._count_read = metrics.records_read.labels(place.topic).inc
+        self._log, self._place = embedded, partition
+        partition.readers += 1
+        self._count_read = metrics.records_read.labels(partition.topic).inc
 
     def known_end(self) -> int:
         return max(self._position, self._end())
@@ -202,43 +202,45 @@ class SqliteReader(ReadAheadReader):
 
     def _check(self) -> None:
         self._log.check_open()
-        place = self._place
+        partition = self._place
         if self._closed:
-            raise LogClosed(f"the reader of {place.topic}[{place.partition}] is closed")
-        if not place.first_offset <= self._position <= self._end():
-            raise OffsetOutOfRange(place.topic, place.partition, self._position, place.first_offset, place.tail.end)
+            raise LogClosed(f"the reader of {partition.topic}[{partition.partition}] is closed")
+        if not partition.first_offset <= self._position <= self._end():
+            raise OffsetOutOfRange(
+                partition.topic, partition.partition, self._position, partition.first_offset, partition.tail.end
+            )
 
 
 class EarlyReader(SqliteReader):
     """See :class:`muster_bus.log.EarlyInputOwner`."""
 
-    def __init__(self, embedded: OpenLog, place: StoredPartition, hold: OwnerEpoch) -> None:
-        super().__init__(embedded, place, place.first_offset)
+    def __init__(self, embedded: OpenLog, partition: StoredPartition, hold: OwnerEpoch) -> None:
+        super().__init__(embedded, partition, partition.first_offset)
         self._hold = hold
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         self._check()
-        place = self._place
+        partition = self._place
         if self._position == self._end() and timeout_s > 0:
-            place.waiting = self._hold
+            partition.waiting = self._hold
             try:
-                await place.tail.wait(timeout_s)
+                await partition.tail.wait(timeout_s)
             finally:
-                place.waiting = None
+                partition.waiting = None
             self._check()
-        if self._position < place.tail.end:
+        if self._position < partition.tail.end:
             return await super().read(max_records, 0)
         if self._position == self._end():
             return ()
-        start = self._position - place.tail.end
-        records = place.staged[start : start + max_records]
+        start = self._position - partition.tail.end
+        records = partition.staged[start : start + max_records]
         self._position += len(records)
         self._count_read(len(records))
         return records
 
     def _end(self) -> int:
-        place = self._place
-        return place.tail.end + (len(place.staged) if place.staged_for is self._hold else 0)
+        partition = self._place
+        return partition.tail.end + (len(partition.staged) if partition.staged_for is self._hold else 0)
 
     def _check(self) -> None:
         if self._hold.lost:
@@ -249,9 +251,9 @@ class EarlyReader(SqliteReader):
 class SqliteOwner:
     """See :class:`muster_bus.log.PartitionOwner` and :class:`muster_bus.log.EarlyInputOwner`."""
 
-    def __init__(self, embedded: OpenLog, place: StoredPartition, hold: OwnerEpoch) -> None:
+    def __init__(self, embedded: OpenLog, partition: StoredPartition, hold: OwnerEpoch) -> None:
         self._log = embedded
-        self._place = place
+        self._place = partition
         self._hold = hold
         self._ended = ""
 
@@ -332,10 +334,10 @@ class SqliteOwner:
         for record in records:
             size = check(record)
             total += size
-            place = (record.topic, record.partition)
-            run = runs.get(place)
+            partition = (record.topic, record.partition)
+            run = runs.get(partition)
             if run is None:
-                run = runs[place] = AppendRun(self._log.partition(*place))
+                run = runs[partition] = AppendRun(self._log.partition(*partition))
                 unit.runs.append(run)
             run.add(record, size)
         unit.size_bytes += total

@@ -167,15 +167,17 @@ class Maintenance:
         with contextlib.closing(connect(self._path, self._settings.sqlite_synchronous)) as reading:
             for spec in self._specs:
                 for number in range(spec.partitions):
-                    place = self._partitions[spec.name, number]
+                    partition = self._partitions[spec.name, number]
                     if "delete" in spec.cleanup and spec.retention_ms >= 0:
-                        self._retain(reading, place, now_ms - spec.retention_ms)
+                        self._retain(reading, partition, now_ms - spec.retention_ms)
                     if "compact" in spec.cleanup:
-                        self._compact(reading, place, now_ms - round(self._settings.sqlite_tombstone_grace_s * 1000))
+                        self._compact(
+                            reading, partition, now_ms - round(self._settings.sqlite_tombstone_grace_s * 1000)
+                        )
 
-    def _retain(self, reading: sqlite3.Connection, place: StoredPartition, before_ms: int) -> None:
+    def _retain(self, reading: sqlite3.Connection, partition: StoredPartition, before_ms: int) -> None:
         """Deletes, from the partition's start, the blocks whose newest record is older than ``before_ms``."""
-        low, high = place.id << OFFSET_BITS, (place.id + 1) << OFFSET_BITS
+        low, high = partition.id << OFFSET_BITS, (partition.id + 1) << OFFSET_BITS
         while not self._closing():
             rows = reading.execute(
                 "SELECT id, next_offset, timestamp_ms FROM blocks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
@@ -189,17 +191,17 @@ class Maintenance:
 
             def delete(writing: sqlite3.Connection, first_offset: int = first_offset, last_id: int = last_id) -> None:
                 sqlite_chain.remove(writing, low, last_id)
-                writing.execute("UPDATE partitions SET first_offset = ? WHERE id = ?", (first_offset, place.id))
-                sqlite_chain.note_partition(writing, place.id)
+                writing.execute("UPDATE partitions SET first_offset = ? WHERE id = ?", (first_offset, partition.id))
+                sqlite_chain.note_partition(writing, partition.id)
 
             removed = first_offset - (old[0][0] & OFFSET_MASK)
             self._order_and_wait(delete, notes=True)
-            self._first_moved(place, first_offset)
-            metrics.maintenance_removed.labels(place.topic, "retention").inc(removed)
+            self._first_moved(partition, first_offset)
+            metrics.maintenance_removed.labels(partition.topic, "retention").inc(removed)
             if len(old) < _STEP_BLOCKS:
                 return
 
-    def _compact(self, reading: sqlite3.Connection, place: StoredPartition, tombstones_before_ms: int) -> None:
+    def _compact(self, reading: sqlite3.Connection, partition: StoredPartition, tombstones_before_ms: int) -> None:
         """Keeps the newest record of each key.
 
         1 Find the newest offset of each key in the records since the last pass. 2 Go through all blocks, oldest first,
@@ -209,17 +211,17 @@ class Maintenance:
         """
         newest = reading.execute(
             "SELECT max(id) FROM blocks WHERE id >= ? AND id < ?",
-            (place.id << OFFSET_BITS, (place.id + 1) << OFFSET_BITS),
+            (partition.id << OFFSET_BITS, (partition.id + 1) << OFFSET_BITS),
         ).fetchone()[0]
         if newest is None:
             return
         boundary = newest & OFFSET_MASK
-        new_records = boundary - place.cleaned_to
-        if new_records < max(self._settings.sqlite_compaction_min_records, place.kept):
+        new_records = boundary - partition.cleaned_to
+        if new_records < max(self._settings.sqlite_compaction_min_records, partition.kept):
             return
         latest: dict[bytes | None, int] = {}
-        for block in self._iterate(reading, place, place.cleaned_to, boundary):  # 1
-            for record in blocks.decode(place.topic, place.partition, block):
+        for block in self._iterate(reading, partition, partition.cleaned_to, boundary):  # 1
+            for record in blocks.decode(partition.topic, partition.partition, block):
                 latest[record.key] = record.offset
             if len(latest) >= _COMPACTION_KEYS:
                 boundary = block.next_offset
@@ -227,8 +229,8 @@ class Maintenance:
         kept, removed, pending_blocks, size = 0, 0, 0, 0
         pending_records: list[Record] = []
         span: tuple[int, int] | None = None
-        for block in self._iterate(reading, place, 0, boundary):  # 2
-            records = blocks.decode(place.topic, place.partition, block)
+        for block in self._iterate(reading, partition, 0, boundary):  # 2
+            records = blocks.decode(partition.topic, partition.partition, block)
             survivors = [
                 record
                 for record in records
@@ -245,24 +247,28 @@ class Maintenance:
             pending_blocks += 1
             size += len(block.body)
             if size >= _STEP_BYTES or pending_blocks >= _STEP_BLOCKS:
-                self._rewrite(place, span, pending_records)
+                self._rewrite(partition, span, pending_records)
                 span, pending_blocks, pending_records, size = None, 0, [], 0
         if span is not None:
-            self._rewrite(place, span, pending_records)
+            self._rewrite(partition, span, pending_records)
         if self._closing():  # the passes above may have ended early
             return
 
         def note(writing: sqlite3.Connection) -> None:
-            writing.execute("UPDATE partitions SET cleaned_to = ?, kept = ? WHERE id = ?", (boundary, kept, place.id))
-            sqlite_chain.note_partition(writing, place.id)
+            writing.execute(
+                "UPDATE partitions SET cleaned_to = ?, kept = ? WHERE id = ?", (boundary, kept, partition.id)
+            )
+            sqlite_chain.note_partition(writing, partition.id)
 
         self._order_and_wait(note)
-        place.cleaned_to, place.kept = boundary, kept
-        metrics.maintenance_removed.labels(place.topic, "compaction").inc(removed)
+        partition.cleaned_to, partition.kept = boundary, kept
+        metrics.maintenance_removed.labels(partition.topic, "compaction").inc(removed)
 
-    def _iterate(self, reading: sqlite3.Connection, place: StoredPartition, start: int, end: int) -> Iterator[Block]:
+    def _iterate(
+        self, reading: sqlite3.Connection, partition: StoredPartition, start: int, end: int
+    ) -> Iterator[Block]:
         """Yields the blocks that begin in ``[start, end)``. Each query reads a few, so that no snapshot lives long."""
-        base = place.id << OFFSET_BITS
+        base = partition.id << OFFSET_BITS
         while start < end and not self._closing():
             rows = reading.execute(SELECT_BLOCKS, (base | start, base | end, 32)).fetchall()
             if not rows:
@@ -271,9 +277,9 @@ class Maintenance:
                 yield Block(row[0] & OFFSET_MASK, *row[1:])
             start = (rows[-1][0] & OFFSET_MASK) + 1
 
-    def _rewrite(self, place: StoredPartition, span: tuple[int, int], records: list[Record]) -> None:
+    def _rewrite(self, partition: StoredPartition, span: tuple[int, int], records: list[Record]) -> None:
         """Replaces the blocks that begin in ``span`` (both ends included) with blocks of ``records``."""
-        base = place.id << OFFSET_BITS
+        base = partition.id << OFFSET_BITS
         rows = [
             (base | block.first_offset, *block[1:])
             for block in (blocks.encode_records(part, part[-1].offset + 1) for part in split_into_blocks(records))
@@ -281,7 +287,7 @@ class Maintenance:
 
         def replace(writing: sqlite3.Connection) -> None:
             sqlite_chain.remove(writing, base | span[0], base | span[1])
-            sqlite_chain.put_in_place(writing, place.topic, place.partition, rows)
+            sqlite_chain.put_in_place(writing, partition.topic, partition.partition, rows)
 
         started_s = time.monotonic()
         self._order_and_wait(replace, notes=True)

@@ -94,13 +94,13 @@ class MarkWriter:
 
     def mark(self) -> LogMark:
         """Returns the mark of what is durable now."""
-        known = dict(self._durable_heads())
+        heads = dict(self._durable_heads())
         if self._written is not None:  # with synchronous=normal, this process may know less than the one before it
-            for place, end in self._written.ends.items():
-                if end > known.get(place, (0, 0))[0]:
-                    known[place] = end, self._written.heads.get(place, 0)
-        ends = {place: end for place, (end, _) in known.items()}
-        return LogMark(self._log_id, ends, {place: head for place, (_, head) in known.items()})
+            for partition, end in self._written.ends.items():
+                if end > heads.get(partition, (0, 0))[0]:
+                    heads[partition] = end, self._written.heads.get(partition, 0)
+        ends = {partition: end for partition, (end, _) in heads.items()}
+        return LogMark(self._log_id, ends, {partition: head for partition, (_, head) in heads.items()})
 
     def mark_loss_reported(self) -> None:
         """The RMs' histories know the accepted loss."""

@@ -76,10 +76,10 @@ class Publisher:
                         if not waiter.done():
                             waiter.set_exception(reason)
 
-    def tell_watchers(self, place: StoredPartition) -> None:
+    def tell_watchers(self, partition: StoredPartition) -> None:
         """Calls the watchers: a partition has a new end or beginning."""
         for watcher in self.watchers:
-            watcher(place.id, place.first_offset, place.tail.end)
+            watcher(partition.id, partition.first_offset, partition.tail.end)
 
     async def wait_published(self) -> None:
         """Returns when all that is committed is visible."""
@@ -123,7 +123,7 @@ class Publisher:
 
     def _publish_in_steps(self, unit: CommitUnit) -> Iterator[None]:
         """Makes the parts of the tails step by step, and shows all of them in one step."""
-        made: list[tuple[AppendRun, list[TailPart]]] = []
+        prepared: list[tuple[AppendRun, list[TailPart]]] = []
         for run in unit.runs:
             parts: list[TailPart] = []
             for start in range(0, len(run.keys) if run.partition.readers else 0, LARGE_RECORDS):
@@ -131,8 +131,8 @@ class Publisher:
                 size = sum(run.sizes[start : start + LARGE_RECORDS]) + len(records) * _RECORD_MEMORY_BYTES
                 parts += run.partition.tail.parts(run.first_offset + start, records, size)
                 yield
-            made.append((run, parts))
-        for run, parts in made:
+            prepared.append((run, parts))
+        for run, parts in prepared:
             tail = run.partition.tail
             # (A reader that was opened meanwhile reads the file.)
             if run.partition.readers and parts:

@@ -65,17 +65,17 @@ def repair_log(path: Path, target: Path, accepted: Sequence[Break], now_ms: int)
             new.execute("BEGIN IMMEDIATE")
             adopt(new)
             _Copy(old, new).run()
-            gaps = [_gap_of(each, now_ms) for each in accepted]
+            gaps = [_gap_of(break_, now_ms) for break_ in accepted]
             _write_gaps(new, gaps_of(old))
             _write_gaps(new, gaps)
             begin(new)
             for _ in range(_ROUNDS_MAX):
-                found = check(new, whole=True).breaks
-                if not found:
+                breaks = check(new, whole=True).breaks
+                if not breaks:
                     break
-                _write_gaps(new, [_gap_of(each, now_ms, previous=_previous(new, each)) for each in found])
-            if found:
-                raise LogUnavailable(f"log {path} cannot be repaired: {found[0]}. Restore a backup (docs/backup.md)")
+                _write_gaps(new, [_gap_of(break_, now_ms, previous=_previous(new, break_)) for break_ in breaks])
+            if breaks:
+                raise LogUnavailable(f"log {path} cannot be repaired: {breaks[0]}. Restore a backup (docs/backup.md)")
             mark = mark_of(new)
             new.execute("COMMIT")
             new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -84,14 +84,14 @@ def repair_log(path: Path, target: Path, accepted: Sequence[Break], now_ms: int)
         raise LogUnavailable(
             f"log {path} cannot be repaired: {error}. Put whole files back, or restore a backup (docs/backup.md)"
         ) from error
-    ends = {(each.topic, each.partition): each.next_offset for each in accepted}
+    ends = {(break_.topic, break_.partition): break_.next_offset for break_ in accepted}
     earlier = any(mark.ends.get(f"{topic}/{partition}", 0) < end for (topic, partition), end in ends.items() if topic)
-    return Repaired(mark, gaps, earlier or any(each.kind in (BreakKind.WAL, BreakKind.FILE) for each in accepted))
+    return Repaired(mark, gaps, earlier or any(break_.kind in (BreakKind.WAL, BreakKind.FILE) for break_ in accepted))
 
 
-def _gap_of(found: Break, now_ms: int, *, previous: int | None = None) -> Gap:
-    first, end = found.first_offset, found.next_offset
-    return Gap(found.topic, found.partition, first, end, previous, now_ms, str(found))
+def _gap_of(break_: Break, now_ms: int, *, previous: int | None = None) -> Gap:
+    first, end = break_.first_offset, break_.next_offset
+    return Gap(break_.topic, break_.partition, first, end, previous, now_ms, str(break_))
 
 
 def _write_gaps(new: sqlite3.Connection, gaps: Sequence[Gap]) -> None:
@@ -102,12 +102,12 @@ def _write_gaps(new: sqlite3.Connection, gaps: Sequence[Gap]) -> None:
     )
 
 
-def _previous(new: sqlite3.Connection, found: Break) -> int | None:
+def _previous(new: sqlite3.Connection, break_: Break) -> int | None:
     """What the block behind a gap names as the one before it."""
     row = new.execute(
         "SELECT b.previous FROM partitions p JOIN blocks b ON b.id = (p.id << ?) | ? "
         "WHERE p.topic = ? AND p.partition = ?",
-        (OFFSET_BITS, found.next_offset, found.topic, found.partition),
+        (OFFSET_BITS, break_.next_offset, break_.topic, break_.partition),
     ).fetchone()
     return row[0] if row is not None else None
 
@@ -140,17 +140,17 @@ class _Copy:
 
     def _partitions(self) -> list[tuple[int, str, int, int]]:
         """Id, topic, partition and first offset: as the chains repeat them, or as they are."""
-        found = {id_: (topic, number, first) for id_, topic, number, first in self._rows(
+        partitions = {id_: (topic, number, first) for id_, topic, number, first in self._rows(
             "SELECT id, topic, partition, first_offset FROM partitions NOT INDEXED"
         )}  # fmt: skip
         noted = self._rows("SELECT id, name, first_offset FROM chains") if self._chained else []
         for id_, name, first in noted:
             with contextlib.suppress(ValueError, AttributeError):
-                topic, _, rest = name.rpartition("/")
-                its_first = found[id_][2] if id_ in found else first
-                firsts = [each for each in (first, its_first) if isinstance(each, int) and each >= 0]
-                found[id_] = topic, int(rest.split(" ")[0]), min(firsts, default=0)
-        return [(id_, *found[id_]) for id_ in sorted(found)]
+                topic, _, suffix = name.rpartition("/")
+                its_first = partitions[id_][2] if id_ in partitions else first
+                firsts = [offset for offset in (first, its_first) if isinstance(offset, int) and offset >= 0]
+                partitions[id_] = topic, int(suffix.split(" ")[0]), min(firsts, default=0)
+        return [(id_, *partitions[id_]) for id_ in sorted(partitions)]
 
     def _copy_topics(self) -> None:
         retention = dict(self._rows("SELECT name, retention_ms FROM topics NOT INDEXED"))
@@ -216,9 +216,11 @@ class _Copy:
             if end is None:
                 raise ValueError(f"group {group!r} reads {topic}[{partition}], which does not exist")
             its_epoch, its_position = noted.get(id_, (0, None))
-            places: list[int] = [each for each in (position, its_position, self._positions.get(id_)) if _is_place(each)]
-            at = None if not places else max((each for each in places if each <= end), default=end)
-            last_epoch = max([each for each in (0, epoch, its_epoch) if _is_place(each)])
+            positions: list[int] = [
+                number for number in (position, its_position, self._positions.get(id_)) if _is_place(number)
+            ]
+            at = None if not positions else max((number for number in positions if number <= end), default=end)
+            last_epoch = max([number for number in (0, epoch, its_epoch) if _is_place(number)])
             self._new.execute(
                 "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?)", (id_, group, topic, partition, last_epoch, at)
             )

@@ -159,10 +159,10 @@ class CommitUnit:
 
     def try_merge(self, more: CommitUnit, bytes_max: int) -> bool:
         """Adds the records of another unit of appends to the same partition, if there is room. Returns whether."""
-        own, other = self.runs[0], more.runs[0]
-        if len(more.runs) > 1 or other.partition is not own.partition or self.size_bytes + more.size_bytes > bytes_max:
+        own, added = self.runs[0], more.runs[0]
+        if len(more.runs) > 1 or added.partition is not own.partition or self.size_bytes + more.size_bytes > bytes_max:
             return False
-        own.extend(other)
+        own.extend(added)
         self.size_bytes += more.size_bytes
         return True
 

@@ -61,13 +61,13 @@ class PartitionTail(ChangeSignal):
 
         :param size: their bytes.
         """
-        found: list[TailPart] = []
+        parts: list[TailPart] = []
         count = len(records)
         for start in range(0, count, _PART_RECORDS):
             some = list(records[start : start + _PART_RECORDS])
             share = size * (start + len(some)) // count - size * start // count
-            found.append(TailPart(first + start, some, share))
-        return found
+            parts.append(TailPart(first + start, some, share))
+        return parts
 
     def extend_by(self, parts: Sequence[TailPart]) -> None:
         """Makes parts visible, as :meth:`extend` does, without a look at each record."""
@@ -109,15 +109,15 @@ class PartitionTail(ChangeSignal):
         if position >= last.first:  # (nearly always)
             start = position - last.first
             return last.records[start : start + max_records]
-        found: list[Record] = []
+        records: list[Record] = []
         at = bisect_right(self._parts, position, key=_first) - 1
         start = position - self._parts[at].first
         for part in islice(self._parts, at, None):
-            found += part.records[start : start + max_records - len(found)]
-            if len(found) >= max_records:
+            records += part.records[start : start + max_records - len(records)]
+            if len(records) >= max_records:
                 break
             start = 0
-        return found
+        return records
 
     def _append(self, records: Sequence[Record], size: int) -> None:
         parts, count = self._parts, len(records)

@@ -37,10 +37,10 @@ async def copy(source: Log, topics: Topics, target: CopyTarget, group: str, prog
         raise TargetTooSmall(target.name, target.topics.partitions, topics.partitions)
     before = await _ends(source, topics)
     written = 0
-    for here, there in zip(main_topics(topics), main_topics(target.topics), strict=True):
-        ends = before[here.name]
-        work = _TopicCopy(source, topics, here.name, target, there.name, progress)
-        if here.name == topics.requests:
+    for source_spec, target_spec in zip(main_topics(topics), main_topics(target.topics), strict=True):
+        ends = before[source_spec.name]
+        work = _TopicCopy(source, topics, source_spec.name, target, target_spec.name, progress)
+        if source_spec.name == topics.requests:
             written += await _copy_requests(work, group, ends)
         else:
             written += await work.copy(ends)
@@ -69,22 +69,22 @@ async def _copy_requests(work: _TopicCopy, group: str, ends: Mapping[int, int]) 
 
 async def _answered(source: Log, topics: Topics, group: str, ends: Mapping[int, int]) -> dict[int, int]:
     """Returns the scheduler's position in each partition. Fences a scheduler that still runs."""
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for partition in ends:
         owner = await source.take_over(group, topics.requests, partition)
-        found[partition] = await owner.committed() or 0
+        positions[partition] = await owner.committed() or 0
         await owner.close()
-    return found
+    return positions
 
 
 class _TopicCopy:
     """The copy of one topic."""
 
     def __init__(
-        self, source: Log, topics: Topics, here: str, target: CopyTarget, there: str, progress: Progress
+        self, source: Log, topics: Topics, source_topic: str, target: CopyTarget, target_topic: str, progress: Progress
     ) -> None:
-        self.source, self.topics, self.here = source, topics, here
-        self.target, self.there = target, there
+        self.source, self.topics, self.here = source, topics, source_topic
+        self.target, self.there = target, target_topic
         self._progress = progress
 
     async def copy(self, ends: Mapping[int, int]) -> int:
@@ -110,22 +110,22 @@ class _TopicCopy:
             await merged.close()
 
 
-def home_of(record: Record, here: Topics, there: Topics) -> int | None:
+def home_of(record: Record, source: Topics, target: Topics) -> int | None:
     """Returns the partition of a record in the target; None: the record stays behind."""
     if not record.key:
         # A record without a key belongs to its partition: a note about decided offsets, or an unreadable request.
-        return None if record.topic == here.responses else record.partition % there.partitions
-    if record.topic == here.state:
-        return there.partition_of(parse_state_key(record.key)[0])
-    return there.partition_of_key(record.key)
+        return None if record.topic == source.responses else record.partition % target.partitions
+    if record.topic == source.state:
+        return target.partition_of(parse_state_key(record.key)[0])
+    return target.partition_of_key(record.key)
 
 
 async def _ends(source: Log, topics: Topics) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
+    ends_by_topic: dict[str, dict[int, int]] = {}
     for spec in main_topics(topics):
-        ends = found[spec.name] = {}
+        ends = ends_by_topic[spec.name] = {}
         for partition in range(spec.partitions):
             reader = await source.reader(spec.name, partition)
             ends[partition] = await reader.end_offset()
             await reader.close()
-    return found
+    return ends_by_topic

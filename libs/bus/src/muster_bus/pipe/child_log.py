@@ -97,15 +97,15 @@ class _PartitionView(ChangeSignal):
         if not self.spans or not self.spans[0].start <= position < self.known_to:
             return None
         index = bisect_right(self.spans, position, key=lambda span: span.start) - 1
-        found: list[Record] = []
-        while index < len(self.spans) and len(found) < max_records:
+        kept: list[Record] = []
+        while index < len(self.spans) and len(kept) < max_records:
             span = self.spans[index]
             records = span.records
             if span.start < position:
                 records = records[bisect_right(records, position - 1, key=lambda record: record.offset) :]
-            found += records[: max_records - len(found)]
+            kept += records[: max_records - len(kept)]
             index += 1
-        return found or None
+        return kept or None
 
 
 class ChildLog:
@@ -151,7 +151,7 @@ class ChildLog:
             )
 
         self._file, self._bounds, self._by_id = await self._in_thread(opened)
-        self._places = {(place.topic, place.partition): place for place in self._by_id.values()}
+        self._places = {(view.topic, view.partition): view for view in self._by_id.values()}
         self._state = "open"
 
     async def close(self) -> None:
@@ -159,8 +159,8 @@ class ChildLog:
         if self._state == "open":
             await self._writer.close()
         self._state = "closed"
-        for place in self._by_id.values():
-            place.signal()
+        for view in self._by_id.values():
+            view.signal()
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(LogClosed("the log is closed"))
@@ -201,9 +201,9 @@ class ChildLog:
     ) -> LogReader:
         self.check_open()
         self.rules.spec(topic, partition)
-        place = self._places[topic, partition]
-        place.has_readers = True
-        return _Reader(self, place, place.first if start is None else start)
+        view = self._places[topic, partition]
+        view.has_readers = True
+        return _Reader(self, view, view.first if start is None else start)
 
     async def take_over(self, group: str, topic: str, partition: int) -> PartitionOwner:
         self.check_open()
@@ -224,8 +224,8 @@ class ChildLog:
         match message:
             case EndsChanged():
                 for number, first, end in message.places:
-                    if (place := self._by_id.get(number)) is not None:
-                        place.moved(first, end)
+                    if (view := self._by_id.get(number)) is not None:
+                        view.moved(first, end)
             case AppendResults():
                 self._writer.resolve(message)
             case SyncRequest():
@@ -272,32 +272,32 @@ class ChildLog:
             if (version := bounds.version()) == self._version:
                 return
             self._version = version
-            for place in self._places.values():
-                if place.has_readers:
-                    place.moved(*bounds.bounds(place.topic, place.partition))
+            for view in self._places.values():
+                if view.has_readers:
+                    view.moved(*bounds.bounds(view.topic, view.partition))
 
-    async def read_bounds(self, place: _PartitionView) -> None:
+    async def read_bounds(self, view: _PartitionView) -> None:
         """Reads a partition's present bounds from the file."""
         file = self._file
         assert file is not None
-        place.moved(*await self._in_thread(lambda: file.bounds(place.topic, place.partition)))
+        view.moved(*await self._in_thread(lambda: file.bounds(view.topic, view.partition)))
 
-    async def fetch(self, place: _PartitionView, position: int, max_records: int) -> list[Record]:
+    async def fetch(self, view: _PartitionView, position: int, max_records: int) -> list[Record]:
         """Returns some records from ``position`` on, from the file or a chain. May return more than asked for.
 
         Raises OffsetOutOfRange, LogUnavailable, LogDamaged.
         """
-        if position < place.known_to:
-            return [record for span in await self._read(place, position, max_records) for record in span.records]
+        if position < view.known_to:
+            return [record for span in await self._read(view, position, max_records) for record in span.records]
         # At the end of the chain, one reader fetches for all readers.
-        async with place.fetching:
-            if (kept := place.kept(position, max_records)) is not None:
+        async with view.fetching:
+            if (kept := view.kept(position, max_records)) is not None:
                 return kept
-            spans = await self._read(place, position, max_records)
-            self._keep(place, position, spans)
+            spans = await self._read(view, position, max_records)
+            self._keep(view, position, spans)
         return [record for span in spans for record in span.records]
 
-    async def _read(self, place: _PartitionView, position: int, max_records: int) -> list[RecordSpan]:
+    async def _read(self, view: _PartitionView, position: int, max_records: int) -> list[RecordSpan]:
         file = self._file
         if file is None:
             raise LogClosed(f"log {self.settings.sqlite_path} is closed")
@@ -307,10 +307,11 @@ class ChildLog:
             count = stored = 0
             start = position
             try:
-                with contextlib.closing(file.blocks_from(place.topic, place.partition, position)) as found:
-                    for block, records in found:
+                with contextlib.closing(file.blocks_from(view.topic, view.partition, position)) as blocks:
+                    for block, records in blocks:
                         size = sum(
-                            len(each.key or b"") + len(each.value or b"") + _RECORD_MEMORY_BYTES for each in records
+                            len(record.key or b"") + len(record.value or b"") + _RECORD_MEMORY_BYTES
+                            for record in records
                         )
                         spans.append(RecordSpan(start, block.next_offset, records, size))
                         start = block.next_offset
@@ -325,19 +326,19 @@ class ChildLog:
 
         spans = await self._in_thread(read)
         if spans:
-            place.moved(place.first, spans[-1].end)  # the file may be ahead of the pipe
+            view.moved(view.first, spans[-1].end)  # the file may be ahead of the pipe
         return spans
 
-    def _keep(self, place: _PartitionView, position: int, spans: Sequence[RecordSpan]) -> None:
-        if position != place.known_to:  # a reader read elsewhere, and a chain has no gaps
-            self._chain_bytes -= sum(span.size_bytes for span in place.spans)
-            place.spans.clear()
-            self._chain_order = deque(each for each in self._chain_order if each is not place)
-            place.known_to = position
+    def _keep(self, view: _PartitionView, position: int, spans: Sequence[RecordSpan]) -> None:
+        if position != view.known_to:  # a reader read elsewhere, and a chain has no gaps
+            self._chain_bytes -= sum(span.size_bytes for span in view.spans)
+            view.spans.clear()
+            self._chain_order = deque(queued for queued in self._chain_order if queued is not view)
+            view.known_to = position
         for span in spans:
-            place.spans.append(span)
-            place.known_to = span.end
-            self._chain_order.append(place)
+            view.spans.append(span)
+            view.known_to = span.end
+            self._chain_order.append(view)
             self._chain_bytes += span.size_bytes
         while self._chain_bytes > self._chain_bytes_max:
             self._chain_bytes -= self._chain_order.popleft().spans.popleft().size_bytes
@@ -352,34 +353,34 @@ class ChildLog:
 class _Reader(ReadAheadReader):
     """See :class:`muster_bus.log.LogReader`."""
 
-    def __init__(self, bus: ChildLog, place: _PartitionView, position: int) -> None:
+    def __init__(self, bus: ChildLog, view: _PartitionView, position: int) -> None:
         super().__init__(position)
-        self._bus, self._place = bus, place
-        self._count_read = metrics.records_read.labels(place.topic).inc
+        self._bus, self._place = bus, view
+        self._count_read = metrics.records_read.labels(view.topic).inc
 
     def known_end(self) -> int:
         return max(self._position, self._place.end)
 
     async def read(self, max_records: int, timeout_s: float) -> Sequence[Record]:
         await self._check()
-        place = self._place
-        if self._position == place.end and timeout_s > 0:
-            await place.wait(timeout_s)
+        view = self._place
+        if self._position == view.end and timeout_s > 0:
+            await view.wait(timeout_s)
             await self._check()
-        if self._position == place.end:
+        if self._position == view.end:
             return []
         if not self._ahead:
-            records = place.kept(self._position, max_records)
+            records = view.kept(self._position, max_records)
             if records is None:
-                records = await self._bus.fetch(place, self._position, max_records)
+                records = await self._bus.fetch(view, self._position, max_records)
                 await self._check()
                 if not records:  # retention and compaction never remove the newest record before the end
-                    raise LogDamaged(place.topic, place.partition, self._position, place.end, "nothing is there")
+                    raise LogDamaged(view.topic, view.partition, self._position, view.end, "nothing is there")
             self._ahead.replace(records)
-        given = self._ahead.pop(max_records)
-        self._position = given[-1].offset + 1
-        self._count_read(len(given))
-        return given
+        batch = self._ahead.pop(max_records)
+        self._position = batch[-1].offset + 1
+        self._count_read(len(batch))
+        return batch
 
     async def first_offset(self) -> int:
         self._bus.check_open()
@@ -399,13 +400,13 @@ class _Reader(ReadAheadReader):
         self._place.signal()
 
     async def _check(self) -> None:
-        place = self._place
+        view = self._place
         self._check_open()
-        if self._position > place.end:  # the pipe may be behind the file
-            await self._bus.read_bounds(place)
+        if self._position > view.end:  # the pipe may be behind the file
+            await self._bus.read_bounds(view)
             self._check_open()
-        if not place.first <= self._position <= place.end:
-            raise OffsetOutOfRange(place.topic, place.partition, self._position, place.first, place.end)
+        if not view.first <= self._position <= view.end:
+            raise OffsetOutOfRange(view.topic, view.partition, self._position, view.first, view.end)
 
     def _check_open(self) -> None:
         self._bus.check_open()

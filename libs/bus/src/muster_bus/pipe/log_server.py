@@ -81,8 +81,8 @@ class LogServer:
             case Release():
                 self._spawn(self._release(message.owner))
             case SyncDone():
-                if (asked := self._asked.get(message.number)) is not None and not asked.done():
-                    asked.set_result(None)
+                if (synced := self._asked.get(message.number)) is not None and not synced.done():
+                    synced.set_result(None)
             case _:
                 self._spawn(self._answer(message))
 
@@ -92,13 +92,13 @@ class LogServer:
         frames = self._frames
         if frames == self._seen_frames or self._closed:
             return
-        asked = self._asked.get(frames)
-        if asked is None:
-            asked = self._asked[frames] = self._loop.create_future()
+        synced = self._asked.get(frames)
+        if synced is None:
+            synced = self._asked[frames] = self._loop.create_future()
             self._to_child(SyncRequest(frames))
-        await asyncio.wait({asked}, timeout=_SEEN_TIMEOUT_S)
+        await asyncio.wait({synced}, timeout=_SEEN_TIMEOUT_S)
         self._asked.pop(frames, None)
-        if asked.done():
+        if synced.done():
             self._seen_frames = max(self._seen_frames, frames)
 
     async def wait_flushed(self) -> None:
@@ -122,9 +122,9 @@ class LogServer:
 
     # ---- movements --------------------------------------------------------------------------------------------------
 
-    def _note(self, place: int, first_offset: int, end: int) -> None:
-        self._moved[place] = (first_offset, end)
-        if place not in self._unread:
+    def _note(self, partition_id: int, first_offset: int, end: int) -> None:
+        self._moved[partition_id] = (first_offset, end)
+        if partition_id not in self._unread:
             self._tell_at(max(self._loop.time(), self._told_s + _PAUSE_S))
         elif self._timer is None:
             self._tell_at(self._loop.time() + _UNREAD_S)
@@ -153,7 +153,7 @@ class LogServer:
             self._told_s = self._loop.time()
             self._frames += 1
             moved, self._moved = self._moved, {}
-            self._to_child(EndsChanged(tuple((place, *offsets) for place, offsets in moved.items())))
+            self._to_child(EndsChanged(tuple((partition_id, *offsets) for partition_id, offsets in moved.items())))
 
     def _send(self, message: FromLog) -> None:
         """Sends a message. Sends the movements first, so that the child knows what was visible before the answer."""
@@ -186,7 +186,7 @@ class LogServer:
                 self._owners[ask.number] = await self._bus.take_over(ask.group, ask.topic, ask.partition)
                 return None
             case Commit():
-                records = [OutRecord(*each) for each in ask.records]
+                records = [OutRecord(*record) for record in ask.records]
                 await self._owner(ask.owner).commit(records, ask.input_position)
                 return None
             case GetCommitted():

@@ -160,13 +160,13 @@ class PipeAppendServer:
         else:
             self._settle(number, done.result())
 
-    def _settle(self, number: int, what: int | EncodedError) -> None:
+    def _settle(self, number: int, result: int | EncodedError) -> None:
         if not self._durable and not self._refused:
             asyncio.get_running_loop().call_soon(self._tell_settled)
-        if isinstance(what, EncodedError):
-            self._refused.append((number, what))
+        if isinstance(result, EncodedError):
+            self._refused.append((number, result))
         else:
-            self._durable.append((number, what))
+            self._durable.append((number, result))
 
     def _tell_settled(self) -> None:
         durable, refused = tuple(self._durable), tuple(self._refused)

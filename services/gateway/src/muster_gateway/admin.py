@@ -204,18 +204,20 @@ class AdminServicer:
     async def pause(self, raw: bytes) -> bytes:
         """PauseResourceManager. Raises InvalidRequest and the errors of :meth:`_command`, as do the next two."""
         command = admin_codec.decode_pause(raw, self._settings.limits)
-        return await self._changed(command, held=True)
+        return await self._changed(command, paused=True)
 
     async def resume(self, raw: bytes) -> bytes:
         """ResumeResourceManager."""
         command = admin_codec.decode_resume(raw, self._settings.limits)
-        return await self._changed(command, held=False)
+        return await self._changed(command, paused=False)
 
-    async def _changed(self, command: EncodedCommand, *, held: bool) -> bytes:
+    async def _changed(self, command: EncodedCommand, *, paused: bool) -> bytes:
         """Sets or lifts a pause. Answers with the RM's state, because a lifted pause alone does not make an RM run."""
         answer = await self._command(command)
         session = await self._life.session(command.rm_id)
-        return admin_codec.encode_changed(answer, session, self._clock.now_ns(), self._facts(command.rm_id), held=held)
+        return admin_codec.encode_changed(
+            answer, session, self._clock.now_ns(), self._facts(command.rm_id), paused=paused
+        )
 
     async def forget(self, raw: bytes) -> bytes:
         """ForgetResourceManager. Raises as :meth:`_command`; but a stopped or forgotten RM is allowed."""
@@ -283,18 +285,18 @@ class AdminServicer:
 
     async def list_resource_managers(self, raw: bytes) -> bytes:
         """ListResourceManagers. Raises InvalidRequest, NotRegistered, SessionStoreDown, ViewUnavailable, OverLimit."""
-        wanted = admin_codec.decode_list(raw, self._settings.limits)
+        rm_id = admin_codec.decode_list(raw, self._settings.limits)
         sees = current().read_scope().can_read_rm
-        sessions = [await self._life.session(wanted)] if wanted else await self._life.all_sessions()
-        sessions = [each for each in sessions if sees(each.rm_id)]
-        return admin_codec.encode_resource_managers(await self._shown(sessions, wanted))
+        sessions = [await self._life.session(rm_id)] if rm_id else await self._life.all_sessions()
+        sessions = [session for session in sessions if sees(session.rm_id)]
+        return admin_codec.encode_resource_managers(await self._shown(sessions, rm_id))
 
     async def explain(self, raw: bytes) -> bytes:
         """Explain. Raises InvalidRequest, NotRegistered, NotFound, SessionStoreDown, ViewUnavailable, OverLimit."""
-        wanted = admin_codec.decode_explain(raw, self._settings.limits)
-        await self._life.session(wanted.rm_id)
-        found, sentences = await explain(self._view, self._history, wanted)
-        return admin_codec.encode_explained(found, sentences)
+        target = admin_codec.decode_explain(raw, self._settings.limits)
+        await self._life.session(target.rm_id)
+        explanation, sentences = await explain(self._view, self._history, target)
+        return admin_codec.encode_explained(explanation, sentences)
 
     async def _shown(self, sessions: list[Session], rm_id: str) -> list[dict[str, Any]]:
         """Describes RMs from their sessions and the view's answer.
@@ -304,20 +306,20 @@ class AdminServicer:
         answer = await self._view.get(path_of("resource-managers"), rm_id)
         if answer.status not in (_OK, _NOT_FOUND):
             raise ViewUnavailable(f"the view answers with HTTP status {answer.status}: try again")
-        registered = {each["rmID"]: each for each in answer.json()} if answer.status == _OK else {}
+        registered = {rm["rmID"]: rm for rm in answer.json()} if answer.status == _OK else {}
         living = await self._sessions.live_gateways()
-        found: list[dict[str, Any]] = []
+        managers: list[dict[str, Any]] = []
         now_ns = self._clock.now_ns()
         for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
             some = sessions[start : start + _SESSIONS_AT_ONCE]
             cursors = await asyncio.gather(*(self._sessions.cursors(session.rm_id) for session in some))
-            found += (
+            managers += (
                 admin_codec.resource_manager(
                     session, sent, living, registered.get(session.rm_id), now_ns, self._facts(session.rm_id)
                 )
                 for session, sent in zip(some, cursors, strict=True)
             )
-        return found
+        return managers
 
     async def status(self, rm_id: str, paused: bool) -> RmStatus | None:
         """The state of an RM by its session; None: it has none, or the store does not answer."""
@@ -368,7 +370,7 @@ class AdminServicer:
         async def ask_rm() -> CommandAnswer:
             return await self._asked(admin_codec.dump_command(rm_id))
 
-        asked = ask_rm if session.state is not RmLifecycleState.STOPPED else None
-        async for piece in StateDump(self._view, rm_id, manager, self._clock.now_ns(), asked).pieces():
+        rm_query = ask_rm if session.state is not RmLifecycleState.STOPPED else None
+        async for piece in StateDump(self._view, rm_id, manager, self._clock.now_ns(), rm_query).pieces():
             self._check_open()
             yield piece

@@ -84,13 +84,13 @@ def decode_drain(raw: bytes, limits: AdmissionLimits) -> EncodedCommand:
     """Decodes a DrainNodeRequest."""
     request = parsed(pb.DrainNodeRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
-    wanted = envelope_pb2.AdminCommand.DrainNode(
+    command = envelope_pb2.AdminCommand.DrainNode(
         partition=_partition(request.partition, limits),
         node_id=_name(request.node_id, "node_id", limits),
         schedulable=request.schedulable,
     )
     return EncodedCommand(
-        rm_id, "undrain" if request.schedulable else "drain", envelope_pb2.AdminCommand(drain_node=wanted)
+        rm_id, "undrain" if request.schedulable else "drain", envelope_pb2.AdminCommand(drain_node=command)
     )
 
 
@@ -99,12 +99,12 @@ def decode_end(raw: bytes, limits: AdmissionLimits) -> EncodedCommand:
     request = parsed(pb.EndApplicationRequest, raw)
     rm_id = _name(request.rm_id, "rm_id", limits)
     _refuse(text_problem(request.reason, "reason", REASON_CHARACTERS_MAX))
-    wanted = envelope_pb2.AdminCommand.EndApplication(
+    command = envelope_pb2.AdminCommand.EndApplication(
         partition=_partition(request.partition, limits),
         application_id=_name(request.application_id, "application_id", limits),
         reason=request.reason,
     )
-    return EncodedCommand(rm_id, "end-application", envelope_pb2.AdminCommand(end_application=wanted))
+    return EncodedCommand(rm_id, "end-application", envelope_pb2.AdminCommand(end_application=command))
 
 
 def validate_command(rm_id: str, raw: bytes) -> EncodedCommand:
@@ -184,14 +184,14 @@ def encode_changed(
     now_ns: int,
     facts: rm_status_text.RmFacts = rm_status_text.NO_FACTS,
     *,
-    held: bool,
+    paused: bool,
 ) -> bytes:
     """Encodes a ResourceManagerAnswer.
 
-    :param held: whether an operator's pause is now in force.
+    :param paused: whether an operator's pause is now in force.
     """
     state = RmLifecycleState(session.state).name
-    description = described(session, now_ns, facts, paused=held)
+    description = described(session, now_ns, facts, paused=paused)
     return pb.ResourceManagerAnswer(
         changed=answer.changed,
         state=state,
@@ -245,12 +245,12 @@ def encode_resource_managers(managers: Iterable[Mapping[str, Any]]) -> bytes:
     listed = [
         pb.ResourceManager(
             **{
-                **each,
-                "streams": [pb.Stream(**stream) for stream in each["streams"]],
-                "quotas": [pb.Quota(**quota) for quota in each["quotas"]],
+                **manager,
+                "streams": [pb.Stream(**stream) for stream in manager["streams"]],
+                "quotas": [pb.Quota(**quota) for quota in manager["quotas"]],
             }
         )
-        for each in managers
+        for manager in managers
     ]
     return pb.ListResourceManagersResponse(resource_managers=listed).SerializeToString()
 
@@ -286,7 +286,7 @@ def resource_manager(
     :param living: the living gateways; only their streams are shown.
     :param registered: the view's answer about the RM; None: the view does not know it yet.
     """
-    known = registered if registered is not None else {}
+    rm = registered if registered is not None else {}
     state = RmLifecycleState(session.state).name
     return {
         "rm_id": session.rm_id,
@@ -295,14 +295,14 @@ def resource_manager(
             session,
             now_ns,
             facts,
-            replay=rm_status_text.is_replay(known.get("extraConfig", {})),
-            paused=known.get("held", False),
-            paused_reason=known.get("heldReason", ""),
-            paused_since_ns=known.get("heldSince", 0),
+            replay=rm_status_text.is_replay(rm.get("extraConfig", {})),
+            paused=rm.get("held", False),
+            paused_reason=rm.get("heldReason", ""),
+            paused_since_ns=rm.get("heldSince", 0),
         ),
-        "is_default": known.get("default", False),
-        "identity": known.get("identity", ""),
-        "quotas": known.get("quotas", []),
+        "is_default": rm.get("default", False),
+        "identity": rm.get("identity", ""),
+        "quotas": rm.get("quotas", []),
         "since_ns": session.since_ns,
         "reason": session.why,
         "streams": [
@@ -315,17 +315,17 @@ def resource_manager(
             for kind, seat in sorted(session.seats.items())
             if seat.gateway_id in living
         ],
-        "held": known.get("held", False),
-        "held_reason": known.get("heldReason", ""),
-        "version": known.get("version", ""),
-        "policy_group": known.get("policyGroup", ""),
-        "build_info": known.get("buildInfo", {}),
-        "extra_config": known.get("extraConfig", {}),
-        "generation": known.get("generation", ""),
-        "registered_ns": known.get("registered", 0),
-        "registrations": known.get("registrations", 0),
-        "instance_uuid": known.get("instanceUUID", ""),
-        "callbacks": known.get("callbacks", []),
+        "held": rm.get("held", False),
+        "held_reason": rm.get("heldReason", ""),
+        "version": rm.get("version", ""),
+        "policy_group": rm.get("policyGroup", ""),
+        "build_info": rm.get("buildInfo", {}),
+        "extra_config": rm.get("extraConfig", {}),
+        "generation": rm.get("generation", ""),
+        "registered_ns": rm.get("registered", 0),
+        "registrations": rm.get("registrations", 0),
+        "instance_uuid": rm.get("instanceUUID", ""),
+        "callbacks": rm.get("callbacks", []),
     }
 
 
@@ -377,8 +377,14 @@ def decode_configured(raw: bytes) -> tuple[bool, list[tuple[str, str, int, int, 
     """
     answer = pb.UpdateConfigurationResponse.FromString(raw)
     problems = [
-        (pb.ConfigurationProblem.Severity.Name(each.severity).lower(), each.path, each.line, each.column, each.message)
-        for each in answer.problems
+        (
+            pb.ConfigurationProblem.Severity.Name(problem.severity).lower(),
+            problem.path,
+            problem.line,
+            problem.column,
+            problem.message,
+        )
+        for problem in answer.problems
     ]
     return answer.accepted, problems, list(answer.changes)
 

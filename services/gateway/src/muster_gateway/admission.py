@@ -188,7 +188,7 @@ def configuration_steps(raw: bytes, limits: AdmissionLimits, sizes: StepSizes = 
 
 
 def _configured(
-    what: str,
+    subject: str,
     message_type: type[Any],
     raw: bytes,
     limits: AdmissionLimits,
@@ -208,7 +208,7 @@ def _configured(
             raise InvalidRequest(problem)
     if len(raw) > limits.max_record_bytes:
         raise OverLimit(
-            f"{what}: {len(raw)} bytes (config: {len(request.config)} characters), "
+            f"{subject}: {len(raw)} bytes (config: {len(request.config)} characters), "
             f"expected at most {limits.max_record_bytes} bytes"
         )
     # What was parsed in steps is written anew, without what protobuf replaces: the scheduler parses it at once.
@@ -221,19 +221,19 @@ def _configured(
 def _admitted_whole(of: RequestKind, message: Any, raw: bytes, limits: AdmissionLimits) -> AdmittedMessage | None:
     """Judges a small message. None: some item is bad, or they are too many for a record or at all."""
     count = existing = 0
-    found: list[tuple[JudgedList, Any]] = []
-    for each in of.lists:
-        items = each.items.items(message)
+    judged: list[tuple[JudgedList, Any]] = []
+    for judged_list in of.lists:
+        items = judged_list.items.items(message)
         if size := len(items):
-            found.append((each, items))
+            judged.append((judged_list, items))
             count += size
     if of.message is si_pb2.NodeRequest:
         existing = _existing_in(message.nodes)
     if count > limits.record_items or count + existing > limits.max_items:
         return None
     facts = _LARGE if may_be_large(len(raw), limits) else _SMALL
-    for each, items in found:
-        name, check = each.items.name, each.check
+    for judged_list, items in judged:
+        name, check = judged_list.items.name, judged_list.check
         for item in items:
             if check(item, name, limits, facts) is not None:
                 return None
@@ -245,7 +245,11 @@ def _admitted_whole(of: RequestKind, message: Any, raw: bytes, limits: Admission
 
 
 def _layout(of: RequestKind, raw: bytes, limits: AdmissionLimits, sizes: StepSizes) -> Steps[Layout]:
-    return (yield from layout_steps(of.message, raw, [each.items for each in of.lists], limits.max_items, sizes))
+    return (
+        yield from layout_steps(
+            of.message, raw, [judged_list.items for judged_list in of.lists], limits.max_items, sizes
+        )
+    )
 
 
 class _Judgement:
@@ -260,30 +264,30 @@ class _Judgement:
 
     def steps(self, layout: Layout) -> Steps[AdmittedMessage]:
         self._count = sum(len(spans) for spans in layout.spans)
-        for each, spans in zip(self._of.lists, layout.spans, strict=True):
+        for judged_list, spans in zip(self._of.lists, layout.spans, strict=True):
             for first, after in chunks(spans, self._sizes):
                 begin, _, end = spans[first]
                 try:
                     if end - begin > self._sizes.large_bytes:
-                        yield from self._large(each, first, spans[first])
+                        yield from self._large(judged_list, first, spans[first])
                     else:
-                        yield from self._chunk(each, spans, first, after)
+                        yield from self._chunk(judged_list, spans, first, after)
                 except DecodeError as error:
                     raise no_message(self._of.message, len(self._raw)) from error
-                if after < len(spans) or each is not self._of.lists[-1]:
+                if after < len(spans) or judged_list is not self._of.lists[-1]:
                     yield
             spans.clear()  # (to free many at once takes milliseconds)
         rejected = self._answers.count
         return AdmittedMessage(self._parts.all(), self._answers.all(), self._count, rejected)
 
-    def _chunk(self, each: JudgedList, spans: Sequence[Span], first: int, after: int) -> Steps[None]:
+    def _chunk(self, judged_list: JudgedList, spans: Sequence[Span], first: int, after: int) -> Steps[None]:
         """Judges small items."""
-        limits, parts, parent = self._limits, self._parts, each.items.parent
-        items = each.items.parse(self._of.message, joined(self._raw, spans, first, after), after - first)
+        limits, parts, parent = self._limits, self._parts, judged_list.items.parent
+        items = judged_list.items.parse(self._of.message, joined(self._raw, spans, first, after), after - first)
         nodes = self._of.message is si_pb2.NodeRequest
         if nodes:
             self._add_existing(_existing_in(items), exact=after == len(spans))
-        check, name = each.check, each.items.name
+        check, name = judged_list.check, judged_list.items.name
         facts = Facts(may_be_large(spans[after - 1][2] - spans[first][0], limits))
         for index, item in enumerate(items, first):
             problem = check(item, name, limits, facts)
@@ -291,43 +295,43 @@ class _Judgement:
                 problem = yield from _existing_steps(item, limits, facts)
             begin, _, end = spans[index]
             if problem is None:
-                parts.add(each.items.tag, parent, begin, end)
+                parts.add(judged_list.items.tag, parent, begin, end)
             else:
-                self._reject(each, index, item, problem)
+                self._reject(judged_list, index, item, problem)
 
-    def _large(self, each: JudgedList, index: int, span: Span) -> Steps[None]:
+    def _large(self, judged_list: JudgedList, index: int, span: Span) -> Steps[None]:
         """Judges one large item."""
-        limits, items = self._limits, each.items
+        limits, items = self._limits, judged_list.items
         _, body, end = span
-        place, counted, lists = items.place(self._of.message), each.counted(limits), {}
+        location, counted, lists = items.place(self._of.message), judged_list.counted(limits), {}
         if self._of.message is si_pb2.NodeRequest:
             most = limits.max_items - self._count - self._existing
             error = too_many(self._of.message, limits.max_items + 1, limits.max_items, exact=False)
             counted = (*counted, Counted(("existingAllocations",), most, "existingAllocations", error))
             lists = {"existingAllocations": allocation_counted(limits)}
-        bounded: Bounded = yield from bounded_steps(self._raw, body, end, place, counted, self._sizes, lists)
+        bounded: Bounded = yield from bounded_steps(self._raw, body, end, location, counted, self._sizes, lists)
         item = bounded.message
         yield
         over = {f"{items.name}.{shown}": count for shown, count in bounded.over.items()}
         facts = Facts(may_be_large(end - body, limits), over)
         if lists:
             self._add_existing(len(item.existingAllocations), exact=False)
-        problem = each.check(item, items.name, limits, facts)
+        problem = judged_list.check(item, items.name, limits, facts)
         if lists and problem is None:
             problem = yield from _existing_steps(item, limits, facts)
         if problem is None:
             self._parts.add_item(items.tag, items.parent, item.SerializeToString())
         else:
-            self._reject(each, index, item, problem)
+            self._reject(judged_list, index, item, problem)
 
     def _add_existing(self, count: int, *, exact: bool) -> None:
         self._existing += count
         if (total := self._count + self._existing) > self._limits.max_items:
             raise too_many(self._of.message, total, self._limits.max_items, exact=exact)
 
-    def _reject(self, each: JudgedList, index: int, item: Any, problem: str) -> None:
-        name = each.items.name
-        self._answers.add(each, item, problem.replace(name, f"{name}[{index}]", 1))
+    def _reject(self, judged_list: JudgedList, index: int, item: Any, problem: str) -> None:
+        name = judged_list.items.name
+        self._answers.add(judged_list, item, problem.replace(name, f"{name}[{index}]", 1))
 
 
 class _Answers:
@@ -339,9 +343,9 @@ class _Answers:
         self._items = self._chars = 0
         self.count = 0
 
-    def add(self, each: JudgedList, item: Any, reason: str) -> None:
-        echo = {name: getattr(item, name)[:_ECHO_CHARS] for name in each.echo}
-        each.rejections(self._message).add(reason=reason, **echo)
+    def add(self, judged_list: JudgedList, item: Any, reason: str) -> None:
+        echo = {name: getattr(item, name)[:_ECHO_CHARS] for name in judged_list.echo}
+        judged_list.rejections(self._message).add(reason=reason, **echo)
         self.count += 1
         self._items += 1
         self._chars += len(reason)

@@ -106,19 +106,19 @@ class AuditWriter:
         return audited
 
     def _note(self, attempt: AuditAttempt) -> None:
-        known = self._window.get(attempt)
-        if known is None and self._written[attempt.result] >= PER_WINDOW_MAX:
+        repeated = self._window.get(attempt)
+        if repeated is None and self._written[attempt.result] >= PER_WINDOW_MAX:
             attempt = AuditAttempt(
                 "", "", "", attempt.door, "", "several", "", attempt.result, "too many kinds of calls"
             )
-            known = self._window.setdefault(attempt, _RepeatedCalls())
-        if known is None:
+            repeated = self._window.setdefault(attempt, _RepeatedCalls())
+        if repeated is None:
             self._window[attempt] = _RepeatedCalls()
             self._written[attempt.result] += 1
             self._put(attempt)
             return
-        known.count += 1
-        known.first_ns = known.first_ns or day_ns(self._clock)
+        repeated.count += 1
+        repeated.first_ns = repeated.first_ns or day_ns(self._clock)
         metrics.audit_coalesced.inc()
 
     def flush_window(self) -> None:

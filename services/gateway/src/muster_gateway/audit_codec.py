@@ -96,28 +96,28 @@ def decode_entry(record: Record) -> pb.AuditEntry | None:
 def decode_read(raw: bytes) -> pb.ReadAuditRequest:
     """Decodes a ReadAuditRequest. Raises InvalidRequest."""
     try:
-        wanted = pb.ReadAuditRequest.FromString(raw)
+        request = pb.ReadAuditRequest.FromString(raw)
     except DecodeError:
         raise InvalidRequest("not a muster.v1.ReadAuditRequest") from None
     for name in ("since_ns", "until_ns"):
-        if (given := getattr(wanted, name)) < 0:
-            raise InvalidRequest(f"{name} {given}: expected 0 or more")
-    if wanted.result not in pb.AuditEntry.Result.values():
-        raise InvalidRequest(f"result {wanted.result}: expected one of AuditEntry.Result")
-    return wanted
+        if (time_ns := getattr(request, name)) < 0:
+            raise InvalidRequest(f"{name} {time_ns}: expected 0 or more")
+    if request.result not in pb.AuditEntry.Result.values():
+        raise InvalidRequest(f"result {request.result}: expected one of AuditEntry.Result")
+    return request
 
 
-def fits(entry: pb.AuditEntry, wanted: pb.ReadAuditRequest) -> bool:
+def fits(entry: pb.AuditEntry, request: pb.ReadAuditRequest) -> bool:
     """Tells whether an entry is wanted."""
     if entry.action == LOST:  # any of those that are lost might be wanted
         return True
     return (
-        (not wanted.rm_id or entry.rm_id == wanted.rm_id)
-        and (not wanted.identity or entry.identity == wanted.identity)
-        and (not wanted.action or entry.action == wanted.action)
-        and (not wanted.result or entry.result == wanted.result)
-        and entry.recorded_ns >= wanted.since_ns
-        and (not wanted.until_ns or entry.recorded_ns < wanted.until_ns)
+        (not request.rm_id or entry.rm_id == request.rm_id)
+        and (not request.identity or entry.identity == request.identity)
+        and (not request.action or entry.action == request.action)
+        and (not request.result or entry.result == request.result)
+        and entry.recorded_ns >= request.since_ns
+        and (not request.until_ns or entry.recorded_ns < request.until_ns)
     )
 
 
@@ -137,7 +137,7 @@ def make_read(
 
 def entry_dao(entry: pb.AuditEntry) -> AuditEntryDao:
     """Returns an entry in the form of REST."""
-    known = entry.result in pb.AuditEntry.Result.values()
+    is_known = entry.result in pb.AuditEntry.Result.values()
     return AuditEntryDao(
         id=entry.id,
         time=entry.recorded_ns,
@@ -149,7 +149,7 @@ def entry_dao(entry: pb.AuditEntry) -> AuditEntryDao:
         action=entry.action,
         rm_id=entry.rm_id,
         objects=dict(sorted(entry.objects.items())),
-        result=pb.AuditEntry.Result.Name(entry.result).lower() if known else str(entry.result),
+        result=pb.AuditEntry.Result.Name(entry.result).lower() if is_known else str(entry.result),
         reason=entry.reason,
         gateway_id=entry.gateway_id,
         request_id=entry.request_id,

@@ -30,26 +30,26 @@ class AuditPages:
 
     async def answer(self, query: bytes) -> bytes:
         """Returns a page as JSON. Raises InvalidRequest, OverLimit, ViewUnavailable, BusError."""
-        given, wanted, limit = read_query(query)
-        positions = self._positions(given.get("after", ""))
+        parameters, request, limit = read_query(query)
+        positions = self._positions(parameters.get("after", ""))
         await self._trail.wait_for_position()
         with self._trail.reader_slot():
-            return msgspec.json.encode(await self._page(wanted, limit, positions))
+            return msgspec.json.encode(await self._page(request, limit, positions))
 
-    async def _page(self, wanted: ReadAuditRequest, limit: int, positions: list[int]) -> AuditPageDao:
-        found: list[AuditEntryDao] = []
-        seen = 0
+    async def _page(self, request: ReadAuditRequest, limit: int, positions: list[int]) -> AuditPageDao:
+        matches: list[AuditEntryDao] = []
+        examined = 0
         async with AsyncExitStack() as stack:
             parts = await self._trail.partition_cursors(stack, positions)
             async with aclosing(merged(parts)) as entries:
                 async for entry in entries:
-                    seen += 1
-                    if fits(entry, wanted):
-                        found.append(entry_dao(entry))
-                    if len(found) >= limit or seen >= self._seen_max:
+                    examined += 1
+                    if fits(entry, request):
+                        matches.append(entry_dao(entry))
+                    if len(matches) >= limit or examined >= self._seen_max:
                         break
             more = any([await part.peek() is not None for part in parts])
-            return AuditPageDao(entries=found, next=".".join(str(part.position) for part in parts), more=more)
+            return AuditPageDao(entries=matches, next=".".join(str(part.position) for part in parts), more=more)
 
     def _positions(self, after: str) -> list[int]:
         """Returns the offsets that a page's ``next`` names; empty: all from the beginning."""
@@ -66,27 +66,27 @@ class AuditPages:
 
 def read_query(query: bytes) -> tuple[dict[str, str], ReadAuditRequest, int]:
     """Returns a query's parameters, which entries it wants, and how many. Raises InvalidRequest."""
-    given = dict(reversed(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))  # the first one counts
-    if (result := given.get("result", "")) and result not in _RESULTS:
+    parameters = dict(reversed(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))  # the first one counts
+    if (result := parameters.get("result", "")) and result not in _RESULTS:
         raise InvalidRequest(f"result {quote(result)}: expected one of {', '.join(_RESULTS)}")
-    wanted = make_read(
-        _text(given, "rm"),
-        _text(given, "identity"),
-        _text(given, "action"),
+    request = make_read(
+        _text(parameters, "rm"),
+        _text(parameters, "identity"),
+        _text(parameters, "action"),
         _RESULTS.get(result),
-        _time(given, "from"),
-        _time(given, "to"),
+        _time(parameters, "from"),
+        _time(parameters, "to"),
     )
-    return given, wanted, _limit(given)
+    return parameters, request, _limit(parameters)
 
 
-def _text(given: dict[str, str], name: str) -> str:
+def _text(parameters: dict[str, str], name: str) -> str:
     """Returns a parameter's text. (What is no UTF-8 is in no entry.)"""
-    return given.get(name, "").encode("utf-8", errors="replace").decode("utf-8")
+    return parameters.get(name, "").encode("utf-8", errors="replace").decode("utf-8")
 
 
-def _limit(given: dict[str, str]) -> int:
-    text = given.get("limit", "")
+def _limit(parameters: dict[str, str]) -> int:
+    text = parameters.get("limit", "")
     if not text:
         return LIMIT
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= _LIMIT_MAX):
@@ -94,20 +94,20 @@ def _limit(given: dict[str, str]) -> int:
     return int(text)
 
 
-def _time(given: dict[str, str], name: str) -> int:
+def _time(parameters: dict[str, str], name: str) -> int:
     """Returns a parameter's time in ns since the epoch; 0: it is not given."""
-    text = given.get(name, "")
+    text = parameters.get(name, "")
     if not text:
         return 0
     try:
         seconds = Decimal(_instant(text) if text[4:5] == "-" else text)
         # (An integer of a million digits takes its time.)
-        found = int(seconds * 1_000_000_000) if seconds.is_finite() and abs(seconds) < _SECONDS_MAX else -1
+        time_ns = int(seconds * 1_000_000_000) if seconds.is_finite() and abs(seconds) < _SECONDS_MAX else -1
     except (InvalidOperation, ValueError, OverflowError):
-        found = -1
-    if not 0 <= found <= _OFFSET_MAX:
+        time_ns = -1
+    if not 0 <= time_ns <= _OFFSET_MAX:
         raise InvalidRequest(f"{name} {quote(text)}: expected seconds since 1970 or RFC 3339 (2026-01-31T08:00:00Z)")
-    return found
+    return time_ns
 
 
 def _instant(text: str) -> str:

@@ -61,7 +61,7 @@ class AuditLogReader:
         :param stack: closes them.
         :param positions: the offset from which each of them is read; None: its first one.
         """
-        found: list[AuditCursor] = []
+        cursors: list[AuditCursor] = []
         for partition in range(self._topics.partitions):
             reader = await self._bus.reader(self._topics.audit, partition)
             stack.push_async_callback(reader.close)
@@ -70,8 +70,8 @@ class AuditLogReader:
                 reader.seek(position)
             if current().after:
                 await self._wait_visible(reader, partition)
-            found.append(AuditCursor(reader, self._topics.audit, partition, await reader.end_offset(), self._damage))
-        return found
+            cursors.append(AuditCursor(reader, self._topics.audit, partition, await reader.end_offset(), self._damage))
+        return cursors
 
     async def _wait_visible(self, reader: LogReader, partition: int) -> None:
         """Returns when all entries are visible that are written now. Raises BusError.
@@ -119,23 +119,23 @@ class AuditServicer:
 
     async def _messages(self, raw: bytes) -> AsyncIterator[bytes]:
         """Raises InvalidRequest, BusError."""
-        wanted = decode_read(raw)
+        request = decode_read(raw)
         async with AsyncExitStack() as stack:
             parts = await self._trail.partition_cursors(stack)
             # 1. what is there, by time over the partitions
-            found: list[Any] = []
+            batch: list[Any] = []
             async for entry in merged(parts):
-                if fits(entry, wanted):
-                    found.append(entry)
-                if len(found) >= _BATCH:
-                    yield encode_entries(found)
-                    found = []
-            yield encode_entries(found)
+                if fits(entry, request):
+                    batch.append(entry)
+                if len(batch) >= _BATCH:
+                    yield encode_entries(batch)
+                    batch = []
+            yield encode_entries(batch)
             # 2. what comes
-            while wanted.follow:
+            while request.follow:
                 batches = await asyncio.gather(*(part.follow() for part in parts))
                 new = [entry for records in batches for record in records if (entry := decode_entry(record))]
-                new = [entry for entry in new if fits(entry, wanted)]
+                new = [entry for entry in new if fits(entry, request)]
                 if new:
                     yield encode_entries(sorted(new, key=lambda entry: entry.recorded_ns))
 

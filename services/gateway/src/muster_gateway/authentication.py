@@ -142,14 +142,14 @@ class Authenticator:
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
-        files = [each.token_file for each in settings.tokens.values() if each.token_file is not None]
+        files = [token.token_file for token in settings.tokens.values() if token.token_file is not None]
         self._tokens: ReloadingValue[Tokens] = ReloadingValue("gateway.tokens", files, lambda: Tokens(settings.tokens))
         self._jwt = JwtVerifier(settings.jwt) if settings.jwt.enabled else None
         self.tls = TlsCertificates(settings.tls) if settings.tls.certificate is not None else None
         certificates = settings.tls.client_ca is not None
         self._policy = _policy(settings, needed=certificates or self._jwt is not None)
         optional = (self._jwt, self.tls, self._policy)
-        self._reads_files = bool(files) or any(each is not None for each in optional)
+        self._reads_files = bool(files) or any(component is not None for component in optional)
         self._closed = bool(settings.tokens) or self._jwt is not None or certificates
         self._open: dict[Door, Identity] = {}
         if settings.http_open:
@@ -182,7 +182,7 @@ class Authenticator:
 
     def _reread(self) -> tuple[bool, bool]:
         """Returns whether rights may have changed, and whether keys have."""
-        changed = [each.refresh() for each in (self._tokens, self._policy) if each is not None]
+        changed = [reloading.refresh() for reloading in (self._tokens, self._policy) if reloading is not None]
         if self.tls is not None:
             self.tls.files.refresh()
         return any(changed), self._jwt is not None and self._jwt.file is not None and self._jwt.file.refresh()
@@ -194,8 +194,8 @@ class Authenticator:
     def problems(self) -> list[str]:
         """Returns what is not as the files say now, one sentence each."""
         watched = (self._tokens, self._policy, self.tls.files if self.tls is not None else None)
-        problems = [each.problem for each in watched if each is not None]
-        return [each for each in (*problems, self._jwt.problem if self._jwt is not None else "") if each]
+        problems = [reloading.problem for reloading in watched if reloading is not None]
+        return [problem for problem in (*problems, self._jwt.problem if self._jwt is not None else "") if problem]
 
     def current_rights(self, caller: Caller) -> Rights | None:
         """Returns the present rights of a caller that was identified before; None: the identity is gone."""
@@ -218,58 +218,60 @@ class Authenticator:
         """Returns an HTTP request's caller; see the module's docstring. Raises Unauthenticated."""
         return self.authenticate(self.asked_http(scope)).identity
 
-    async def authorize(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
+    async def authorize(self, credentials: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
         """Returns the caller of a call that needs a right. Raises Unauthenticated, PermissionDenied.
 
         :param rm_id: the RM that the call names; "": none.
         """
         try:
-            return self.authorize_cached(asked, needed, rm_id)
+            return self.authorize_cached(credentials, needed, rm_id)
         except UnknownSigningKey:
             if self._jwt is None or not await self._jwt.refresh():
                 raise
-            return self.authorize_cached(asked, needed, rm_id)
+            return self.authorize_cached(credentials, needed, rm_id)
 
-    def authorize_cached(self, asked: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
+    def authorize_cached(self, credentials: PresentedCredentials, needed: Right, rm_id: str = "") -> Caller:
         """As :meth:`authorize`, with the keys that are known now."""
         try:
-            caller = self.authenticate(asked)
+            caller = self.authenticate(credentials)
         except Unauthenticated:
             if needed is Right.NONE:
-                return Caller(NOBODY, asked.peer, asked.door, asked.method)
+                return Caller(NOBODY, credentials.peer, credentials.door, credentials.method)
             raise
         check(caller, needed, rm_id)
         return caller
 
     # ---- who it is --------------------------------------------------------------------------------------------------
 
-    def authenticate(self, asked: PresentedCredentials) -> Caller:
+    def authenticate(self, credentials: PresentedCredentials) -> Caller:
         """Returns the caller; see the module's docstring. Raises Unauthenticated."""
-        digest, identity = self._identified(asked)
-        return Caller(self._applied(identity), self._client(asked), asked.door, asked.method, digest)
+        digest, identity = self._identified(credentials)
+        return Caller(self._applied(identity), self._client(credentials), credentials.door, credentials.method, digest)
 
-    def best_effort_caller(self, asked: PresentedCredentials) -> Caller:
+    def best_effort_caller(self, credentials: PresentedCredentials) -> Caller:
         """Returns the caller of a refused call, as far as it is known, for the audit."""
         try:
-            return self.authenticate(asked)
+            return self.authenticate(credentials)
         except Unauthenticated:
-            return Caller(_UNKNOWN, self._client(asked), asked.door, asked.method)
+            return Caller(_UNKNOWN, self._client(credentials), credentials.door, credentials.method)
 
     def _applied(self, identity: Identity) -> Identity:
         return self._policy.value.apply(identity) if self._policy is not None else identity
 
-    def _identified(self, asked: PresentedCredentials) -> tuple[bytes, Identity]:
-        given = asked.given(b"authorization")
-        if given and (len(self._tokens.value) or self._jwt is not None):
-            return self._of_token(given, asked)
-        if asked.certificate:
-            return b"", _of_certificate(asked.certificate)
-        if (anyone := self._open.get(asked.door)) is not None:
+    def _identified(self, credentials: PresentedCredentials) -> tuple[bytes, Identity]:
+        authorization = credentials.given(b"authorization")
+        if authorization and (len(self._tokens.value) or self._jwt is not None):
+            return self._of_token(authorization, credentials)
+        if credentials.certificate:
+            return b"", _of_certificate(credentials.certificate)
+        if (anyone := self._open.get(credentials.door)) is not None:
             return b"", anyone
         if self._closed:
-            raise Unauthenticated(AuthFailure.NO_TOKEN, self._needed[asked.door])
-        if why := self._not_local(asked):
-            raise Unauthenticated(AuthFailure.NOT_LOCAL, f"{why}: without tokens the gateway admits only this machine")
+            raise Unauthenticated(AuthFailure.NO_TOKEN, self._needed[credentials.door])
+        if reason := self._not_local(credentials):
+            raise Unauthenticated(
+                AuthFailure.NOT_LOCAL, f"{reason}: without tokens the gateway admits only this machine"
+            )
         return b"", LOOPBACK
 
     def asked_http(self, scope: Scope) -> PresentedCredentials:
@@ -306,34 +308,34 @@ class Authenticator:
         """
         return self._client(self.asked_http(scope))
 
-    def _client(self, asked: PresentedCredentials) -> str:
-        if not self._is_proxy(asked.peer):
-            return asked.peer
-        for address in reversed(_forwarded_for(asked)):
+    def _client(self, credentials: PresentedCredentials) -> str:
+        if not self._is_proxy(credentials.peer):
+            return credentials.peer
+        for address in reversed(_forwarded_for(credentials)):
             if not self._is_proxy(address.strip()):
                 return address.strip()
         return ""
 
-    def _of_token(self, given: list[bytes], asked: PresentedCredentials) -> tuple[bytes, Identity]:
-        text = given[0].decode("latin-1").strip() if len(given) == 1 else ""
+    def _of_token(self, authorization: list[bytes], credentials: PresentedCredentials) -> tuple[bytes, Identity]:
+        text = authorization[0].decode("latin-1").strip() if len(authorization) == 1 else ""
         name, token = "", ""
         if (match := _BEARER.fullmatch(text)) is not None:
             token = match[1]
         elif (match := _BASIC.fullmatch(text)) is not None:
             # After its user has entered a name and a token once, a browser sends them for every page.
-            if any(site.strip().lower() == b"cross-site" for site in asked.given(b"sec-fetch-site")):
+            if any(site.strip().lower() == b"cross-site" for site in credentials.given(b"sec-fetch-site")):
                 raise Unauthenticated(
                     AuthFailure.MALFORMED, "another host's page: expected Authorization: Bearer TOKEN"
                 )
             name, token = _name_and_password(match[1])
         if not token:
-            raise Unauthenticated(AuthFailure.MALFORMED, f"expected {_WHERE[asked.door]} Bearer TOKEN, once")
-        found = self._tokens.value.find(token)
-        if found is None and self._jwt is not None and looks_like_jwt(token):
-            found = self._of_jwt(self._jwt, token)
-        if found is None or name not in ("", found[1].name):
+            raise Unauthenticated(AuthFailure.MALFORMED, f"expected {_WHERE[credentials.door]} Bearer TOKEN, once")
+        owner = self._tokens.value.find(token)
+        if owner is None and self._jwt is not None and looks_like_jwt(token):
+            owner = self._of_jwt(self._jwt, token)
+        if owner is None or name not in ("", owner[1].name):
             raise Unauthenticated(AuthFailure.UNKNOWN, "the token is unknown")
-        return found
+        return owner
 
     @staticmethod
     def _of_jwt(verifier: JwtVerifier, token: str) -> tuple[bytes, Identity]:
@@ -344,25 +346,25 @@ class Authenticator:
         except InvalidJwt as error:
             raise Unauthenticated(AuthFailure.UNKNOWN, f"the token is refused: {error}") from None
 
-    def _not_local(self, asked: PresentedCredentials) -> str:
+    def _not_local(self, credentials: PresentedCredentials) -> str:
         """Returns why a call is not from a program on this machine; "": it is."""
-        if not is_loopback(asked.peer) or not is_loopback(self._client(asked)):
+        if not is_loopback(credentials.peer) or not is_loopback(self._client(credentials)):
             return "the client is not on the loopback"
-        names = {name for name, _ in asked.headers}
+        names = {name for name, _ in credentials.headers}
         # A proxy appends its own peer, so earlier addresses that a client claims let no other machine in.
-        forwarded = _forwarded_for(asked)
+        forwarded = _forwarded_for(credentials)
         if _FORWARDED & names or not all(is_loopback(address.strip()) for address in forwarded):
             return "the request comes through a proxy"
         if _FORWARDED_HOW & names and not forwarded:
             return "the request comes through a proxy, which does not name its client"
-        if asked.cut_off:
+        if credentials.cut_off:
             return "the request seems to come through a proxy"  # nginx's default
         # An attacker can let a name stand for 127.0.0.1 (rebinding). The browser then gives the answer to the
         # attacker's page.
         for name in _HOSTS:
-            if not all(names_loopback(f"//{host.decode('latin-1')}") for host in asked.given(name)):
+            if not all(names_loopback(f"//{host.decode('latin-1')}") for host in credentials.given(name)):
                 return f"the header {name.decode().title()} names another host"
-        return foreign_page(asked.headers)
+        return foreign_page(credentials.headers)
 
     def _is_proxy(self, text: str) -> bool:
         address = ip_of(text)
@@ -431,9 +433,9 @@ def _needed(settings: GatewaySettings, door: Door) -> str:
     return f"a token is needed: {send} ({elsewhere})" if has_tokens else f"a client certificate is needed: {elsewhere}"
 
 
-def _forwarded_for(asked: PresentedCredentials) -> list[str]:
+def _forwarded_for(credentials: PresentedCredentials) -> list[str]:
     """Returns the addresses from which proxies had the request, the nearest one last."""
-    values = asked.given(b"x-forwarded-for")
+    values = credentials.given(b"x-forwarded-for")
     return b",".join(values).decode("latin-1").split(",") if values else []
 
 

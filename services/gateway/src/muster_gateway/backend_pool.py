@@ -45,7 +45,7 @@ class BackendPool:
     """
 
     def __init__(self, urls: str, far_behind: int = FAR_BEHIND) -> None:
-        self._urls = [URL(each.strip().rstrip("/")) for each in urls.split(",") if each.strip()]
+        self._urls = [URL(address.strip().rstrip("/")) for address in urls.split(",") if address.strip()]
         self._far_behind = far_behind
         self._names = [url for url in self._urls if not _is_address(url.host or "")]
         self._found: list[str] = [] if self._names else [str(url) for url in self._urls]
@@ -92,10 +92,10 @@ class BackendPool:
         return now_s - state.away_s < _AWAY_S, state.lag if now_s - state.behind_s < _LAG_S else 0
 
     async def _look(self) -> None:
-        loop, found = asyncio.get_running_loop(), []
+        loop, resolved = asyncio.get_running_loop(), []
         for url in self._urls:
             if url not in self._names:
-                found.append(str(url))
+                resolved.append(str(url))
                 continue
             try:
                 answers = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
@@ -103,12 +103,12 @@ class BackendPool:
                 if not self._found and len(self._urls) == 1:
                     raise
                 continue  # the addresses of before, or of other names, serve
-            found += [str(url.with_host(str(answer[4][0]))) for answer in answers]
+            resolved += [str(url.with_host(str(answer[4][0]))) for answer in answers]
         self._looked_s = elapsed_s()
-        if found:
+        if resolved:
             # Those that are known keep their places, so that requests stay where they went.
-            kept = [url for url in self._found if url in found]
-            self._found = kept + [url for url in dict.fromkeys(found) if url not in kept]
+            kept = [url for url in self._found if url in resolved]
+            self._found = kept + [url for url in dict.fromkeys(resolved) if url not in kept]
             self._states = {url: state for url, state in self._states.items() if url in self._found}
 
 

@@ -76,14 +76,14 @@ class Counted:
 
     def tags(self, descriptor: Descriptor) -> tuple[int, ...]:
         """Returns the tags of the fields on the path."""
-        found: list[int] = []
+        tags: list[int] = []
         level: Descriptor | None = descriptor
         for name in self.path:
             assert level is not None
             named = level.fields_by_name[name]
-            found.append(named.number << 3 | _BYTES)
+            tags.append(named.number << 3 | _BYTES)
             level = named.message_type
-        return tuple(found)
+        return tuple(tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def bounded_steps(
     raw: bytes,
     begin: int,
     end: int,
-    place: Place,
+    location: Place,
     counted: Sequence[Counted],
     sizes: StepSizes = SIZES,
     lists: Mapping[str, Sequence[Counted]] | None = None,
@@ -134,8 +134,8 @@ def bounded_steps(
     :param lists: what is counted in the items of its lists, by the list's name.
     :param into: the message to add to; None: a new one.
     """
-    message = place.parse(b"") if into is None else into
-    parser = _Parser(raw, place, message, counted, sizes, lists or {})
+    message = location.parse(b"") if into is None else into
+    parser = _Parser(raw, location, message, counted, sizes, lists or {})
     try:
         yield from parser.steps(begin, end, message.DESCRIPTOR, ())
     except Malformed as error:
@@ -147,13 +147,13 @@ class _Parser:
     def __init__(
         self,
         raw: bytes,
-        place: Place,
+        location: Place,
         message: Any,
         counted: Sequence[Counted],
         sizes: StepSizes,
         lists: Mapping[str, Sequence[Counted]],
     ) -> None:
-        self._raw, self._place, self._counted, self._sizes, self._lists = raw, place, counted, sizes, lists
+        self._raw, self._place, self._counted, self._sizes, self._lists = raw, location, counted, sizes, lists
         self.result = Bounded(message)
 
     def steps(self, begin: int, end: int, descriptor: Descriptor, tags: tuple[int, ...]) -> Steps[None]:
@@ -190,8 +190,10 @@ class _Parser:
             message = yield from self._entry(begin, end, descriptor, (*tags, tag))
         else:
             name = nested.name
-            place = self._place
-            inside = Place(place.root, (*place.tags, *tags, tag), lambda whole: getattr(place.inside(whole), name)[0])
+            location = self._place
+            inside = Place(
+                location.root, (*location.tags, *tags, tag), lambda whole: getattr(location.inside(whole), name)[0]
+            )
             counted = self._lists.get(name, ())
             bounded = yield from bounded_steps(self._raw, begin, end, inside, counted, self._sizes)
             message = bounded.message
@@ -221,27 +223,27 @@ class _Parser:
         the bytes say that it is there.)
         """
         part, result, over = self._place.parse(piece, tags), self.result, False
-        for each in self._counted:
-            if each.shown in result.over:
-                result.over[each.shown] += each.count(part)
+        for counted in self._counted:
+            if counted.shown in result.over:
+                result.over[counted.shown] += counted.count(part)
                 over = True
         if over:
             piece = self._without_counted(piece, tags)
         for tag in reversed(tags):
             piece = framed(tag, piece)
         result.message.MergeFromString(piece)
-        for each in self._counted:
-            if each.shown not in result.over and (count := each.count(result.message)) > each.limit:
-                if each.error is not None:
-                    raise each.error
-                result.over[each.shown] = count
+        for counted in self._counted:
+            if counted.shown not in result.over and (count := counted.count(result.message)) > counted.limit:
+                if counted.error is not None:
+                    raise counted.error
+                result.over[counted.shown] = count
 
     def _without_counted(self, piece: bytes, tags: tuple[int, ...]) -> bytes:
         """Returns the fields of a piece without those that are over their limit."""
         descriptor = self.result.message.DESCRIPTOR
-        for each in self._counted:
-            if each.shown in self.result.over:
-                path = each.tags(descriptor)
+        for counted in self._counted:
+            if counted.shown in self.result.over:
+                path = counted.tags(descriptor)
                 if path[: len(tags)] == tags:
                     piece = _without(piece, path[len(tags) :])
         return piece
@@ -249,12 +251,12 @@ class _Parser:
 
 def _without(piece: bytes, path: tuple[int, ...]) -> bytes:
     """Returns the fields of a message without those at a path of tags."""
-    left = bytearray()
+    kept = bytearray()
     scanner = FieldScanner(piece, 0, len(piece))
     while not scanner.is_done():
         for tag, begin, body, end in scanner.scan(len(piece)):
             if tag != path[0]:
-                left += piece[begin:end]
+                kept += piece[begin:end]
             elif len(path) > 1:
-                left += framed(tag, _without(piece[body:end], path[1:]))
-    return bytes(left)
+                kept += framed(tag, _without(piece[body:end], path[1:]))
+    return bytes(kept)

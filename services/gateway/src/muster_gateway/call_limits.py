@@ -137,11 +137,11 @@ class CallLimits:
         if not self._of_host[caller.host]:
             del self._of_host[caller.host]
         connections = self._connections[caller.host]
-        known = len(connections)
+        connections_before = len(connections)
         connections[caller.connection] += change
         if not connections[caller.connection]:
             del connections[caller.connection]
-        metrics.connections.inc(len(connections) - known)
+        metrics.connections.inc(len(connections) - connections_before)
         metrics.calls_open.inc(change)
         if not connections:
             del self._connections[caller.host]
@@ -210,8 +210,8 @@ class CallLimits:
         metrics.calls_reset.inc()
 
     def _has_many_resets(self, connection: str) -> bool:
-        known = self._resets.get(connection)
-        return known is not None and known[1] > self._settings.max_resets and self._clock.monotonic() < known[0]
+        resets = self._resets.get(connection)
+        return resets is not None and resets[1] > self._settings.max_resets and self._clock.monotonic() < resets[0]
 
     # ---- silent streams --------------------------------------------------------------------------------------------
 
@@ -224,8 +224,8 @@ class CallLimits:
             if self._silent_of(host) > limits.max_silent_per_peer:
                 self._end_oldest(host, f"{host} has more than {limits.max_silent_per_peer} streams")
         if self.silent_streams() > limits.max_silent:
-            for each in list(self._silent):
-                self._look_at(each)
+            for silent_host in list(self._silent):
+                self._look_at(silent_host)
             if self.silent_streams() > limits.max_silent:
                 most = max(self._silent, key=self._silent_of)
                 self._end_oldest(most, f"this gateway has more than {limits.max_silent} streams")
@@ -254,7 +254,7 @@ class CallLimits:
 
     def _look_at(self, host: str) -> None:
         connections = self._silent[host]
-        for connection, stream in [(name, each) for name, streams in connections.items() for each in streams]:
+        for connection, stream in [(name, stream) for name, streams in connections.items() for stream in streams]:
             if stream.rm_id or stream.has_ended:
                 self._drop(host, connection, stream)
 
@@ -366,7 +366,7 @@ async def _called(method: Handler, requests: Any, context: Any) -> Any:
     """Calls a handler of any kind: one that returns or writes its answers, or an asynchronous generator of them."""
     result = method(requests, context)
     if hasattr(result, "__aiter__"):
-        async for each in result:
-            await context.write(each)
+        async for answer in result:
+            await context.write(answer)
         return None
     return await result

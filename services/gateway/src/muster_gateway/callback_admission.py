@@ -108,8 +108,8 @@ def callback_steps(
 
 
 def _is_good(message: Any, limits: AdmissionLimits) -> bool:
-    for each, judge in zip(_LISTS, _JUDGES, strict=False):
-        for item in each.items(message):
+    for item_list, judge in zip(_LISTS, _JUDGES, strict=False):
+        for item in item_list.items(message):
             if judge(item, limits) != (None, False):
                 return False
     return True
@@ -129,42 +129,42 @@ class _Judgement:
 
     def steps(self, layout: Layout) -> Steps[AdmittedCallbacks]:
         admitted, limits, sizes = self._admitted, self._limits, self._sizes
-        for at, (each, spans, left_out) in enumerate(zip(_LISTS, layout.spans, layout.left_out, strict=True)):
+        for at, (item_list, spans, left_out) in enumerate(zip(_LISTS, layout.spans, layout.left_out, strict=True)):
             count = len(spans) + left_out
             admitted.items += count
             for first, after in chunks(spans, sizes):
                 begin, body, end = spans[first]
                 if end - begin > sizes.large_bytes:
                     counted = [Counted(("request", "extraConfig"), limits.max_tags, "request.extraConfig")]
-                    if each is not _LISTS[-1]:
+                    if item_list is not _LISTS[-1]:
                         counted.clear()
-                    bounded = yield from bounded_steps(self._raw, body, end, each.place(Message), counted, sizes)
+                    bounded = yield from bounded_steps(self._raw, body, end, item_list.place(Message), counted, sizes)
                     items, over = [bounded.message], bounded.over
                 else:
-                    items = each.parse(Message, joined(self._raw, spans, first, after), after - first)
+                    items = item_list.parse(Message, joined(self._raw, spans, first, after), after - first)
                     over = {}
                 for index, item in enumerate(items, first):
-                    if each is _LISTS[-1]:
+                    if item_list is _LISTS[-1]:
                         self._judge_configuration(item, index, over)
                     else:
-                        self._judge(each, _JUDGES[at], item, index, spans[index])
+                        self._judge(item_list, _JUDGES[at], item, index, spans[index])
                 yield
             spans.clear()  # (to free many at once takes milliseconds)
             if left_out:
-                problem = f"{each.name}: {count} items, expected at most {limits.max_items}: the rest is dropped"
+                problem = f"{item_list.name}: {count} items, expected at most {limits.max_items}: the rest is dropped"
                 admitted.problems.append(problem)
         admitted.payloads = self._parts.all()
         return admitted
 
-    def _judge(self, each: ItemList, judge: Judge, item: Any, index: int, span: Span) -> None:
+    def _judge(self, item_list: ItemList, judge: Judge, item: Any, index: int, span: Span) -> None:
         """Judges an answer. A bad one is dropped, or repaired where that is possible."""
         problem, mended = judge(item, self._limits)
         if problem is not None:
-            self._admitted.problems.append(f"{each.name}[{index}].{problem}")
+            self._admitted.problems.append(f"{item_list.name}[{index}].{problem}")
         if mended or (problem is None and span[2] - span[0] > self._sizes.large_bytes):
-            self._parts.add_item(each.tag, 0, item.SerializeToString())
+            self._parts.add_item(item_list.tag, 0, item.SerializeToString())
         elif problem is None:
-            self._parts.add(each.tag, 0, span[0], span[2])
+            self._parts.add(item_list.tag, 0, span[0], span[2])
 
     def _judge_configuration(self, update: Any, index: int, over: dict[str, int]) -> None:
         limits, rm_id, problem = self._limits, self._rm_id, ""

@@ -115,7 +115,7 @@ class CallbackStream(RmStream):
         if wishes.events:
             timeout_s = parts.settings.registration_timeout_s
             sent = self._requests_sent if self._requests_sent != UNKNOWN else None
-            wanted = SubscribedEvents(
+            subscribed = SubscribedEvents(
                 wishes.events_after, wishes.request_events_after, wishes.request_events_only, sent
             )
             interval_s = parts.settings.request_push_interval_s
@@ -124,7 +124,7 @@ class CallbackStream(RmStream):
                 parts.topics,
                 parts.event_tails[self._partition],
                 self.rm_id,
-                wanted,
+                subscribed,
                 self._wake.set,
                 timeout_s,
                 interval_s,
@@ -180,15 +180,15 @@ class CallbackStream(RmStream):
         """Stores the position. If the session store fails, a later call stores it, at the latest when the stream
         ends.
         """
-        place = self._events.requests_place if self._events is not None else None
-        if place is None or place == self._requests_sent:
+        position = self._events.requests_place if self._events is not None else None
+        if position is None or position == self._requests_sent:
             return
         try:
-            await self._parts.life.store_request_position(self.rm_id, self.epoch, place)
+            await self._parts.life.store_request_position(self.rm_id, self.epoch, position)
         except GatewayError as error:
             log.warning("place of request events not stored", rm_id=self.rm_id, error=str(error))
         else:
-            self._requests_sent = place
+            self._requests_sent = position
 
     async def _leave(self) -> None:
         await self._store_requests_place()

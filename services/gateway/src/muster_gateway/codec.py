@@ -401,7 +401,7 @@ def position_field(position: str) -> bytes:
     return _POSITION_TAG + bytes((len(text),)) + text
 
 
-def encode_judged(found: ParseResult, bytes_max: int) -> JudgedConfiguration:
+def encode_judged(result: ParseResult, bytes_max: int) -> JudgedConfiguration:
     """Encodes the verdict on a configuration for its request. The read configuration is in it if it has at most
     ``bytes_max``; without it the scheduler reads the text.
     """
@@ -415,10 +415,12 @@ def encode_judged(found: ParseResult, bytes_max: int) -> JudgedConfiguration:
             column=problem.column,
             message=problem.message,
         )
-        for problem in found.problems
+        for problem in result.problems
     ]
-    has_room = len(found.compiled) <= bytes_max
-    return JudgedConfiguration(accepted=found.accepted, compiled=found.compiled if has_room else b"", problems=problems)
+    has_room = len(result.compiled) <= bytes_max
+    return JudgedConfiguration(
+        accepted=result.accepted, compiled=result.compiled if has_room else b"", problems=problems
+    )
 
 
 _OWNER_STATES = {
@@ -464,26 +466,26 @@ def read_report(record: Record) -> DecidedReport | Heartbeat | None:
     heartbeat. None: it is neither. Raises CodecError.
     """
     try:
-        found = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
+        envelope = envelope_pb2.ResponseEnvelope.FromString(record.value or b"")
     except DecodeError as error:
         raise CodecError(f"{record.topic}[{record.partition}]@{record.offset} is no ResponseEnvelope") from error
-    if found.decided:
-        return DecidedReport(found.decided, found.work_us, found.work_bytes, found.commit_us)
-    return _heartbeat(found.heartbeat) if found.HasField("heartbeat") else None
+    if envelope.decided:
+        return DecidedReport(envelope.decided, envelope.work_us, envelope.work_bytes, envelope.commit_us)
+    return _heartbeat(envelope.heartbeat) if envelope.HasField("heartbeat") else None
 
 
-def _heartbeat(found: envelope_pb2.SchedulerHeartbeat) -> Heartbeat:
+def _heartbeat(heartbeat: envelope_pb2.SchedulerHeartbeat) -> Heartbeat:
     return Heartbeat(
-        found.instance,
-        found.session_timeout_ms / 1000,
+        heartbeat.instance,
+        heartbeat.session_timeout_ms / 1000,
         {
-            each.partition: Owned(
-                _OWNER_STATES.get(each.state, OwnerState.STARTING), each.for_ms / 1000, each.problem[:_PROBLEM_CHARS]
+            owned.partition: Owned(
+                _OWNER_STATES.get(owned.state, OwnerState.STARTING), owned.for_ms / 1000, owned.problem[:_PROBLEM_CHARS]
             )
-            for each in found.owned
+            for owned in heartbeat.owned
         },
-        tuple(each[:_PROBLEM_CHARS] for each in found.problems[:_PROBLEMS_MAX]),
-        tuple(each[:_PROBLEM_CHARS] for each in found.external[:_PROBLEMS_MAX]),
+        tuple(problem[:_PROBLEM_CHARS] for problem in heartbeat.problems[:_PROBLEMS_MAX]),
+        tuple(problem[:_PROBLEM_CHARS] for problem in heartbeat.external[:_PROBLEMS_MAX]),
     )
 
 

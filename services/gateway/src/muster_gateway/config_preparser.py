@@ -54,12 +54,12 @@ class ConfigPreparser:
         if not text:
             return None
         try:
-            found = await self._judge.parse(text, rm_id)
+            result = await self._judge.parse(text, rm_id)
         except ParserBusy as error:
             raise OverLimit(str(error)) from error
         except ParserClosed as error:
             raise GatewayStopping from error
-        return encode_judged(found, self._record_bytes_max - request_bytes)
+        return encode_judged(result, self._record_bytes_max - request_bytes)
 
     async def close(self) -> None:
         """Ends the reading process."""

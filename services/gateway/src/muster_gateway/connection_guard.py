@@ -124,11 +124,13 @@ class ConnectionGuard:
 
     def _wake_for(self, poll: select.epoll, sockets: AcceptedSockets, review: Review) -> None:
         """Has the next review begin when a connection comes, or one without a call sends something."""
-        waking = {each.descriptor: each.cookie for each in review.quiet} | dict.fromkeys(sockets.listeners, 0)
-        for descriptor in [each for each, cookie in self._waking.items() if waking.get(each) != cookie]:
+        waking = {connection.descriptor: connection.cookie for connection in review.quiet} | dict.fromkeys(
+            sockets.listeners, 0
+        )
+        for descriptor in [number for number, cookie in self._waking.items() if waking.get(number) != cookie]:
             with contextlib.suppress(OSError):  # it is closed
                 poll.unregister(descriptor)
-        for descriptor in [each for each, cookie in waking.items() if self._waking.get(each) != cookie]:
+        for descriptor in [number for number, cookie in waking.items() if self._waking.get(number) != cookie]:
             with contextlib.suppress(OSError):
                 poll.register(descriptor, select.EPOLLIN | select.EPOLLET)
         self._waking = waking

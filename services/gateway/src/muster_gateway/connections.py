@@ -144,11 +144,13 @@ class Accounts:
 
     def statements(self) -> dict[_Key, Statement]:
         """Returns the present state of all accounts, by host and port of the peer."""
-        return {each.key: each.statement() for each in list(self._accounts.values())}
+        return {account.key: account.statement() for account in list(self._accounts.values())}
 
     def drop(self, keys: set[_Key]) -> None:
         """Drops the accounts of connections that are no more."""
-        for peer in [peer for peer, each in self._accounts.items() if each.key in keys and not each.open_calls]:
+        for peer in [
+            peer for peer, account in self._accounts.items() if account.key in keys and not account.open_calls
+        ]:
             del self._accounts[peer]
 
 
@@ -262,9 +264,9 @@ class ConnectionPolicy:
             states.pop(connection, None)
             self._ended.add(connection)
         self._states, review.open = states, len(states)
-        review.quiet = [each for each, state in states.items() if not state.statement.open_calls]
+        review.quiet = [connection for connection, state in states.items() if not state.statement.open_calls]
         review.alarmed |= bool(review.ending)
-        lone = statements.keys() - {(each.host, each.port) for each in connections}
+        lone = statements.keys() - {(connection.host, connection.port) for connection in connections}
         review.closed, self._lone = lone & self._lone, lone
         return review
 
@@ -292,13 +294,15 @@ class ConnectionPolicy:
         return False
 
     def _end_idle(self, states: Mapping[TcpSocket, _State], review: Review) -> None:
-        of_host = Counter(each.host for each in states)
+        of_host = Counter(connection.host for connection in states)
         total, most, most_of_host = len(states), self._bounds.connections, self._bounds.of_host
         if total <= most and max(of_host.values(), default=0) <= most_of_host:
             return
         # Host → its idle connections, the next one to end at the end.
         idle: defaultdict[str, list[TcpSocket]] = defaultdict(list)
-        order = sorted(states, key=lambda each: (states[each].statement.calls > 0, states[each].active_s))
+        order = sorted(
+            states, key=lambda connection: (states[connection].statement.calls > 0, states[connection].active_s)
+        )
         for connection in reversed(order):
             if not states[connection].statement.open_calls:
                 idle[connection.host].append(connection)

@@ -28,21 +28,21 @@ class NoneEnded(Exception):
     """The history has no such object; the text says what of it was searched, or why it was not."""
 
 
-async def explain_ended(history: ViewClient, wanted: ExplainTarget) -> tuple[bytes, list[str]]:
+async def explain_ended(history: ViewClient, target: ExplainTarget) -> tuple[bytes, list[str]]:
     """Returns the last life of an object that is not there, as JSON and as sentences. Raises NoneEnded.
 
     :param history: asks the event publisher.
     """
-    kind = _KINDS.get(wanted.kind) or ("application" if wanted.kind in _OF_APPLICATION else "")
-    if not kind or (wanted.kind in _OF_APPLICATION and len(wanted.parts) < 2):
+    kind = _KINDS.get(target.kind) or ("application" if target.kind in _OF_APPLICATION else "")
+    if not kind or (target.kind in _OF_APPLICATION and len(target.parts) < 2):
         raise NoneEnded("")
-    lives, note = await _lives(history, wanted.rm_id, kind, wanted.parts[0])
+    lives, note = await _lives(history, target.rm_id, kind, target.parts[0])
     if not lives:
         raise NoneEnded(note or "the history has none of this name either")
     life = lives[0]
-    sentences = list(_sentences(kind, life, wanted.parts[1] if len(wanted.parts) > 1 else ""))
-    found = {"source": "history", "kind": kind, "message": " ".join(sentences[:1]), "ended": life}
-    return json.dumps(found, separators=(",", ":")).encode(), sentences
+    sentences = list(_sentences(kind, life, target.parts[1] if len(target.parts) > 1 else ""))
+    explanation = {"source": "history", "kind": kind, "message": " ".join(sentences[:1]), "ended": life}
+    return json.dumps(explanation, separators=(",", ":")).encode(), sentences
 
 
 async def _lives(history: ViewClient, rm_id: str, kind: str, name: str) -> tuple[Sequence[Ended], str]:
@@ -55,10 +55,10 @@ async def _lives(history: ViewClient, rm_id: str, kind: str, name: str) -> tuple
                 answer = await history.get(path_of("ended"), rm_id, query)
                 if answer.status != _OK:
                     return [], f"the history cannot be read now (HTTP status {answer.status})"
-                found = answer.json()
-                before, note = found["next"], found["note"]
-                if found["ended"] or not before:
-                    return found["ended"], note
+                page = answer.json()
+                before, note = page["next"], page["note"]
+                if page["ended"] or not before:
+                    return page["ended"], note
     except ViewUnavailable:
         return [], "the event publisher, which reads the history, does not answer"
     except OverLimit as error:
@@ -72,8 +72,8 @@ def _sentences(kind: str, life: Ended, key: str) -> Iterator[str]:
     yield life["sentence"]
     allocations = life.get("allocationLog", [])
     if key:
-        of_key = [each for each in allocations if each["allocationKey"] == key]
-        yield from (_allocation(each) for each in of_key[-_ALLOCATIONS_MAX:])
+        of_key = [allocation for allocation in allocations if allocation["allocationKey"] == key]
+        yield from (_allocation(allocation) for allocation in of_key[-_ALLOCATIONS_MAX:])
         if not of_key:
             yield f"{key} had no allocation in that life."
         return
@@ -81,26 +81,26 @@ def _sentences(kind: str, life: Ended, key: str) -> Iterator[str]:
         applications = life.get("applications", 0)
         yield f"It had {applications} application{'' if applications == 1 else 's'}."
         return
-    states = [f"{each['state']} from {_utc(each['time'])}" for each in life.get("stateLog", [])]
+    states = [f"{change['state']} from {_utc(change['time'])}" for change in life.get("stateLog", [])]
     if states:
         yield f"It was {', '.join(states)}."
     if life.get("message") and life["message"] not in life["sentence"]:
         yield f"The last message was: {life['message'].rstrip('.')}."
-    ends = Counter(each.get("ended") or "until it was removed" for each in allocations)
+    ends = Counter(allocation.get("ended") or "until it was removed" for allocation in allocations)
     how = ", ".join(f"{count} {end}" for end, count in sorted(ends.items())) if kind == "application" else ""
     count = life.get("allocations", 0)
     yield f"It had {count} allocation{'' if count == 1 else 's'}{f': {how}' if how else ''}."
-    yield from (_allocation(each) for each in allocations[:_ALLOCATIONS_MAX])
+    yield from (_allocation(allocation) for allocation in allocations[:_ALLOCATIONS_MAX])
     if len(allocations) > _ALLOCATIONS_MAX:
         yield "… and more, see the JSON."
 
 
-def _allocation(each: Ended) -> str:
-    node = f" on {each['nodeID']}" if each.get("nodeID") else ""
-    since = f" from {_utc(each['begin'])}" if each.get("begin") else ""
-    until = f" until {_utc(each['end'])}" if each.get("end") else ""
-    how = ": ".join(filter(None, (each.get("ended"), each.get("message"))))
-    return f"{each['allocationKey']}: allocated{node}{since}{until}{f', {how}' if how else ''}."
+def _allocation(allocation: Ended) -> str:
+    node = f" on {allocation['nodeID']}" if allocation.get("nodeID") else ""
+    since = f" from {_utc(allocation['begin'])}" if allocation.get("begin") else ""
+    until = f" until {_utc(allocation['end'])}" if allocation.get("end") else ""
+    how = ": ".join(filter(None, (allocation.get("ended"), allocation.get("message"))))
+    return f"{allocation['allocationKey']}: allocated{node}{since}{until}{f', {how}' if how else ''}."
 
 
 def _utc(at_ns: int) -> str:

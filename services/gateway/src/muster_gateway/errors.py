@@ -83,8 +83,8 @@ class RmStopped(RequestRefused):
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
-    def __init__(self, rm_id: str, why: str) -> None:
-        super().__init__(f"rmID {quote(rm_id)} is stopped ({why}): register again")
+    def __init__(self, rm_id: str, reason: str) -> None:
+        super().__init__(f"rmID {quote(rm_id)} is stopped ({reason}): register again")
         self.rm_id = rm_id
 
 
@@ -155,8 +155,8 @@ class PermissionDenied(RequestRefused):
         self.name, self.needed, self.rm_id = name, needed, rm_id
         if needed in _DEEDS:
             self.reason = "rm"
-            what = f"rmID {quote(rm_id)}" if rm_id else "any resource manager"
-            message = f'{name} may not {_DEEDS[needed]} {what}: it lacks the right "{needed}" (docs/security.md)'
+            subject = f"rmID {quote(rm_id)}" if rm_id else "any resource manager"
+            message = f'{name} may not {_DEEDS[needed]} {subject}: it lacks the right "{needed}" (docs/security.md)'
         else:
             self.reason = "role"
             message = f"this needs the role {needed.role}, and {name} has {role}"

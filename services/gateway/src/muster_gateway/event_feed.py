@@ -104,7 +104,7 @@ class EventFeed:
         topics: Topics,
         tail: EventTail,
         rm_id: str,
-        wanted: SubscribedEvents,
+        subscribed: SubscribedEvents,
         wake: Callable[[], None],
         search_timeout_s: float,
         push_interval_s: float,
@@ -112,11 +112,11 @@ class EventFeed:
     ) -> None:
         self._bus, self._topic, self._partition = bus, topics.events, topics.partition_of(rm_id)
         self.key = rm_id.encode()
-        self._tail, self._rm_id, self._wanted, self._wake = tail, rm_id, wanted, wake
+        self._tail, self._rm_id, self._wanted, self._wake = tail, rm_id, subscribed, wake
         self._search_timeout_s, self._push_interval_s = search_timeout_s, push_interval_s
         self._reader: LogReader | None = None
         self._end_at_start = 0
-        self._passed = wanted.after is None  # whether the place of the tracked events is behind the reader
+        self._passed = subscribed.after is None  # whether the place of the tracked events is behind the reader
         self._seen = -1  # records up to this offset are taken, or belong to other RMs
         self._waiting: deque[_QueuedEvent] = deque()
         self._waiting_bytes = 0
@@ -151,8 +151,8 @@ class EventFeed:
         """Request events up to this position were sent, or dropped by the store; None: not yet known."""
         waiting = self._store.first_position
         after = self._requests_after()
-        place = max(self._seen if waiting is None else waiting - 1, -1 if after is None else after)
-        return place if place >= 0 else None
+        position = max(self._seen if waiting is None else waiting - 1, -1 if after is None else after)
+        return position if position >= 0 else None
 
     def offer(self, record: Record) -> bool:
         """Takes a record of the RM. Returns False, and changes nothing, if there is no room."""
@@ -261,8 +261,8 @@ class EventFeed:
         self._requests.sent()
         return len(self._store) < waiting
 
-    def _encoded(self, batch: Sequence[object], made: tuple[bytes | None, int]) -> bytes | None:
-        encoded, unreadable = made
+    def _encoded(self, batch: Sequence[object], result: tuple[bytes | None, int]) -> bytes | None:
+        encoded, unreadable = result
         if encoded is not None and self._positions is not None:
             encoded += position_field(self._positions.text(self._stamp))
         metrics.events.inc(len(batch) - unreadable)
@@ -320,13 +320,13 @@ class EventFeed:
 
     async def _place(self, reader: LogReader) -> int:
         """Returns the offset to read from: at or before the first wanted event."""
-        place = await self._tracked_place(reader)
+        offset = await self._tracked_place(reader)
         after = self._requests_after()
         if after is None and self._wanted.after is not None:
-            return place  # an RM that names its last event and no position gets the request events after that event
+            return offset  # an RM that names its last event and no position gets the request events after that event
         if after is None or after != self._wanted.requests_after:
             after = max(-1 if after is None else after, self._end_at_start - 1 - _REQUESTS_LOOK_BACK)
-        return min(place, max(after + 1, await reader.first_offset()))
+        return min(offset, max(after + 1, await reader.first_offset()))
 
     async def _tracked_place(self, reader: LogReader) -> int:
         after = self._wanted.after
@@ -337,11 +337,11 @@ class EventFeed:
             async with asyncio.timeout(self._search_timeout_s):
                 while high - low > _SEARCH_SPAN:
                     middle = (low + high) // 2
-                    found = await self._first_from(reader, middle, high)
-                    if found is None or found[1] > after:
+                    first_event = await self._first_from(reader, middle, high)
+                    if first_event is None or first_event[1] > after:
                         high = middle
                     else:
-                        low = found[0]
+                        low = first_event[0]
         except TimeoutError:
             log.warning("events searched for too long", rm_id=self._rm_id, after=after, records_left=high - low)
         return low

@@ -70,9 +70,11 @@ class EventTail:
 
     def unsubscribe(self, taker: EventSubscriber) -> None:
         """Removes a feed. Has no effect if the feed is no member."""
-        left = [place for place in self._places.pop(taker.key, []) if place.taker is not taker]
-        if left:
-            self._places[taker.key] = left
+        remaining = [
+            subscription for subscription in self._places.pop(taker.key, []) if subscription.taker is not taker
+        ]
+        if remaining:
+            self._places[taker.key] = remaining
         if not self._places and self._task is not None:
             self._task.cancel()
             self._task, self._position = None, None
@@ -108,24 +110,24 @@ class EventTail:
             # Each feed finds the problem by itself and reports it to its RM.
             log.error("events are no longer read for all streams", partition=self._partition, exc_info=error)
             position, self._position, self._task = self._position or 0, None, None
-            places, self._places = self._places, {}
-            for place in [place for some in places.values() for place in some]:
-                place.taker.on_detached(max(position, place.start))
+            subscriptions, self._places = self._places, {}
+            for subscription in [subscription for some in subscriptions.values() for subscription in some]:
+                subscription.taker.on_detached(max(position, subscription.start))
         finally:
             if reader is not None:
                 with contextlib.suppress(BusError):
                     await reader.close()
 
     def _give(self, record: Record) -> None:
-        for place in list(self._places.get(record.key or b"", ())):
-            if record.offset < place.start:
+        for subscription in list(self._places.get(record.key or b"", ())):
+            if record.offset < subscription.start:
                 continue
             try:
-                taken = place.taker.offer(record)
+                taken = subscription.taker.offer(record)
             except Exception as error:
                 # The feed meets the record again by itself and reports the problem to its RM. The others lose nothing.
                 log.error("an event was not taken", partition=self._partition, offset=record.offset, exc_info=error)
                 taken = False
             if not taken:
-                self.unsubscribe(place.taker)
-                place.taker.on_detached(record.offset)
+                self.unsubscribe(subscription.taker)
+                subscription.taker.on_detached(record.offset)

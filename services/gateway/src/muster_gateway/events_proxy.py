@@ -164,9 +164,9 @@ class EventsProxy:
 
     def _forwarded(self, context: Any) -> grpc.aio.Metadata:
         """Returns the caller's metadata, the caller's address, what the caller may read, and the default RM."""
-        given = [(name, value) for name, value in context.invocation_metadata() or () if _is_forwarded(name)]
+        metadata = [(name, value) for name, value in context.invocation_metadata() or () if _is_forwarded(name)]
         own = ((_FORWARDED, host_of_peer(context.peer())), *current().read_scope().metadata(), *self._default_rm)
-        return grpc.aio.Metadata(*given, *own)
+        return grpc.aio.Metadata(*metadata, *own)
 
     async def _prepare(self) -> None:
         if self._stopping.is_set():

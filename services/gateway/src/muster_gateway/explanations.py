@@ -23,15 +23,15 @@ _NO_RM, _NO_PARTITION = "Resource manager not found", "Partition not found"
 _LISTS = {"asks": "allocationKey", "preempted": "allocationKey", "replacements": "allocationKey"}
 
 
-async def explain(view: ViewClient, history: ViewClient, wanted: ExplainTarget) -> tuple[bytes, list[str]]:
+async def explain(view: ViewClient, history: ViewClient, target: ExplainTarget) -> tuple[bytes, list[str]]:
     """Returns the explanation as JSON, and as sentences. Raises InvalidRequest, NotFound, ViewUnavailable, OverLimit.
 
     :param history: asks the event publisher about what the view does not have, because it has ended.
     """
     # The view unescapes a queue's path twice, as YuniKorn does in its own paths.
-    parts = tuple(percent_quote(part, safe="") for part in wanted.parts) if wanted.kind == "queue" else wanted.parts
-    path = path_of("explain", wanted.kind, *parts)
-    answer = await view.get(path, wanted.rm_id, {"partition": wanted.partition})
+    parts = tuple(percent_quote(part, safe="") for part in target.parts) if target.kind == "queue" else target.parts
+    path = path_of("explain", target.kind, *parts)
+    answer = await view.get(path, target.rm_id, {"partition": target.partition})
     if answer.status == _OK:
         large = len(answer.body) > _LARGE_BYTES
         return answer.body, await asyncio.to_thread(_sentences, answer) if large else _sentences(answer)
@@ -40,13 +40,13 @@ async def explain(view: ViewClient, history: ViewClient, wanted: ExplainTarget) 
         more = ""
         if not message.startswith(_NO_PARTITION):  # (events name no partition, so the history cannot tell)
             try:
-                return await explain_ended(history, wanted)
+                return await explain_ended(history, target)
             except NoneEnded as error:
                 more = f"; {error}" if str(error) else ""
-        named = " ".join(quote(part) for part in wanted.parts)
-        raise NotFound(f"{wanted.field} {named} in partition {quote(wanted.partition)}: {message}{more}")
+        named = " ".join(quote(part) for part in target.parts)
+        raise NotFound(f"{target.field} {named} in partition {quote(target.partition)}: {message}{more}")
     if answer.status == _BAD_REQUEST:
-        raise InvalidRequest(f"{wanted.field}: {message}")
+        raise InvalidRequest(f"{target.field}: {message}")
     raise ViewUnavailable(f"the view does not know it yet ({message or answer.status}): try again")
 
 
@@ -58,9 +58,9 @@ def _message(body: bytes) -> str:
 
 
 def _sentences(answer: ViewAnswer) -> list[str]:
-    found = answer.json()
+    explanation = answer.json()
     sentences: list[str] = []
-    for sentence in _told(found):
+    for sentence in _told(explanation):
         if len(sentences) == SENTENCES_MAX:
             sentences.append("… and more, see the JSON.")
             break
@@ -68,13 +68,13 @@ def _sentences(answer: ViewAnswer) -> list[str]:
     return sentences
 
 
-def _told(found: Mapping[str, Any]) -> Iterator[str]:
-    yield found["message"]
+def _told(explanation: Mapping[str, Any]) -> Iterator[str]:
+    yield explanation["message"]
     for name, key in _LISTS.items():
-        listed = found.get(name)
-        for each in listed if isinstance(listed, list) else ():  # in a queue's explanation, counts are in this place
-            yield f"{each[key]}: {each['message']}"
-    refusals = found.get("refusals")
+        listed = explanation.get(name)
+        for member in listed if isinstance(listed, list) else ():  # in a queue's explanation, counts are in this place
+            yield f"{member[key]}: {member['message']}"
+    refusals = explanation.get("refusals")
     for refusal in refusals if isinstance(refusals, list) else ():  # in a node's explanation, a number is in this place
-        why = f": {refusal['reason']}" if refusal.get("reason") else ""
-        yield f"The resource manager refused node {refusal['node']}{why}."
+        reason = f": {refusal['reason']}" if refusal.get("reason") else ""
+        yield f"The resource manager refused node {refusal['node']}{reason}."

@@ -19,13 +19,13 @@ def encode(state: SystemHealthDao) -> bytes:
         checked_ns=state.checked,
         parts=[
             pb.PartHealth(
-                part=each.part,
-                grade=_GRADES[each.grade],
-                since_ns=each.since,
-                sentence=each.sentence,
-                remedy=each.remedy,
-                others=each.others,
+                part=part.part,
+                grade=_GRADES[part.grade],
+                since_ns=part.since,
+                sentence=part.sentence,
+                remedy=part.remedy,
+                others=part.others,
             )
-            for each in state.parts
+            for part in state.parts
         ],
     ).SerializeToString()

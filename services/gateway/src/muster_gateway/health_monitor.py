@@ -70,10 +70,10 @@ def check_of(target: HttpBackend) -> ServiceCheck:
     async def check() -> ServiceFacts:
         answer = await client.get("/health", reach=EVERYTHING, any_status=True)
         try:
-            found = msgspec.json.decode(answer.body, type=ProcessHealthDao)
+            health = msgspec.json.decode(answer.body, type=ProcessHealthDao)
         except msgspec.MsgspecError:
             raise ConnectionError("") from None  # the front's own answer, for a target that is away
-        return ServiceFacts(serves=answer.status == _OK, problems=found.problems, behind=found.behind)
+        return ServiceFacts(serves=answer.status == _OK, problems=health.problems, behind=health.behind)
 
     return check
 
@@ -128,8 +128,8 @@ class HealthMonitor:
         """Returns the log partitions for which no scheduler decides, each with the reason in a clause."""
         if self._state is None or self._facts is None or not failed_cause(self._state):
             return {}
-        found = {owner.partition: self.fault(owner.partition) for owner in self._facts.scheduler.owners}
-        return {partition: why for partition, why in found.items() if why}
+        faults = {owner.partition: self.fault(owner.partition) for owner in self._facts.scheduler.owners}
+        return {partition: reason for partition, reason in faults.items() if reason}
 
     async def _compute(self) -> SystemHealthDao:
         gateway, certificates, _ = await asyncio.gather(self._gateway(), self._certificates(), self._ask_services())
@@ -140,7 +140,7 @@ class HealthMonitor:
         return self._state
 
     async def _ask_services(self) -> None:
-        await asyncio.gather(*(each.ask() for each in self._checks.values()))
+        await asyncio.gather(*(check.ask() for check in self._checks.values()))
 
     def _collected(self, gateway: GatewayFacts, certificates: Sequence[CertificateFacts]) -> HealthFacts:
         now_s = self._clock.monotonic()
@@ -160,7 +160,7 @@ class HealthMonitor:
             waiting=self._waiting(),
             gateway_problems=gateway.problems,
             gateway_notes=gateway.notes,
-            disk=_disk(on_disk, [each for each in (refusal if on_disk else "", gateway.disk_full) if each]),
+            disk=_disk(on_disk, [problem for problem in (refusal if on_disk else "", gateway.disk_full) if problem]),
             services={part: check.facts() for part, check in self._checks.items()},
             certificates=certificates,
         )
@@ -192,8 +192,8 @@ class _Check:
         """Returns what the last answer says."""
         answer = self._answer
         if answer is None:
-            why = [self._silence] if self._silence else []
-            return ServiceFacts(max(self._clock.monotonic() - self._heard_s, _LEAST_S), serves=False, problems=why)
+            problems = [self._silence] if self._silence else []
+            return ServiceFacts(max(self._clock.monotonic() - self._heard_s, _LEAST_S), serves=False, problems=problems)
         return answer
 
 
@@ -205,33 +205,33 @@ def _disk(on_disk: LogOnDisk | None, full: Sequence[str]) -> DiskFacts | None:
         return DiskFacts("", full) if full else None
     directory = on_disk.path.parent
     try:
-        found = os.statvfs(directory)
+        stat = os.statvfs(directory)
     except OSError:
         return DiskFacts(str(directory), full)
-    return DiskFacts(str(directory), full, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+    return DiskFacts(str(directory), full, stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
 
 
 def _note(before: SystemHealthDao | None, now: SystemHealthDao) -> None:
     """Writes a line for each part whose grade is another one."""
-    known: dict[str, PartHealthDao] = {each.part: each for each in before.parts} if before is not None else {}
-    for each in now.parts:
-        was = known[each.part].grade if each.part in known else Grade.OK
-        if each.grade is was:
+    previous: dict[str, PartHealthDao] = {part.part: part for part in before.parts} if before is not None else {}
+    for part in now.parts:
+        was = previous[part.part].grade if part.part in previous else Grade.OK
+        if part.grade is was:
             continue
-        tell = {Grade.OK: log.info, Grade.DEGRADED: log.warning, Grade.FAILED: log.error}[each.grade]
+        tell = {Grade.OK: log.info, Grade.DEGRADED: log.warning, Grade.FAILED: log.error}[part.grade]
         tell(
             "health changed",
-            part=each.part,
-            grade=str(each.grade),
+            part=part.part,
+            grade=str(part.grade),
             was=str(was),
-            sentence=each.sentence,
-            remedy=each.remedy,
+            sentence=part.sentence,
+            remedy=part.remedy,
         )
 
 
 def _measure(state: SystemHealthDao, facts: HealthFacts) -> None:
-    for each in state.parts:
-        metrics.health_grade.labels(each.part).set(each.grade.rank)
+    for part in state.parts:
+        metrics.health_grade.labels(part.part).set(part.grade.rank)
     for owner in facts.scheduler.owners:
         metrics.partition_owner.labels(str(owner.partition)).set(int(facts.has_owner(owner)))
         age_s = facts.waiting.get(owner.partition, 0.0)

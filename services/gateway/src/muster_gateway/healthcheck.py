@@ -66,7 +66,7 @@ async def captured(target: ASGIApp, scope: Scope, receive: Receive) -> Captured:
 async def answer_healthcheck(view: ASGIApp, state: SystemHealthDao, scope: Scope, receive: Receive, send: Send) -> None:
     """Answers a request for the health check. A view that does not answer is not waited for: its part says so."""
     answer = Captured()
-    if not any(each.part == Part.VIEW and each.grade is Grade.FAILED for each in state.parts):
+    if not any(part.part == Part.VIEW and part.grade is Grade.FAILED for part in state.parts):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_VIEW_S):
                 answer = await captured(view, scope, receive)
@@ -76,7 +76,7 @@ async def answer_healthcheck(view: ASGIApp, state: SystemHealthDao, scope: Scope
         return
     checks = msgspec.json.decode(answer.body, type=HealthDao).health_checks if answer.status == _OK else []
     checks += [_check(part) for part in state.parts]
-    body = go_json(HealthDao(healthy=all(each.succeeded for each in checks), health_checks=checks)) + b"\n"
+    body = go_json(HealthDao(healthy=all(check.succeeded for check in checks), health_checks=checks)) + b"\n"
     headers = [
         (b"content-type", b"application/json; charset=UTF-8"),
         (b"content-length", str(len(body)).encode()),
@@ -87,10 +87,10 @@ async def answer_healthcheck(view: ASGIApp, state: SystemHealthDao, scope: Scope
 
 
 def _check(part: PartHealthDao) -> HealthCheckDao:
-    found = "; ".join([f"{part.grade}: {part.sentence}", *part.others]) if part.grade is not Grade.OK else _NOTHING
+    diagnosis = "; ".join([f"{part.grade}: {part.sentence}", *part.others]) if part.grade is not Grade.OK else _NOTHING
     return HealthCheckDao(
         name=part.part.capitalize(),
         succeeded=part.grade is not Grade.FAILED,
         description=_DESCRIPTIONS.get(part.part, part.part),
-        diagnosis_message=f"{found} ({part.remedy})" if part.remedy else found,
+        diagnosis_message=f"{diagnosis} ({part.remedy})" if part.remedy else diagnosis,
     )

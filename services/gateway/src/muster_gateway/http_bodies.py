@@ -43,11 +43,11 @@ async def refuse_body(send: Send, failed: OSError, body_s: float) -> None:
 
 
 def bounded(
-    app: HttpBackend, held: HeldBodies, *, bytes_max: int = BODIES_BYTES_MAX, body_s: float = BODY_S
+    app: HttpBackend, bodies: HeldBodies, *, bytes_max: int = BODIES_BYTES_MAX, body_s: float = BODY_S
 ) -> HttpBackend:
     """Wraps an application that reads whole bodies: beyond the limit of all bodies, or of the time, it is refused.
 
-    :param held: shared by the applications of a process.
+    :param bodies: shared by the applications of a process.
     """
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,8 +69,8 @@ def bounded(
             whole = not message.get("more_body", False)
             more = len(message.get("body", b""))
             size += more
-            held.size += more
-            if held.size > bytes_max:
+            bodies.size += more
+            if bodies.size > bytes_max:
                 refused.append(NoRoom())
                 raise refused[0]
             return message
@@ -82,6 +82,6 @@ def bounded(
                 raise
             await refuse_body(send, error, body_s)
         finally:
-            held.size -= size
+            bodies.size -= size
 
     return serve

@@ -179,32 +179,32 @@ class HttpForwarder:
     async def _ask(self, scope: Scope, raw_path: bytes, body: _RequestBody | None) -> aiohttp.ClientResponse:
         query: bytes = scope.get("query_string", b"")
         path = (raw_path + (b"?" + query if query else b"")).decode("ascii")
-        given: RawHeaders = scope["headers"]
+        raw_headers: RawHeaders = scope["headers"]
         headers: CIMultiDict[str] = CIMultiDict()
         host = b""
-        for name, value in given:
+        for name, value in raw_headers:
             host = value if name == b"host" else host
-        for name, value in end_to_end(given, also=(b"host", *_OF_THE_BODY), never=_NEVER_DROPPED):
+        for name, value in end_to_end(raw_headers, also=(b"host", *_OF_THE_BODY), never=_NEVER_DROPPED):
             headers.add(name.decode("latin-1"), value.decode("latin-1"))
         headers.add("x-forwarded-host", host.decode("latin-1"))
         if scope.get("client"):
             headers.add("x-forwarded-for", str(scope["client"][0]))
-        places = await self._places.candidates()
-        for number, place in enumerate(places, start=1):
+        backends = await self._places.candidates()
+        for number, backend in enumerate(backends, start=1):
             try:
                 response = await self._opened().request(
                     scope["method"],
-                    URL(place + path, encoded=True),
+                    URL(backend + path, encoded=True),
                     headers=headers,
                     data=body.content() if body is not None else None,
                     allow_redirects=False,
                 )
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):  # nothing was sent
-                self._places.mark_down(place)
-                if number == len(places):
+                self._places.mark_down(backend)
+                if number == len(backends):
                     raise
             else:
-                self._places.mark_up(place, _lag_of(response))
+                self._places.mark_up(backend, _lag_of(response))
                 return response
         raise OSError(f"there is no {self._name}")
 

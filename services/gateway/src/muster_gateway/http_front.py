@@ -278,11 +278,11 @@ class HttpFront:
             await self._audit_page(scope, send, body_wanted=method == "GET")
         elif handler == "front.whoami":
             try:
-                told = whoami(identity, scope.get("query_string", b""), tokens=self._tokens)
+                body = whoami(identity, scope.get("query_string", b""), tokens=self._tokens)
             except InvalidRequest as error:
                 await respond_error(send, 400, str(error), body_wanted=method == "GET")
             else:
-                await respond(send, 200, _JSON, told, body_wanted=method == "GET")
+                await respond(send, 200, _JSON, body, body_wanted=method == "GET")
         elif handler == "front.openapi":
             document = await asyncio.to_thread(openapi.document_json)
             await respond(

@@ -112,11 +112,11 @@ class _Search:
         self._lists = lists
         self._of: dict[int, list[Span]] = {}
         self._nested: dict[int, dict[int, list[Span]]] = {}
-        for each, spans in zip(lists, self.layout.spans, strict=True):
-            if each.parent:
-                self._nested.setdefault(each.parent, {})[each.tag] = spans
+        for item_list, spans in zip(lists, self.layout.spans, strict=True):
+            if item_list.parent:
+                self._nested.setdefault(item_list.parent, {})[item_list.tag] = spans
             else:
-                self._of[each.tag] = spans
+                self._of[item_list.tag] = spans
 
     def steps(self) -> Steps[None]:
         yield from self._fields(0, len(self._raw), 0, self._of)
@@ -168,9 +168,9 @@ class _Search:
         beside = self.layout.beside
         beside.DiscardUnknownFields()
         if self._leaves_out:
-            for index, each in enumerate(self._lists):
-                self.layout.left_out[index] += len(each.items(beside))
-                beside.ClearField(each.name)
+            for index, item_list in enumerate(self._lists):
+                self.layout.left_out[index] += len(item_list.items(beside))
+                beside.ClearField(item_list.name)
 
     def _check_count(self, *, exact: bool) -> None:
         count = 0

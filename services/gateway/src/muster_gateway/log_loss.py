@@ -44,18 +44,18 @@ class LogLossDetector:
         self.loss = bus.loss
         present, text = await bus.mark(), await self._sessions.log_mark()
         try:
-            known = LogMark.from_json(text) if text else None
+            stored_mark = LogMark.from_json(text) if text else None
         except ValueError as error:
             log.warning("the session store's mark of the log is unreadable", error=str(error))
-            known = None
+            stored_mark = None
         try:
-            found = log_mark.check(bus.name, present, _WITNESS, known, bus.accepted_loss)
+            loss = log_mark.check(bus.name, present, _WITNESS, stored_mark, bus.accepted_loss)
         except LogBehind:
             if not bus.loss:
                 raise
-            found = bus.loss  # accepted already, by the word for the side file
-        if found:
-            self.loss = self.loss or found
+            loss = bus.loss  # accepted already, by the word for the side file
+        if loss:
+            self.loss = self.loss or loss
             log.warning("the log lost records, which was accepted; sessions are read from it again", story=self.loss)
             await self._sessions.clear()
         self._compared = True

@@ -45,9 +45,9 @@ def numbers_of(metadata: dict[str, str]) -> MessageNumbering | None:
     if client is None and first is None:
         return None
     if not client or len(client) > _CLIENT_MAX or not client.isprintable():
-        what = f"{CLIENT_METADATA}: {quote(client or '')}, expected 1 to {_CLIENT_MAX} printable characters"
-        raise InvalidRequest(f"{what} that name one life of the client")
+        problem = f"{CLIENT_METADATA}: {quote(client or '')}, expected 1 to {_CLIENT_MAX} printable characters"
+        raise InvalidRequest(f"{problem} that name one life of the client")
     if first is None or not (first.isascii() and first.isdigit() and len(first) < MAX_DIGITS and int(first) > 0):
-        what = f"{FIRST_MESSAGE_METADATA}: {quote(first or '')}"
-        raise InvalidRequest(f"{what}, expected the number of the stream's first message (1 or more)")
+        problem = f"{FIRST_MESSAGE_METADATA}: {quote(first or '')}"
+        raise InvalidRequest(f"{problem}, expected the number of the stream's first message (1 or more)")
     return MessageNumbering(client, int(first))

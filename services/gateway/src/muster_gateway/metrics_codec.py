@@ -52,13 +52,13 @@ class MetricsQuery:
 
     def parameters(self) -> dict[str, str]:
         """Returns the parameters of the view's query, without the RM."""
-        given = {
+        parameters = {
             "sections": ",".join(sorted(self.sections)),
             "partition": self.partition,
             "queue": self.queue,
             "nodes": str(self.nodes_max or ""),
         }
-        return {name: value for name, value in given.items() if value}
+        return {name: value for name, value in parameters.items() if value}
 
 
 def decode_request(raw: bytes, limits: AdmissionLimits) -> MetricsQuery:
@@ -92,10 +92,10 @@ def _query(request: pb.MetricsRequest, limits: AdmissionLimits, path: str) -> Me
     for name, (text, limit) in texts.items():
         if len(text) > limit:
             raise InvalidRequest(f"{path}{name}: {quote(text)}, expected at most {limit} characters")
-    for place, number in enumerate(request.sections):
+    for index, number in enumerate(request.sections):
         if number not in _SECTIONS:
             expected = ", ".join(name.upper() for name in _SECTIONS.values())
-            raise InvalidRequest(f"{path}sections[{place}]: {number}, expected some of {expected}")
+            raise InvalidRequest(f"{path}sections[{index}]: {number}, expected some of {expected}")
     if request.nodes_max > NODES_MAX:
         raise InvalidRequest(f"{path}nodes_max: {request.nodes_max}, expected at most {NODES_MAX}, or 0 for 1000")
     sections = frozenset(_SECTIONS[number] for number in request.sections)
@@ -132,26 +132,26 @@ class SnapshotEncoder:
 
     def steps(self) -> Iterator[None]:
         """Fills the message."""
-        found, made = self._found, self._made
-        made.taken_ns, made.rm_id = found.taken_ns, found.rm_id
-        made.state, made.state_since_ns = found.state, found.state_since_ns
-        made.paused, made.description = found.paused, found.description
-        if found.scheduler is not None:
-            figures = asdict(found.scheduler)
+        dao, snapshot = self._found, self._made
+        snapshot.taken_ns, snapshot.rm_id = dao.taken_ns, dao.rm_id
+        snapshot.state, snapshot.state_since_ns = dao.state, dao.state_since_ns
+        snapshot.paused, snapshot.description = dao.paused, dao.description
+        if dao.scheduler is not None:
+            figures = asdict(dao.scheduler)
             tally, recent = pb.Tally(**asdict(figures.pop("tally"))), figures.pop("recent")
-            made.scheduler.MergeFrom(pb.SchedulerMetrics(tally=tally, **figures))
+            snapshot.scheduler.MergeFrom(pb.SchedulerMetrics(tally=tally, **figures))
             if recent is not None:
-                made.scheduler.recent.MergeFrom(pb.RecentAllocations(**asdict(recent)))
+                snapshot.scheduler.recent.MergeFrom(pb.RecentAllocations(**asdict(recent)))
         yield
-        items: list[tuple[Callable[..., Any], Sequence[Any]]]
-        items = [(made.queues.add, found.queues), (made.nodes.add, found.nodes)]
-        for add, each in items:
-            for number, item in enumerate(each, start=1):
+        lists: list[tuple[Callable[..., Any], Sequence[Any]]]
+        lists = [(snapshot.queues.add, dao.queues), (snapshot.nodes.add, dao.nodes)]
+        for add, items in lists:
+            for number, item in enumerate(items, start=1):
                 add(**asdict(item))
                 if not number % _PER_STEP:
                     yield
-        if found.runtime is not None:
-            self._runtime(found.runtime)
+        if dao.runtime is not None:
+            self._runtime(dao.runtime)
 
     @property
     def rm_id(self) -> str:
@@ -165,18 +165,18 @@ class SnapshotEncoder:
 
     def set_status(self, status: RmStatus | None) -> None:
         """Replaces the RM's state by another one; None: the view's remains."""
-        made = self._made
-        if status is not None and status.state != made.state:
-            made.state, made.state_since_ns, made.description = status
+        snapshot = self._made
+        if status is not None and status.state != snapshot.state:
+            snapshot.state, snapshot.state_since_ns, snapshot.description = status
 
     def message(self) -> bytes:
         """The finished message."""
         return self._made.SerializeToString()
 
-    def _runtime(self, found: RuntimeDao) -> None:
+    def _runtime(self, dao: RuntimeDao) -> None:
         runtime, own = self._made.runtime, self._own
         name = "gateway"
-        for process in found.processes:
+        for process in dao.processes:
             figures = asdict(process)
             if (figures.pop("host"), figures.pop("pid")) == (own.host, own.pid):
                 name = f"gateway, {process.name}"  # everything runs in one process
@@ -193,5 +193,5 @@ class SnapshotEncoder:
                 streams_open=self._streams_open,
             ),
         )
-        runtime.view_lag_records = found.view_lag_records
-        runtime.view_lag_seconds = found.view_lag_seconds
+        runtime.view_lag_records = dao.view_lag_records
+        runtime.view_lag_seconds = dao.view_lag_seconds

@@ -87,13 +87,13 @@ class MetricsServicer:
         try:
             self._check_open()
             query = decode_request(raw, self._settings.limits)
-            made = await self.snapshot(replace(query, reach=current().read_scope()))
+            snapshot = await self.snapshot(replace(query, reach=current().read_scope()))
         except asyncio.CancelledError:
             raise
         except Exception as error:
             await refuse(context, error, _ended("Get"))
         metrics.metrics_calls.labels("Get", "OK").inc()
-        return made
+        return snapshot
 
     async def _watch(self, raw: bytes, context: Any) -> None:
         try:
@@ -104,8 +104,8 @@ class MetricsServicer:
             current().after = ""
             with self._place():
                 query = replace(query, reach=current().read_scope())
-                async for made in self._snapshots(query, interval_s):
-                    await context.write(made)
+                async for snapshot in self._snapshots(query, interval_s):
+                    await context.write(snapshot)
                     metrics.snapshots_watched.inc()
         except asyncio.CancelledError:
             metrics.metrics_calls.labels("Watch", "CANCELLED").inc()

@@ -106,12 +106,12 @@ class OperatorHttp:
         """Carries out an action; returns its result as JSON. Raises GatewayError."""
         refuse_other_pages(scope["headers"])
         name = scope["path"].rpartition("/")[2]
-        given = _query(scope.get("query_string", b""))
+        parameters = _query(scope.get("query_string", b""))
         if name in self._configurations:
             text = await self._text(receive)
-            raw = await self._configurations[name](admin_codec.make_configuration(given["rm"], text))
+            raw = await self._configurations[name](admin_codec.make_configuration(parameters["rm"], text))
             return msgspec.json.encode(_configured(raw))
-        return msgspec.json.encode(await self._actions[name](given))
+        return msgspec.json.encode(await self._actions[name](parameters))
 
     async def _text(self, receive: Receive) -> str:
         """Returns a queue configuration from the body. Raises InvalidRequest."""
@@ -137,33 +137,37 @@ class OperatorHttp:
     async def _configure(self, raw: bytes) -> bytes:
         return encode_configuration_answer(await self._admin.update_configuration(raw))
 
-    async def _pause(self, given: dict[str, str]) -> OperatedDao:
-        return _changed(await self._admin.pause(admin_codec.make_pause(given["rm"], given["reason"])))
+    async def _pause(self, parameters: dict[str, str]) -> OperatedDao:
+        return _changed(await self._admin.pause(admin_codec.make_pause(parameters["rm"], parameters["reason"])))
 
-    async def _resume(self, given: dict[str, str]) -> OperatedDao:
-        return _changed(await self._admin.resume(admin_codec.make_resume(given["rm"])))
+    async def _resume(self, parameters: dict[str, str]) -> OperatedDao:
+        return _changed(await self._admin.resume(admin_codec.make_resume(parameters["rm"])))
 
-    async def _drain(self, given: dict[str, str]) -> OperatedDao:
-        return await self._schedulable(given, schedulable=False)
+    async def _drain(self, parameters: dict[str, str]) -> OperatedDao:
+        return await self._schedulable(parameters, schedulable=False)
 
-    async def _undrain(self, given: dict[str, str]) -> OperatedDao:
-        return await self._schedulable(given, schedulable=True)
+    async def _undrain(self, parameters: dict[str, str]) -> OperatedDao:
+        return await self._schedulable(parameters, schedulable=True)
 
-    async def _schedulable(self, given: dict[str, str], *, schedulable: bool) -> OperatedDao:
-        raw = admin_codec.make_drain(given["rm"], given["partition"], given["node"], schedulable=schedulable)
+    async def _schedulable(self, parameters: dict[str, str], *, schedulable: bool) -> OperatedDao:
+        raw = admin_codec.make_drain(
+            parameters["rm"], parameters["partition"], parameters["node"], schedulable=schedulable
+        )
         changed, allocations = admin_codec.decode_drained(await self._admin.drain_node(raw))
         return _operated(changed, allocations)
 
-    async def _forget(self, given: dict[str, str]) -> OperatedDao:
+    async def _forget(self, parameters: dict[str, str]) -> OperatedDao:
         changed, allocations = admin_codec.decode_forgotten(
-            await self._admin.forget(admin_codec.make_forget(given["rm"]))
+            await self._admin.forget(admin_codec.make_forget(parameters["rm"]))
         )
         return _operated(changed, allocations)
 
-    async def _end(self, given: dict[str, str]) -> OperatedDao:
-        raw = admin_codec.make_end(given["rm"], given["partition"], given["application"], given["reason"])
+    async def _end(self, parameters: dict[str, str]) -> OperatedDao:
+        raw = admin_codec.make_end(
+            parameters["rm"], parameters["partition"], parameters["application"], parameters["reason"]
+        )
         changed, allocations, state = admin_codec.decode_ended(await self._admin.end_application(raw))
-        description = f"Application {given['application']} is {state}."
+        description = f"Application {parameters['application']} is {state}."
         return _operated(changed, allocations, description)
 
 
@@ -230,11 +234,11 @@ def _query(query: bytes) -> dict[str, str]:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:
         raise InvalidRequest("the query is not UTF-8 in percent encoding") from None
-    given = dict(reversed(pairs))  # the first one counts, as for the right
-    for name in given:
+    parameters = dict(reversed(pairs))  # the first one counts, as for the right
+    for name in parameters:
         if name not in _TEXTS:
             raise InvalidRequest(f"parameter {quote(name)}: expected {', '.join(_TEXTS)}")
-    return {name: given.get(name, "") for name in _TEXTS}
+    return {name: parameters.get(name, "") for name in _TEXTS}
 
 
 def _changed(raw: bytes) -> OperatedDao:

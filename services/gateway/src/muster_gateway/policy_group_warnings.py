@@ -59,18 +59,18 @@ class GroupComparison:
 def other_configurations(rm_id: str, member: GroupMember, sessions: Sequence[Session]) -> tuple[ConfigProblem, ...]:
     """Returns the warning, with names if RMs of the group may know each other. Stopped RMs do not count."""
     others = [
-        each.rm_id
-        for each in sessions
-        if each.policy_group == member.group
-        and each.config_checksum not in ("", member.config_checksum)
-        and each.rm_id != rm_id
-        and each.state not in (RmLifecycleState.INIT, RmLifecycleState.STOPPED)
+        session.rm_id
+        for session in sessions
+        if session.policy_group == member.group
+        and session.config_checksum not in ("", member.config_checksum)
+        and session.rm_id != rm_id
+        and session.state not in (RmLifecycleState.INIT, RmLifecycleState.STOPPED)
     ]
     if not others:
         return ()
     named = _named(sorted(others)) if member.named else f"{len(others)} other resource manager{'s' * (len(others) > 1)}"
-    why = f"{named} of this group registered with another configuration, expected identical ones"
-    return (_warning(f"{member.group!r}: {why}"),)
+    reason = f"{named} of this group registered with another configuration, expected identical ones"
+    return (_warning(f"{member.group!r}: {reason}"),)
 
 
 def _named(rm_ids: Sequence[str]) -> str:

@@ -83,10 +83,10 @@ class QuotaRule(BaseModel):
         for glob in (*self.identities, *self.rms):
             if not 0 < len(glob) <= _GLOB_CHARS_MAX or not glob.isprintable():
                 raise ValueError(f"{glob[:64]!a}, expected a glob of 1 to {_GLOB_CHARS_MAX} printable characters")
-        given = [name for name in self.model_fields_set if name not in ("identities", "rms")]
-        if not given:
+        quotas = [name for name in self.model_fields_set if name not in ("identities", "rms")]
+        if not quotas:
             raise ValueError("no quota, expected at least one beside identities and rms")
-        if self.rms and (of_identity := [name for name in given if name.startswith("identity_")]):
+        if self.rms and (of_identity := [name for name in quotas if name.startswith("identity_")]):
             raise ValueError(f"{', '.join(sorted(of_identity))} with rms: expected without, for all RMs of an identity")
         return self
 

@@ -99,10 +99,10 @@ class QuotaBook:
     def rm(self, identity: Identity, rm_id: str) -> RmLimits:
         """Returns the counted limits of an RM."""
         own = self._settings.rm
-        found = {name: getattr(own, name) for name in _COUNTED}
+        limits = {name: getattr(own, name) for name in _COUNTED}
         for rule in self._rules(identity, rm_id):
-            found |= {name: value for name in _COUNTED if (value := getattr(rule, name)) is not None}
-        return RmLimits(**found)
+            limits |= {name: value for name in _COUNTED if (value := getattr(rule, name)) is not None}
+        return RmLimits(**limits)
 
     def rm_rate(self, identity: Identity, rm_id: str) -> RateLimit:
         """Returns how much the streams of an RM may send."""
@@ -124,11 +124,11 @@ class QuotaBook:
 
     def resource_managers(self, identity: Identity) -> int:
         """Returns how many RMs an identity may have; see :meth:`identity_rate`."""
-        found = self._settings.identity.resource_managers if has_credentials(identity) else 0
+        limit = self._settings.identity.resource_managers if has_credentials(identity) else 0
         for rule in self._rules(identity, None):
             if rule.identity_resource_managers is not None:
-                found = rule.identity_resource_managers
-        return found
+                limit = rule.identity_resource_managers
+        return limit
 
     def _rules(self, identity: Identity, rm_id: str | None) -> Iterable[QuotaRule]:
         for rule in (*self._settings.overrides, *self._more()):
@@ -164,11 +164,11 @@ class RmCounts:
         """
         await self._read()
         own = self._partition_of(rm_id)
-        found = [
+        registrations = [
             *self._known.values(),
-            *(each for name, each in self._under_way.items() if name not in self._known),
+            *(registration for name, registration in self._under_way.items() if name not in self._known),
         ]
-        others = [name for name, partition in found if partition != own]
+        others = [name for name, partition in registrations if partition != own]
         self._under_way[rm_id] = (identity, own)
         return others.count(identity), len(others)
 
@@ -179,11 +179,13 @@ class RmCounts:
             if now_s - self._read_s < _COUNTED_S:
                 return
             # The session of an accepted registration that has not ended may come after this read.
-            self._since = {each: named for each, named in self._since.items() if each in self._under_way}
+            self._since = {rm_id: named for rm_id, named in self._since.items() if rm_id in self._under_way}
             sessions = await self._sessions.all()
             self._read_s = now_s
-            stored = [each for each in sessions if each.state is not RmLifecycleState.INIT]
-            self._known = {each.rm_id: (each.identity, self._partition_of(each.rm_id)) for each in stored} | self._since
+            stored = [session for session in sessions if session.state is not RmLifecycleState.INIT]
+            self._known = {
+                session.rm_id: (session.identity, self._partition_of(session.rm_id)) for session in stored
+            } | self._since
 
     def on_registered(self, rm_id: str, identity: str) -> None:
         """The scheduler has accepted a registration."""

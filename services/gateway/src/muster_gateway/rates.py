@@ -42,13 +42,13 @@ class TokenBucket:
         rate, gone_s, wait_s = self.rate, now_s - self._at_s, 0.0
         self._at_s = now_s
         if rate.requests_per_s:
-            left = min(self._requests + gone_s * rate.requests_per_s, rate.requests_per_s * burst_s) - 1
-            self._requests = left
-            wait_s = -left / rate.requests_per_s
+            remaining = min(self._requests + gone_s * rate.requests_per_s, rate.requests_per_s * burst_s) - 1
+            self._requests = remaining
+            wait_s = -remaining / rate.requests_per_s
         if rate.bytes_per_s:
-            left = min(self._bytes + gone_s * rate.bytes_per_s, rate.bytes_per_s * burst_s) - size
-            self._bytes = left
-            wait_s = max(wait_s, -left / rate.bytes_per_s)
+            remaining = min(self._bytes + gone_s * rate.bytes_per_s, rate.bytes_per_s * burst_s) - size
+            self._bytes = remaining
+            wait_s = max(wait_s, -remaining / rate.bytes_per_s)
         return max(wait_s, 0.0)
 
     def wait_s(self, now_s: float) -> float:
@@ -111,8 +111,12 @@ class RateLimiter:
     def problems(self) -> list[str]:
         """Returns the RMs that were slowed within the last minute, one sentence each."""
         now_s = self._clock.monotonic()
-        found = [f"rm {rm_id}: {message}" for rm_id, (at_s, message) in self._slowed.items() if now_s - at_s < _CALM_S]
-        return found if len(found) <= _SHOWN_MAX else [*found[:_SHOWN_MAX], f"{len(found) - _SHOWN_MAX} more"]
+        problems = [
+            f"rm {rm_id}: {message}" for rm_id, (at_s, message) in self._slowed.items() if now_s - at_s < _CALM_S
+        ]
+        return (
+            problems if len(problems) <= _SHOWN_MAX else [*problems[:_SHOWN_MAX], f"{len(problems) - _SHOWN_MAX} more"]
+        )
 
     def _bucket(self, caller: Caller, rm_id: str | None, now_s: float) -> TokenBucket:
         key = ("identity", caller.identity.name) if rm_id is None else ("rm", rm_id)
@@ -122,7 +126,9 @@ class RateLimiter:
             rate = book.identity_rate(identity) if rm_id is None else book.rm_rate(identity, rm_id)
             if len(self._buckets) >= _KEPT_MAX:
                 burst_s = book.burst_s
-                self._buckets = {each: kept for each, kept in self._buckets.items() if not kept.is_full(burst_s, now_s)}
+                self._buckets = {
+                    kept_key: kept for kept_key, kept in self._buckets.items() if not kept.is_full(burst_s, now_s)
+                }
             bucket = self._buckets[key] = TokenBucket(rate, book.burst_s, now_s)
         return bucket
 
@@ -135,7 +141,7 @@ class RateLimiter:
         if now_s - before_s < _CALM_S:
             return
         if len(self._slowed) > _KEPT_MAX:
-            self._slowed = {each: kept for each, kept in self._slowed.items() if now_s - kept[0] < _CALM_S}
+            self._slowed = {slowed_rm: kept for slowed_rm, kept in self._slowed.items() if now_s - kept[0] < _CALM_S}
         log.warning("stream slowed", rm_id=rm_id, identity=caller.identity.name, story=message)
         self._tell(rm_id, message)
 

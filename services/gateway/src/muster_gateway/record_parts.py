@@ -78,9 +78,9 @@ class RecordParts:
         if self._name:
             fields[self._name_tag] = [self._name]
         for tag in sorted(fields):
-            found = fields[tag]
+            field_pieces = fields[tag]
             if tag in self._nested:
-                pieces += (varint(tag), varint(sum(len(piece) for piece in found)))
-            pieces += found
+                pieces += (varint(tag), varint(sum(len(piece) for piece in field_pieces)))
+            pieces += field_pieces
         self._parts.append(b"".join(pieces))
         self._fields, self._nested, self._size = {}, set(), self._empty_bytes

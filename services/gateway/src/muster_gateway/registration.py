@@ -98,5 +98,5 @@ def refusal(rm_id: str, problems: tuple[ConfigProblem, ...]) -> str:
 
 def format_problem(problem: ConfigProblem) -> str:
     """Returns one line: severity, path, place, message."""
-    place = f" (line {problem.line}, column {problem.column})" if problem.line else ""
-    return f"{problem.severity}: {problem.path}{place}: {problem.message}"
+    location = f" (line {problem.line}, column {problem.column})" if problem.line else ""
+    return f"{problem.severity}: {problem.path}{location}: {problem.message}"

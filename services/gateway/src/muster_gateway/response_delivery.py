@@ -638,14 +638,14 @@ class ResumePoint:
         number.
         """
         first, end = await reader.first_offset(), await reader.end_offset()
-        found = Cursor(UNKNOWN, first, UNKNOWN)
+        cursor = Cursor(UNKNOWN, first, UNKNOWN)
         reader.seek(first)
         while reader.position < end:
             for record in await reader.read(self._batch, CATCH_UP_WAIT_S):
                 response = readable_response(record) if record.key == key else None
                 if response is not None and response.registration is not None and response.registration.accepted:
-                    found = _behind_registration(record.offset, response.sequence)
-        return found
+                    cursor = _behind_registration(record.offset, response.sequence)
+        return cursor
 
     async def _behind(self, reader: LogReader, key: bytes, sequence: int, low: Cursor, high: Cursor) -> Cursor:
         """Returns a cursor behind everything up to ``sequence``, by bisection: numbers grow with offsets."""
@@ -653,17 +653,17 @@ class ResumePoint:
         bottom, top = max(low.offset, first), high.offset
         while top - bottom > _SEARCH_SPAN:
             middle = (bottom + top) // 2
-            found = await self._first_between(reader, key, middle, top)
-            if found is None or found.sequence > sequence:
+            cursor = await self._first_between(reader, key, middle, top)
+            if cursor is None or cursor.sequence > sequence:
                 top = middle
             else:
-                bottom = found.offset
+                bottom = cursor.offset
         # Some numbers up to ``sequence`` may still follow. The feed skips them and notices whether any is missing.
-        found = await self._first_between(reader, key, bottom, top)
+        cursor = await self._first_between(reader, key, bottom, top)
         # A registration need not have a number. If it is still in the log, nothing after it can be missing.
         whole = bottom == low.offset and (low.offset > first or first == 0)
-        known = found.sequence - 1 if found is not None and (found.sequence <= sequence or whole) else sequence
-        return Cursor(known, bottom, known)
+        passed = cursor.sequence - 1 if cursor is not None and (cursor.sequence <= sequence or whole) else sequence
+        return Cursor(passed, bottom, passed)
 
     async def _highest(self, reader: LogReader, key: bytes, start: Cursor) -> Cursor:
         """Returns the RM's last response in the log; ``start`` if there is none after it."""

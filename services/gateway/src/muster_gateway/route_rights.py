@@ -34,18 +34,18 @@ class RouteRights:
         if method == _ASKED_BEFORE:
             return Right.NONE
         parts = _parts(path)
-        found = [right for wanted, right in self._by_length.get((method, len(parts)), ()) if _fits(wanted, parts)]
-        if not found and method in READS:
-            found = [right for folder, right in self._below if parts[: len(folder)] == folder]
-        return max(found or [default_right(method)], key=lambda right: right.rank)
+        rights = [right for pattern, right in self._by_length.get((method, len(parts)), ()) if _fits(pattern, parts)]
+        if not rights and method in READS:
+            rights = [right for folder, right in self._below if parts[: len(folder)] == folder]
+        return max(rights or [default_right(method)], key=lambda right: right.rank)
 
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.lower().split("/") if part]
 
 
-def _fits(wanted: list[str], parts: list[str]) -> bool:
-    return all(mine == given or mine[0] == "{" for mine, given in zip(wanted, parts, strict=True))
+def _fits(pattern: list[str], parts: list[str]) -> bool:
+    return all(segment == part or segment[0] == "{" for segment, part in zip(pattern, parts, strict=True))
 
 
 needed = RouteRights(through_the_gateway()).needed

@@ -77,9 +77,9 @@ class SchedulerReports:
         """A scheduler has written a heartbeat."""
         now_s, instance = self._clock.monotonic(), heartbeat.instance
         self._session_s = heartbeat.session_s or self._session_s
-        owned = {partition: each for partition, each in heartbeat.owned.items() if partition < len(self._owners)}
-        for partition, each in owned.items():
-            self._owners[partition] = _Owner(each.state, now_s - each.for_s, now_s, instance, each.problem)
+        owned = {partition: report for partition, report in heartbeat.owned.items() if partition < len(self._owners)}
+        for partition, report in owned.items():
+            self._owners[partition] = _Owner(report.state, now_s - report.for_s, now_s, instance, report.problem)
         for partition, owner in enumerate(self._owners):
             if owner.instance == instance and partition not in owned:  # released
                 self._owners[partition] = _Owner(OwnerState.NONE, now_s, now_s)
@@ -115,7 +115,7 @@ class SchedulerReports:
         followed = self._followed[partition]
         followed.append(_Followed(done.result(), appended_s))
         if len(followed) > _FOLLOWED_MAX:
-            self._followed[partition] = deque(each for number, each in enumerate(followed) if number % 2 == 0)
+            self._followed[partition] = deque(append for number, append in enumerate(followed) if number % 2 == 0)
 
     # ---- out ---------------------------------------------------------------------------------------------------------
 
@@ -123,11 +123,11 @@ class SchedulerReports:
         """Returns what is reported now."""
         now_s = self._clock.monotonic()
         limit_s = self._session_s + TAKE_OVER_S
-        lately = [each for each in self._schedulers.values() if now_s - each.heard_s <= limit_s]
+        lately = [scheduler for scheduler in self._schedulers.values() if now_s - scheduler.heard_s <= limit_s]
         return SchedulerFacts(
             [_facts(partition, owner, now_s, limit_s) for partition, owner in enumerate(self._owners)],
-            problems=[problem for each in lately for problem in each.problems],
-            external=[problem for each in lately for problem in each.external],
+            problems=[problem for scheduler in lately for problem in scheduler.problems],
+            external=[problem for scheduler in lately for problem in scheduler.external],
         )
 
     def waiting_s(self) -> dict[int, float]:

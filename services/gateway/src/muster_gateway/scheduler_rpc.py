@@ -69,7 +69,7 @@ class SchedulerRpc:
             self._waiting -= 1
 
     async def _asked(self, kind: type[A], rm_id: str, request_id: str, record: OutRecord) -> tuple[A, Cursor]:
-        what, again = _WORDS[kind]
+        subject, again = _WORDS[kind]
         tail = self._tails[self._topics.partition_of(rm_id)]
         answered = tail.register_call(rm_id, request_id)
         timeout_s = min(self._settings.registration_timeout_s, _left_s())
@@ -89,14 +89,14 @@ class SchedulerRpc:
             raise SchedulerTimeout(f"{fault}: {again}") from None
         except BusError as error:
             current().carried = False  # (The log may have it nevertheless: then the trail has both entries.)
-            raise LogDown(f"the log does not take the {what} ({append_failure_text(error)}): {again}") from error
+            raise LogDown(f"the log does not take the {subject} ({append_failure_text(error)}): {again}") from error
         finally:
             tail.cancel_call(request_id)
         return self._checked(kind, request_id, (answer, at))
 
     @staticmethod
-    def _checked(kind: type[A], request_id: str, found: tuple[object, Cursor]) -> tuple[A, Cursor]:
-        answer, at = found
+    def _checked(kind: type[A], request_id: str, received: tuple[object, Cursor]) -> tuple[A, Cursor]:
+        answer, at = received
         assert isinstance(answer, kind), f"request {request_id} is answered by a {type(answer).__name__}"
         current().note_position(answer.position)
         return answer, at

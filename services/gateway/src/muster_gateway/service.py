@@ -304,7 +304,7 @@ class Gateway:
         facts = await self._look()
         refusal = self._bus.refusal() if isinstance(self._bus, LogHealth) else ""
         silent = "" if facts.log_answers else "the log does not answer"
-        return [each for each in (silent, refusal, facts.disk_full, *facts.problems) if each]
+        return [problem for problem in (silent, refusal, facts.disk_full, *facts.problems) if problem]
 
     async def _look(self) -> GatewayFacts:
         """Looks at the gateway itself. Bounded; never raises."""
@@ -482,10 +482,12 @@ class Gateway:
         )
         guard = CallGuard(self._limits, settings.calls, refused=self._audit.over_limit, accounts=self._accounts)
         self._metrics = MetricsServicer(settings, self._clock, view_client, self._calls, self._admin.status)
-        asked = CallbackServicer(parts, self._calls, self._audit.of_updates(self._admin.update_configuration))
+        callback_servicer = CallbackServicer(
+            parts, self._calls, self._audit.of_updates(self._admin.update_configuration)
+        )
         trail, whole = AuditServicer(self._trail), HealthServicer(self._monitor.state)
-        servicers = (self._servicer, self._admin, asked, self._metrics, self._events_door(), trail, whole)
-        return GrpcOffer((guard, self._door), [each.handlers() for each in servicers], _SERVICES, self._health)
+        servicers = (self._servicer, self._admin, callback_servicer, self._metrics, self._events_door(), trail, whole)
+        return GrpcOffer((guard, self._door), [servicer.handlers() for servicer in servicers], _SERVICES, self._health)
 
     def _warn_of_grpc(self) -> None:
         settings, tls = self.settings, self.settings.tls
@@ -655,7 +657,9 @@ class Gateway:
                 self._callers.apply_rights(self._doorman.current_rights)
                 self._rates.reload()
                 if self._quotas is not None:
-                    await self._quotas.on_policy_changed((each.rm_id, each.identity) for each in self._table.all())
+                    await self._quotas.on_policy_changed(
+                        (session.rm_id, session.identity) for session in self._table.all()
+                    )
             await asyncio.sleep(aligned_s(self.settings.reload_interval_s))
 
     async def _set_health(self, *, serving: bool) -> None:

@@ -165,7 +165,7 @@ def send_position(context: Any, beside: Sequence[tuple[str, str | bytes]] = ()) 
 
 async def refuse(context: Any, error: Exception, labels: Callable[[str], Any]) -> NoReturn:
     """Ends a unary call with an error's status, and counts it. An unexpected error gives INTERNAL and a number."""
-    known = error if isinstance(error, GatewayError) else unexpected(error)
-    labels(known.code.name).inc()
-    await context.abort(known.code, str(known))
+    reported = error if isinstance(error, GatewayError) else unexpected(error)
+    labels(reported.code.name).inc()
+    await context.abort(reported.code, str(reported))
     raise AssertionError("abort raises")

@@ -194,10 +194,10 @@ class SessionManager:
         def change(session: Session | None) -> Session | None:
             if session is None or session.seats.get(kind) != Seat(self._gateway_id, epoch):
                 return None
-            left = session.vacated(kind)
-            if any(seat.gateway_id for seat in left.seats.values()):
-                return left
-            return self._step(left, RmLifecycleEvent.ALL_STREAMS_CLOSED)
+            vacated = session.vacated(kind)
+            if any(seat.gateway_id for seat in vacated.seats.values()):
+                return vacated
+            return self._step(vacated, RmLifecycleEvent.ALL_STREAMS_CLOSED)
 
         after = await self._change(rm_id, change)
         if kind is StreamKind.CALLBACK:
@@ -234,7 +234,8 @@ class SessionManager:
         if not fill or await self._sessions.filled() != fill:
             raise SessionStoreDown(_LOST)
         return sorted(
-            (each for each in sessions if each.state is not RmLifecycleState.INIT), key=lambda each: each.rm_id
+            (session for session in sessions if session.state is not RmLifecycleState.INIT),
+            key=lambda session: session.rm_id,
         )
 
     async def shut_down(self, rm_id: str) -> None:
@@ -283,8 +284,8 @@ class SessionManager:
             if session is None or session.state is RmLifecycleState.INIT or session.registered_at.offset >= at.offset:
                 return None
             # The seats' epochs continue, so that late notes about its streams are recognised as late.
-            left = replace(session.without_holders(), registered_at=at, forgetting_ns=0, callbacks_told=False)
-            step = self._step(left, RmLifecycleEvent.FORGOTTEN)
+            vacated = replace(session.without_holders(), registered_at=at, forgetting_ns=0, callbacks_told=False)
+            step = self._step(vacated, RmLifecycleEvent.FORGOTTEN)
             return replace(step, announced=step.state)
 
         await self._change(rm_id, change)
@@ -310,14 +311,14 @@ class SessionManager:
         # Read the living gateways after the sessions: a gateway renews its lease before it takes a seat.
         living = await self._sessions.live_gateways() | {self._gateway_id}
         # 2. own streams: end those that lost their seat; seat those again whose seat the store lost
-        for held in streams.occupied_seats():
-            await self._check_seat(streams, sessions.get(held.rm_id), held)
+        for seat in streams.occupied_seats():
+            await self._check_seat(streams, sessions.get(seat.rm_id), seat)
         # 3. RMs, several at a time: after a gateway's death each of its RMs waits for the store and the log, and this
         # gateway renews its lease only after the last one
-        rest = iter(sessions.values())
+        unswept = iter(sessions.values())
 
         async def sweep_rest() -> None:
-            for session in rest:
+            for session in unswept:
                 try:
                     await self._sweep_one(session, living, streams)
                 except LogDown as error:
@@ -336,13 +337,13 @@ class SessionManager:
             if session.forgetting_ns and (session.forgetting_ns <= before_ns or session.forgetting_ns > now_ns)
         ]
 
-    async def _check_seat(self, streams: LocalStreams, session: Session | None, held: HeldSeat) -> None:
-        rm_id, kind, epoch, _ = held
+    async def _check_seat(self, streams: LocalStreams, session: Session | None, seat: HeldSeat) -> None:
+        rm_id, kind, epoch, _ = seat
         if session is None:
             if await self._is_unknown(rm_id):
                 streams.end(rm_id, kind, NotRegistered(rm_id))
             return  # the store lost its content: the next sweep looks again
-        lost = seat_loss_error(session, held)
+        lost = seat_loss_error(session, seat)
         if lost is not None:
             streams.end(rm_id, kind, lost)
         elif session.seats.get(kind, NOBODY) != Seat(self._gateway_id, epoch):
@@ -395,21 +396,21 @@ class SessionManager:
         if age_s >= self._lease_ttl_s:
             await self._end_callbacks(session, living)
 
-    async def _expire(self, seen: Session, living: frozenset[str]) -> None:
+    async def _expire(self, observed: Session, living: frozenset[str]) -> None:
         def change(session: Session | None) -> Session | None:
-            if session is None or session.version != seen.version or session.held_by(living):
+            if session is None or session.version != observed.version or session.held_by(living):
                 return None
             return self._step(session.vacated(*session.seats), RmLifecycleEvent.LEASE_EXPIRED)
 
-        await self._tell_gone(await self._change(seen.rm_id, change))
+        await self._tell_gone(await self._change(observed.rm_id, change))
 
-    async def _end_callbacks(self, seen: Session, living: frozenset[str]) -> None:
+    async def _end_callbacks(self, observed: Session, living: frozenset[str]) -> None:
         """Ends a callback stream whose gateway died, and notes ends of which the scheduler does not know yet.
 
         (Seats of other streams stay until the RM's last one is gone, because the scheduler does not use them.)
         """
-        seat = seen.seats.get(StreamKind.CALLBACK, NOBODY)
-        if not seen.callbacks_owed and (not seat.gateway_id or seat.gateway_id in living):
+        seat = observed.seats.get(StreamKind.CALLBACK, NOBODY)
+        if not observed.callbacks_owed and (not seat.gateway_id or seat.gateway_id in living):
             return
 
         def change(session: Session | None) -> Session | None:
@@ -417,13 +418,13 @@ class SessionManager:
                 return None
             return session.vacated(StreamKind.CALLBACK)
 
-        after = await self._change(seen.rm_id, change)
+        after = await self._change(observed.rm_id, change)
         if after is not None and after.seats.get(StreamKind.CALLBACK) == Seat("", seat.epoch + 1):
             await self._tell_gone(after)
 
-    def _only_if(self, seen: Session, event: RmLifecycleEvent) -> Change:
+    def _only_if(self, observed: Session, event: RmLifecycleEvent) -> Change:
         def change(session: Session | None) -> Session | None:
-            if session is None or session.version != seen.version:
+            if session is None or session.version != observed.version:
                 return None
             return self._step(session, event)
 
@@ -485,8 +486,8 @@ class SessionManager:
             current = await self._sessions.get(session.rm_id)
             if current is None:
                 return
-            told = replace(current, announced=current.state)
-            if current.state is session.state and await self._sessions.compare_and_set(told):
+            announced = replace(current, announced=current.state)
+            if current.state is session.state and await self._sessions.compare_and_set(announced):
                 return
             # Another step was taken. Its note may precede this one, so it is written again.
             session = current
@@ -510,12 +511,12 @@ class SessionManager:
         await self._change(session.rm_id, told)
 
 
-def seat_loss_error(session: Session, held: HeldSeat) -> GatewayError | None:
+def seat_loss_error(session: Session, seat: HeldSeat) -> GatewayError | None:
     """Returns why a stream no longer has its seat; None: no other stream has it, and the RM may have streams.
 
     Whoever notices it first tells the RM the same reason: a sweep, a stored position, the response feed.
     """
-    rm_id, kind, epoch, registered_at = held
+    rm_id, kind, epoch, registered_at = seat
     if session.state is RmLifecycleState.STOPPED:
         return RmStopped(rm_id, session.why)
     if session.state is RmLifecycleState.INIT:

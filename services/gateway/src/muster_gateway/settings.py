@@ -408,7 +408,7 @@ class GatewaySettings(BaseModel):
     @field_validator("default_rm")
     @classmethod
     def _is_an_id(cls, rm_id: str) -> str:
-        if rm_id and (not rm_id.strip() or any(not each.isprintable() for each in rm_id)):
+        if rm_id and (not rm_id.strip() or any(not character.isprintable() for character in rm_id)):
             raise ValueError(f"{rm_id!a}, expected an rmID: not blanks only, no control characters; or none")
         return rm_id
 

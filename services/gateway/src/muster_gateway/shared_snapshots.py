@@ -87,8 +87,8 @@ class SharedSnapshots:
     async def _taken(self, watched: _WatchedQuery, query: MetricsQuery) -> CachedSnapshot:
         began_s = self._clock.monotonic()
         try:
-            made = await self._take(query)
-            watched.taken = CachedSnapshot(made, began_s, self._clock.monotonic() - began_s)
+            snapshot = await self._take(query)
+            watched.taken = CachedSnapshot(snapshot, began_s, self._clock.monotonic() - began_s)
             return watched.taken
         finally:
             watched.taking = None

@@ -67,7 +67,7 @@ class StateDump:
     async def _parts(self, own: asyncio.Task[CommandAnswer] | None) -> AsyncIterator[bytes]:
         # 1. small parts
         partitions = await self._json("partitions")
-        names: list[str] = [each["name"] for each in partitions]
+        names: list[str] = [partition["name"] for partition in partitions]
         configuration = await self._json("resource-manager", "configuration")
         yield b'{"timestamp":%d,"resourceManager":%b' % (self._now_ns, go_json(self._resource_manager))
         yield b',"partitions":%b,"config":%b' % (go_json(partitions), go_json(configuration["config"]))
@@ -127,16 +127,16 @@ class StateDump:
 
 async def _elements(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yields a list's text without its brackets; nothing for an empty list."""
-    first, held = True, b""
+    first, tail = True, b""
     async for piece in pieces:  # no piece is empty
-        text = held + (piece[1:] if first else piece)
+        text = tail + (piece[1:] if first else piece)
         if first and piece[:1] != b"[":
             raise ViewUnavailable("the view answers with something else than a list")
         first = False
-        held = text[-len(_END) :]
+        tail = text[-len(_END) :]
         if len(text) > len(_END):
             yield text[: -len(_END)]
-    if held != _END:
+    if tail != _END:
         raise ViewUnavailable("the view broke off in its answer: try again")
 
 

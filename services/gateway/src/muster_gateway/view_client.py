@@ -149,11 +149,11 @@ class ViewClient:
 
         Leaving early ends the call. Raises ViewUnavailable, also while the pieces are read.
         """
-        asked = {**({"rm": rm_id} if rm_id else {}), **(query or {})}
+        parameters = {**({"rm": rm_id} if rm_id else {}), **(query or {})}
         caller = current()
         shown = reach if reach is not None else caller.read_scope()
         own = [*default_rm_header(self._default_rm), *self._note().header(), *_after(caller)]
-        call = _ViewCall(self._view, _scope(path, asked, own, shown))
+        call = _ViewCall(self._view, _scope(path, parameters, own, shown))
         try:
             status = await self._in_time(call.status, _AFTER_S if caller.after else 0)
             if caller.after and status in (_BAD, _UNAVAILABLE):

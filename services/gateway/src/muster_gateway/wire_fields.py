@@ -128,9 +128,9 @@ def framed(tag: int, body: bytes) -> bytes:
 
 def varint(value: int) -> bytes:
     """Returns a number of 0 or more in protobuf's form."""
-    found = bytearray()
+    encoded = bytearray()
     while value >= _CONTINUES:
-        found.append(value & 127 | _CONTINUES)
+        encoded.append(value & 127 | _CONTINUES)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)

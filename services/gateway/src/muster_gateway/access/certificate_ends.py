@@ -42,15 +42,15 @@ class CertificateEnds:
         """Returns the end of each certificate. A file that cannot be read keeps what it said last. Never raises."""
         for setting, path in self._files:
             try:
-                found = path.stat()
+                stat = path.stat()
             except OSError:
                 continue
-            state, known = (found.st_mtime_ns, found.st_size), self._read.get(setting)
-            if known is None or known[0] != state:
+            state, cached = (stat.st_mtime_ns, stat.st_size), self._read.get(setting)
+            if cached is None or cached[0] != state:
                 # (The library takes 8 MiB and some 50 ms to load.)
                 ends = await asyncio.to_thread(_ends, f"{setting} {path}", path)
-                self._read[setting] = state, ends or (known[1] if known is not None else [])
-        return [each for _, ends in self._read.values() for each in ends]
+                self._read[setting] = state, ends or (cached[1] if cached is not None else [])
+        return [certificate for _, ends in self._read.values() for certificate in ends]
 
 
 def _ends(name: str, path: Path) -> list[CertificateFacts]:
@@ -61,4 +61,6 @@ def _ends(name: str, path: Path) -> list[CertificateFacts]:
     except (OSError, ValueError) as error:
         log.warning("certificate not read", file=str(path), error=str(error))
         return []
-    return [CertificateFacts(name, round(each.not_valid_after_utc.timestamp()) * _NS) for each in certificates]
+    return [
+        CertificateFacts(name, round(certificate.not_valid_after_utc.timestamp()) * _NS) for certificate in certificates
+    ]

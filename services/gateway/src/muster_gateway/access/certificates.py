@@ -32,10 +32,10 @@ def name_of(certificate: bytes) -> str:
 
     try:
         is_pem = b"-----" in certificate[:64]
-        found = load_pem_x509_certificate(certificate) if is_pem else load_der_x509_certificate(certificate)
+        parsed = load_pem_x509_certificate(certificate) if is_pem else load_der_x509_certificate(certificate)
     except ValueError:
         return ""
-    name = next(iter(_names(found)), "")
+    name = next(iter(_names(parsed)), "")
     return name if usable_name(name) else ""
 
 
@@ -52,5 +52,5 @@ def _names(certificate: Certificate) -> list[str]:
         for kind in (x509.UniformResourceIdentifier, x509.DNSName, x509.RFC822Name):
             names += others.get_values_for_type(kind)
     if not names:
-        names = [str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        names = [str(attribute.value) for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     return names

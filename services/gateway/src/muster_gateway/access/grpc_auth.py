@@ -165,10 +165,10 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
         """Holds one of the identity's open calls while an admitted call is under way, and notes how it ends. Ends the
         call with RESOURCE_EXHAUSTED if the identity has too many.
         """
-        with ExitStack() as place:
+        with ExitStack() as slots:
             if self._limits is not None and caller.identity.proof in _OF_ONE_PARTY:
                 try:
-                    place.enter_context(self._limits.identity_slot(caller.identity.name))
+                    slots.enter_context(self._limits.identity_slot(caller.identity.name))
                 except OverLimit as error:
                     if self._audit is not None:
                         self._audit.record_refused(caller, method.action, rm_id, error)
@@ -190,14 +190,14 @@ class GrpcAuthInterceptor(grpc.aio.ServerInterceptor):
     async def _admit(self, method: Method, request: Any, rm_id: str, context: Any) -> Caller:
         """Returns the call's caller, or ends the call with UNAUTHENTICATED or PERMISSION_DENIED."""
         peer: str = context.peer()
-        asked: PresentedCredentials | None = None
+        credentials: PresentedCredentials | None = None
         try:
-            asked = self._doorman.asked_grpc(method.path, context)
-            caller = await self._doorman.authorize(asked, method.right, rm_id)
+            credentials = self._doorman.asked_grpc(method.path, context)
+            caller = await self._doorman.authorize(credentials, method.right, rm_id)
         except (Unauthenticated, PermissionDenied) as refused:
             metrics.grpc_refused.labels(refused.reason).inc()
-            if self._audit is not None and asked is not None:
-                self._audit.record_refused(self._doorman.best_effort_caller(asked), method.action, rm_id, refused)
+            if self._audit is not None and credentials is not None:
+                self._audit.record_refused(self._doorman.best_effort_caller(credentials), method.action, rm_id, refused)
             if (left_out := self._refusals.suppressed_if_due()) is not None:
                 more = {"not_told": left_out} if left_out else {}
                 log.warning(
@@ -245,8 +245,8 @@ def _named(path: str) -> tuple[str, str]:
 
 def _behaviour(handler: Any) -> Handler:
     kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
-    found: Handler = next(each for each in kinds if each is not None)
-    return found
+    behaviour: Handler = next(method for method in kinds if method is not None)
+    return behaviour
 
 
 _MAKERS = {

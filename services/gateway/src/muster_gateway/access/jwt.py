@@ -95,9 +95,9 @@ class JwtVerifier:
         if len(token) > _TOKEN_CHARS_MAX:
             raise InvalidJwt(f"it has over {_TOKEN_CHARS_MAX} characters")
         digest = sha256(token.encode()).digest()
-        known = self._remembered.get(digest)
-        if known is not None and self._wall() < known[1]:
-            return known[0]
+        cached = self._remembered.get(digest)
+        if cached is not None and self._wall() < cached[1]:
+            return cached[0]
         name, until_s = self._verified(token)
         self._remembered[digest] = (name, until_s)
         if len(self._remembered) > _REMEMBERED:
@@ -173,17 +173,17 @@ class JwtVerifier:
         import jwt
 
         keys = self.file.value if self.file is not None else self._fetched
-        found: dict[str, Any] | None = None
+        key: dict[str, Any] | None = None
         if isinstance(kid, str):
-            found = keys.get(kid)
+            key = keys.get(kid)
         elif kid is None and len(keys) == 1:
-            found = next(iter(keys.values()))
-        if found is None:
+            key = next(iter(keys.values()))
+        if key is None:
             raise UnknownJwtKey
-        if found["kty"] != _KINDS[algorithm[:2]] or found.get("alg", algorithm) != algorithm:
+        if key["kty"] != _KINDS[algorithm[:2]] or key.get("alg", algorithm) != algorithm:
             raise InvalidJwt("its algorithm does not fit its key")
         try:
-            return jwt.PyJWK(found, algorithm=algorithm).key
+            return jwt.PyJWK(key, algorithm=algorithm).key
         except jwt.PyJWTError:
             raise InvalidJwt("its key cannot be used") from None
 
@@ -243,9 +243,9 @@ def _parsed(source: str, content: bytes) -> Keys:
     except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
         raise InvalidJwks(f'{source}: expected a JWKS, an object with the list "keys"') from None
     keys: Keys = {}
-    for each in listed[:_KEYS_MAX]:
-        if isinstance(each, dict) and each.get("kty") in _KINDS.values() and each.get("use", "sig") == "sig":
-            keys[str(each.get("kid", ""))] = each
+    for key in listed[:_KEYS_MAX]:
+        if isinstance(key, dict) and key.get("kty") in _KINDS.values() and key.get("use", "sig") == "sig":
+            keys[str(key.get("kid", ""))] = key
     if not keys:
         raise InvalidJwks(f"{source}: has no RSA, EC or OKP key for signatures")
     return keys

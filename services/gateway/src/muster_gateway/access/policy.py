@@ -110,7 +110,7 @@ class Policy:
         act = tuple(dict.fromkeys(glob for rule in rules for glob in rule.act))
         operate = tuple(dict.fromkeys(glob for rule in rules for glob in rule.operate))
         reads = [(glob, ANY) for glob in (*act, *operate)]
-        reads += [(each.rm, partition) for rule in rules for each in rule.read for partition in each.partitions]
+        reads += [(grant.rm, partition) for rule in rules for grant in rule.read for partition in grant.partitions]
         role = max((Role(rule.role) for rule in rules), key=lambda role: role.rank, default=Role.NONE)
         rights = Rights(role, act, operate, ReadScope(tuple(dict.fromkeys(reads))))
         return Identity(identity.name, rights, identity.proof)
@@ -141,11 +141,11 @@ def read_policy(path: Path) -> PolicyFile:
 
 def _problems(error: ValidationError) -> list[str]:
     lines = []
-    for each in error.errors():
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in each["loc"]).lstrip(".")
-        given = each.get("input")
-        value = f" {quote(given)}" if isinstance(given, str) else ""
-        lines.append(f"{place or 'the file'}{value}: {each['msg'].removeprefix('Value error, ')}")
+    for detail in error.errors():
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
+        raw = detail.get("input")
+        value = f" {quote(raw)}" if isinstance(raw, str) else ""
+        lines.append(f"{path or 'the file'}{value}: {detail['msg'].removeprefix('Value error, ')}")
     return lines
 
 

@@ -27,8 +27,8 @@ class ReloadingValue(Generic[T]):
     The constructor raises InvalidGatewaySettings.
     """
 
-    def __init__(self, what: str, files: Iterable[Path], read: Callable[[], T]) -> None:
-        self._what, self._files, self._read = what, tuple(files), read
+    def __init__(self, subject: str, files: Iterable[Path], read: Callable[[], T]) -> None:
+        self._what, self._files, self._read = subject, tuple(files), read
         self._state = self._look()
         self.value = read()
         self.problem = ""
@@ -55,7 +55,7 @@ class ReloadingValue(Generic[T]):
 
 def _state_of(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

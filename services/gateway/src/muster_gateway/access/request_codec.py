@@ -50,19 +50,19 @@ def rm_steps(path: str, raw: bytes, sizes: StepSizes = SIZES) -> Steps[str]:
 
     :param path: the method's name in a call.
     """
-    known = _REQUESTS.get(path)
-    if known is None:
+    message_fields = _REQUESTS.get(path)
+    if message_fields is None:
         return ""
-    request, fields = known
+    request, fields = message_fields
     try:
         if len(raw) > sizes.whole_bytes:
             return (yield from _last_text(raw, 0, len(raw), _tags(request.DESCRIPTOR, fields), sizes)) or ""
-        found = request.FromString(raw)
+        value = request.FromString(raw)
     except (DecodeError, Malformed, UnicodeDecodeError):
         return ""
     for field in fields:
-        found = getattr(found, field)
-    return str(found)
+        value = getattr(value, field)
+    return str(value)
 
 
 def _tags(descriptor: Any, fields: list[str]) -> tuple[int, ...]:
@@ -77,17 +77,17 @@ def _tags(descriptor: Any, fields: list[str]) -> tuple[int, ...]:
 
 def _last_text(raw: bytes, begin: int, end: int, tags: tuple[int, ...], sizes: StepSizes) -> Steps[str | None]:
     """Returns the last text at a path; None: there is none."""
-    found: str | None = None
+    last: str | None = None
     scanner = FieldScanner(raw, begin, end)
     while not scanner.is_done():
         for tag, _, body, end_field in scanner.scan(sizes.fields):
             if tag != tags[0]:
                 continue
             if len(tags) == 1:
-                found = raw[body:end_field].decode()
+                last = raw[body:end_field].decode()
             else:
                 inner = yield from _last_text(raw, body, end_field, tags[1:], sizes)
-                found = inner if inner is not None else found
+                last = inner if inner is not None else last
         if not scanner.is_done():
             yield
-    return found
+    return last

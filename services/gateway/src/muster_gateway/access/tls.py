@@ -39,7 +39,7 @@ class TlsCertificates:
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
-        files = [each for each in (settings.certificate, settings.key, settings.client_ca) if each is not None]
+        files = [path for path in (settings.certificate, settings.key, settings.client_ca) if path is not None]
         self.files: ReloadingValue[TlsMaterial] = ReloadingValue("gateway.tls", files, self._read)
 
     def credentials(self, *, client_certificates: bool) -> grpc.ServerCredentials:
@@ -47,17 +47,17 @@ class TlsCertificates:
 
         :param client_certificates: clients must have one. (The library cannot ask for one that may be missing.)
         """
-        given: list[TlsMaterial] = [self.files.value]
+        served: list[TlsMaterial] = [self.files.value]
 
         def newest() -> grpc.ServerCertificateConfiguration | None:
             """Called by the library, in a thread of its own, before each handshake. None: no change."""
             material = self.files.value
-            if material is given[0]:
+            if material is served[0]:
                 return None
-            given[0] = material
+            served[0] = material
             return _configuration(material, client_certificates=client_certificates)
 
-        first = _configuration(given[0], client_certificates=client_certificates)
+        first = _configuration(served[0], client_certificates=client_certificates)
         return grpc.dynamic_ssl_server_credentials(first, newest, client_certificates)  # type: ignore[arg-type]
 
     def context(self) -> ssl.SSLContext:
@@ -100,12 +100,12 @@ class _ReloadingContext(ssl.SSLContext):
     files: ReloadingValue[TlsMaterial]
 
     def __new__(cls, files: ReloadingValue[TlsMaterial]) -> _ReloadingContext:
-        made = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
-        made.files = files
-        return made
+        context = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+        context.files = files
+        return context
 
-    def wrap_bio(self, *given: Any, **more: Any) -> ssl.SSLObject:
-        return self.files.value.context.wrap_bio(*given, **more)
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        return self.files.value.context.wrap_bio(*args, **kwargs)
 
 
 def _configuration(material: TlsMaterial, *, client_certificates: bool) -> grpc.ServerCertificateConfiguration:

@@ -48,15 +48,15 @@ class Tokens:
 
     def owner(self, digest: bytes) -> Identity | None:
         """Returns the owner of a token that :meth:`find` found earlier; None: the token is no longer known."""
-        found = self._of_digest(digest)
-        return found[1] if found is not None else None
+        match = self._of_digest(digest)
+        return match[1] if match is not None else None
 
     def _of_digest(self, digest: bytes) -> tuple[bytes, Identity] | None:
-        found = None
-        for known, identity in self._known:
-            if compare_digest(known, digest):
-                found = (known, identity)
-        return found
+        match = None
+        for known_digest, identity in self._known:
+            if compare_digest(known_digest, digest):
+                match = (known_digest, identity)
+        return match
 
 
 def digest_of(token: str) -> bytes:

@@ -94,12 +94,12 @@ class Page:
         file = self._files.get(path)
         if file is None:
             return None
-        asked = dict(headers)
-        known = [tag.strip().removeprefix(b"W/") for tag in asked.get(b"if-none-match", b"").split(b",")]
+        request_headers = dict(headers)
+        etags = [tag.strip().removeprefix(b"W/") for tag in request_headers.get(b"if-none-match", b"").split(b",")]
         about = [*_HEADERS, (b"etag", file.etag)]
-        if file.etag in known:
+        if file.etag in etags:
             return PageAnswer(304, file.content_type, b"", about)
-        if file.packed and b"gzip" in asked.get(b"accept-encoding", b""):
+        if file.packed and b"gzip" in request_headers.get(b"accept-encoding", b""):
             return PageAnswer(200, file.content_type, file.packed, [*about, (b"content-encoding", b"gzip")])
         return PageAnswer(200, file.content_type, file.body, about)
 

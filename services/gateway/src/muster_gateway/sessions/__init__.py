@@ -19,7 +19,7 @@ def make_sessions(settings: GatewaySettings, clock: Clock) -> SessionStore:
     Raises InvalidStoreCredentials.
     """
     url = settings.sessions_url.get_secret_value()
-    scheme, _, rest = url.partition(":")
+    scheme, _, location = url.partition(":")
     if scheme == "memory":
         from muster_gateway.sessions.memory import MemorySessions
 
@@ -27,7 +27,7 @@ def make_sessions(settings: GatewaySettings, clock: Clock) -> SessionStore:
     if scheme == "sqlite":
         from muster_gateway.sessions.sqlite import SqliteSessions
 
-        return SqliteSessions(Path(rest.removeprefix("//")), clock)
+        return SqliteSessions(Path(location.removeprefix("//")), clock)
     require("redis", "gateway.sessions_url = redis://…")
     from muster_gateway.sessions.redis import RedisSessions
 

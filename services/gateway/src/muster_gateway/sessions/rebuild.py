@@ -49,24 +49,24 @@ async def rebuild(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock
 async def _fill(bus: Log, topics: Topics, sessions: SessionStore, clock: Clock) -> int:
     added = 0
     for partition in range(topics.partitions):
-        known_rms, members = await _known_rms(bus, topics, partition)
-        for known in known_rms:
-            member, identity = members.get(known.rm_id, (NO_GROUP, ""))
-            added += await sessions.compare_and_set(_session(known, member, identity, clock))
+        records, members = await _known_rms(bus, topics, partition)
+        for record in records:
+            member, identity = members.get(record.rm_id, (NO_GROUP, ""))
+            added += await sessions.compare_and_set(_session(record, member, identity, clock))
     return added
 
 
-def _session(known: RmStateRecord, member: GroupMember, identity: str, clock: Clock) -> Session:
+def _session(record: RmStateRecord, member: GroupMember, identity: str, clock: Clock) -> Session:
     return Session(
-        rm_id=known.rm_id,
+        rm_id=record.rm_id,
         version=0,
-        state=known.state,
+        state=record.state,
         since_ns=clock.now_ns(),
         why="found in the log",
-        announced=known.state,
+        announced=record.state,
         registered_at=NOWHERE,
-        seats={StreamKind.CALLBACK: Seat("", known.callbacks_epoch)} if known.callbacks_epoch else {},
-        callbacks_told=known.callbacks_connected,
+        seats={StreamKind.CALLBACK: Seat("", record.callbacks_epoch)} if record.callbacks_epoch else {},
+        callbacks_told=record.callbacks_connected,
         policy_group=member.group,
         config_checksum=member.config_checksum,
         identity=identity,
@@ -77,7 +77,7 @@ async def _known_rms(
     bus: Log, topics: Topics, partition: int
 ) -> tuple[list[RmStateRecord], dict[str, tuple[GroupMember, str]]]:
     reader = await bus.reader(topics.state, partition)
-    found: dict[str, RmStateRecord] = {}
+    by_rm: dict[str, RmStateRecord] = {}
     members: dict[str, tuple[GroupMember, str]] = {}
     try:
         end = await reader.end_offset()
@@ -97,12 +97,13 @@ async def _known_rms(
                         rm_id, member, identity = read_registration(record)
                         members[rm_id] = (member, identity)
                         continue
-                    known = read_forgotten(record) if forgotten else read_known_rm(record)
+                    rm_state = read_forgotten(record) if forgotten else read_known_rm(record)
                 except CodecError as error:
                     log.error("unreadable state", error=str(error))
                     continue
-                if known is not None:
-                    found[known.rm_id] = known
+                if rm_state is not None:
+                    by_rm[rm_state.rm_id] = rm_state
     finally:
         await reader.close()
-    return [each for each in found.values() if each.state is not RmLifecycleState.INIT or each.callbacks_epoch], members
+    states = [state for state in by_rm.values() if state.state is not RmLifecycleState.INIT or state.callbacks_epoch]
+    return states, members

@@ -130,8 +130,8 @@ class RedisSessions:
         try:
             await self._redis.ping()
         except (RedisError, OSError, TimeoutError) as error:
-            why = redis_problem(error, _NAMES, has_tls=self._has_tls) or type(error).__name__
-            raise SessionStoreDown(f"the session store does not answer: {why}") from error
+            reason = redis_problem(error, _NAMES, has_tls=self._has_tls) or type(error).__name__
+            raise SessionStoreDown(f"the session store does not answer: {reason}") from error
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -147,10 +147,10 @@ class RedisSessions:
 
     def report(self, error: BaseException) -> None:
         """Logs a refusal with the setting at fault, once until the store answers again."""
-        why = redis_problem(error, _NAMES, has_tls=self._has_tls)
-        if why is not None and why != self._reported:
-            self._reported = why
-            log.warning("sessions.refused", problem=why)
+        problem = redis_problem(error, _NAMES, has_tls=self._has_tls)
+        if problem is not None and problem != self._reported:
+            self._reported = problem
+            log.warning("sessions.refused", problem=problem)
 
     @_or_down
     async def get(self, rm_id: str) -> Session | None:
@@ -163,8 +163,8 @@ class RedisSessions:
         async with self._redis.pipeline(transaction=False) as pipe:
             for rm_id in rm_ids:
                 pipe.hmget(self._session_key(rm_id), ["content", "version"])
-            found = await pipe.execute()
-        return [from_json(content, int(version)) for content, version in found if content]
+            rows = await pipe.execute()
+        return [from_json(content, int(version)) for content, version in rows if content]
 
     @_or_down
     async def compare_and_set(self, session: Session) -> bool:

@@ -89,7 +89,7 @@ class SqliteSessions:
         rows = await self._run(
             self._query, "SELECT kind, sequence, offset, last_sent FROM cursor WHERE rm_id = ?", (rm_id,)
         )
-        return {StreamKind(kind): Cursor(*place) for kind, *place in rows}
+        return {StreamKind(kind): Cursor(*columns) for kind, *columns in rows}
 
     async def advance(self, moves: Sequence[Advance]) -> list[bool]:
         return await self._run(self._advance, moves)
@@ -185,7 +185,7 @@ class SqliteSessions:
         for content, version in self._query("SELECT content, version FROM session", ()):
             from_json(content, version)
 
-    def _set_aside(self, why: str) -> None:
+    def _set_aside(self, reason: str) -> None:
         """Renames the file, and what SQLite keeps beside it. Raises OSError."""
         if self._connection is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -196,7 +196,7 @@ class SqliteSessions:
         for end in ("", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 Path(f"{self._path}{end}").rename(f"{aside}{end}")
-        log.warning("sessions.db is damaged and was set aside; sessions are read from the log", aside=aside, why=why)
+        log.warning("sessions.db is damaged and was set aside; sessions are read from the log", aside=aside, why=reason)
 
     def _db(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -39,10 +39,10 @@ def quote(text: str) -> str:
     return ascii(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!a}… ({len(text)} characters)"
 
 
-def known_rms(rm_ids: Sequence[str], what: str = "events") -> str:
-    """The end of an error message about an RM: the known RMs, or that none has any ``what``."""
+def known_rms(rm_ids: Sequence[str], noun: str = "events") -> str:
+    """The end of an error message about an RM: the known RMs, or that none has any ``noun``."""
     if not rm_ids:
-        return f"; no RM has {what} yet"
+        return f"; no RM has {noun} yet"
     more = f" and {len(rm_ids) - _SHOWN_RMS} more" if len(rm_ids) > _SHOWN_RMS else ""
     return f"; known RMs: {', '.join(map(quote, rm_ids[:_SHOWN_RMS]))}{more}"
 
@@ -119,8 +119,8 @@ class Unavailable(GrpcError):
 class OldEventsUnavailable(PublisherError):
     """Events older than the ring cannot be read now. The caller reads ``str(error)``, so it names no hosts."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"older events cannot be read now: {why}")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"older events cannot be read now: {reason}")
 
 
 class TooManyOldReads(OldEventsUnavailable):

@@ -104,7 +104,7 @@ def _front(piece: bytes) -> bytes | None:
 def _upper_time(piece: bytes) -> int | None:
     if len(piece) != 4 or any(byte < 128 for byte in piece[:3]) or not 0 < piece[3] < 128:
         return None
-    return sum((byte & 127) << (35 + 7 * place) for place, byte in enumerate(piece))
+    return sum((byte & 127) << (35 + 7 * index) for index, byte in enumerate(piece))
 
 
 def _details(piece: bytes) -> bytes | None:
@@ -121,10 +121,10 @@ def _back(piece: bytes) -> bytes | None:
     return b"%b}" % _resource(decode(piece)).encode() if decodes(piece) else None
 
 
-def _remember(known: dict[bytes, T], piece: bytes, rendered: T) -> T:
-    if len(known) >= _PIECES_MAX:
-        known.clear()
-    known[piece] = rendered
+def _remember(cache: dict[bytes, T], piece: bytes, rendered: T) -> T:
+    if len(cache) >= _PIECES_MAX:
+        cache.clear()
+    cache[piece] = rendered
     return rendered
 
 
@@ -186,12 +186,12 @@ class EventLines:
         """The event's JSON without a line feed; a stand-in for a missing event."""
         if value is None:
             return missing_json(event_id)
-        place = event_id % len(self._slots)
-        found = self._slots[place]
-        if found is not None and found[0] == event_id:
-            return found[1]
+        slot = event_id % len(self._slots)
+        cached = self._slots[slot]
+        if cached is not None and cached[0] == event_id:
+            return cached[1]
         line = event_json(value)
-        self._slots[place] = (event_id, line)
+        self._slots[slot] = (event_id, line)
         return line
 
     def chunk(self, start: int, end: int) -> bytes | None:

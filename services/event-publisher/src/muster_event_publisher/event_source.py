@@ -94,7 +94,7 @@ class EventSource:
         """
         tracks = self.settings.tracks
         sees = reach.can_read_all_of
-        known = [known_id for known_id in self.rings.rm_ids() if tracks(known_id) and sees(known_id)]
+        visible = [known_id for known_id in self.rings.rm_ids() if tracks(known_id) and sees(known_id)]
         if rm_id is None and default_rm:
             # (The default counts even if only another RM has events: the caller would mistake those for its own.)
             everybody = self.settings.lives({*self.rings.rm_ids(), *self.settings.registered()})
@@ -103,20 +103,20 @@ class EventSource:
         if rm_id is not None:
             ring = self.rings.get(rm_id)
             if not sees(rm_id):
-                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(known)}')
+                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(visible)}')
             if not tracks(rm_id):
                 raise HttpError(500, _DISABLED)
             if ring is None:
-                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(known)}')
+                raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(visible)}')
             return ring
-        there = self.settings.lives(known)
-        meant = resolve_rm(there, default_rm)
+        is_stopped_by_rm = self.settings.lives(visible)
+        meant = resolve_rm(is_stopped_by_rm, default_rm)
         if meant is not None:
             return self.rings.get(meant)
-        if there:
-            raise HttpError(400, f'parameter "rm" is needed{known_rms(list(there))}')
+        if is_stopped_by_rm:
+            raise HttpError(400, f'parameter "rm" is needed{known_rms(list(is_stopped_by_rm))}')
         if not reach.is_all:  # an RM that has events later may be another's
-            raise HttpError(404, f'parameter "rm": no events{known_rms(known)}')
+            raise HttpError(404, f'parameter "rm": no events{known_rms(visible)}')
         # No RM has events: an error, unless some RM is tracked and may have events later.
         others = {*self.rings.rm_ids(), *self.settings.registered()} or {""}
         if not any(map(tracks, others)):
@@ -131,10 +131,10 @@ class EventSource:
 
     def lines(self, ring: EventRing) -> EventLines:
         """The renderer of the RM's events; it belongs to the RM's present instance."""
-        known = self._lines.get(ring.rm_id)
-        if known is None or known[0] != ring.instance:
-            known = self._lines[ring.rm_id] = (ring.instance, EventLines(min(_LINES_KEPT, ring.capacity)))
-        return known[1]
+        cached = self._lines.get(ring.rm_id)
+        if cached is None or cached[0] != ring.instance:
+            cached = self._lines[ring.rm_id] = (ring.instance, EventLines(min(_LINES_KEPT, ring.capacity)))
+        return cached[1]
 
     async def old(self, ring: EventRing, start: int, count: int, turns: ReadSlots | None = None) -> OldEvents | None:
         """Events from ``start`` on, or from the next id that exists; None: there are none. At most 10,000.
@@ -165,15 +165,15 @@ class EventSource:
         self, ring: EventRing, former: Former, start: int, count: int
     ) -> tuple[OldEvents | None, OldEventsUnavailable | None]:
         """Events of the instance before, and behind its last one those of the present instance."""
-        found, error = await self._of_instance(ring.rm_id, former.instance, start, min(count, former.end - start))
-        if found is None or found.first_id >= former.end:
+        events, error = await self._of_instance(ring.rm_id, former.instance, start, min(count, former.end - start))
+        if events is None or events.first_id >= former.end:
             return None, error
-        left = count - len(found.values)
-        if left and found.first_id + len(found.values) == former.end:
-            behind, _ = await self._of_instance(ring.rm_id, ring.instance, former.end, left)
+        remaining = count - len(events.values)
+        if remaining and events.first_id + len(events.values) == former.end:
+            behind, _ = await self._of_instance(ring.rm_id, ring.instance, former.end, remaining)
             if behind is not None and behind.first_id == former.end:
-                found.values.extend(behind.values)
-        return found, error
+                events.values.extend(behind.values)
+        return events, error
 
     async def _former(self, ring: EventRing) -> Former | None:
         """The instance whose ids the ring's one goes on from; None: there is none on the log."""
@@ -192,7 +192,7 @@ class EventSource:
         self, rm_id: str, instance: str, start: int, count: int
     ) -> tuple[OldEvents | None, OldEventsUnavailable | None]:
         """Events of one instance, and why some place could not be read."""
-        found: list[OldEvents] = []
+        candidates: list[OldEvents] = []
         error: OldEventsUnavailable | None = None
         # 1. the log
         if self._searches:
@@ -206,10 +206,10 @@ class EventSource:
                 log.warning("old events cannot be read now", error=str(problem))
             else:
                 if events is not None:
-                    found.append(events)
+                    candidates.append(events)
         # 2. the stores, until one has the event itself
         for reader in self._history:
-            if any(events.first_id == start for events in found):
+            if any(events.first_id == start for events in candidates):
                 break
             try:
                 events = await reader.read(rm_id, instance, start, count)
@@ -218,5 +218,5 @@ class EventSource:
                 log.warning("exported events cannot be read now", store=reader.name, error=str(problem))
                 continue
             if events is not None and events.values:
-                found.append(events._replace(source="history"))
-        return min(found, key=lambda events: events.first_id, default=None), error
+                candidates.append(events._replace(source="history"))
+        return min(candidates, key=lambda events: events.first_id, default=None), error

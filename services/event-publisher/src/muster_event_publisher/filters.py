@@ -79,13 +79,13 @@ class EventFilter:
         """Whether events before an event must be known, to judge it."""
         return bool(self.application_id or self.queue)
 
-    def passes_plain(self, seen: EventFields) -> bool:
+    def passes_plain(self, fields: EventFields) -> bool:
         """Whether the event passes, judged by its own fields."""
         return (
-            (not self.types or seen.type in self.types)
-            and (not self.changes or seen.change in self.changes)
-            and (not self.details or seen.detail in self.details)
-            and (not self.object_ids or seen.object_id in self.object_ids)
+            (not self.types or fields.type in self.types)
+            and (not self.changes or fields.change in self.changes)
+            and (not self.details or fields.detail in self.details)
+            and (not self.object_ids or fields.object_id in self.object_ids)
         )
 
 
@@ -109,12 +109,12 @@ class QueueIndex:
     def __len__(self) -> int:
         return len(self._marks)
 
-    def learn(self, event_id: int, seen: EventFields) -> None:
+    def learn(self, event_id: int, fields: EventFields) -> None:
         """Learns from a QUEUE_APP event; ignores others."""
-        if seen.detail != _QUEUE_APP or seen.type != _QUEUE or seen.change not in (_ADD, _REMOVE):
+        if fields.detail != _QUEUE_APP or fields.type != _QUEUE or fields.change not in (_ADD, _REMOVE):
             return
-        marks = self._marks.setdefault(seen.reference_id, [])
-        mark = (event_id, seen.change == _ADD, seen.object_id)
+        marks = self._marks.setdefault(fields.reference_id, [])
+        mark = (event_id, fields.change == _ADD, fields.object_id)
         index = bisect_left(marks, mark)
         if marks[index : index + 1] != [mark]:
             marks.insert(index, mark)
@@ -134,35 +134,35 @@ class QueueIndex:
 
 
 def passing(
-    wanted: EventFilter, seen: Sequence[EventFields | None], start: int, first_id: int, queues: QueueIndex
+    event_filter: EventFilter, events: Sequence[EventFields | None], start: int, first_id: int, queues: QueueIndex
 ) -> Iterator[int]:
     """Indices, from ``start`` on, of the events that pass.
 
-    :param seen: events with consecutive ids; ``seen[0]`` has ``first_id``; None: missing. The filter looks back at the
-        events before ``start``: LOOK_BACK of them are enough.
+    :param events: events with consecutive ids; ``events[0]`` has ``first_id``; None: missing. The filter looks back at
+        the events before ``start``: LOOK_BACK of them are enough.
     """
-    if wanted.is_open:
-        yield from (index for index in range(start, len(seen)) if seen[index] is not None)
+    if event_filter.is_open:
+        yield from (index for index in range(start, len(events)) if events[index] is not None)
         return
-    for index in range(start, len(seen)):
-        each = seen[index]
-        if each is None or not wanted.passes_plain(each):
+    for index in range(start, len(events)):
+        fields = events[index]
+        if fields is None or not event_filter.passes_plain(fields):
             continue
-        if wanted.looks_back:
-            owner = _application_of(seen, index, each)
-            if wanted.application_id and owner != wanted.application_id:
+        if event_filter.looks_back:
+            owner = _application_of(events, index, fields)
+            if event_filter.application_id and owner != event_filter.application_id:
                 continue
-            if wanted.queue and not _in_queue(wanted.queue, each, owner, first_id + index, queues):
+            if event_filter.queue and not _in_queue(event_filter.queue, fields, owner, first_id + index, queues):
                 continue
         yield index
 
 
-def passes_request(wanted: EventFilter, seen: EventFields, next_id: int, queues: QueueIndex) -> bool:
+def passes_request(event_filter: EventFilter, fields: EventFields, next_id: int, queues: QueueIndex) -> bool:
     """Whether an event of an ask passes, which has no id.
 
     :param next_id: the id of the RM's next tracked event.
     """
-    return any(True for _ in passing(wanted, (seen,), 0, next_id, queues))
+    return any(True for _ in passing(event_filter, (fields,), 0, next_id, queues))
 
 
 def is_at_or_below(queue: str, path: str) -> bool:
@@ -170,24 +170,24 @@ def is_at_or_below(queue: str, path: str) -> bool:
     return path == queue or path.startswith(f"{queue}.")
 
 
-def _application_of(seen: Sequence[EventFields | None], index: int, each: EventFields) -> str:
-    if each.type == _APP:
-        return each.object_id
-    if each.type == _REQUEST or (each.type, each.detail) in ((_QUEUE, _QUEUE_APP), (_USERGROUP, _UG_APP_LINK)):
-        return each.reference_id
-    if each.type == _NODE and each.detail == _NODE_ALLOC:
-        for before in reversed(seen[max(0, index - LOOK_BACK) : index]):
-            if before is not None and before.type == _APP and before.reference_id == each.reference_id:
+def _application_of(events: Sequence[EventFields | None], index: int, fields: EventFields) -> str:
+    if fields.type == _APP:
+        return fields.object_id
+    if fields.type == _REQUEST or (fields.type, fields.detail) in ((_QUEUE, _QUEUE_APP), (_USERGROUP, _UG_APP_LINK)):
+        return fields.reference_id
+    if fields.type == _NODE and fields.detail == _NODE_ALLOC:
+        for before in reversed(events[max(0, index - LOOK_BACK) : index]):
+            if before is not None and before.type == _APP and before.reference_id == fields.reference_id:
                 return before.object_id
     return ""
 
 
-def _in_queue(queue: str, each: EventFields, owner: str, event_id: int, queues: QueueIndex) -> bool:
-    if each.type == _QUEUE:
-        return is_at_or_below(queue, each.object_id)
-    if each.type == _USERGROUP and each.detail != _UG_APP_LINK:
-        return is_at_or_below(queue, each.reference_id)
-    if each.type == _APP and (each.change, each.detail) in _BEFORE_QUEUE:
+def _in_queue(queue: str, fields: EventFields, owner: str, event_id: int, queues: QueueIndex) -> bool:
+    if fields.type == _QUEUE:
+        return is_at_or_below(queue, fields.object_id)
+    if fields.type == _USERGROUP and fields.detail != _UG_APP_LINK:
+        return is_at_or_below(queue, fields.reference_id)
+    if fields.type == _APP and (fields.change, fields.detail) in _BEFORE_QUEUE:
         return False
     path = queues.queue_of(owner, event_id) if owner else ""
     return bool(path) and is_at_or_below(queue, path)

@@ -110,45 +110,45 @@ def _parsed(message: Any, raw: bytes) -> Any:
 def _place(request: Any) -> StartPosition | None:
     if not request.HasField("from"):
         return None
-    given = getattr(request, "from")
-    kind = given.WhichOneof("place")
+    start = getattr(request, "from")
+    kind = start.WhichOneof("place")
     if kind is None:
         raise BadRequest("from: empty, expected id, time_ns or newest")
-    if kind == "time_ns" and given.time_ns < 0:
-        raise BadRequest(f"from.time_ns: {given.time_ns}, expected nanoseconds since 1970")
-    return StartPosition(**{kind: getattr(given, kind)})
+    if kind == "time_ns" and start.time_ns < 0:
+        raise BadRequest(f"from.time_ns: {start.time_ns}, expected nanoseconds since 1970")
+    return StartPosition(**{kind: getattr(start, kind)})
 
 
 def _filter(request: Any) -> EventFilter:
-    given = request.filter
-    numbers = {name: _numbers(name, getattr(given, name)) for name in _ENUMS}
-    if len(given.object_ids) > _OBJECT_IDS_MAX:
-        raise BadRequest(f"filter.object_ids: {len(given.object_ids)} of them, expected at most {_OBJECT_IDS_MAX}")
-    for index, text in enumerate(given.object_ids):
+    message = request.filter
+    numbers = {name: _numbers(name, getattr(message, name)) for name in _ENUMS}
+    if len(message.object_ids) > _OBJECT_IDS_MAX:
+        raise BadRequest(f"filter.object_ids: {len(message.object_ids)} of them, expected at most {_OBJECT_IDS_MAX}")
+    for index, text in enumerate(message.object_ids):
         _check_text(f"filter.object_ids[{index}]", text, _ID_CHARACTERS_MAX)
         if not text:
             raise BadRequest(f"filter.object_ids[{index}]: empty, expected an object's id")
-    _check_text("filter.application_id", given.application_id, _ID_CHARACTERS_MAX)
-    _check_text("filter.queue", given.queue, _QUEUE_CHARACTERS_MAX)
-    if given.queue and given.queue.split(".", 1)[0] != "root":
-        raise BadRequest(f"filter.queue: {quote(given.queue)}, expected a full path, such as root.default")
+    _check_text("filter.application_id", message.application_id, _ID_CHARACTERS_MAX)
+    _check_text("filter.queue", message.queue, _QUEUE_CHARACTERS_MAX)
+    if message.queue and message.queue.split(".", 1)[0] != "root":
+        raise BadRequest(f"filter.queue: {quote(message.queue)}, expected a full path, such as root.default")
     return EventFilter(
         numbers["types"],
         numbers["change_types"],
         numbers["change_details"],
-        frozenset(given.object_ids),
-        given.application_id,
-        given.queue,
+        frozenset(message.object_ids),
+        message.application_id,
+        message.queue,
     )
 
 
-def _numbers(name: str, given: Iterable[int]) -> frozenset[int]:
-    known = _ENUMS[name]
-    for index, number in enumerate(given):
-        if number not in known:
-            few = list(known.values())[:5]
+def _numbers(name: str, numbers: Iterable[int]) -> frozenset[int]:
+    names = _ENUMS[name]
+    for index, number in enumerate(numbers):
+        if number not in names:
+            few = list(names.values())[:5]
             raise BadRequest(f"filter.{name}[{index}]: {number}, expected a number of {', '.join(few)} ...")
-    return frozenset(given)
+    return frozenset(numbers)
 
 
 def _check_text(name: str, text: str, limit: int) -> None:

@@ -121,13 +121,13 @@ class DecodedEvents:
 
     def get(self, event_id: int, value: bytes) -> DecodedEvent:
         """The event, decoded."""
-        place = event_id % _DECODED_KEPT
-        found = self._slots[place]
-        if found is not None and found[0] == event_id:
-            return found[1]
-        made = decoded(event_id, value)
-        self._slots[place] = (event_id, made)
-        return made
+        slot = event_id % _DECODED_KEPT
+        cached = self._slots[slot]
+        if cached is not None and cached[0] == event_id:
+            return cached[1]
+        event = decoded(event_id, value)
+        self._slots[slot] = (event_id, event)
+        return event
 
     async def index(self, ring: EventRing) -> None:
         """Learns the applications' queues from the ring's events that it has not seen yet."""
@@ -157,13 +157,13 @@ class FilteredCursor:
         self,
         source: EventSource,
         ring: EventRing,
-        known: DecodedEvents,
+        decoded_events: DecodedEvents,
         cursor: int,
-        wanted: EventFilter,
+        event_filter: EventFilter,
         turns: ReadSlots | None = None,
     ) -> None:
         self.ring, self.cursor = ring, cursor
-        self._source, self._known, self._wanted, self._turns = source, known, wanted, turns
+        self._source, self._known, self._wanted, self._turns = source, decoded_events, event_filter, turns
         self._ahead: ReadResult | None = None
         self._before: list[EventFields | None] = []
         self._before_end = -1
@@ -184,30 +184,30 @@ class FilteredCursor:
         before = await self._look_back(read.first_id) if self._wanted.looks_back else []
         missing = [(start, read.first_id - 1)] if read.first_id > start else []
         first_id = read.first_id - len(before)
-        found = [
+        events = [
             self._known.get(event_id, value) if value is not None else None
             for event_id, value in enumerate(read.values, read.first_id)
         ]
-        seen = before + [each.seen if each is not None else None for each in found]
+        fields = before + [event.seen if event is not None else None for event in events]
         if self._wanted.queue and read.source != "ring":
-            for event_id, each in enumerate(seen, first_id):
-                if each is not None:
-                    self._known.queues.learn(event_id, each)
+            for event_id, event in enumerate(fields, first_id):
+                if event is not None:
+                    self._known.queues.learn(event_id, event)
         # 2. the events that pass, as many as there is room for
         parts: list[bytes] = []
-        size, end = 0, read.first_id + len(found)
-        for index in passing(self._wanted, seen, len(before), first_id, self._known.queues):
-            each_found = found[index - len(before)]
-            assert each_found is not None, "missing events do not pass"
-            if len(parts) == parts_max or (parts and size + len(each_found.part) > bytes_max):
+        size, end = 0, read.first_id + len(events)
+        for index in passing(self._wanted, fields, len(before), first_id, self._known.queues):
+            passed = events[index - len(before)]
+            assert passed is not None, "missing events do not pass"
+            if len(parts) == parts_max or (parts and size + len(passed.part) > bytes_max):
                 end = first_id + index
                 break
-            parts.append(each_found.part)
-            size += len(each_found.part)
+            parts.append(passed.part)
+            size += len(passed.part)
         # 3. the missing ids among them
-        missing += _ranges(found[: end - read.first_id], read.first_id)
+        missing += _ranges(events[: end - read.first_id], read.first_id)
         self.cursor = end
-        kept = seen[: end - first_id][-LOOK_BACK:]
+        kept = fields[: end - first_id][-LOOK_BACK:]
         self._before, self._before_end = kept, end
         return WalkStep(parts, missing, end - start, read.source)
 
@@ -344,28 +344,30 @@ class EventHub:
 
     def decoded_events(self, ring: EventRing) -> DecodedEvents:
         """The decoded events and queues of the RM's present instance."""
-        known = self._known.get(ring.rm_id)
-        if known is None or known.instance != ring.instance:
-            known = self._known[ring.rm_id] = DecodedEvents(ring, partial(self._app_queues.queue_of, ring.rm_id))
-        return known
+        cached = self._known.get(ring.rm_id)
+        if cached is None or cached.instance != ring.instance:
+            cached = self._known[ring.rm_id] = DecodedEvents(ring, partial(self._app_queues.queue_of, ring.rm_id))
+        return cached
 
     def _whose(self, query: EventQuery, default_rm: str, reach: ReadScope) -> tuple[str, EventRing | None]:
         """The RM that is meant, and its ring, if it has one. Raises GrpcError."""
         settings, rings = self.source.settings, self.source.rings
-        known = sorted(each for each in {*rings.rm_ids(), *settings.registered()} if reach.can_read_all_of(each))
+        visible = sorted(
+            visible_id for visible_id in {*rings.rm_ids(), *settings.registered()} if reach.can_read_all_of(visible_id)
+        )
         rm_id = query.rm_id
         if not rm_id:
-            there = settings.lives(known)
-            meant = resolve_rm(there, default_rm)
+            is_stopped_by_rm = settings.lives(visible)
+            meant = resolve_rm(is_stopped_by_rm, default_rm)
             if meant is None:
-                raise BadRequest(f"rm_id: empty, expected an RM's id{known_rms(list(there))}")
+                raise BadRequest(f"rm_id: empty, expected an RM's id{known_rms(list(is_stopped_by_rm))}")
             rm_id = meant
-        is_known = rm_id in known or (reach.can_read_all_of(rm_id) and self.requests.get(rm_id) is not None)
+        is_known = rm_id in visible or (reach.can_read_all_of(rm_id) and self.requests.get(rm_id) is not None)
         if not query.requests and reach.can_read_all_of(rm_id):
             self.check_tracked(rm_id)
         ring = rings.get(rm_id)
         if not is_known or (ring is None and not query.requests):
-            raise NoEvents(f"rm_id: no events of {rm_id!a}{known_rms(known)}")
+            raise NoEvents(f"rm_id: no events of {rm_id!a}{known_rms(visible)}")
         return rm_id, ring
 
     def check_tracked(self, rm_id: str) -> None:
@@ -378,18 +380,18 @@ class EventHub:
         """The id that a Watch begins with. Raises GrpcError."""
         return ring.next_id if query.place is None else await self._begin(ring, query.place, query, None)
 
-    async def _begin(self, ring: EventRing, place: StartPosition, query: EventQuery, turns: ReadSlots | None) -> int:
-        if place.id is not None:
+    async def _begin(self, ring: EventRing, start: StartPosition, query: EventQuery, turns: ReadSlots | None) -> int:
+        if start.id is not None:
             # A caller that names the instance has seen it, perhaps at another publisher that is a little ahead.
-            if place.id > ring.next_id + (self.limits.lag_records if query.instance else 0):
+            if start.id > ring.next_id + (self.limits.lag_records if query.instance else 0):
                 raise EventNotYetWritten(
-                    f"from.id: {place.id} is not there yet, the next event has the id {ring.next_id}"
+                    f"from.id: {start.id} is not there yet, the next event has the id {ring.next_id}"
                 )
-            return place.id
-        if place.newest is not None:
-            return max(0, ring.next_id - place.newest)
-        assert place.time_ns is not None, "one of them is set"
-        return await _first_since(self.source, ring, place.time_ns, turns)
+            return start.id
+        if start.newest is not None:
+            return max(0, ring.next_id - start.newest)
+        assert start.time_ns is not None, "one of them is set"
+        return await _first_since(self.source, ring, start.time_ns, turns)
 
 
 class EventWatch:
@@ -412,12 +414,12 @@ class EventWatch:
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
         """The places to continue from, as gRPC metadata."""
-        found = []
+        metadata = []
         if self._walk is not None:
-            found += [("muster-next-id", str(self._walk.cursor)), ("muster-instance", self._walk.ring.instance)]
+            metadata += [("muster-next-id", str(self._walk.cursor)), ("muster-instance", self._walk.ring.instance)]
         if self._position is not None:
-            found.append(("muster-request-position", str(self._position)))
-        return tuple(found)
+            metadata.append(("muster-request-position", str(self._position)))
+        return tuple(metadata)
 
     def close(self) -> None:
         """Frees the call's place in the limits."""
@@ -454,26 +456,26 @@ class EventWatch:
             hub.check_open()
             if not self.query.requests:
                 hub.check_tracked(self.rm_id)
-            said = False
+            has_sent = False
             # 1. the next tracked events
             step = await self._walk.advance() if self._walk is not None else None
             if step is not None and (step.parts or step.missing):
                 yield self._message(step.parts, step.missing)
                 metrics.WATCHED.inc(len(step.parts))
-                said = True
+                has_sent = True
             # 2. request events, at the push interval
             if self._reader is not None and hub.clock.monotonic() >= self._push_at:
                 async for message in self._push(self._reader):
                     yield message
-                    said = True
+                    has_sent = True
             # 3. a sign of life with the cursor
-            if not said and self._is_quiet():
+            if not has_sent and self._is_quiet():
                 yield self._message([])
             # 4. nothing left: wait for more
             if step is None:
                 self._patience.caught_up()
                 await self._wait()
-            elif not said:
+            elif not has_sent:
                 await asyncio.sleep(0)
 
     def sending(self, now: bool) -> None:
@@ -508,22 +510,22 @@ class EventWatch:
             taken = reader.take(_REQUESTS, _REQUESTS_BYTES)
             parts: list[bytes] = []
             for event in taken:
-                made = request_event(event.value)
-                if made is None:
+                decoded_event = request_event(event.value)
+                if decoded_event is None:
                     metrics.REQUESTS_UNREADABLE.inc()
-                elif self._wants(made.seen):
-                    parts.append(made.part)
+                elif self._wants(decoded_event.seen):
+                    parts.append(decoded_event.part)
             self._position = taken[-1].position
             yield self._message(parts)
             reader.sent()
             metrics.REQUESTS_SENT.labels(self.rm_id).inc(len(parts))
         self._push_at = self._next_push()
 
-    def _wants(self, seen: EventFields) -> bool:
-        wanted, ring = self.query.wanted, self._ring
+    def _wants(self, fields: EventFields) -> bool:
+        event_filter, ring = self.query.wanted, self._ring
         if ring is None:
-            return passes_request(wanted, seen, 0, QueueIndex())
-        return passes_request(wanted, seen, ring.next_id, self._hub.decoded_events(ring).queues)
+            return passes_request(event_filter, fields, 0, QueueIndex())
+        return passes_request(event_filter, fields, ring.next_id, self._hub.decoded_events(ring).queues)
 
     def _message(self, parts: Sequence[bytes], missing: Sequence[tuple[int, int]] = ()) -> bytes:
         self._said_at = self._hub.clock.monotonic()
@@ -572,17 +574,17 @@ class EventWatch:
 
 def merge_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The ranges, with adjacent ones joined."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for first, last in ranges:
-        if found and found[-1][1] + 1 == first:
-            found[-1] = (found[-1][0], last)
+        if merged and merged[-1][1] + 1 == first:
+            merged[-1] = (merged[-1][0], last)
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
-def _ranges(found: Sequence[DecodedEvent | None], first_id: int) -> list[tuple[int, int]]:
-    return [(event_id, event_id) for event_id, each in enumerate(found, first_id) if each is None]
+def _ranges(events: Sequence[DecodedEvent | None], first_id: int) -> list[tuple[int, int]]:
+    return [(event_id, event_id) for event_id, event in enumerate(events, first_id) if event is None]
 
 
 def _stopping() -> Unavailable:
@@ -603,13 +605,13 @@ async def _read(source: EventSource, ring: EventRing, start: int, count: int, tu
     """
     if start < ring.lowest:
         try:
-            found = await source.old(ring, start, count, turns)
+            old = await source.old(ring, start, count, turns)
         except TooManyOldReads as error:
             raise TooManyReaders(str(error)) from error
         except OldEventsUnavailable as error:
             raise Unavailable(str(error)) from error
-        if found is not None and found.first_id < ring.lowest and found.values:
-            return ReadResult(found.first_id, found.values, found.source)
+        if old is not None and old.first_id < ring.lowest and old.values:
+            return ReadResult(old.first_id, old.values, old.source)
         return ReadResult(ring.lowest, ring.slice(ring.lowest, count), "ring")
     return ReadResult(start, ring.slice(start, count), "ring")
 

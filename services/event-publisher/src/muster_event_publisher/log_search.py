@@ -96,12 +96,12 @@ class LogSearch:
         async with self._lock:
             self._records_read, self._limits = 0, None
             try:
-                found = await self._read(rm_id, instance, start, count)
+                old_events = await self._read(rm_id, instance, start, count)
             except SearchLimitExceeded:
                 metrics.LOG_LOOKUPS.labels("too_long").inc()
                 raise
-            metrics.LOG_LOOKUPS.labels("found" if found else "absent").inc()
-            return found
+            metrics.LOG_LOOKUPS.labels("found" if old_events else "absent").inc()
+            return old_events
 
     async def former(self, rm_id: str, instance: str) -> Former | None:
         """The instance whose ids an instance goes on from; None: the log does not have its end.
@@ -139,8 +139,8 @@ class LogSearch:
         if offset is None or (self._known(offset) is None and offset < (await self._ends())[0]):
             offset = await self._search(rm_id, instance, start)
         # 2. read on until there is enough, or the ids are no longer consecutive
-        found: OldEvents | None = None
-        while found is None or len(found.values) < count:
+        old_events: OldEvents | None = None
+        while old_events is None or len(old_events.values) < count:
             piece = await self._piece(rm_id, start, offset)
             if piece is None:
                 break
@@ -148,18 +148,18 @@ class LogSearch:
                 if run.rm_id != rm_id or run.instance != instance or run.last_id < start:
                     continue
                 run = run.from_index(max(start - run.first_id, 0))
-                if found is None:
-                    found = OldEvents(run.first_id, [])
+                if old_events is None:
+                    old_events = OldEvents(run.first_id, [])
                     self._remember(rm_id, instance, run.first_id, run.offsets[0])
-                elif run.first_id != found.first_id + len(found.values):
-                    return found
-                wanted = count - len(found.values)
-                found.values.extend(run.values[:wanted])
-                if len(run) >= wanted:
-                    self._remember(rm_id, instance, run.first_id + wanted, run.offsets[wanted - 1] + 1)
-                    return found
+                elif run.first_id != old_events.first_id + len(old_events.values):
+                    return old_events
+                remaining = count - len(old_events.values)
+                old_events.values.extend(run.values[:remaining])
+                if len(run) >= remaining:
+                    self._remember(rm_id, instance, run.first_id + remaining, run.offsets[remaining - 1] + 1)
+                    return old_events
             offset = piece.end
-        return found
+        return old_events
 
     async def _search(self, rm_id: str, instance: str, start: int) -> int:
         """An offset at or before the RM's first event with an id of at least ``start``, and near it."""
@@ -301,11 +301,11 @@ class _OffsetIndex:
         self._offsets: list[int] = []
 
     def add(self, event_id: int, offset: int) -> None:
-        place = bisect_left(self._ids, event_id)
-        if self._ids[place : place + 1] == [event_id]:
+        index = bisect_left(self._ids, event_id)
+        if self._ids[index : index + 1] == [event_id]:
             return
-        self._ids.insert(place, event_id)
-        self._offsets.insert(place, offset)
+        self._ids.insert(index, event_id)
+        self._offsets.insert(index, offset)
         if len(self._ids) > _MARKS_KEPT:
             del self._ids[1::2], self._offsets[1::2]
 
@@ -340,10 +340,10 @@ async def tail_start(
         async for piece in read_range(reader, start, low):
             count += len(piece)
             for run in batch_of(partition, piece, start, low).runs:
-                left = missing.get(run.rm_id, capacity_of(run.rm_id)) - len(run)
-                missing[run.rm_id] = left if run.first_id else 0
+                remaining = missing.get(run.rm_id, capacity_of(run.rm_id)) - len(run)
+                missing[run.rm_id] = remaining if run.first_id else 0
         read, low = read + count, start
-        if missing and all(left <= 0 for left in missing.values()):
+        if missing and all(remaining <= 0 for remaining in missing.values()):
             break
         step = min(step * 2, _STEP_MAX)
     return low

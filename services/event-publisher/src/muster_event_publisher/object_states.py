@@ -113,45 +113,45 @@ class ObjectStates:
         # 1. the objects of the events
         records = [decode(value) if value is not None else None for value in events.values]
         keys = [_key(events.rm_id, record) if record is not None else None for record in records]
-        wanted: dict[ObjectKey, dict[str, None]] = {}
+        objects: dict[ObjectKey, dict[str, None]] = {}
         for record, key in zip(records, keys, strict=True):
             if record is not None and key is not None:
-                references = wanted.setdefault(key, {})
+                references = objects.setdefault(key, {})
                 if record.referenceID:
                     references[record.referenceID] = None
-        if not wanted:
+        if not objects:
             return list(events.lines)
         # 2. the view's states
-        found = await self._find(wanted, events)
+        states_by_key = await self._find(objects, events)
         # 3. match each event with its own object, not with a later one of the same name
         full: list[bytes] = []
         for line, record, key in zip(events.lines, records, keys, strict=True):
             state = None
             if record is not None and key is not None:
-                seen = self._seen.get(key)
-                candidates = (*found.get(key, ()), *([seen] if seen is not None else []))
+                remembered = self._seen.get(key)
+                candidates = (*states_by_key.get(key, ()), *([remembered] if remembered is not None else []))
                 state = _meant(candidates, record)
                 if state is None:
                     metrics.STATES_MISSING.inc()
             full.append(b'%b,"state":%b}' % (line[:-1], go_text(state.state).encode()) if state is not None else line)
-        for key, states in found.items():
+        for key, states in states_by_key.items():
             if states:
                 self._remember(key, states[0])
         return full
 
-    async def _find(self, wanted: Mapping[ObjectKey, Mapping[str, None]], events: EventSlice) -> _Found:
+    async def _find(self, objects: Mapping[ObjectKey, Mapping[str, None]], events: EventSlice) -> _Found:
         """The view's states of the objects, once it has read all of the events."""
         since_s = self._clock.monotonic()
-        found: _Found = {}
+        states_by_key: _Found = {}
         behind = events.first_id + len(events.values)
         while since_s >= self._away_until_s.get(events.rm_id, since_s):
             pause_s = _TRY_AGAIN_S
             try:
-                answer = await self._ask(events.rm_id, wanted)
+                answer = await self._ask(events.rm_id, objects)
             except ViewUnavailable as error:
                 problem, pause_s = str(error), _PAUSE_S
             else:
-                found = dict(zip(wanted, answer.states, strict=False))
+                states_by_key = dict(zip(objects, answer.states, strict=False))
                 if answer.instance_uuid != events.instance or answer.next_event_id >= behind:
                     break
                 problem = f"it has seen the events before {answer.next_event_id} only, wanted before {behind}"
@@ -160,11 +160,11 @@ class ObjectStates:
                 log.warning("events go out without the states of their objects", view=problem)
                 break
             await asyncio.sleep(pause_s)
-        return found
+        return states_by_key
 
-    async def _ask(self, rm_id: str, wanted: Mapping[ObjectKey, Mapping[str, None]]) -> ObjectStatesDao:
+    async def _ask(self, rm_id: str, objects: Mapping[ObjectKey, Mapping[str, None]]) -> ObjectStatesDao:
         """Raises ViewUnavailable, also when the view does not know the RM (yet)."""
-        body = [{"kind": key.kind, "id": key.object_id, "keys": [*keys]} for key, keys in wanted.items()]
+        body = [{"kind": key.kind, "id": key.object_id, "keys": [*keys]} for key, keys in objects.items()]
         try:
             answer = await self._sibling.client.post(
                 OBJECT_STATES.path, params={"rm": rm_id}, content=msgspec.json.encode(body)
@@ -194,10 +194,10 @@ def _meant(candidates: Sequence[ObjectStateDao], record: EventRecord) -> ObjectS
     """
     then_ns = record.timestampNano
     if record.eventChangeType == EventRecord.REMOVE:
-        older = next((each for each in candidates if each.created_nano < then_ns), None)
+        older = next((candidate for candidate in candidates if candidate.created_nano < then_ns), None)
         if older is not None:
             return older
-    return next((each for each in candidates if each.created_nano <= then_ns), None)
+    return next((candidate for candidate in candidates if candidate.created_nano <= then_ns), None)
 
 
 def _key(rm_id: str, event: EventRecord) -> ObjectKey | None:

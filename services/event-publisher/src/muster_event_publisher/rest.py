@@ -132,7 +132,7 @@ class _BatchAnswer:
             return self.missing[-1][1] + 1
         return min(start, self.next_id)
 
-    def note(self, start: int, wanted: int, limit: int) -> str:
+    def note(self, start: int, count: int, limit: int) -> str:
         if start > self.next_id:
             return f"event {start} is not present yet, the next event has the id {self.next_id}"
         if self.missing and not self.lines:
@@ -140,8 +140,8 @@ class _BatchAnswer:
             return f"events {first} to {last} are gone, go on with start={last + 1}"
         if not limit:
             return "RESTResponseSize is 0: no answer holds events"
-        if wanted > limit and len(self.lines) == limit:
-            return f"count {wanted} is more than one answer holds, which is {limit}"
+        if count > limit and len(self.lines) == limit:
+            return f"count {count} is more than one answer holds, which is {limit}"
         return ""
 
 
@@ -193,42 +193,42 @@ class EventsRest:
         # 1. the parameters
         ring = self._chosen(request, query)
         limit = self._source.settings.settings_for(ring.rm_id if ring is not None else "").rest_response_size
-        wanted, start = _number(query, "count", limit, lowest=1), _number(query, "start", 0)
+        count, start = _number(query, "count", limit, lowest=1), _number(query, "start", 0)
         states = self._states_of(query, usually=False)
         if ring is None:
             return await _answer(request, event_json.batch_json("", 0, 0, None), {"X-Muster-Next-ID": "0"})
         # 2. the answer from the ring; or from the log and history, which ends when the client leaves
-        asked = _Asked(ring, start, wanted, limit, states, began_s)
-        if ring.lowest <= start or not asked.most:
-            return await self._found(request, asked)
-        return await until_gone(request, lambda: self._old(request, asked))
+        batch_query = _Asked(ring, start, count, limit, states, began_s)
+        if ring.lowest <= start or not batch_query.most:
+            return await self._found(request, batch_query)
+        return await until_gone(request, lambda: self._old(request, batch_query))
 
-    async def _old(self, request: Request, asked: _Asked) -> ASGIApp:
+    async def _old(self, request: Request, batch_query: _Asked) -> ASGIApp:
         async with self._source.old_reads.batch_slot() as turns:
-            return await self._found(request, asked, turns)
+            return await self._found(request, batch_query, turns)
 
-    async def _found(self, request: Request, asked: _Asked, turns: ReadSlots | None = None) -> ASGIApp:
+    async def _found(self, request: Request, batch_query: _Asked, turns: ReadSlots | None = None) -> ASGIApp:
         """The answer to a batch request; ``turns`` is the right to read events older than the ring."""
-        ring, start, wanted, limit, states, began_s = asked
-        count = asked.most
+        ring, start, requested_count, limit, states, began_s = batch_query
+        count = batch_query.most
         # 1. the events (the ring grows while they are rendered)
-        found = _BatchAnswer(ring.lowest, ring.highest, ring.next_id, "ring")
+        answer = _BatchAnswer(ring.lowest, ring.highest, ring.next_id, "ring")
         if ring.lowest <= start:
-            await self._render(found, ring, ring.pieces(start, count), states)
+            await self._render(answer, ring, ring.pieces(start, count), states)
         elif count:
-            await self._render_old(found, asked, turns)
+            await self._render_old(answer, batch_query, turns)
         # 2. the headers about them
-        headers = {"X-Muster-Events-Source": found.source, "X-Muster-Next-ID": str(found.go_on_at(start))}
-        if found.missing:
-            headers["X-Muster-Events-Missing"] = ",".join(f"{first}-{last}" for first, last in found.missing)
-        if note := found.note(start, wanted, limit):
+        headers = {"X-Muster-Events-Source": answer.source, "X-Muster-Next-ID": str(answer.go_on_at(start))}
+        if answer.missing:
+            headers["X-Muster-Events-Missing"] = ",".join(f"{first}-{last}" for first, last in answer.missing)
+        if note := answer.note(start, requested_count, limit):
             headers["X-Muster-Events-Note"] = note
-        body = event_json.batch_json(ring.instance, found.lowest, found.highest, found.lines)
-        metrics.BATCH_SECONDS.labels(found.source).observe(elapsed_s() - began_s)
+        body = event_json.batch_json(ring.instance, answer.lowest, answer.highest, answer.lines)
+        metrics.BATCH_SECONDS.labels(answer.source).observe(elapsed_s() - began_s)
         return await _answer(request, body, headers)
 
     async def _render(
-        self, found: _BatchAnswer, ring: EventRing, pieces: Sequence[RingSlice], states: ObjectStates | None
+        self, answer: _BatchAnswer, ring: EventRing, pieces: Sequence[RingSlice], states: ObjectStates | None
     ) -> None:
         """Renders in slices, so that other tasks can run. The newest events are rendered once for all requests."""
         lines, plain_from = self._source.lines(ring).get, ring.plain_from
@@ -245,30 +245,30 @@ class EventsRest:
                     ]
                 if states is not None:
                     rendered = await states.add(EventSlice(ring.rm_id, ring.instance, first_id, rendered, part))
-                found.lines += rendered
+                answer.lines += rendered
                 if None in part:
-                    found.note_missing(first_id, part)
+                    answer.note_missing(first_id, part)
                 await asyncio.sleep(0)
 
-    async def _render_old(self, found: _BatchAnswer, asked: _Asked, turns: ReadSlots | None) -> None:
-        ring, start, states = asked.ring, asked.start, asked.states
+    async def _render_old(self, answer: _BatchAnswer, batch_query: _Asked, turns: ReadSlots | None) -> None:
+        ring, start, states = batch_query.ring, batch_query.start, batch_query.states
         try:
-            old = await self._source.old(ring, start, asked.most, turns)
+            old = await self._source.old(ring, start, batch_query.most, turns)
         except OldEventsUnavailable as error:
             raise HttpError(503, str(error)) from error
         first_id = min(old.first_id, ring.lowest) if old is not None else ring.lowest
         if old is None or old.first_id != start:
             # Deleted or lost: the answer names the first event that exists, and the client decides to continue there.
-            found.missing = [(start, first_id - 1)]
+            answer.missing = [(start, first_id - 1)]
             return
-        found.source = old.source
+        answer.source = old.source
         for index in range(0, len(old.values), _SLICE):
             part = old.values[index : index + _SLICE]
             rendered = [event_json.event_json(value) for value in part]
             if states is not None:
                 events = EventSlice(ring.rm_id, ring.instance, old.first_id + index, rendered, part)
                 rendered = await states.add(events)
-            found.lines += rendered
+            answer.lines += rendered
             await asyncio.sleep(0)
 
     async def _stream(self, request: Request) -> ASGIApp:
@@ -299,21 +299,21 @@ class EventsRest:
 
     async def _open_streams(self, request: Request) -> ASGIApp:
         """The open streams of an RM's events, and those that wait for the first RM with events; without ``rm`` all."""
-        wanted = query_of(request).get("rm") or ""
-        found = [each for each in self._streams.open if not wanted or each.rm_id in (wanted, "")]
-        found.sort(key=lambda each: each.opened_ns)
-        body = [{"Name": each.host, "CreatedAt": _rfc3339(each.opened_ns)} for each in found]
+        rm_id = query_of(request).get("rm") or ""
+        streams = [stream for stream in self._streams.open if not rm_id or stream.rm_id in (rm_id, "")]
+        streams.sort(key=lambda stream: stream.opened_ns)
+        body = [{"Name": stream.host, "CreatedAt": _rfc3339(stream.opened_ns)} for stream in streams]
         return await _answer(request, f"{json.dumps(body, separators=(',', ':'))}\n".encode(), {})
 
     def _states_of(self, query: dict[str, str], *, usually: bool) -> ObjectStates | None:
         """The source of states; None: events without states. ``usually``: the default of the parameter."""
         text = query.get("state", "")
-        wanted = {"": usually, "true": True, "false": False}.get(text.lower())
-        if wanted is None:
+        includes_states = {"": usually, "true": True, "false": False}.get(text.lower())
+        if includes_states is None:
             raise HttpError(400, f'parameter "state": {quote(text)} is not valid, expected true or false')
-        if wanted and text and self._states is None:
+        if includes_states and text and self._states is None:
             raise HttpError(400, 'parameter "state": this publisher knows no view (publisher.view_url)')
-        return self._states if wanted else None
+        return self._states if includes_states else None
 
     def _peer(self, request: Request) -> str:
         """The peer's address; never the Host header, which a client sets as it likes."""
@@ -329,10 +329,10 @@ class EventsRest:
         return peer
 
     async def _health(self, request: Request) -> Response:
-        found = await self._health_facts()
-        told = {"behind": list(found.behind)} if found.behind else {}
-        body = {"healthy": not found.problems, "problems": list(found.problems), **told, **self._facts()}
-        return JSONResponse(body, 200 if found.serves else 503)
+        facts = await self._health_facts()
+        lag_fields = {"behind": list(facts.behind)} if facts.behind else {}
+        body = {"healthy": not facts.problems, "problems": list(facts.problems), **lag_fields, **self._facts()}
+        return JSONResponse(body, 200 if facts.serves else 503)
 
 
 async def _live(_request: Request) -> Response:
@@ -341,7 +341,7 @@ async def _live(_request: Request) -> Response:
 
 def routes_of(endpoints: Mapping[str, Callable[..., Any]]) -> list[BaseRoute]:
     """The publisher's routes whose handlers are among these."""
-    return [Route(each.path, endpoints[each.handler]) for each in PUBLISHER if each.handler in endpoints]
+    return [Route(route.path, endpoints[route.handler]) for route in PUBLISHER if route.handler in endpoints]
 
 
 def get_endpoint(handler: Handler) -> ASGIApp:
@@ -407,13 +407,13 @@ async def _not_found(request: Request, _error: Exception) -> Response:
 
 async def until_gone(request: Request, work: Callable[[], Awaitable[ASGIApp]]) -> ASGIApp:
     """The answer that ``work`` makes. It ends when the client leaves; then the answer is nothing."""
-    made: list[ASGIApp] = [_nothing]
+    answers: list[ASGIApp] = [_nothing]
 
     async def make() -> None:
-        made[:] = [await work()]
+        answers[:] = [await work()]
 
     await run_until(make(), wait_disconnected(request.receive))
-    return made[0]
+    return answers[0]
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

@@ -218,15 +218,15 @@ class EventStream:
 
     async def _send_old(self, send: Send, ring: EventRing) -> None:
         try:
-            found = await self._source.old(ring, self.cursor, _OLD_CHUNK)
+            old_events = await self._source.old(ring, self.cursor, _OLD_CHUNK)
         except OldEventsUnavailable as error:
             self._finish("log", str(error))
             return
-        first_id = min(found.first_id, ring.lowest) if found else ring.lowest
+        first_id = min(old_events.first_id, ring.lowest) if old_events else ring.lowest
         if first_id > self.cursor:
             await self._put(send, event_json.resync_line(ring.instance, self.cursor, first_id))
             self.cursor = first_id
-        values = found.values if found and found.first_id == first_id else []
+        values = old_events.values if old_events and old_events.first_id == first_id else []
         for index in range(0, len(values), _CHUNK):
             part = values[index : index + _CHUNK]
             texts = [event_json.event_json(value) for value in part]

@@ -157,13 +157,13 @@ def _cut(records: list[bytes]) -> tuple[list[tuple[_Ints, _Ints]], _Bools, _Ints
     position = skip(2 + at(1), here(event_layout.OBJECT))
     position = skip(2 + at(1), here(event_layout.MESSAGE))
     has_time = here(event_layout.TIMESTAMP) & (position + 1 + TIMESTAMP_BYTES <= end) & (at(TIMESTAMP_BYTES) < 128)
-    for place in range(1, TIMESTAMP_BYTES):
-        has_time &= at(place) >= 128
+    for byte_index in range(1, TIMESTAMP_BYTES):
+        has_time &= at(byte_index) >= 128
     front_end = skip(1, has_time)
     # 2. the time: seven bits of each byte
     times = np.zeros(len(records), np.int64)
-    for place in range(TIMESTAMP_BYTES):
-        times |= (at(1 + place) & 127) << (7 * place)
+    for byte_index in range(TIMESTAMP_BYTES):
+        times |= (at(1 + byte_index) & 127) << (7 * byte_index)
     position = skip(1 + TIMESTAMP_BYTES, has_time)
     middle_begin = position
     # 3. the middle: up to and with the length of the reference
@@ -191,13 +191,13 @@ def _unpack_times(packed: bytes, has_time: _Bools) -> list[bytes]:
     steps = (zigzag >> np.uint64(1)).astype(np.int64) ^ -(zigzag & np.uint64(1)).astype(np.int64)
     times = np.cumsum(steps)
     wire = np.empty((len(times), TIMESTAMP_BYTES), np.uint8)
-    for place in range(TIMESTAMP_BYTES):
-        wire[:, place] = (times >> (7 * place)) & 127
+    for byte_index in range(TIMESTAMP_BYTES):
+        wire[:, byte_index] = (times >> (7 * byte_index)) & 127
     wire[:, :-1] |= 128
     pieces = iter(_split(wire.tobytes(), TIMESTAMP_BYTES))
     if has_time.all():
         return list(pieces)
-    return [next(pieces) if there else b"" for there in has_time.tolist()]
+    return [next(pieces) if is_present else b"" for is_present in has_time.tolist()]
 
 
 def _as_recent(pieces: list[bytes]) -> tuple[npt.NDArray[np.uint16], list[bytes]]:
@@ -206,11 +206,11 @@ def _as_recent(pieces: list[bytes]) -> tuple[npt.NDArray[np.uint16], list[bytes]
 
     So a piece that soon repeats has a small number, which compresses better than its index.
     """
-    known: dict[bytes, int] = {}
-    index = np.fromiter([known.setdefault(piece, len(known)) for piece in pieces], np.int64, len(pieces))
+    distinct: dict[bytes, int] = {}
+    index = np.fromiter([distinct.setdefault(piece, len(distinct)) for piece in pieces], np.int64, len(pieces))
     newest = np.maximum.accumulate(index)
     new = np.diff(newest, prepend=np.int64(-1)) > 0
-    return np.where(new, 0, newest + 1 - index).astype(np.uint16), list(known)
+    return np.where(new, 0, newest + 1 - index).astype(np.uint16), list(distinct)
 
 
 def _from_recent(code: npt.NDArray[Any]) -> list[int]:
@@ -224,7 +224,7 @@ def _pack_words(words: list[bytes]) -> tuple[bytes, bytes, bytes]:
     """Lengths, UUIDs in binary, and the other words joined."""
     lengths = np.fromiter(map(len, words), np.uint32, len(words))
     places = np.flatnonzero(lengths == _UUID_LENGTH)
-    letters = np.frombuffer(b"".join([words[place] for place in places.tolist()]), np.uint8)
+    letters = np.frombuffer(b"".join([words[index] for index in places.tolist()]), np.uint8)
     letters = letters.reshape(-1, _UUID_LENGTH)
     digits = _DIGIT_OF[letters[:, _UUID_DIGITS]]
     # Only lower case with dashes: any other spelling must be restored as it was.
@@ -232,7 +232,7 @@ def _pack_words(words: list[bytes]) -> tuple[bytes, bytes, bytes]:
     digits = digits[is_uuid]
     lengths[places[is_uuid]] = _IS_UUID
     uuids = ((digits[:, 0::2] << 4) | digits[:, 1::2]).tobytes()
-    texts = b"".join([words[place] for place in np.flatnonzero(lengths != _IS_UUID).tolist()])
+    texts = b"".join([words[index] for index in np.flatnonzero(lengths != _IS_UUID).tolist()])
     return _planes(lengths), uuids, texts
 
 
@@ -246,8 +246,8 @@ def _unpack_words(packed_lengths: bytes, packed_uuids: bytes, texts: bytes) -> l
     lengths[is_uuid] = 0
     ends = np.cumsum(lengths, dtype=np.int64)
     words = [texts[a:b] for a, b in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
-    for place, uuid in zip(np.flatnonzero(is_uuid).tolist(), _split(letters.tobytes(), _UUID_LENGTH), strict=True):
-        words[place] = uuid
+    for index, uuid in zip(np.flatnonzero(is_uuid).tolist(), _split(letters.tobytes(), _UUID_LENGTH), strict=True):
+        words[index] = uuid
     return words
 
 

@@ -73,11 +73,11 @@ class RmSettings:
 
     def settings_for(self, rm_id: str) -> EventSettings:
         """The RM's settings; the publisher's own for an unknown RM."""
-        said = self._said.get(rm_id)
-        if said is None:
+        declared = self._said.get(rm_id)
+        if declared is None:
             return self._own
-        names = said.given
-        return replace(self._own, **{name: getattr(said, name) for name in names}, given=names)
+        names = declared.given
+        return replace(self._own, **{name: getattr(declared, name) for name in names}, given=names)
 
     def tracks(self, rm_id: str) -> bool:
         """Whether the RM's events are collected and given out (the event history design: a ring of size 0 turns it off
@@ -92,8 +92,8 @@ class RmSettings:
 
     def registered(self, partition: int | None = None) -> list[str]:
         """The registered RMs: all, or those of a partition."""
-        wanted = [rm for rm in self._said if partition is None or self._topics.partition_of(rm) == partition]
-        return sorted(wanted)
+        rm_ids = [rm for rm in self._said if partition is None or self._topics.partition_of(rm) == partition]
+        return sorted(rm_ids)
 
     def lives(self, rm_ids: Iterable[str]) -> dict[str, bool]:
         """Whether each RM is stopped; without the RMs that an operator made the scheduler forget."""
@@ -241,8 +241,8 @@ class RmSettings:
             if extra_config is None:
                 log.error("a registration cannot be read; the RM's event settings stay as they are", rm=rm_id)
                 return
-            said, problems = event_settings.read(extra_config, self._said.get(rm_id, event_settings.DEFAULT))
-            self._said[rm_id] = said
+            declared, problems = event_settings.read(extra_config, self._said.get(rm_id, event_settings.DEFAULT))
+            self._said[rm_id] = declared
             # The scheduler writes the record again with every configuration: a known problem is not logged again.
             for problem in problems:
                 if problem not in self._problems_said.get(rm_id, ()):

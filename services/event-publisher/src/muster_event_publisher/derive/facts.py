@@ -31,5 +31,5 @@ def fact_of(event: EventRecord) -> UsageFact | None:
     step, kind = meaning
     if step is FactKind.JOIN or step is FactKind.LEAVE:
         return UsageFact(step, kind, event.referenceID, queue=event.objectID)
-    quantities = {name: each.value for name, each in event.resource.resources.items() if each.value > 0}
+    quantities = {name: quantity.value for name, quantity in event.resource.resources.items() if quantity.value > 0}
     return UsageFact(step, kind, event.objectID, quantities)

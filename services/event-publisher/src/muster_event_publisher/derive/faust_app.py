@@ -183,8 +183,8 @@ class FaustDerive:
         for key, value in self._states.items():
             partition = self._topics.partition_of(parse_state_key(key)[0])
             states.setdefault(partition, []).append((key, value))
-        for partition, found in states.items():
-            self._deriver(partition).restore(found)
+        for partition, pairs in states.items():
+            self._deriver(partition).restore(pairs)
         self._recovered = True
         log.info("states are read back", states=len(self._states))
 
@@ -248,9 +248,9 @@ class FaustDerive:
             await asyncio.sleep(min(_LOOK_S, self.settings.stall_s / 4))
             if not self._recovered:
                 continue
-            for tp, place in self._places().items():
+            for tp, offset in self._places().items():
                 if tp.topic == self._topics.events:
-                    self.positions.setdefault(tp.partition, place)
+                    self.positions.setdefault(tp.partition, offset)
             for partition, position in list(self.positions.items()):
                 if await self._measure(readers, partition, position, measured):
                     self._waiting[partition] = position
@@ -270,7 +270,7 @@ class FaustDerive:
                 if recovery.look(reading, stall_s * _RECOVERY_STALLS):
                     self._fail(DeriveStalled(f"the states were not read back in {recovery.available_s:.3g} s"))
                 continue
-            for partition in [each for each in partitions if each not in self._waiting]:
+            for partition in [watched for watched in partitions if watched not in self._waiting]:
                 del partitions[partition]
             for partition, position in self._waiting.items():
                 watchdog = partitions[partition]

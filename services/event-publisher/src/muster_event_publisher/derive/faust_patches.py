@@ -168,18 +168,18 @@ class PatchedConsumer(Consumer):
 
     async def perform_seek(self) -> None:
         """Seeks each partition's committed offset; a stream's oldest record, where retention deleted that offset."""
-        held = set(self._held)
+        resumed = set(self._held)
         await super().perform_seek()
-        if not held:
+        if not resumed:
             return
-        committed = {tp: self._committed_offset[tp] for tp in held}
-        oldest = await self.earliest_offsets(*held)
-        self.places = {tp: max(place or 0, oldest[tp]) for tp, place in committed.items()}
-        moved = {tp: place for tp, place in self.places.items() if place != committed[tp]}
+        committed = {tp: self._committed_offset[tp] for tp in resumed}
+        oldest = await self.earliest_offsets(*resumed)
+        self.places = {tp: max(offset or 0, oldest[tp]) for tp, offset in committed.items()}
+        moved = {tp: offset for tp, offset in self.places.items() if offset != committed[tp]}
         if moved:
             await self.seek_wait(moved)
             self._committed_offset.update(moved)
-        self._sought |= held
+        self._sought |= resumed
 
     def resume_flow(self) -> None:
         """Fetches the partitions that are sought: the queues are empty now."""
@@ -207,9 +207,9 @@ class PatchedConsumer(Consumer):
         try:
             waits_for = first.send(None)
         except BaseException as end:
-            for other in others:
-                if asyncio.iscoroutine(other):
-                    other.close()
+            for coro in others:
+                if asyncio.iscoroutine(coro):
+                    coro.close()
             if not isinstance(end, StopIteration):
                 raise
             return WaitResults([], [], True) if self.should_stop else WaitResults([first], [end.value], False)
@@ -244,11 +244,11 @@ class _StartedCoroutine:
         while True:
             try:
                 try:
-                    given = yield waits_for
+                    value = yield waits_for
                 except BaseException as error:  # (cancellation, too)
                     waits_for = self._coroutine.throw(error)
                 else:
-                    waits_for = self._coroutine.send(given)
+                    waits_for = self._coroutine.send(value)
             except StopIteration as end:
                 return end.value
 
@@ -345,4 +345,4 @@ class PatchedTable(faust.Table[Any, Any]):
         unsent, self._unsent = self._unsent, []
         topic, producer = self.changelog_topic.get_topic_name(), await self.app.maybe_start_producer()
         changes = (change.message for change in unsent)
-        await producer.send_all((topic, one.partition, one.key, one.value, ()) for one in changes)
+        await producer.send_all((topic, message.partition, message.key, message.value, ()) for message in changes)

@@ -65,11 +65,11 @@ class PartitionDeriver:
 
     def restore(self, states: Iterable[tuple[bytes, bytes]]) -> None:
         """Takes the newest record of each key of ``si.usage-state``. Raises UsageMismatch."""
-        found: dict[str, list[tuple[tuple[str, str], bytes]]] = {}
+        states_by_rm: dict[str, list[tuple[tuple[str, str], bytes]]] = {}
         for key, value in states:
             rm_id, kind, (name,) = parse_state_key(key)
-            found.setdefault(rm_id, []).append(((kind, name), value))
-        for rm_id, values in found.items():
+            states_by_rm.setdefault(rm_id, []).append(((kind, name), value))
+        for rm_id, values in states_by_rm.items():
             self._rms[rm_id] = rm = RmUsage(self._window_ns, self._refresh_windows)
             other_ns = rm.restore(values)
             if other_ns is not None:
@@ -128,10 +128,10 @@ class PartitionDeriver:
         rm.left_out = 0
         topic, partition = self._topics.usage, self._partition
         rm_header, instance = (HEADER_RM_ID, rm_id.encode()), (HEADER_INSTANCE, rm.instance.encode())
-        for one in shown:
-            key = state_key(rm_id, one.kind, one.name, str(one.start_ns // S_IN_NS))
-            headers = ((HEADER_EVENT_ID, b"%d" % max(one.event_id, 0)), rm_header, instance)
-            self._records.append(OutRecord(topic, partition, key, _shown(rm_id, one, rm.window_ns), headers))
+        for window in shown:
+            key = state_key(rm_id, window.kind, window.name, str(window.start_ns // S_IN_NS))
+            headers = ((HEADER_EVENT_ID, b"%d" % max(window.event_id, 0)), rm_header, instance)
+            self._records.append(OutRecord(topic, partition, key, _shown(rm_id, window, rm.window_ns), headers))
         if states and rm.until_ns and rm.applied >= 0:  # (An instance that begins has its note with its first event.)
             key = state_key(rm_id, KNOWN_KIND, KNOWN_NAME)
             headers = ((HEADER_EVENT_ID, b"%d" % rm.applied), rm_header, instance)
@@ -158,7 +158,7 @@ def _identity(record: Record) -> tuple[str, str, int] | None:
 def _shown(rm_id: str, usage: WindowUsage, window_ns: int) -> bytes:
     """The public JSON (docs/usage.md). Integrals are exact decimals, which Python's json cannot write."""
     resource_seconds = ",".join(f"{json.dumps(name)}:{seconds(value)}" for name, value in usage.quantity_ns.items())
-    rest = {
+    fields = {
         "rm": rm_id,
         "kind": usage.kind,
         "name": usage.name,
@@ -169,12 +169,12 @@ def _shown(rm_id: str, usage: WindowUsage, window_ns: int) -> bytes:
         "held": usage.held,
         "changed_ns": usage.at_ns,
     }
-    return (_dump(rest)[:-1] + f',"resource_seconds":{{{resource_seconds}}}}}').encode()
+    return (_dump(fields)[:-1] + f',"resource_seconds":{{{resource_seconds}}}}}').encode()
 
 
 def _known(rm_id: str, rm: RmUsage) -> bytes:
-    known = {"rm": rm_id, "kind": KNOWN_KIND, "known_until_ns": rm.until_ns, "window_s": rm.window_ns // S_IN_NS}
-    return _dump(known).encode()
+    fields = {"rm": rm_id, "kind": KNOWN_KIND, "known_until_ns": rm.until_ns, "window_s": rm.window_ns // S_IN_NS}
+    return _dump(fields).encode()
 
 
 def _dump(value: object) -> str:

@@ -78,8 +78,8 @@ class PlainDerive:
 
     async def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
-        found = [f"partition {partition}: {text}" for partition, text in sorted(self._troubles.items())]
-        return found + self._damage.problems()
+        problems = [f"partition {partition}: {text}" for partition, text in sorted(self._troubles.items())]
+        return problems + self._damage.problems()
 
     async def _derive(self, partition: int) -> None:
         pause_s = self.settings.retry_min_s

@@ -245,11 +245,11 @@ class RmUsage:
         few = max(len(book.held), len(book.quantity_ns), len(book.peak)) + len(quantities) <= _FEW_NAMES
         if few or all(name in book.held for name in quantities):
             return quantities.items()
-        known = {*book.held, *book.quantity_ns, *book.peak}
-        room = _NAMES_BYTES_MAX - sum(map(_name_bytes, known))
+        existing = {*book.held, *book.quantity_ns, *book.peak}
+        room = _NAMES_BYTES_MAX - sum(map(_name_bytes, existing))
         taken: list[tuple[str, int]] = []
         for name, value in quantities.items():
-            if name not in known:
+            if name not in existing:
                 room -= _name_bytes(name)
                 if room < 0:
                     self.left_out += 1
@@ -376,15 +376,15 @@ class RmUsage:
 
         If the states have another length of windows, returns that length and takes nothing.
         """
-        found: dict[tuple[str, str], Any] = {key: json.loads(value) for key, value in states}
-        mark = found.pop(_MARK, None)
+        decoded: dict[tuple[str, str], Any] = {key: json.loads(value) for key, value in states}
+        mark = decoded.pop(_MARK, None)
         if mark is not None:
             if mark["window_ns"] != self.window_ns:
                 return int(mark["window_ns"])
             for name in _MARK_FIELDS:
                 setattr(self, name, mark[name])
             self._flushed = self.applied
-        for (kind, name), value in found.items():
+        for (kind, name), value in decoded.items():
             self._books[SubjectKind(kind), name] = _decode(SubjectKind(kind), name, value)
         for subject, book in sorted(self._books.items(), key=lambda item: (item[1].shown_ns, item[0])):
             if book.held:
@@ -407,8 +407,8 @@ def _name_bytes(name: str) -> int:
     return (len(name) if name.isascii() and name.isprintable() else 12 * len(name)) + _NAME_OVERHEAD_BYTES
 
 
-def _raise(peak: Quantities, held: Quantities) -> None:
-    for name, value in held.items():
+def _raise(peak: Quantities, allocated: Quantities) -> None:
+    for name, value in allocated.items():
         if value > peak.get(name, 0):
             peak[name] = value
 

@@ -95,8 +95,8 @@ class UsageRest:
 
     async def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
-        found = [f"usage of partition {partition} is not followed" for partition in sorted(self._silent)]
-        return found + self._damage.problems()
+        problems = [f"usage of partition {partition} is not followed" for partition in sorted(self._silent)]
+        return problems + self._damage.problems()
 
     async def _follow(self, partition: int, reader: LogReader) -> None:
         start: int | None = None
@@ -137,15 +137,15 @@ class UsageRest:
         query = _query(request)
         kind = _kind(query)
         headers = request.headers.raw
-        rm_id, known = self._rm(query, default_from_headers(headers), scope_from_headers(headers))
+        rm_id, period = self._rm(query, default_from_headers(headers), scope_from_headers(headers))
         name = query.get("name", "")
         if name and not self.table.has(rm_id, kind, name):
             raise HttpError(404, f'parameter "name": no usage of {kind} {quote(name)}')
-        if known is None:
+        if period is None:
             return await answer_json(request, b'{"usage":[]}\n')
-        window_s = known.window_ns // S_IN_NS
+        window_s = period.window_ns // S_IN_NS
         step_s = _window(query, window_s)
-        until_s = -(-known.until_ns // S_IN_NS)
+        until_s = -(-period.until_ns // S_IN_NS)
         to_s = _time(query, "to", until_s)
         from_s = _time(query, "from", max(to_s - 60 * window_s, 0))
         if from_s >= to_s:
@@ -164,9 +164,9 @@ class UsageRest:
         # 3. render, name by name
         usage = []
         for index, name in enumerate(names):
-            found = self.table.windows(rm_id, kind, name, from_s * S_IN_NS, to_s * S_IN_NS, step_s * S_IN_NS)
-            if found:
-                usage.append(f'{{"name":{json.dumps(name)},"windows":[{",".join(_texts(found, step_s, known))}]}}')
+            sums = self.table.windows(rm_id, kind, name, from_s * S_IN_NS, to_s * S_IN_NS, step_s * S_IN_NS)
+            if sums:
+                usage.append(f'{{"name":{json.dumps(name)},"windows":[{",".join(_texts(sums, step_s, period))}]}}')
             if index % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
         head = {
@@ -175,36 +175,36 @@ class UsageRest:
             "from": _date(from_s * S_IN_NS),
             "to": _date(to_s * S_IN_NS),
             "window": step_s,
-            "complete_from": _date(known.from_ns) if known.from_ns else None,
-            "known_until": _date(known.until_ns),
+            "complete_from": _date(period.from_ns) if period.from_ns else None,
+            "known_until": _date(period.until_ns),
         }
         body = json.dumps(head, separators=(",", ":"))[:-1] + f',"usage":[{",".join(usage)}]}}\n'
         return await answer_json(request, body.encode())
 
     def _rm(self, query: dict[str, str], default_rm: str, reach: ReadScope) -> tuple[str, CoveredPeriod | None]:
-        asked = query.get("rm", "")
+        requested_id = query.get("rm", "")
         visible = [rm_id for rm_id in self.table.rm_ids() if reach.can_read_all_of(rm_id)]
         listed = known_rms(visible, "usage")
-        if asked and asked not in visible:
-            raise HttpError(404, f'parameter "rm": no usage of {quote(asked)}{listed}')
+        if requested_id and requested_id not in visible:
+            raise HttpError(404, f'parameter "rm": no usage of {quote(requested_id)}{listed}')
         lives = self.lives(visible)
-        meant = asked or resolve_rm(lives, default_rm)
+        meant = requested_id or resolve_rm(lives, default_rm)
         if meant is None and lives:
             raise HttpError(400, f'parameter "rm" is needed{known_rms(list(lives), "usage")}')
         rm_id = meant or ""
         return rm_id, self.table.covered_period(rm_id)
 
 
-def _texts(found: list[WindowSum], step_s: int, known: CoveredPeriod) -> Iterator[str]:
-    for one in found:
+def _texts(windows: list[WindowSum], step_s: int, period: CoveredPeriod) -> Iterator[str]:
+    for window in windows:
         quantities = ",".join(
-            f"{json.dumps(name)}:{seconds(value)}" for name, value in one.quantity_ns.items() if value
+            f"{json.dumps(name)}:{seconds(value)}" for name, value in window.quantity_ns.items() if value
         )
-        peak = json.dumps(one.peak, separators=(",", ":"))
-        final = one.start_ns + step_s * S_IN_NS <= known.until_ns
+        peak = json.dumps(window.peak, separators=(",", ":"))
+        final = window.start_ns + step_s * S_IN_NS <= period.until_ns
         yield (
-            f'{{"start":"{_date(one.start_ns)}","resource_seconds":{{{quantities}}},"peak":{peak},'
-            f'"allocations":{one.allocations},"final":{"true" if final else "false"}}}'
+            f'{{"start":"{_date(window.start_ns)}","resource_seconds":{{{quantities}}},"peak":{peak},'
+            f'"allocations":{window.allocations},"final":{"true" if final else "false"}}}'
         )
 
 

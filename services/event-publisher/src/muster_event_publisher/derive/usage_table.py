@@ -142,21 +142,21 @@ class UsageTable:
             return
         value: dict[str, Any] = json.loads(record.value, parse_float=Decimal)
         rm_id, window_ns = str(value["rm"]), int(value["window_s"]) * S_IN_NS
-        known = self._known.get(rm_id)
-        if known is None:
-            known = self._known[rm_id] = CoveredPeriod(window_ns)
+        period = self._known.get(rm_id)
+        if period is None:
+            period = self._known[rm_id] = CoveredPeriod(window_ns)
             if missing_before and value["kind"] != KNOWN_KIND:
                 # The deriver writes each subject that holds something again within so many windows.
-                known.from_ns = int(value["window_start_s"]) * S_IN_NS + self._refresh_windows * window_ns
+                period.from_ns = int(value["window_start_s"]) * S_IN_NS + self._refresh_windows * window_ns
         if value["kind"] == KNOWN_KIND:
-            known.until_ns = max(known.until_ns, int(value["known_until_ns"]))
-            known.note_counted(dict(record.headers))
-            self._note_due(rm_id, known)
+            period.until_ns = max(period.until_ns, int(value["known_until_ns"]))
+            period.note_counted(dict(record.headers))
+            self._note_due(rm_id, period)
             return
         start_ns = int(value["window_start_s"]) * S_IN_NS
         headers = dict(record.headers)
         shown = _StoredWindow(
-            {name: int(each * S_IN_NS) for name, each in value["resource_seconds"].items()},
+            {name: int(amount * S_IN_NS) for name, amount in value["resource_seconds"].items()},
             value["held"], value["peak"], value["allocations"],
             headers.get(HEADER_INSTANCE, b""), int(headers.get(HEADER_EVENT_ID, b"0")),
         )  # fmt: skip
@@ -171,21 +171,21 @@ class UsageTable:
 
     def includes(self, ring: EventRing, instance: str, event_id: int) -> bool:
         """Whether an RM's events up to an id are counted. See :class:`muster_event_publisher.shown.Derived`."""
-        known = self._known.get(ring.rm_id)
-        if known is None:
+        period = self._known.get(ring.rm_id)
+        if period is None:
             # The note on an RM that has had no events for long is before the first record that was read.
             (value,) = ring.slice(event_id, 1) or (None,)
             return bool(self._since_ms) and (value is None or decode(value).timestampNano < self._since_ms * 1_000_000)
-        counted = known.counted.get(instance.encode(), -1)
-        return counted >= event_id or (counted >= 0 and instance.encode() != next(reversed(known.counted)))
+        counted = period.counted.get(instance.encode(), -1)
+        return counted >= event_id or (counted >= 0 and instance.encode() != next(reversed(period.counted)))
 
     def windows(self, rm_id: str, kind: str, name: str, from_ns: int, to_ns: int, step_ns: int) -> list[WindowSum]:
         """The windows of length ``step_ns`` that begin in ``[from_ns, to_ns)`` and have any usage.
 
         :param from_ns: a multiple of ``step_ns``, which is a multiple of the RM's own window.
         """
-        known, series = self._known.get(rm_id), self._series.get((rm_id, kind), {}).get(name)
-        if known is None or series is None:
+        period, series = self._known.get(rm_id), self._series.get((rm_id, kind), {}).get(name)
+        if period is None or series is None:
             return []
         sums: dict[int, WindowSum] = {}
 
@@ -193,8 +193,8 @@ class UsageTable:
             start_ns = time_ns - time_ns % step_ns
             return sums.setdefault(start_ns, WindowSum(start_ns))
 
-        window_ns = known.window_ns
-        end_ns = min(to_ns, known.until_ns)
+        window_ns = period.window_ns
+        end_ns = min(to_ns, period.until_ns)
         first = max(bisect_right(series.starts, from_ns) - 1, 0)
         for index in range(first, bisect_left(series.starts, to_ns)):
             start_ns = series.starts[index]
@@ -203,7 +203,7 @@ class UsageTable:
             if start_ns >= from_ns:
                 into = at(start_ns)
                 into.add(shown.quantity_ns)
-                into.add(shown.held, -max(start_ns + window_ns - known.until_ns, 0))
+                into.add(shown.held, -max(start_ns + window_ns - period.until_ns, 0))
                 into.raise_peak(shown.peak)
                 into.allocations += shown.allocations
             # 2. the windows until the next record
@@ -214,8 +214,8 @@ class UsageTable:
                     into = at(begin_ns)
                     into.add(shown.held, finish_ns - begin_ns)
                     into.raise_peak(shown.held)
-        found = [sums[start_ns] for start_ns in sorted(sums)]
-        return [one for one in found if any(one.quantity_ns.values()) or one.allocations]
+        windows = [sums[start_ns] for start_ns in sorted(sums)]
+        return [window for window in windows if any(window.quantity_ns.values()) or window.allocations]
 
     # ---- bounds ----------------------------------------------------------------------------------------------------
 
@@ -239,12 +239,12 @@ class UsageTable:
         finally:
             self._tidying = False
 
-    def _note_due(self, rm_id: str, known: CoveredPeriod) -> None:
-        horizon_ns = known.until_ns - self._windows_max * known.window_ns
+    def _note_due(self, rm_id: str, period: CoveredPeriod) -> None:
+        horizon_ns = period.until_ns - self._windows_max * period.window_ns
         # A sweep now and then is enough: a window that is dropped late only costs a little memory.
-        if horizon_ns - self._swept_ns.get(rm_id, 0) > max(self._windows_max // 16, 1) * known.window_ns:
+        if horizon_ns - self._swept_ns.get(rm_id, 0) > max(self._windows_max // 16, 1) * period.window_ns:
             self._swept_ns[rm_id] = horizon_ns
-            self._due_ns[rm_id] = horizon_ns - horizon_ns % known.window_ns
+            self._due_ns[rm_id] = horizon_ns - horizon_ns % period.window_ns
 
     def _shrink(self) -> Iterator[None]:
         starts: Counter[int] = Counter()
@@ -254,13 +254,13 @@ class UsageTable:
                     yield
                 else:
                     starts.update(series.starts)
-        left = starts.total() // 4
+        remaining = starts.total() // 4
         for start_ns in sorted(starts):
-            left -= starts[start_ns]
-            if left < 0:
+            remaining -= starts[start_ns]
+            if remaining < 0:
                 break
-        for rm_id, known in list(self._known.items()):
-            horizon_ns = start_ns + 1 - (start_ns + 1) % known.window_ns + known.window_ns
+        for rm_id, period in list(self._known.items()):
+            horizon_ns = start_ns + 1 - (start_ns + 1) % period.window_ns + period.window_ns
             yield from self._sweep(rm_id, horizon_ns, horizon_ns)
         # The last window of each subject that holds something stays. If these alone exceed the bound, the table does
         # not try again with each record.
@@ -271,7 +271,7 @@ class UsageTable:
 
         :param root_horizon_ns: that of the root queue.
         """
-        known = self._known[rm_id]
+        period = self._known[rm_id]
         for kind, group in [(kind, group) for (owner, kind), group in self._series.items() if owner == rm_id]:
             for name, series in _slowly(group):
                 if series is None:
@@ -288,7 +288,7 @@ class UsageTable:
                 del series.starts[:cut]
                 self._count -= cut
                 if not is_root:
-                    known.from_ns = max(known.from_ns, horizon_ns)
+                    period.from_ns = max(period.from_ns, horizon_ns)
                 if not series.starts:
                     del group[name]
 

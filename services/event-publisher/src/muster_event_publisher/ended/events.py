@@ -54,10 +54,10 @@ class Mark(NamedTuple):
         at_ns, _, event_id = text.partition("-")
         if not (at_ns.isascii() and at_ns.isdigit() and event_id.isascii() and event_id.isdigit()):
             raise ValueError(text)
-        found = cls(int(at_ns), int(event_id))
-        if max(found) >= 1 << 63:
+        mark = cls(int(at_ns), int(event_id))
+        if max(mark) >= 1 << 63:
             raise ValueError(text)
-        return found
+        return mark
 
     @property
     def text(self) -> str:
@@ -147,9 +147,9 @@ def beside(values: Sequence[EventRecord | None], index: int, *, nodes: bool) -> 
     of = values[index]
     if of is None or of.type != APP or of.eventChangeDetail != ALLOCATED or of.eventChangeType != ADD:
         return
-    for place in range(index + 1, min(index + 1 + BESIDE, len(values))):
-        record = values[place]
+    for candidate in range(index + 1, min(index + 1 + BESIDE, len(values))):
+        record = values[candidate]
         if record is None or record.timestampNano != of.timestampNano or record.type == APP:
             return
         if (nodes and record.type == NODE) or (record.type == USERGROUP and record.eventChangeDetail == USER_RESOURCE):
-            yield place
+            yield candidate

@@ -96,9 +96,9 @@ class Lives:
         self._left: dict[tuple[str, int], PastEvent] = {}  # what an application left, right behind its end
         self._user: _Beside | None = None
 
-    def add(self, found: Iterable[PastEvent]) -> None:
+    def add(self, past_events: Iterable[PastEvent]) -> None:
         """Folds the next events, which are older than those before."""
-        for event in found:
+        for event in past_events:
             record = event.record
             if record.type == events.USERGROUP and record.eventChangeDetail == events.USER_RESOURCE:
                 self._user = _Beside(record.timestampNano, event.id, record.objectID)
@@ -168,9 +168,9 @@ class Lives:
         if end is not None:
             life.state = REMOVED
         for kind in (events.QUEUE, events.USERGROUP):
-            left = self._left.pop((name, kind), None)
-            if left is not None and life.kind is Kind.APPLICATION:
-                _fold_application(life, left, None)
+            past_event = self._left.pop((name, kind), None)
+            if past_event is not None and life.kind is Kind.APPLICATION:
+                _fold_application(life, past_event, None)
         self.ended.append(life)
         return life
 
@@ -241,9 +241,9 @@ _BEGINS = {Kind.APPLICATION: {0, events.NEW}, Kind.NODE: {0}, Kind.QUEUE: {0, ev
 
 def allocations_of(life: Life) -> list[Held]:
     """The allocations of one application's or node's life, in the order of their beginnings."""
-    found: list[Held] = []
+    allocations: list[Held] = []
     running: dict[str, Held] = {}
-    asked: dict[str, int] = {}
+    ask_times_ns: dict[str, int] = {}
     for event in reversed(life.events):
         record = event.record
         change, detail, at_ns, key = (
@@ -255,22 +255,22 @@ def allocations_of(life: Life) -> list[Held]:
                     running[key].node = record.objectID
             elif change == events.ADD:
                 running[key] = Held(key, at_ns, node=record.objectID, resource=quantities(record))
-                found.append(running[key])
+                allocations.append(running[key])
             elif key in running:
                 running.pop(key).end_ns = at_ns
         elif record.type != events.APP or not key:
             continue
         elif change == events.ADD and detail == events.REQUESTED:
-            asked[key] = at_ns
+            ask_times_ns[key] = at_ns
         elif change == events.ADD and detail == events.ALLOCATED:
-            running[key] = Held(key, at_ns, asked_ns=asked.get(key, 0), resource=quantities(record))
-            found.append(running[key])
+            running[key] = Held(key, at_ns, asked_ns=ask_times_ns.get(key, 0), resource=quantities(record))
+            allocations.append(running[key])
         elif change == events.REMOVE and detail in ENDED and key in running:
-            held = running.pop(key)
-            held.end_ns, held.ended, held.message = at_ns, ENDED[detail], record.message
-    for held in running.values():
-        held.end_ns, held.ended = life.end_ns, DROPPED if life.end is not None else ""
-    return found
+            allocation = running.pop(key)
+            allocation.end_ns, allocation.ended, allocation.message = at_ns, ENDED[detail], record.message
+    for allocation in running.values():
+        allocation.end_ns, allocation.ended = life.end_ns, DROPPED if life.end is not None else ""
+    return allocations
 
 
 def quantities(record: EventRecord) -> dict[str, int]:

@@ -54,26 +54,26 @@ class EndedRest:
         self.routes: list[BaseRoute] = routes_of({ENDED.handler: get_endpoint(self._ended)})
 
     async def _ended(self, request: Request) -> ASGIApp:
-        asked = self._asked(request)
-        return await until_gone(request, lambda: self._answer(request, asked))
+        query = self._asked(request)
+        return await until_gone(request, lambda: self._answer(request, query))
 
-    async def _answer(self, request: Request, asked: _BatchQuery) -> ASGIApp:
+    async def _answer(self, request: Request, query: _BatchQuery) -> ASGIApp:
         try:
             async with self._source.old_reads.batch_slot() as turns:
-                found = await self._search.search(asked.rm_id, asked.selection, asked.below, asked.lives_max, turns)
+                ended = await self._search.search(query.rm_id, query.selection, query.below, query.lives_max, turns)
         except OldEventsUnavailable as error:
             raise HttpError(503, str(error)) from error
-        nothing = not found.is_of_rm and not found.lives and found.next is None
-        if asked.rm_id and nothing and asked.rm_id not in self._registered():
-            raise HttpError(404, f'parameter "rm": no events of {quote(asked.rm_id)}{known_rms(self._registered())}')
+        nothing = not ended.is_of_rm and not ended.lives and ended.next is None
+        if query.rm_id and nothing and query.rm_id not in self._registered():
+            raise HttpError(404, f'parameter "rm": no events of {quote(query.rm_id)}{known_rms(self._registered())}')
         answer = EndedDao(
             source="history",
-            rm_id=asked.rm_id,
-            kind=asked.selection.kind.value,
-            ended=await asyncio.to_thread(_objects, found.lives, asked),
+            rm_id=query.rm_id,
+            kind=query.selection.kind.value,
+            ended=await asyncio.to_thread(_objects, ended.lives, query),
             stores=self._search.stores,
-            next=found.next.text if found.next is not None else "",
-            note=found.note,
+            next=ended.next.text if ended.next is not None else "",
+            note=ended.note,
         )
         return await answer_json(request, msgspec.json.encode(answer) + b"\n")
 
@@ -103,19 +103,21 @@ class EndedRest:
         """The RM: a forgotten one, too, if the request names it. Raises RequestRefused."""
         if rm_id:
             if not reach.can_read_all_of(rm_id):
-                visible = [each for each in self._registered() if reach.can_read_all_of(each)]
+                visible = [
+                    registered_id for registered_id in self._registered() if reach.can_read_all_of(registered_id)
+                ]
                 raise HttpError(404, f'parameter "rm": no events of {quote(rm_id)}{known_rms(visible)}')
             return rm_id
         ring = self._source.choose(None, default_rm, reach)
         return ring.rm_id if ring is not None else ""
 
 
-def _objects(lives: Iterable[Life], asked: _BatchQuery) -> list[EndedObjectDao]:
-    return [_object(life, asked) for life in lives]
+def _objects(lives: Iterable[Life], query: _BatchQuery) -> list[EndedObjectDao]:
+    return [_object(life, query) for life in lives]
 
 
-def _object(life: Life, asked: _BatchQuery) -> EndedObjectDao:
-    has_all = bool(asked.selection.name)
+def _object(life: Life, query: _BatchQuery) -> EndedObjectDao:
+    has_all = bool(query.selection.name)
     return EndedObjectDao(
         name=life.name,
         state=life.state or "Unknown",
@@ -135,23 +137,23 @@ def _object(life: Life, asked: _BatchQuery) -> EndedObjectDao:
         guaranteed=life.guaranteed,
         state_log=[EndedStateDao(time=at_ns, state=state) for at_ns, state in reversed(life.states)],
         allocation_log=_allocations(life) if has_all else [],
-        events=_events(life) if has_all and asked.events else [],
+        events=_events(life) if has_all and query.events else [],
     )
 
 
 def _allocations(life: Life) -> list[EndedAllocationDao]:
     return [
         EndedAllocationDao(
-            allocation_key=each.key,
-            node_id=each.node,
-            asked=each.asked_ns,
-            begin=each.begin_ns,
-            end=each.end_ns,
-            ended=each.ended,
-            message=each.message,
-            resource=each.resource,
+            allocation_key=allocation.key,
+            node_id=allocation.node,
+            asked=allocation.asked_ns,
+            begin=allocation.begin_ns,
+            end=allocation.end_ns,
+            ended=allocation.ended,
+            message=allocation.message,
+            resource=allocation.resource,
         )
-        for each in allocations_of(life)
+        for allocation in allocations_of(life)
     ]
 
 
@@ -164,24 +166,24 @@ def _events(life: Life) -> list[EventDao]:
 
 def sentence(life: Life) -> str:
     """A life in a sentence, for people."""
-    what, name = life.kind.value.capitalize(), _plain(life.name)
+    subject, name = life.kind.value.capitalize(), _plain(life.name)
     since = f"from {_utc(life.begin_ns)} " if life.begin_ns else ""
     if life.end is None:
         newest = f", last {life.state}" if life.state else ""
-        return f"{what} {name}: the history has no end of it{newest}; the log may have lost it."
+        return f"{subject} {name}: the history has no end of it{newest}; the log may have lost it."
     until = _utc(life.end_ns)
     if life.kind is not Kind.APPLICATION:
-        return f"{what} {name} was there {since}until {until}, when it was removed (from the history)."
+        return f"{subject} {name} was there {since}until {until}, when it was removed (from the history)."
     if life.state == REJECTED:
-        why = f": {_plain(life.message).rstrip('.')}" if life.message else ""
-        return f"{what} {name} was rejected at {until} (from the history){why}."
+        reason = f": {_plain(life.message).rstrip('.')}" if life.message else ""
+        return f"{subject} {name} was rejected at {until} (from the history){reason}."
     how = "when it was removed" if life.state == REMOVED else f"and ended as {life.state}"
     queue = f"was in queue {_plain(life.queue)}" if life.queue else "was there"
-    return f"{what} {name} {queue} {since}until {until}, {how} (from the history)."
+    return f"{subject} {name} {queue} {since}until {until}, {how} (from the history)."
 
 
 def _plain(text: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _utc(at_ns: int) -> str:

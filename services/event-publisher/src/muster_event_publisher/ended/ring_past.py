@@ -57,17 +57,17 @@ def _newest_first(
             picked.add(index)
             if selection.kind is Kind.APPLICATION:
                 picked.update(_beside(ring, start, index, record, bool(selection.name)))
-    found = []
+    past_events = []
     for index in sorted(picked, reverse=True):
         record = records[index] if index < len(records) else None
         if record is None:
             value = values[index] if index < len(values) else next(iter(ring.slice(start + index, 1)), None)
             record = decode(value) if value is not None else None
         if record is not None:
-            found.append(PastEvent(ring.instance, start + index, record))
-    return found
+            past_events.append(PastEvent(ring.instance, start + index, record))
+    return past_events
 
 
 def _beside(ring: EventRing, start: int, index: int, record: EventRecord, nodes: bool) -> list[int]:
     behind = [decode(value) if value is not None else None for value in ring.slice(start + index + 1, 3)]
-    return [index + place for place in beside([record, *behind], 0, nodes=nodes)]
+    return [index + step for step in beside([record, *behind], 0, nodes=nodes)]

@@ -62,12 +62,12 @@ def columns_of(values: Sequence[bytes]) -> EventColumns:
 def _quantities(resource: Resource) -> Quantities:
     # Workloads ask for the same few resources again and again; comparing bytes is cheaper than reading the map.
     key = resource.SerializeToString()
-    known = _KNOWN.get(key)
-    if known is None:
+    amounts = _KNOWN.get(key)
+    if amounts is None:
         if len(_KNOWN) >= _KNOWN_MAX:
             _KNOWN.clear()
         quantities = resource.resources
-        known = sorted([(name, quantities[name].value) for name in quantities])
+        amounts = sorted([(name, quantities[name].value) for name in quantities])
         if len(key) <= _KNOWN_BYTES_MAX:
-            _KNOWN[key] = known
-    return known
+            _KNOWN[key] = amounts
+    return amounts

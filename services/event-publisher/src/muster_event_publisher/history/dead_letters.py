@@ -31,10 +31,10 @@ class DeadLetters:
         self._writer: LogWriter | None = None
         self._lock = asyncio.Lock()
 
-    async def write(self, run: EventRun, sink: str, why: str) -> None:
+    async def write(self, run: EventRun, sink: str, reason: str) -> None:
         """Writes the first event of a run as it is on the log; it is durable on return. Raises LogUnavailable.
 
-        :param why: one sentence, without the event's content.
+        :param reason: one sentence, without the event's content.
         """
         origin = f"{self._topics.events}/{run.partition}/{run.offsets[0]}"
         headers = (
@@ -42,7 +42,7 @@ class DeadLetters:
             (HEADER_RM_ID, run.rm_id.encode()),
             (HEADER_INSTANCE, run.instance.encode()),
             (HEADER_TRACKING, b"1"),
-            (HEADER_ERROR, f"store {sink}: {why}".encode()),
+            (HEADER_ERROR, f"store {sink}: {reason}".encode()),
             (HEADER_ORIGIN, origin.encode()),
         )
         letter = OutRecord(self._topics.dead_letters, run.partition, run.rm_id.encode(), run.values[0], headers)
@@ -60,7 +60,7 @@ class DeadLetters:
             # remains.
             log.error("too large for the dead letters", sink=sink, origin=origin)
         metrics.EXPORT_DEAD_LETTERS.labels(sink).inc()
-        log.error("event put to the dead letters", sink=sink, origin=origin, rm=run.rm_id, id=run.first_id, why=why)
+        log.error("event put to the dead letters", sink=sink, origin=origin, rm=run.rm_id, id=run.first_id, why=reason)
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None

@@ -105,16 +105,16 @@ class ExportManager:
     @property
     def problems(self) -> list[str]:
         """The faults of this moment, one sentence each."""
-        found = {each.problem for each in self.exporters if each.problem}
+        problems = {exporter.problem for exporter in self.exporters if exporter.problem}
         problem = self._membership.error_text() if self._sinks else ""
-        return sorted(found) + ([problem] if problem else [])
+        return sorted(problems) + ([problem] if problem else [])
 
     def _every(self) -> list[asyncio.Task[None]]:
         return [task for tasks in self._tasks.values() for task in tasks]
 
     async def _take(self, share: Assignment) -> None:
         """Takes a share of the group: gives partitions up, then takes new ones."""
-        for partition in [each for each in self._exporters if each not in share.owned]:
+        for partition in [exported for exported in self._exporters if exported not in share.owned]:
             await self._give_up(partition)
         for partition in sorted(share.owned - self._exporters.keys()):
             self._exporters[partition] = exporters = self._make(partition)
@@ -129,10 +129,10 @@ class ExportManager:
     async def _give_up(self, partition: int) -> None:
         """Ends a partition's exporters at once: whoever exports it next reads again what they had not written."""
         tasks = self._tasks.pop(partition)
-        while left := [task for task in tasks if not task.done()]:
-            for task in left:
+        while pending := [task for task in tasks if not task.done()]:
+            for task in pending:
                 task.cancel()
-            await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)  # a library may swallow a cancellation
+            await asyncio.wait(pending, timeout=_CANCEL_AGAIN_S)  # a library may swallow a cancellation
         for exporter in self._exporters.pop(partition):
             await exporter.close()
         for sink in self._sinks:

@@ -107,17 +107,17 @@ def place_of(
     parts = urlsplit(location)
     if parts.scheme != "s3" or not parts.netloc:
         raise ValueError(f"{parts.scheme}://{parts.netloc}: expected a folder or s3://bucket/prefix")
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    for name in given:
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in options:
         if name not in _S3_OPTIONS:
             raise ValueError(f"unknown option {name!r} in the address: expected {' or '.join(_S3_OPTIONS)}")
     if (access_key_id is None) != (secret_access_key is None):
         raise ValueError("access_key_id and secret_access_key: expected both or none")
-    endpoint = urlsplit(given.get("endpoint", ""))
-    if given.get("endpoint") and (endpoint.scheme not in ("http", "https") or not endpoint.netloc):
-        raise ValueError(f"endpoint {given['endpoint']!r}: expected http://host:port or https://host:port")
+    endpoint = urlsplit(options.get("endpoint", ""))
+    if options.get("endpoint") and (endpoint.scheme not in ("http", "https") or not endpoint.netloc):
+        raise ValueError(f"endpoint {options['endpoint']!r}: expected http://host:port or https://host:port")
     return S3FileStore(
-        parts.netloc, parts.path.strip("/"), endpoint.scheme or "https", endpoint.netloc, given.get("region", ""),
+        parts.netloc, parts.path.strip("/"), endpoint.scheme or "https", endpoint.netloc, options.get("region", ""),
         access_key_id, secret_access_key,
     )  # fmt: skip
 
@@ -311,8 +311,8 @@ class S3FileStore:
         from pyarrow.fs import FileSelector, FileType
 
         under = f"{self.root}/{folder}" if folder else self.root
-        found = self.filesystem.get_file_info(FileSelector(under, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type == getattr(FileType, kind))
+        infos = self.filesystem.get_file_info(FileSelector(under, allow_not_found=True))
+        return sorted(info.base_name for info in infos if info.type == getattr(FileType, kind))
 
     @property
     def filesystem(self) -> Any:

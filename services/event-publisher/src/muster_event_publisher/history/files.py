@@ -73,25 +73,25 @@ class FileFormat(Protocol):
         """The files' suffix, with the dot."""
         ...
 
-    def encode(self, partition: int, runs: list[EventRun], last: LastEvent, known: KnownIds) -> Sequence[Any]:
+    def encode(self, partition: int, runs: list[EventRun], last: LastEvent, highest_ids: KnownIds) -> Sequence[Any]:
         """A file's content, as buffers.
 
         :param last: the last event of the write, which need not be among the runs.
-        :param known: the highest ids, these runs included.
+        :param highest_ids: the highest ids, these runs included.
         """
         ...
 
-    def summary(self, place: FileStore, path: str) -> PartitionSummary: ...
+    def summary(self, store: FileStore, path: str) -> PartitionSummary: ...
 
-    def known(self, place: FileStore, paths: list[str]) -> KnownIds:
+    def known(self, store: FileStore, paths: list[str]) -> KnownIds:
         """The highest ids in these files of a partition, in order. May read all the files."""
         ...
 
-    def cut(self, place: FileStore, path: str, start: int) -> Sequence[Any]:
+    def cut(self, store: FileStore, path: str, start: int) -> Sequence[Any]:
         """The content of a file from a position on."""
         ...
 
-    def upgrade(self, place: FileStore) -> None:
+    def upgrade(self, store: FileStore) -> None:
         """Moves the files of an older version's layout into this one, as generation 0."""
         ...
 
@@ -117,9 +117,9 @@ class _PartitionFiles:
 class FileSink:
     """See :class:`muster_event_publisher.history.sink.Sink`."""
 
-    def __init__(self, name: str, place: FileStore, form: FileFormat) -> None:
+    def __init__(self, name: str, store: FileStore, form: FileFormat) -> None:
         self.name = name
-        self._place, self._form = place, form
+        self._place, self._form = store, form
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._standings: dict[int, _PartitionFiles] = {}
 
@@ -171,17 +171,17 @@ class FileSink:
         # 1. the ids that are stored already: the new log may repeat them
         folder = folder_of(standing.generation, partition)
         paths = [f"{folder}/{span.name}" for span in spans(self._place, folder, self._form.suffix)]
-        known = {**standing.known, **self._form.known(self._place, paths)}
+        highest_ids = {**standing.known, **self._form.known(self._place, paths)}
         # 2. a new folder with those ids: from now on positions are those of the new log
         generation = standing.generation + 1
-        before = {"known": [[rm_id, instance, last] for (rm_id, instance), last in sorted(known.items())]}
+        before = {"known": [[rm_id, instance, last] for (rm_id, instance), last in sorted(highest_ids.items())]}
         self._place.write(f"{folder_of(generation, partition)}/{_BEFORE}", [msgspec.json.encode(before)])
-        self._standings[partition] = _PartitionFiles(generation, known=known)
+        self._standings[partition] = _PartitionFiles(generation, known=highest_ids)
 
     def _look(self, partition: int) -> _PartitionFiles:
         # 1. the newest generation with anything of this partition
         standing = _PartitionFiles(generation=1)
-        found: list[FileSpan] = []
+        file_spans: list[FileSpan] = []
         for generation in sorted(generations(self._place), reverse=True):
             folder = folder_of(generation, partition)
             names = self._place.names(folder)
@@ -193,13 +193,13 @@ class FileSink:
                 standing.known = self._form.summary(self._place, f"{folder}/{last_name}").known
             elif names:
                 standing.generation = generation
-                found = self._mended(folder)
+                file_spans = self._mended(folder)
             if names:
                 break
         # 2. its last file
-        if found:
-            standing.end = found[-1].end
-            path = f"{folder_of(standing.generation, partition)}/{found[-1].name}"
+        if file_spans:
+            standing.end = file_spans[-1].end
+            path = f"{folder_of(standing.generation, partition)}/{file_spans[-1].name}"
             summary = self._form.summary(self._place, path)
             standing.last = summary.last
             standing.known.update(summary.known)
@@ -208,10 +208,10 @@ class FileSink:
     def _mended(self, folder: str) -> list[FileSpan]:
         """The partition's files without overlaps, by position."""
         kept: list[FileSpan] = []
-        made: set[str] = set()
+        tail_names: set[str] = set()
         reached = 0
         for span in spans(self._place, folder, self._form.suffix):
-            if span.name in made:  # an earlier cut made it, and crashed before it removed the file that it cut
+            if span.name in tail_names:  # an earlier cut made it, and crashed before it removed the file that it cut
                 continue
             path = f"{folder}/{span.name}"
             if span.end <= reached:
@@ -222,11 +222,11 @@ class FileSink:
                 log.warning(
                     "file that overlaps another one cut", place=self._place.display_name, path=path, start=reached
                 )
-                rest = FileSpan(reached, span.end, name_of(reached, span.end, self._form.suffix))
-                self._place.write(f"{folder}/{rest.name}", self._form.cut(self._place, path, reached))
+                tail = FileSpan(reached, span.end, name_of(reached, span.end, self._form.suffix))
+                self._place.write(f"{folder}/{tail.name}", self._form.cut(self._place, path, reached))
                 self._place.remove(path)
-                made.add(rest.name)
-                span = rest
+                tail_names.add(tail.name)
+                span = tail
             kept.append(span)
             reached = span.end
         return kept
@@ -247,23 +247,23 @@ class FileSink:
             self._check_alone(batch.partition, standing)
         # 1. the events that are not stored yet
         batch = batch.since(standing.end)
-        runs, known = _unknown(batch.runs, standing.known)
+        runs, highest_ids = _unknown(batch.runs, standing.known)
         # 2. one file with them (none when the log only repeats stored events)
         if runs:
             last = last_event(EventBatch(batch.partition, batch.start, batch.end, runs))
             name = name_of(batch.start, batch.end, self._form.suffix)
-            content = self._form.encode(batch.partition, runs, last, known)
+            content = self._form.encode(batch.partition, runs, last, highest_ids)
             self._place.write(f"{folder_of(standing.generation, batch.partition)}/{name}", content)
             metrics.EXPORT_FILES.labels(self.name).inc()
-            standing.last, standing.known = last, known
+            standing.last, standing.known = last, highest_ids
             standing.end = batch.end
 
     def _check_alone(self, partition: int, standing: _PartitionFiles) -> None:
         """Raises OSError if another publisher has written to the partition since it was looked at: this one was paused,
         for example, and its partitions belong to others now.
         """
-        found = spans(self._place, folder_of(standing.generation, partition), self._form.suffix)
-        if found and max(span.end for span in found) > standing.end:
+        file_spans = spans(self._place, folder_of(standing.generation, partition), self._form.suffix)
+        if file_spans and max(span.end for span in file_spans) > standing.end:
             raise OSError(f"another publisher has written to partition {partition}")
 
 
@@ -275,25 +275,25 @@ def name_of(start: int, end: int, suffix: str) -> str:
     return f"{start:020d}-{end:020d}{suffix}"
 
 
-def generations(place: FileStore) -> list[int]:
+def generations(store: FileStore) -> list[int]:
     """The generations that have a folder, in order."""
-    return [int(name) for name in place.folders("") if _GENERATION(name)]
+    return [int(name) for name in store.folders("") if _GENERATION(name)]
 
 
-def spans(place: FileStore, folder: str, suffix: str) -> list[FileSpan]:
+def spans(store: FileStore, folder: str, suffix: str) -> list[FileSpan]:
     """The files of a partition, by start; of files with the same start the longest first."""
-    found = []
-    for name in place.names(folder):
+    file_spans = []
+    for name in store.names(folder):
         match = _SPAN(name)
         if match and match["suffix"] == suffix:
-            found.append(FileSpan(int(match["start"]), int(match["end"]), name))
-    return sorted(found, key=lambda span: (span.start, -span.end))
+            file_spans.append(FileSpan(int(match["start"]), int(match["end"]), name))
+    return sorted(file_spans, key=lambda span: (span.start, -span.end))
 
 
-def _unknown(runs: list[EventRun], known: KnownIds) -> tuple[list[EventRun], KnownIds]:
+def _unknown(runs: list[EventRun], highest_ids: KnownIds) -> tuple[list[EventRun], KnownIds]:
     """The runs without the events whose ids are known, and the known ids after these runs."""
     fresh: list[EventRun] = []
-    after = dict(known)
+    after = dict(highest_ids)
     for run in runs:
         last = after.get((run.rm_id, run.instance), -1)
         if run.last_id <= last:

@@ -59,8 +59,8 @@ class JsonlOptions(FileSinkOptions):
 
 def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
     """The factory of ``muster.event_sinks``."""
-    given = options_as(JsonlOptions, options, context)
-    return FileSink(context.name, given.place(), JsonlFormat(given.compress)), given.policy()
+    store_options = options_as(JsonlOptions, options, context)
+    return FileSink(context.name, store_options.place(), JsonlFormat(store_options.compress)), store_options.policy()
 
 
 class JsonlFormat:
@@ -75,29 +75,29 @@ class JsonlFormat:
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(_LineKey)
 
-    def encode(self, partition: int, runs: list[EventRun], last: LastEvent, known: KnownIds) -> Sequence[Any]:
+    def encode(self, partition: int, runs: list[EventRun], last: LastEvent, highest_ids: KnownIds) -> Sequence[Any]:
         return self._content(self._lines(partition, runs))
 
-    def summary(self, place: FileStore, path: str) -> PartitionSummary:
-        newest = deque(self._places(place, path), maxlen=1)
+    def summary(self, store: FileStore, path: str) -> PartitionSummary:
+        newest = deque(self._places(store, path), maxlen=1)
         if not newest:
             raise UnreadableFile(f"{path} has no events")
         last = newest[0]
         event = LastEvent(last.offset, last.rm, last.instance, last.id)
         return PartitionSummary(event, {(last.rm, last.instance): last.id})
 
-    def known(self, place: FileStore, paths: list[str]) -> KnownIds:
-        known: KnownIds = {}
+    def known(self, store: FileStore, paths: list[str]) -> KnownIds:
+        highest_ids: KnownIds = {}
         for path in paths:
-            for event in self._places(place, path):
-                known[event.rm, event.instance] = event.id
-        return known
+            for event in self._places(store, path):
+                highest_ids[event.rm, event.instance] = event.id
+        return highest_ids
 
-    def cut(self, place: FileStore, path: str, start: int) -> Sequence[Any]:
-        lines = self._text(place, path).splitlines(keepends=True)
+    def cut(self, store: FileStore, path: str, start: int) -> Sequence[Any]:
+        lines = self._text(store, path).splitlines(keepends=True)
         return self._content([line for line in lines if self._decoder.decode(line).offset >= start])
 
-    def upgrade(self, place: FileStore) -> None:
+    def upgrade(self, store: FileStore) -> None:
         return
 
     def _lines(self, partition: int, runs: list[EventRun]) -> Iterator[bytes]:
@@ -123,15 +123,15 @@ class JsonlFormat:
         packer = zstandard.ZstdCompressor().compressobj()
         return [*(packer.compress(line) for line in lines), packer.flush()]
 
-    def _places(self, place: FileStore, path: str) -> Iterator[_LineKey]:
-        for line in self._text(place, path).splitlines():
+    def _places(self, store: FileStore, path: str) -> Iterator[_LineKey]:
+        for line in self._text(store, path).splitlines():
             try:
                 yield self._decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise UnreadableFile(f"{path} has a line that is no event: {error}") from error
 
-    def _text(self, place: FileStore, path: str) -> bytes:
-        data = place.get(path)
+    def _text(self, store: FileStore, path: str) -> bytes:
+        data = store.get(path)
         if not self._compress:
             return data
         try:

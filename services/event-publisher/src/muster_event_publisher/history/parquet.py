@@ -44,8 +44,8 @@ class Footer(NamedTuple):
 
 def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
     """The factory of ``muster.event_sinks``."""
-    given = options_as(FileSinkOptions, options, context)
-    return FileSink(context.name, given.place(), ParquetFormat()), given.policy()
+    store_options = options_as(FileSinkOptions, options, context)
+    return FileSink(context.name, store_options.place(), ParquetFormat()), store_options.policy()
 
 
 class ParquetFormat:
@@ -57,67 +57,67 @@ class ParquetFormat:
 
     suffix = SUFFIX
 
-    def encode(self, partition: int, runs: list[EventRun], last: LastEvent, known: KnownIds) -> Sequence[Any]:
+    def encode(self, partition: int, runs: list[EventRun], last: LastEvent, highest_ids: KnownIds) -> Sequence[Any]:
         spans = [(run.rm_id, run.instance, run.first_id, run.last_id) for run in runs]
-        return _encoded(_table(partition, runs), Footer(last, spans, known))
+        return _encoded(_table(partition, runs), Footer(last, spans, highest_ids))
 
-    def summary(self, place: FileStore, path: str) -> PartitionSummary:
-        footer = read_footer(place, path)
+    def summary(self, store: FileStore, path: str) -> PartitionSummary:
+        footer = read_footer(store, path)
         return PartitionSummary(footer.last, footer.known)
 
-    def known(self, place: FileStore, paths: list[str]) -> KnownIds:
-        return read_footer(place, paths[-1]).known if paths else {}
+    def known(self, store: FileStore, paths: list[str]) -> KnownIds:
+        return read_footer(store, paths[-1]).known if paths else {}
 
-    def cut(self, place: FileStore, path: str, start: int) -> Sequence[Any]:
+    def cut(self, store: FileStore, path: str, start: int) -> Sequence[Any]:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        with place.open(path) as file:
+        with store.open(path) as file:
             table = pq.read_table(file)
-        footer = read_footer(place, path)
-        rest = table.filter(pc.greater_equal(table["offset"], start))
-        return _encoded(rest, footer._replace(runs=_runs_in(rest)))
+        footer = read_footer(store, path)
+        tail = table.filter(pc.greater_equal(table["offset"], start))
+        return _encoded(tail, footer._replace(runs=_runs_in(tail)))
 
-    def upgrade(self, place: FileStore) -> None:
+    def upgrade(self, store: FileStore) -> None:
         """Files of the layout by ids (DIR/rm~instance~p0~first-last.parquet) go to generation 0, in order."""
-        names = place.names("")
+        names = store.names("")
         old = [name for name in names if name.endswith(SUFFIX) and name.count("~") == 3]
         if not old:
             return
         import pyarrow as pa  # (33 MiB, which a start without such files does not need)
         import pyarrow.parquet as pq
 
-        log.info("moving history of an earlier layout", place=place.display_name, files=len(old))
+        log.info("moving history of an earlier layout", place=store.display_name, files=len(old))
         for name in old:
             partition = int(name.split("~")[2][1:])
             folder = folder_of(0, partition)
-            done = place.names(folder)
+            done = store.names(folder)
             if name not in done:
-                with place.open(name) as file:
+                with store.open(name) as file:
                     table = pq.read_table(file)
                 count = table.num_rows
                 table = table.append_column("partition", pa.array([partition] * count, pa.int32()))
                 table = table.append_column("offset", pa.nulls(count, pa.int64())).cast(_schema())
                 runs = _runs_in(table)
-                known = self.known(place, [f"{folder}/{one}" for one in done])
+                highest_ids = self.known(store, [f"{folder}/{done_name}" for done_name in done])
                 for rm_id, instance, _, last_id in runs:
-                    known[rm_id, instance] = last_id
+                    highest_ids[rm_id, instance] = last_id
                 rm_id, instance, _, last_id = runs[-1]
-                footer = Footer(LastEvent(-1, rm_id, instance, last_id), runs, known)
-                place.write(f"{folder}/{name}", _encoded(table, footer))
-            place.remove(name)
+                footer = Footer(LastEvent(-1, rm_id, instance, last_id), runs, highest_ids)
+                store.write(f"{folder}/{name}", _encoded(table, footer))
+            store.remove(name)
         for name in names:
             if name.startswith(_OLD_PROGRESS[0]) and name.endswith(_OLD_PROGRESS[1]):
-                place.remove(name)
+                store.remove(name)
 
 
-def read_footer(place: FileStore, path: str) -> Footer:
+def read_footer(store: FileStore, path: str) -> Footer:
     """A file's footer. Raises OSError, UnreadableFile."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with place.open(path) as file:
+        with store.open(path) as file:
             metadata = pq.read_metadata(file)
     except pa.ArrowException as error:
         if isinstance(error, OSError):
@@ -158,8 +158,8 @@ def _runs_in(table: Any) -> list[tuple[str, str, int, int]]:
     rms, instances, ids = (table[name].to_pylist() for name in ("rm", "instance", "id"))
     rows = list(zip(rms, instances, ids, strict=True))
     starts = [0] + [
-        place
-        for place, (before, after) in enumerate(pairwise(rows), start=1)
+        index
+        for index, (before, after) in enumerate(pairwise(rows), start=1)
         if (before[0], before[1], before[2] + 1) != after
     ]
     return [

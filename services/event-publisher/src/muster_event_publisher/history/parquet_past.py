@@ -53,8 +53,8 @@ class ParquetPast:
     :param paths: the files of an RM's partition, oldest first. Called in the thread; raises OSError.
     """
 
-    def __init__(self, name: str, place: FileStore, paths: Callable[[str], list[str]]) -> None:
-        self._name, self._place, self._paths = name, place, paths
+    def __init__(self, name: str, store: FileStore, paths: Callable[[str], list[str]]) -> None:
+        self._name, self._place, self._paths = name, store, paths
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name} search")
         self._files: OrderedDict[str, _File] = OrderedDict()
 
@@ -81,7 +81,7 @@ class ParquetPast:
 
     def _read(self, rm_id: str, below: Mark | None, selection: Selection, most: int) -> Stretch:
         paths, begun = self._paths(rm_id), below
-        found: list[PastEvent] = []
+        past_events: list[PastEvent] = []
         looked_at = 0
         for index in range(self._last(paths, below), -1, -1):
             file = self._file(paths[index])
@@ -90,12 +90,12 @@ class ParquetPast:
             for number in range(len(file.groups) - 1, -1, -1):
                 if below is not None and file.groups[number].oldest_ns > below.at_ns:
                     continue
-                oldest, rows = self._group(paths[index], number, rm_id, below, selection, found)
+                oldest, rows = self._group(paths[index], number, rm_id, below, selection, past_events)
                 below = oldest or below
                 looked_at += rows
-                if (looked_at >= most or len(found) >= _CHOSEN_MAX) and below != begun:
-                    return Stretch(found, below, looked_at)
-        return Stretch(found, None, looked_at)
+                if (looked_at >= most or len(past_events) >= _CHOSEN_MAX) and below != begun:
+                    return Stretch(past_events, below, looked_at)
+        return Stretch(past_events, None, looked_at)
 
     def _last(self, paths: Sequence[str], below: Mark | None) -> int:
         """Index of the last file that can have something from before ``below``."""
@@ -110,15 +110,15 @@ class ParquetPast:
         return high - 1
 
     def _file(self, path: str) -> _File:
-        found = self._files.get(path)
-        if found is None:
-            found = self._files[path] = _file(self._place, path)
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = _file(self._place, path)
             if len(self._files) > _FILES_REMEMBERED:
                 self._files.popitem(last=False)
-        return found
+        return file
 
     def _group(
-        self, path: str, number: int, rm_id: str, below: Mark | None, selection: Selection, found: list[PastEvent]
+        self, path: str, number: int, rm_id: str, below: Mark | None, selection: Selection, past_events: list[PastEvent]
     ) -> tuple[Mark | None, int]:
         """Adds the chosen events of a row group, or the newest of them. Returns the place of the oldest event of the RM
         that was looked at, and how many events were.
@@ -148,14 +148,14 @@ class ParquetPast:
                 rows |= _beside(table, rm_id, rows, bool(selection.name))
             if rows:
                 wide = source.read_row_group(number, columns=list(_WIDE), use_threads=False)
-                found += _events(table, wide, sorted(rows, reverse=True))
+                past_events += _events(table, wide, sorted(rows, reverse=True))
         return oldest, mine[-1].as_py() - first + 1
 
 
-def _file(place: FileStore, path: str) -> _File:
+def _file(store: FileStore, path: str) -> _File:
     import pyarrow.parquet as pq
 
-    with place.open(path) as file:
+    with store.open(path) as file:
         metadata = pq.read_metadata(file)
     column = metadata.schema.to_arrow_schema().get_field_index("timestamp_ns")
     if column < 0:
@@ -203,7 +203,7 @@ def _mask(table: Any, selection: Selection) -> Any:
 
 def _beside(table: Any, rm_id: str, rows: set[int], nodes: bool) -> set[int]:
     """The rows of the nodes and users of the chosen allocations."""
-    found: set[int] = set()
+    neighbours: set[int] = set()
     kinds, changes, details = (
         table[name].to_numpy() for name in ("type_number", "change_type_number", "change_detail_number")
     )
@@ -211,21 +211,21 @@ def _beside(table: Any, rm_id: str, rows: set[int], nodes: bool) -> set[int]:
     for row in rows:
         if (kinds[row], changes[row], details[row]) != (events.APP, events.ADD, events.ALLOCATED):
             continue
-        for place in range(row + 1, min(row + 1 + _BEHIND, table.num_rows)):
-            if ids[place] - ids[row] > events.BESIDE and rms[place].as_py() == rm_id:
+        for neighbour in range(row + 1, min(row + 1 + _BEHIND, table.num_rows)):
+            if ids[neighbour] - ids[row] > events.BESIDE and rms[neighbour].as_py() == rm_id:
                 break
-            if not 0 < ids[place] - ids[row] <= events.BESIDE or rms[place].as_py() != rm_id:
+            if not 0 < ids[neighbour] - ids[row] <= events.BESIDE or rms[neighbour].as_py() != rm_id:
                 continue
-            is_user = kinds[place] == events.USERGROUP and details[place] == events.USER_RESOURCE
-            if is_user or (nodes and kinds[place] == events.NODE):
-                found.add(place)
-            if kinds[place] == events.APP or is_user:
+            is_user = kinds[neighbour] == events.USERGROUP and details[neighbour] == events.USER_RESOURCE
+            if is_user or (nodes and kinds[neighbour] == events.NODE):
+                neighbours.add(neighbour)
+            if kinds[neighbour] == events.APP or is_user:
                 break
-    return found
+    return neighbours
 
 
 def _events(table: Any, wide: Any, rows: Sequence[int]) -> list[PastEvent]:
-    found: list[PastEvent] = []
+    past_events: list[PastEvent] = []
     for start in range(0, len(rows), SLICE):
         part = rows[start : start + SLICE]
         narrow = [table[name].take(part).to_pylist() for name in _NARROW[1:]]
@@ -234,6 +234,6 @@ def _events(table: Any, wide: Any, rows: Sequence[int]) -> list[PastEvent]:
             *narrow, *others, strict=True
         ):
             value = serialised(at_ns, kind, change, detail, name, reference, message, resource)
-            found.append(PastEvent(instance, event_id, EventRecord.FromString(value)))
+            past_events.append(PastEvent(instance, event_id, EventRecord.FromString(value)))
         pause()
-    return found
+    return past_events

@@ -38,20 +38,20 @@ _COLUMNS = (
 
 def make_reader(options: Mapping[str, object], context: SinkContext) -> ParquetReader:
     """The factory of ``muster.history_readers``."""
-    given = options_as(FileSinkOptions, options, context)
-    return ParquetReader(context.name, given.place(), Topics(partitions=context.partitions))
+    store_options = options_as(FileSinkOptions, options, context)
+    return ParquetReader(context.name, store_options.place(), Topics(partitions=context.partitions))
 
 
 class ParquetReader:
     """See :class:`muster_event_publisher.history.reader.HistoryReader`."""
 
-    def __init__(self, name: str, place: FileStore, topics: Topics) -> None:
+    def __init__(self, name: str, store: FileStore, topics: Topics) -> None:
         self.name = name
-        self._place, self._topics = place, topics
+        self._place, self._topics = store, topics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name} reader")
         self._listings: dict[int, tuple[float, list[str]]] = {}
         self._footers: OrderedDict[str, Footer] = OrderedDict()
-        self._past = ParquetPast(name, place, lambda rm_id: _paths(place, topics.partition_of(rm_id)))
+        self._past = ParquetPast(name, store, lambda rm_id: _paths(store, topics.partition_of(rm_id)))
 
     async def read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
         try:
@@ -77,29 +77,29 @@ class ParquetReader:
 
     def _read(self, rm_id: str, instance: str, start: int, count: int) -> OldEvents | None:
         paths = self._paths(self._topics.partition_of(rm_id))
-        found: OldEvents | None = None
-        wanted, low = start, 0
-        while (found is None or len(found.values) < count) and count > 0:
+        old_events: OldEvents | None = None
+        next_id, low = start, 0
+        while (old_events is None or len(old_events.values) < count) and count > 0:
             # 1. the first file with this id or a later one of the RM
-            low = self._search(paths, (rm_id, instance), wanted, low)
+            low = self._search(paths, (rm_id, instance), next_id, low)
             if low == len(paths):
                 break
             # 2. its runs from there on, as long as the ids are consecutive
             for run_rm, run_instance, first, last in self._footer(paths[low]).runs:
-                if (run_rm, run_instance) != (rm_id, instance) or last < wanted:
+                if (run_rm, run_instance) != (rm_id, instance) or last < next_id:
                     continue
-                if found is not None and first > wanted:
-                    return found
-                first = max(first, wanted)
-                if found is None:
-                    found = OldEvents(first, [])
-                last = min(last, first + count - len(found.values) - 1)
-                found.values.extend(self._rows(paths[low], rm_id, instance, first, last))
-                wanted = last + 1
-                if len(found.values) >= count:
+                if old_events is not None and first > next_id:
+                    return old_events
+                first = max(first, next_id)
+                if old_events is None:
+                    old_events = OldEvents(first, [])
+                last = min(last, first + count - len(old_events.values) - 1)
+                old_events.values.extend(self._rows(paths[low], rm_id, instance, first, last))
+                next_id = last + 1
+                if len(old_events.values) >= count:
                     break
             low += 1
-        return found
+        return old_events
 
     def _paths(self, partition: int) -> list[str]:
         """See :func:`_paths`; remembered for a while."""
@@ -109,12 +109,12 @@ class ParquetReader:
             self._listings[partition] = (elapsed_s(), paths)
         return paths
 
-    def _search(self, paths: list[str], who: tuple[str, str], wanted: int, low: int) -> int:
-        """Index of the first file, from ``low`` on, up to which the RM has an id of at least ``wanted``."""
+    def _search(self, paths: list[str], who: tuple[str, str], min_id: int, low: int) -> int:
+        """Index of the first file, from ``low`` on, up to which the RM has an id of at least ``min_id``."""
         high = len(paths)
         while low < high:
             middle = (low + high) // 2
-            if self._footer(paths[middle]).known.get(who, -1) >= wanted:
+            if self._footer(paths[middle]).known.get(who, -1) >= min_id:
                 high = middle
             else:
                 low = middle + 1
@@ -145,14 +145,14 @@ class ParquetReader:
         return values
 
 
-def _paths(place: FileStore, partition: int) -> list[str]:
+def _paths(store: FileStore, partition: int) -> list[str]:
     """The partition's files, oldest first. Raises OSError."""
     paths: list[str] = []
-    for generation in generations(place):
+    for generation in generations(store):
         folder = folder_of(generation, partition)
         if generation == 0:
-            names = [name for name in place.names(folder) if name.endswith(SUFFIX)]
+            names = [name for name in store.names(folder) if name.endswith(SUFFIX)]
         else:
-            names = [span.name for span in spans(place, folder, SUFFIX)]
+            names = [span.name for span in spans(store, folder, SUFFIX)]
         paths += [f"{folder}/{name}" for name in names]
     return paths

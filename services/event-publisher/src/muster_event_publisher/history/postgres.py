@@ -108,20 +108,20 @@ class PostgresOptions(BaseModel):
 
 def make_sink(options: Mapping[str, object], context: SinkContext) -> SinkPlan:
     """The factory of ``muster.event_sinks``."""
-    given = options_as(PostgresOptions, options, context)
+    store_options = options_as(PostgresOptions, options, context)
     sink = PostgresSink(
-        given.dsn,
+        store_options.dsn,
         context.source,
         name=context.name,
-        schema=given.schema_,
-        transaction_records=given.transaction_records,
-        timeout_s=given.timeout_s,
-        retention_days=given.retention_days,
+        schema=store_options.schema_,
+        transaction_records=store_options.transaction_records,
+        timeout_s=store_options.timeout_s,
+        retention_days=store_options.retention_days,
         clock=context.clock,
-        access=given.access(context.settings_prefix),
+        access=store_options.access(context.settings_prefix),
     )
     # Here the number of records bounds the bytes: a write follows within a second anyway.
-    return sink, FlushPolicy(given.flush_records, 64 << 20, given.flush_s)
+    return sink, FlushPolicy(store_options.flush_records, 64 << 20, store_options.flush_s)
 
 
 class PostgresSink:
@@ -282,9 +282,9 @@ class PostgresSink:
                 await self._drop_connection()
                 if state[:2] in _REFUSED:
                     # Without the server's text, which quotes the refused values.
-                    what = " of ".join(str(one) for one in (error.constraint_name, error.table_name) if one)
-                    why = f"{type(error).__name__} {state}{f' ({what})' if what else ''}"
-                    raise SinkRejected(self.name, why) from None
+                    subject = " of ".join(str(name) for name in (error.constraint_name, error.table_name) if name)
+                    reason = f"{type(error).__name__} {state}{f' ({subject})' if subject else ''}"
+                    raise SinkRejected(self.name, reason) from None
                 raise self._server.error_for(error) from None
             except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
                 await self._drop_connection()

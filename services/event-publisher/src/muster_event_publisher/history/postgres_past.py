@@ -38,14 +38,14 @@ async def past(
     where, text = _where(selection)
     if selection.name:
         rows = await _select(connection, schema, where, rm_id, mark, 0, text)
-        found = await asyncio.to_thread(_decoded, rows)
-        down_to = found[-1].mark if len(found) >= _ROWS_MAX else None
+        past_events = await asyncio.to_thread(_decoded, rows)
+        down_to = past_events[-1].mark if len(past_events) >= _ROWS_MAX else None
     else:
         rows, down_to = await _in_days(connection, schema, where, rm_id, mark, text)
-        found = await asyncio.to_thread(_decoded, rows)
-    if selection.kind is Kind.APPLICATION and found:
-        found = _merged(found, await _beside(connection, schema, rm_id, found, bool(selection.name)))
-    return Stretch(found, down_to, most)
+        past_events = await asyncio.to_thread(_decoded, rows)
+    if selection.kind is Kind.APPLICATION and past_events:
+        past_events = _merged(past_events, await _beside(connection, schema, rm_id, past_events, bool(selection.name)))
+    return Stretch(past_events, down_to, most)
 
 
 def _where(selection: Selection) -> tuple[str, str]:
@@ -112,12 +112,12 @@ async def _select(
 
 
 async def _beside(
-    connection: asyncpg.Connection, schema: str, rm_id: str, found: Sequence[PastEvent], nodes: bool
+    connection: asyncpg.Connection, schema: str, rm_id: str, past_events: Sequence[PastEvent], nodes: bool
 ) -> list[PastEvent]:
     """The events of the nodes and users of the allocations; without nodes of each application's newest one only."""
     begun: Mapping[Any, PastEvent] = {
         (event.instance, event.id if nodes else event.record.objectID): event
-        for event in reversed(found)
+        for event in reversed(past_events)
         if event.record.type == events.APP and event.record.eventChangeDetail == events.ALLOCATED
         and event.record.eventChangeType == events.ADD
     }  # fmt: skip
@@ -145,19 +145,19 @@ async def _beside(
     return chosen
 
 
-def _merged(found: list[PastEvent], others: list[PastEvent]) -> list[PastEvent]:
+def _merged(past_events: list[PastEvent], others: list[PastEvent]) -> list[PastEvent]:
     """All of them, newest first, each once."""
-    every = {(event.instance, event.id): event for event in (*found, *others)}
+    every = {(event.instance, event.id): event for event in (*past_events, *others)}
     return sorted(every.values(), key=lambda event: event.mark, reverse=True)
 
 
 def _decoded(rows: Sequence[Any]) -> list[PastEvent]:
-    found = []
+    past_events = []
     for number, row in enumerate(rows, start=1):
-        found.append(_event(row))
+        past_events.append(_event(row))
         if number % SLICE == 0:
             pause()
-    return found
+    return past_events
 
 
 def _event(row: Any) -> PastEvent:

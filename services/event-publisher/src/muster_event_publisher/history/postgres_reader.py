@@ -28,9 +28,11 @@ _NOTHING_YET = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, async
 
 def make_reader(options: Mapping[str, object], context: SinkContext) -> PostgresReader:
     """The factory of ``muster.history_readers``."""
-    given = options_as(PostgresOptions, options, context)
-    access = given.access(context.settings_prefix)
-    return PostgresReader(context.name, given.dsn, schema=given.schema_, timeout_s=given.timeout_s, access=access)
+    store_options = options_as(PostgresOptions, options, context)
+    access = store_options.access(context.settings_prefix)
+    return PostgresReader(
+        context.name, store_options.dsn, schema=store_options.schema_, timeout_s=store_options.timeout_s, access=access
+    )
 
 
 class PostgresReader:
@@ -114,17 +116,17 @@ class PostgresReader:
 
 def _consecutive(rows: Sequence[Any]) -> OldEvents | None:
     """The rows until the first gap."""
-    found: OldEvents | None = None
+    old_events: OldEvents | None = None
     for number, row in enumerate(rows, start=1):
-        if found is None:
-            found = OldEvents(row["id"], [])
-        elif row["id"] != found.first_id + len(found.values):
-            return found
+        if old_events is None:
+            old_events = OldEvents(row["id"], [])
+        elif row["id"] != old_events.first_id + len(old_events.values):
+            return old_events
         _, at_ns, kind, change, detail, object_id, reference_id, message, resource, record = row
         if record is None:
             quantities = list(decode(resource).items())
             record = serialised(at_ns, kind, change, detail, object_id, reference_id, message, quantities)
-        found.values.append(record)
+        old_events.values.append(record)
         if number % SLICE == 0:
             pause()
-    return found
+    return old_events

@@ -108,16 +108,16 @@ class PostgresServer:
         """
         text = str(error)
         quoted = any(secret in text for secret in self._secrets())
-        told = f"{type(error).__name__}: {'' if quoted else text}"
-        why = self._refusal(error, "" if quoted else text)
-        return SinkUnavailable(self.sink, f"{why} ({told})" if why else told)
+        detail = f"{type(error).__name__}: {'' if quoted else text}"
+        reason = self._refusal(error, "" if quoted else text)
+        return SinkUnavailable(self.sink, f"{reason} ({detail})" if reason else detail)
 
     def _secrets(self) -> list[str]:
         secret = self.dsn.get_secret_value()
-        found = [secret, secret.split("@")[0].rpartition(":")[2] if "@" in secret else ""]
+        candidates = [secret, secret.split("@")[0].rpartition(":")[2] if "@" in secret else ""]
         with contextlib.suppress(StoreFileUnusable):
-            found.append(self.access.password.reveal() or "")
-        return [each for each in found if each]
+            candidates.append(self.access.password.reveal() or "")
+        return [candidate for candidate in candidates if candidate]
 
     def _refusal(self, error: BaseException, text: str) -> str:
         names = self.access.names

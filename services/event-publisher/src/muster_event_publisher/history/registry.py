@@ -93,11 +93,11 @@ def options_as(model: type[M], options: Options, context: SinkContext) -> M:
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
-        known = ", ".join(field.alias or name for name, field in model.model_fields.items())
+        option_names = ", ".join(field.alias or name for name, field in model.model_fields.items())
         raise InvalidSinkSettings(
             *(
                 f"publisher.sinks.{context.name}.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; "
-                f"known options are {known}"
+                f"known options are {option_names}"
                 for problem in error.errors(include_input=False, include_url=False)
             )
         ) from None  # pydantic's error holds the values
@@ -111,18 +111,18 @@ def sinks_of(
     :param points: the entry points of the group; None: the installed ones.
     :raises InvalidSinkSettings: an unknown kind, a kind that two packages offer, or options that cannot be used.
     """
-    wanted = wanted_of(settings)
-    if not wanted and points is None:
+    stores = wanted_of(settings)
+    if not stores and points is None:
         return []
-    known = _by_kind(SINKS_GROUP, points)
+    points_by_kind = _by_kind(SINKS_GROUP, points)
     plans = []
-    for name, (kind, options) in wanted.items():
-        if kind not in known:
+    for name, (kind, options) in stores.items():
+        if kind not in points_by_kind:
             raise InvalidSinkSettings(
                 f"publisher.sinks.{name}: there is no store of the kind {kind!r}; known are "
-                f"{', '.join(sorted(known)) or 'none'} (entry points of {SINKS_GROUP})"
+                f"{', '.join(sorted(points_by_kind)) or 'none'} (entry points of {SINKS_GROUP})"
             )
-        plans.append(cast("SinkPlan", _made(known[kind], options, _context(name, settings, topics, clock))))
+        plans.append(cast("SinkPlan", _made(points_by_kind[kind], options, _context(name, settings, topics, clock))))
     return plans
 
 
@@ -130,20 +130,20 @@ def readers_of(
     settings: PublisherSettings, topics: Topics, clock: Clock, points: Iterable[EntryPoint] | None = None
 ) -> list[HistoryReader]:
     """The readers of the settings' stores that have one, in the settings' order. Raises InvalidSinkSettings."""
-    wanted = wanted_of(settings)
-    if not wanted and points is None:
+    stores = wanted_of(settings)
+    if not stores and points is None:
         return []
-    known = _by_kind(READERS_GROUP, points)
+    points_by_kind = _by_kind(READERS_GROUP, points)
     return [
-        cast("HistoryReader", _made(known[kind], options, _context(name, settings, topics, clock)))
-        for name, (kind, options) in wanted.items()
-        if kind in known
+        cast("HistoryReader", _made(points_by_kind[kind], options, _context(name, settings, topics, clock)))
+        for name, (kind, options) in stores.items()
+        if kind in points_by_kind
     ]
 
 
 def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, object]]]:
     """Name → (kind, options in clear) of each store in the settings. Raises InvalidSinkSettings."""
-    wanted: dict[str, tuple[str, dict[str, object]]] = {}
+    stores: dict[str, tuple[str, dict[str, object]]] = {}
     # 1. the flat settings
     if settings.parquet_dir is not None:
         options: dict[str, object] = {
@@ -152,7 +152,7 @@ def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, obj
             "roll_bytes": settings.parquet_roll_bytes,
             "roll_s": settings.parquet_roll_s,
         }
-        wanted["parquet"] = ("parquet", options)
+        stores["parquet"] = ("parquet", options)
     if settings.postgres_dsn is not None:
         options = {
             "dsn": settings.postgres_dsn.get_secret_value(),
@@ -169,21 +169,21 @@ def wanted_of(settings: PublisherSettings) -> dict[str, tuple[str, dict[str, obj
             "client_cert_file": settings.postgres_client_cert_file,
             "client_key_file": settings.postgres_client_key_file,
         }
-        wanted["postgres"] = ("postgres", options)
+        stores["postgres"] = ("postgres", options)
     # 2. the tables
-    for name, given in settings.sinks.items():
-        if name in wanted:
+    for name, table in settings.sinks.items():
+        if name in stores:
             flat = {"parquet": "parquet_dir", "postgres": "postgres_dsn"}[name]
             raise InvalidSinkSettings(
                 f"publisher.sinks.{name} and publisher.{flat} both name a store {name!r}; expected one of them "
                 f"(another name with kind = {name!r} makes it a second one)"
             )
-        options = {key: _shown(value) for key, value in given.items()}
+        options = {key: _shown(value) for key, value in table.items()}
         kind = options.pop("kind", name)
         if not isinstance(kind, str):
             raise InvalidSinkSettings(f"publisher.sinks.{name}.kind: expected a text")
-        wanted[name] = (kind, options)
-    return wanted
+        stores[name] = (kind, options)
+    return stores
 
 
 def _shown(value: object) -> object:
@@ -197,15 +197,15 @@ def _context(name: str, settings: PublisherSettings, topics: Topics, clock: Cloc
 
 
 def _by_kind(group: str, points: Iterable[EntryPoint] | None) -> dict[str, EntryPoint]:
-    known: dict[str, EntryPoint] = {}
+    points_by_kind: dict[str, EntryPoint] = {}
     for point in entry_points(group=group) if points is None else points:
-        other = known.setdefault(point.name, point)
-        if other is not point and other.value != point.value:
+        existing = points_by_kind.setdefault(point.name, point)
+        if existing is not point and existing.value != point.value:
             raise InvalidSinkSettings(
-                f"two packages offer a store of the kind {point.name!r} in {group}: {_origin(other)} and "
+                f"two packages offer a store of the kind {point.name!r} in {group}: {_origin(existing)} and "
                 f"{_origin(point)}; expected one"
             )
-    return known
+    return points_by_kind
 
 
 def _origin(point: EntryPoint) -> str:

@@ -76,8 +76,8 @@ class PipeReader:
         )
         self._position = answer.offset
         return [
-            Record(self._topic, self._partition, each.offset, each.timestamp_ms, each.key, each.value)
-            for each in answer.records
+            Record(self._topic, self._partition, record.offset, record.timestamp_ms, record.key, record.value)
+            for record in answer.records
         ]
 
     async def first_offset(self) -> int:
@@ -135,14 +135,14 @@ class PipeLog:
         self._before()
         self._channel.send(append)
 
-    async def ask(self, what: str, reader: int, **more: object) -> LogReply:
+    async def ask(self, operation: str, reader: int, **more: object) -> LogReply:
         """Asks the parent. Raises the log's error."""
         self._asked += 1
         number = self._asked
         future: asyncio.Future[LogReply] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
         try:
-            self._channel.send(LogRequest(number, reader, what, **more))  # type: ignore[arg-type]
+            self._channel.send(LogRequest(number, reader, operation, **more))  # type: ignore[arg-type]
             answer = await future
         finally:
             self._answers.pop(number, None)
@@ -173,10 +173,10 @@ class _StatusReporter:
         began_s = self._clock.monotonic()
         if self.service is None or began_s < self._next_s:
             return
-        told = InformersStatus(self.service.synced, tuple(self.service.synced_once()), tuple(self.service.problems()))
-        if told != self._last:
-            self._last = told
-            self._channel.send(told)
+        status = InformersStatus(self.service.synced, tuple(self.service.synced_once()), tuple(self.service.problems()))
+        if status != self._last:
+            self._last = status
+            self._channel.send(status)
         now_s = self._clock.monotonic()
         self._next_s = now_s + _TELL_SHARE * (now_s - began_s)
 

@@ -21,7 +21,7 @@ from muster_informers.pipe_messages import MetricFamily
 
 def families() -> tuple[MetricFamily, ...]:
     """Returns the present metrics of this process's informers."""
-    return tuple(_family(each) for collector in metrics.OF_INFORMERS for each in collector.collect())
+    return tuple(_family(collected) for collector in metrics.OF_INFORMERS for collected in collector.collect())
 
 
 class ChildSamples(Collector):
@@ -32,32 +32,32 @@ class ChildSamples(Collector):
         self._families: Sequence[MetricFamily] = families()
 
     def begin(self) -> None:
-        for each in metrics.OF_INFORMERS:
+        for collector in metrics.OF_INFORMERS:
             with suppress(KeyError):
-                self._registry.unregister(each)
+                self._registry.unregister(collector)
         self._registry.register(self)
 
     def end(self) -> None:
         with suppress(KeyError):
             self._registry.unregister(self)
-        for each in metrics.OF_INFORMERS:
+        for collector in metrics.OF_INFORMERS:
             with suppress(ValueError):  # another collector may have done so
-                self._registry.register(each)
+                self._registry.register(collector)
 
-    def replace(self, told: Sequence[MetricFamily]) -> None:
-        self._families = told
+    def replace(self, metric_families: Sequence[MetricFamily]) -> None:
+        self._families = metric_families
 
     def mark_stale(self) -> None:
         """Marks the sources of the other process, which has ended, as stale."""
         self._families = [
-            _all_set(each, STATE_NUMBERS[SourceState.STALE]) if each.name == metrics.Metric.STATE else each
-            for each in self._families
+            _all_set(family, STATE_NUMBERS[SourceState.STALE]) if family.name == metrics.Metric.STATE else family
+            for family in self._families
         ]
 
     def collect(self) -> Iterator[Collected]:
-        for each in self._families:
-            collected = Collected(each.name, each.documentation, each.type)
-            collected.samples = [Sample(name, labels, value) for name, labels, value in each.samples]
+        for family in self._families:
+            collected = Collected(family.name, family.documentation, family.type)
+            collected.samples = [Sample(name, labels, value) for name, labels, value in family.samples]
             yield collected
 
     def describe(self) -> Iterable[Collected]:
@@ -65,7 +65,7 @@ class ChildSamples(Collector):
 
 
 def _family(collected: Collected) -> MetricFamily:
-    samples = tuple((each.name, dict(each.labels), float(each.value)) for each in collected.samples)
+    samples = tuple((sample.name, dict(sample.labels), float(sample.value)) for sample in collected.samples)
     return MetricFamily(collected.name, collected.documentation, collected.type, samples)
 
 

@@ -112,21 +112,21 @@ class Field:
 
 def read_document(document: object) -> DocumentContent:
     """A document as an object of the core. Raises BadDocument for any other value of any type."""
-    kind, object_id, version, given = _identity(document)
+    kind, object_id, version, raw = _identity(document)
     values: dict[str, Any] = {}
     try:
-        values = _read_fields(given.items(), _BY_NAME[kind], object_id if kind is ExternalKind.POOL else None)
-        what: ExternalObject = _TYPES[kind](object_id, **values)
+        values = _read_fields(raw.items(), _BY_NAME[kind], object_id if kind is ExternalKind.POOL else None)
+        obj: ExternalObject = _TYPES[kind](object_id, **values)
     except _FieldError as problem:
-        raise BadDocument(str(problem), kind.value, object_id, _node_of(kind, given)) from None
+        raise BadDocument(str(problem), kind.value, object_id, _node_of(kind, raw)) from None
     except TypeError:
         # The missing fields without a default; found only now, because they are rare.
         missing = next((field for field in FIELDS[kind] if field.required and field.attribute not in values), None)
         if missing is None:
             raise
         text = f"{missing.name}: missing, expected {missing.expected}"
-        raise BadDocument(text, kind.value, object_id, _node_of(kind, given)) from None
-    return DocumentContent(kind, object_id, version, what)
+        raise BadDocument(text, kind.value, object_id, _node_of(kind, raw)) from None
+    return DocumentContent(kind, object_id, version, obj)
 
 
 def read_identity(document: object) -> ObjectIdentity:
@@ -135,28 +135,28 @@ def read_identity(document: object) -> ObjectIdentity:
     return ObjectIdentity(kind, object_id, version)
 
 
-def read_durations(given: Mapping[str, object], names: Sequence[str]) -> dict[str, int]:
+def read_durations(raw: Mapping[str, object], names: Sequence[str]) -> dict[str, int]:
     """Durations in settings, in the form of documents: ``{"idle": "30s"}`` or ``{"idle_s": 30}`` as ``{"idle_ns": …}``.
 
     Raises BadDocument: another key, or no duration.
     """
     fields = {field.name: field for name in names for field in _durations(name, "")}
-    if unknown := next((name for name in given if name not in fields), None):
+    if unknown := next((name for name in raw if name not in fields), None):
         raise BadDocument(f"{_label(unknown)}: unknown key, expected one of {', '.join(fields)}")
     try:
-        return _read_fields(given.items(), fields)
+        return _read_fields(raw.items(), fields)
     except _FieldError as problem:
         raise BadDocument(str(problem)) from None
 
 
-def as_document(what: ExternalObject, version: int | None = None) -> dict[str, object]:
+def as_document(obj: ExternalObject, version: int | None = None) -> dict[str, object]:
     """The document of an object, without default values; :func:`read_document` makes the same object from it."""
-    kind = kind_of(what)
-    document: dict[str, object] = {"kind": kind.value, "id": id_of(what)}
+    kind = kind_of(obj)
+    document: dict[str, object] = {"kind": kind.value, "id": id_of(obj)}
     if version is not None:
         document["version"] = version
     for field in FIELDS[kind]:
-        value = getattr(what, field.attribute)
+        value = getattr(obj, field.attribute)
         if field.name.endswith("_s") or (not field.required and value == _DEFAULTS[kind][field.attribute]):
             continue  # a duration is written as a text, which is exact
         if field.attribute.endswith("_ns"):
@@ -187,14 +187,14 @@ def fields_table() -> str:
 
 
 def _read_fields(
-    given: Iterable[tuple[Any, object]], fields: Mapping[str, Field], resource_type: str | None = None
+    raw_items: Iterable[tuple[Any, object]], fields: Mapping[str, Field], resource_type: str | None = None
 ) -> dict[str, Any]:
     """Attributes' values. Raises _FieldError.
 
     :param resource_type: the resource type of all amounts, if they have one.
     """
     values: dict[str, Any] = {}
-    for name, value in given:
+    for name, value in raw_items:
         field = fields.get(name)
         if field is None:
             if name in _COMMON:
@@ -215,13 +215,13 @@ def _identity(document: object) -> tuple[ExternalKind, str, int | None, Mapping[
         raise BadDocument(f"document: {quote(document)}, expected a mapping with id, kind and the kind's fields")
     if UNREADABLE in document:
         raise _unreadable(document)
-    given = document.get("kind")
+    raw_kind = document.get("kind")
     # The id first, if it can be read, so that other problems are reported for this object.
     object_id = document.get("id")
     known_id = object_id if isinstance(object_id, str) and len(object_id) <= QUEUE_CHARACTERS_MAX else ""
-    kind = ExternalKind.NODE if given is None else _KINDS.get(given) if isinstance(given, str) else None
+    kind = ExternalKind.NODE if raw_kind is None else _KINDS.get(raw_kind) if isinstance(raw_kind, str) else None
     if kind is None:
-        raise BadDocument(f"kind: {quote(given)}, expected one of {', '.join(_KINDS)}", "", known_id)
+        raise BadDocument(f"kind: {quote(raw_kind)}, expected one of {', '.join(_KINDS)}", "", known_id)
     try:
         object_id = _path(object_id, "id") if kind is ExternalKind.QUEUE else _name(object_id, "id")
     except _FieldError as problem:
@@ -246,11 +246,11 @@ def _node_of(kind: ExternalKind, document: Mapping[Any, object]) -> str:
 
 
 def _unreadable(document: Mapping[Any, object]) -> BadDocument:
-    kind, object_id, why = document.get("kind"), document.get("id"), document[UNREADABLE]
+    kind, object_id, reason = document.get("kind"), document.get("id"), document[UNREADABLE]
     is_named = isinstance(kind, str) and kind in _KINDS and isinstance(object_id, str)
-    said = sanitize(why) if isinstance(why, str) else ""
+    text = sanitize(reason) if isinstance(reason, str) else ""
     return BadDocument(
-        said or f"the source could not read it: {quote(why)}",
+        text or f"the source could not read it: {quote(reason)}",
         str(kind) if is_named else "",
         str(object_id) if is_named and not name_problem(object_id, "id", QUEUE_CHARACTERS_MAX) else "",
     )
@@ -316,16 +316,16 @@ def _quantities(value: object, path: str) -> dict[str, int]:
     if len(value) > TYPES_MAX:
         raise _FieldError(f"{path}: {len(value)} types, expected at most {TYPES_MAX}")
     read: dict[str, int] = {}
-    for name, given in value.items():
-        if type(given) is int and type(name) is str and 0 <= given <= QUANTITY_MAX and name in USUAL_TYPES:
-            read[name] = given
+    for name, amount in value.items():
+        if type(amount) is int and type(name) is str and 0 <= amount <= QUANTITY_MAX and name in USUAL_TYPES:
+            read[name] = amount
         else:
             _name(name, f"{path}, name of a type")
-            read[name] = _amount(given, f"{path}.{_label(name)}", name)
+            read[name] = _amount(amount, f"{path}.{_label(name)}", name)
     cores = read.get(CPU, 0)
-    if 0 < cores < _CORES_MIN and not isinstance(given := value[CPU], str):
+    if 0 < cores < _CORES_MIN and not isinstance(amount := value[CPU], str):
         raise _FieldError(
-            f"{path}.{CPU}: {quote(given)}, expected thousandths of a core as an integer from {_CORES_MIN} on "
+            f"{path}.{CPU}: {quote(amount)}, expected thousandths of a core as an integer from {_CORES_MIN} on "
             f'({cores * 1000}), or a text with the intended amount ("{cores}" cores, "{cores}m")'
         )
     return read
@@ -361,7 +361,7 @@ def _groups(value: object, path: str) -> tuple[str, ...]:
         raise _FieldError(f"{path}: {quote(value)}, expected a list of names")
     if len(value) > GROUPS_MAX:
         raise _FieldError(f"{path}: {len(value)} names, expected at most {GROUPS_MAX}")
-    return tuple(_name(each, f"{path}[{number}]") for number, each in enumerate(value))
+    return tuple(_name(group, f"{path}[{number}]") for number, group in enumerate(value))
 
 
 def _priority(value: object, path: str) -> int:

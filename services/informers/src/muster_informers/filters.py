@@ -55,12 +55,12 @@ def responsible_for(instance: str, instances: Collection[str]) -> Predicate:
     responsible_for_node("", instance, names)
     owner = _ring(names)
 
-    def is_responsible(what: ExternalObject) -> bool:
-        match what:
+    def is_responsible(obj: ExternalObject) -> bool:
+        match obj:
             case ExternalNode() | ExternalOffer() | ExternalAllocation():
-                return owner(what.node_id) == instance
+                return owner(obj.node_id) == instance
             case ExternalPool():
-                return owner(f"pool/{what.resource_type}") == instance
+                return owner(f"pool/{obj.resource_type}") == instance
             case ExternalQueue() | ExternalApplication():
                 return True
 
@@ -82,21 +82,21 @@ class FilteringHandler(AnyKindEventHandler):
     def __init__(self, handler: EventHandler, predicate: Predicate) -> None:
         self._registration = HandlerRegistration(handler, predicate, None, None)
 
-    def added(self, what: ExternalObject, *, initial: bool) -> None:
-        self._registration.deliver(key_of(what), what, initial=initial)
+    def added(self, obj: ExternalObject, *, initial: bool) -> None:
+        self._registration.deliver(key_of(obj), obj, initial=initial)
 
     def updated(self, old: ExternalObject, new: ExternalObject) -> None:
         self._registration.deliver(key_of(new), new, initial=False)
 
-    def deleted(self, what: ExternalObject) -> None:
-        self._registration.deliver(key_of(what), None, initial=False)
+    def deleted(self, obj: ExternalObject) -> None:
+        self._registration.deliver(key_of(obj), None, initial=False)
 
 
 @lru_cache(maxsize=16)
 def _ring(instances: frozenset[str]) -> Callable[[str], str]:
     """Returns the function from a name to its scheduler."""
     points = sorted((_place(f"{instance}#{number}"), instance) for instance in instances for number in range(POINTS))
-    places, owners = [place for place, _ in points], [owner for _, owner in points]
+    places, owners = [point for point, _ in points], [owner for _, owner in points]
 
     def owner(name: str) -> str:
         return owners[bisect_right(places, _place(name)) % len(owners)]

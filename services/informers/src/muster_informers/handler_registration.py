@@ -53,18 +53,18 @@ class HandlerRegistration:
             for kind in ExternalKind
         }
 
-    def deliver(self, key: SourceKey, what: ExternalObject | None, *, initial: bool) -> None:
+    def deliver(self, key: SourceKey, obj: ExternalObject | None, *, initial: bool) -> None:
         """Gives the handler an object's new state; None: the object was removed. Raises the handler's exceptions."""
-        told = self.told.get(key)
-        if what is not None and (self.predicate is None or self.predicate(what)):
-            if told is None:
-                self._calls[key.kind][0](what, initial=initial)
+        previous = self.told.get(key)
+        if obj is not None and (self.predicate is None or self.predicate(obj)):
+            if previous is None:
+                self._calls[key.kind][0](obj, initial=initial)
             else:
-                self._calls[key.kind][1](told, what)
-            self.told[key] = what
+                self._calls[key.kind][1](previous, obj)
+            self.told[key] = obj
             self.doubtful.pop(key, None)
-        elif told is not None:
+        elif previous is not None:
             # (Forgotten first: if the handler fails, a deletion cannot be tried again.)
             del self.told[key]
             self.doubtful.pop(key, None)
-            self._calls[key.kind][2](told)
+            self._calls[key.kind][2](previous)

@@ -43,22 +43,22 @@ class StoredObject(NamedTuple):
     version: int | None
 
 
-def key_of(what: ExternalObject) -> SourceKey:
+def key_of(obj: ExternalObject) -> SourceKey:
     """Returns the key of an object."""
-    return SourceKey(kind_of(what), id_of(what))
+    return SourceKey(kind_of(obj), id_of(obj))
 
 
-def node_of(what: ExternalObject) -> str:
+def node_of(obj: ExternalObject) -> str:
     """Returns the node that an object belongs to; "": none."""
-    match what:
+    match obj:
         case ExternalNode() | ExternalOffer() | ExternalAllocation():
-            return what.node_id
+            return obj.node_id
         case _:
             return ""
 
 
-def _by_node(what: ExternalObject) -> Iterable[str]:
-    node_id = node_of(what)
+def _by_node(obj: ExternalObject) -> Iterable[str]:
+    node_id = node_of(obj)
     return (node_id,) if node_id else ()
 
 
@@ -102,19 +102,19 @@ class ObjectIndexer:
         """The objects for which an indexer gives this value. Raises KeyError: there is no such indexer."""
         return [self._kept[key].what for key in self._indices[name].get(value, ())]
 
-    def put(self, key: SourceKey, what: ExternalObject, version: int | None = None) -> None:
+    def put(self, key: SourceKey, obj: ExternalObject, version: int | None = None) -> None:
         """Stores an object and replaces an earlier state."""
         kept = self._kept.get(key)
-        if kept is None or kept.what is not what:
+        if kept is None or kept.what is not obj:
             if kept is None:
                 self._counts[key.kind] += 1
             else:
                 self._unindex(key, kept.what)
             for name, function in self._indexers.items():
                 index = self._indices[name]
-                for value in function(what):
+                for value in function(obj):
                     index.setdefault(value, {})[key] = None
-        self._kept[key] = StoredObject(what, version)
+        self._kept[key] = StoredObject(obj, version)
 
     def remove(self, key: SourceKey) -> None:
         """Removes a stored object."""
@@ -125,10 +125,10 @@ class ObjectIndexer:
         """All objects, or those of a kind, in the order in which they were added."""
         return [kept.what for key, kept in self._kept.items() if kind is None or key.kind is kind]
 
-    def _unindex(self, key: SourceKey, what: ExternalObject) -> None:
+    def _unindex(self, key: SourceKey, obj: ExternalObject) -> None:
         for name, function in self._indexers.items():
             index = self._indices[name]
-            for value in function(what):
+            for value in function(obj):
                 keys = index.get(value)
                 if keys is not None:
                     keys.pop(key, None)

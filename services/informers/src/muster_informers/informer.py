@@ -224,11 +224,11 @@ class SharedIndexInformer:
     def distrusted(self) -> list[SourceProblem]:
         """The distrusted objects, each with its last problem; newest first, bounded."""
         keys = set(self._unread).union(*(registration.doubtful for registration in self._registrations))
-        found: dict[tuple[str, str], SourceProblem] = {}
+        last_problems: dict[tuple[str, str], SourceProblem] = {}
         for problem in self.problems:
             if (problem.kind, problem.object_id) in keys:
-                found.setdefault((problem.kind, problem.object_id), problem)
-        return list(found.values())
+                last_problems.setdefault((problem.kind, problem.object_id), problem)
+        return list(last_problems.values())
 
     def activity(self) -> str:
         """The present activity or the last error, for operators."""
@@ -250,7 +250,7 @@ class SharedIndexInformer:
             await self._follow(began)
         finally:
             self._running = False
-            tasks = [watchdog, *(task for each in self._registrations for task in each.tasks)]
+            tasks = [watchdog, *(task for registration in self._registrations for task in registration.tasks)]
             if self._attempt is not None:
                 tasks.append(self._attempt)
             for task in tasks:
@@ -335,9 +335,9 @@ class SharedIndexInformer:
         """Updates the state after the source was heard."""
         if not self._synced.is_set():
             return
-        wanted = (SourceState.LIVE, "") if self._was_whole else (SourceState.STALE, NOT_WHOLE)
-        if (self.state, self.reason) != wanted:
-            self._tell(*wanted)
+        expected = (SourceState.LIVE, "") if self._was_whole else (SourceState.STALE, NOT_WHOLE)
+        if (self.state, self.reason) != expected:
+            self._tell(*expected)
 
     def _failed(self, error: BaseException | None) -> None:
         text = _text_of(error)
@@ -382,8 +382,8 @@ class SharedIndexInformer:
             # 2. a source that was not heard for long is stale
             is_lost = self._stale_after_s and (self._failing or is_listing or self._cut)
             if self.state is SourceState.LIVE and is_lost and silent_s >= self._stale_after_s:
-                why = self._cut or self.last_error or "waiting for a listing"
-                self._tell(SourceState.STALE, f"not heard for {silent_s:.0f} s: {why}")
+                reason = self._cut or self.last_error or "waiting for a listing"
+                self._tell(SourceState.STALE, f"not heard for {silent_s:.0f} s: {reason}")
 
     # ---- listings and changes -------------------------------------------------------------------------------------
 
@@ -391,21 +391,21 @@ class SharedIndexInformer:
         """Takes a listing. False: it was not whole."""
         initial = not self._synced.is_set()
         # 1. read all documents
-        said: dict[ExternalKind, dict[str, DocumentContent]] = {kind: {} for kind in ExternalKind}
+        listed: dict[ExternalKind, dict[str, DocumentContent]] = {kind: {} for kind in ExternalKind}
         bad: dict[SourceKey, ExternalAllocation | None] = {}
         is_whole = True
         async for documents in self._slices(listing.documents):
             for document in documents:
-                is_whole &= self._read_listed(document, said, bad)
+                is_whole &= self._read_listed(document, listed, bad)
         for key in bad:
-            said[key.kind].pop(key.object_id, None)
+            listed[key.kind].pop(key.object_id, None)
         # 2. the objects that exist; parents first
-        for objects in said.values():
+        for objects in listed.values():
             async for some in self._slices(list(objects.values())):
-                for each in some:
-                    self._take(each, initial=initial, is_listed=True)
+                for content in some:
+                    self._take(content, initial=initial, is_listed=True)
         # 3. the objects that are gone; parents last
-        gone = [key for key in self.store if key.object_id not in said[key.kind] and key not in bad]
+        gone = [key for key in self.store if key.object_id not in listed[key.kind] and key not in bad]
         gone.sort(key=lambda key: _RANKS[key.kind], reverse=True)
         async for keys in self._slices(gone):
             for key in keys:
@@ -416,7 +416,7 @@ class SharedIndexInformer:
                     self._problem(key.kind, key.object_id, text)
                     self._distrust(key)
         if is_whole:
-            for key in [key for key in self._unread if key.object_id not in said[key.kind] and key not in bad]:
+            for key in [key for key in self._unread if key.object_id not in listed[key.kind] and key not in bad]:
                 self._forget(key)
         # 4. unreliable objects
         for key, believed in bad.items():
@@ -426,7 +426,7 @@ class SharedIndexInformer:
     def _read_listed(
         self,
         document: Document,
-        said: dict[ExternalKind, dict[str, DocumentContent]],
+        listed: dict[ExternalKind, dict[str, DocumentContent]],
         bad: dict[SourceKey, ExternalAllocation | None],
     ) -> bool:
         """Reads one document of a listing. Returns False if it cannot be assigned to an object.
@@ -434,22 +434,22 @@ class SharedIndexInformer:
         :param bad: the unreliable objects, each with the state to assume.
         """
         try:
-            each = read_document(document)
+            content = read_document(document)
         except BadDocument as error:
             self._problem(error.kind, error.object_id, str(error))
             if not (error.kind and error.object_id):
                 return False
             bad[SourceKey(ExternalKind(error.kind), error.object_id)] = _believed(error)
             return True
-        key = SourceKey(each.kind, each.object_id)
-        other = said[each.kind].setdefault(each.object_id, each)
-        if other is not each:
-            if other.what != each.what:
-                bad[key] = other.what if isinstance(other.what, ExternalAllocation) else None
+        key = SourceKey(content.kind, content.object_id)
+        existing = listed[content.kind].setdefault(content.object_id, content)
+        if existing is not content:
+            if existing.what != content.what:
+                bad[key] = existing.what if isinstance(existing.what, ExternalAllocation) else None
                 text = "it is in one listing twice, with different contents"
                 self._problem(key.kind, key.object_id, text)
-            elif (each.version or 0) > (other.version or 0):
-                said[each.kind][each.object_id] = each
+            elif (content.version or 0) > (existing.version or 0):
+                listed[content.kind][content.object_id] = content
         return True
 
     async def _take_deltas(self, deltas: Sequence[Delta]) -> None:
@@ -472,14 +472,14 @@ class SharedIndexInformer:
         if untold:
             raise _UnnamedChange(f"a change that names no object: {untold}")
 
-    def _take(self, said: DocumentContent, *, initial: bool, is_listed: bool = False) -> None:
+    def _take(self, content: DocumentContent, *, initial: bool, is_listed: bool = False) -> None:
         """Takes an object's state. The most likely conditions come first."""
-        key, what, version = SourceKey(said.kind, said.object_id), said.what, said.version
+        key, obj, version = SourceKey(content.kind, content.object_id), content.what, content.version
         kept = self.store.get_stored(key)
         # The handlers to call. A handler that doubts the object also gets a known state again.
         to = [registration for registration in self._registrations if key in registration.doubtful]
         if kept is not None:
-            is_same = what == kept.what
+            is_same = obj == kept.what
             if version is not None and kept.version is not None and version <= kept.version:
                 if version < kept.version or not to:
                     self._drop(key, version, kept.version, is_same=is_same, is_listed=is_listed)
@@ -501,19 +501,19 @@ class SharedIndexInformer:
                 del self._deletions[key]
             self._counts[ChangeType.ADDED] += 1
             to = self._registrations
-        self.store.put(key, what, version)
+        self.store.put(key, obj, version)
         self._unread.pop(key, None)
         for registration in to:
-            self._deliver(registration, key, what, initial=initial)
+            self._deliver(registration, key, obj, initial=initial)
 
-    def _drop(self, key: SourceKey, version: int, known: int, *, is_same: bool, is_listed: bool) -> None:
+    def _drop(self, key: SourceKey, version: int, stored_version: int, *, is_same: bool, is_listed: bool) -> None:
         """Drops a version that is not newer than the known one. Reports only contradictions; duplicates are usual."""
         self._counts["DROPPED"] += 1
-        if version == known and not is_same:
+        if version == stored_version and not is_same:
             text = f"version {version} is known with another content, expected a newer version"
             self._problem(key.kind, key.object_id, text)
-        elif version < known and is_listed:
-            text = f"version {version} is listed and {known} is known, expected none that is older"
+        elif version < stored_version and is_listed:
+            text = f"version {version} is listed and {stored_version} is known, expected none that is older"
             self._problem(key.kind, key.object_id, text)
 
     def _take_deletion(self, key: SourceKey, version: int | None) -> None:
@@ -540,16 +540,16 @@ class SharedIndexInformer:
             self._deliver(registration, key, None, initial=False)
 
     def _deliver(
-        self, registration: HandlerRegistration, key: SourceKey, what: ExternalObject | None, *, initial: bool
+        self, registration: HandlerRegistration, key: SourceKey, obj: ExternalObject | None, *, initial: bool
     ) -> None:
         try:
-            registration.deliver(key, what, initial=initial)
+            registration.deliver(key, obj, initial=initial)
         except Exception as error:
             handler = type(registration.handler).__name__
-            place = "" if isinstance(error, ExternalError) else f" ({_place_of(error)})"
-            text = f"{handler}: {type(error).__name__}: {masked_text(str(error))}{place}"
+            location = "" if isinstance(error, ExternalError) else f" ({_place_of(error)})"
+            text = f"{handler}: {type(error).__name__}: {masked_text(str(error))}{location}"
             self._problem(key.kind, key.object_id, text)
-            self._distrust(key, (registration,), what if isinstance(what, ExternalAllocation) else None)
+            self._distrust(key, (registration,), obj if isinstance(obj, ExternalAllocation) else None)
 
     def _distrust(
         self,
@@ -565,12 +565,12 @@ class SharedIndexInformer:
             if len(self._unread) > _UNREAD_MAX:
                 del self._unread[next(iter(self._unread))]
         for registration in self._registrations if registrations is None else registrations:
-            known = self.store.get(*key)
-            if what := known or believed:
+            stored = self.store.get(*key)
+            if obj := stored or believed:
                 with suppress(Exception):  # the predicate's failure was reported before
-                    if registration.predicate is not None and not registration.predicate(what):
+                    if registration.predicate is not None and not registration.predicate(obj):
                         continue
-            if known:
+            if stored:
                 registration.doubtful[key] = None
             if registration.distrust is None:
                 continue

@@ -96,9 +96,9 @@ class HandlerCall(msgspec.Struct, array_like=True, frozen=True):
     @property
     def what(self) -> RmObject:
         """The object as the RM now reports it; for DELETE the last state."""
-        what = self.node or self.application or self.allocation
-        assert what is not None, "a call is about an object"
-        return what
+        obj = self.node or self.application or self.allocation
+        assert obj is not None, "a call is about an object"
+        return obj
 
     @property
     def old(self) -> RmObject | None:
@@ -107,16 +107,16 @@ class HandlerCall(msgspec.Struct, array_like=True, frozen=True):
 
 
 def call_of(
-    told: ObjectEvent, what: RmObject, old: RmObject | None = None, *, initial: bool = False, may_refuse: bool = False
+    event: ObjectEvent, obj: RmObject, old: RmObject | None = None, *, initial: bool = False, may_refuse: bool = False
 ) -> HandlerCall:
     """Returns the call about an object."""
-    match what:
+    match obj:
         case ExternalNode():
-            return HandlerCall(told, initial, may_refuse, node=what, old_node=old)  # type: ignore[arg-type]
+            return HandlerCall(event, initial, may_refuse, node=obj, old_node=old)  # type: ignore[arg-type]
         case ExternalApplication():
-            return HandlerCall(told, initial, may_refuse, application=what, old_application=old)  # type: ignore[arg-type]
+            return HandlerCall(event, initial, may_refuse, application=obj, old_application=old)  # type: ignore[arg-type]
         case ExternalAllocation():
-            return HandlerCall(told, initial, may_refuse, allocation=what, old_allocation=old)  # type: ignore[arg-type]
+            return HandlerCall(event, initial, may_refuse, allocation=obj, old_allocation=old)  # type: ignore[arg-type]
 
 
 class CallResult(msgspec.Struct, array_like=True, frozen=True):
@@ -137,38 +137,38 @@ _TAKEN = CallResult()
 
 def timeout_of(name: str, options: Options) -> float:
     """Returns the time that the RM's requests wait for the handler. Raises InformerSettingsWrong."""
-    place = f"scheduler.external.informers.{name}"
-    if unknown := sorted(each for each in options if each != "timeout_s"):
+    path = f"scheduler.external.informers.{name}"
+    if unknown := sorted(option for option in options if option != "timeout_s"):
         raise InformerSettingsWrong(
-            f"{place}.{unknown[0]}: not known, expected timeout_s (an informer of kind 'native' has no other option)"
+            f"{path}.{unknown[0]}: not known, expected timeout_s (an informer of kind 'native' has no other option)"
         )
-    given = options.get("timeout_s", TIMEOUT_S)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= _TIMEOUT_MAX_S:
+    timeout_s = options.get("timeout_s", TIMEOUT_S)
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _TIMEOUT_MAX_S:
         raise InformerSettingsWrong(
-            f"{place}.timeout_s: {quote(given)}, expected seconds above 0, at most {_TIMEOUT_MAX_S:g}"
+            f"{path}.timeout_s: {quote(timeout_s)}, expected seconds above 0, at most {_TIMEOUT_MAX_S:g}"
         )
-    return float(given)
+    return float(timeout_s)
 
 
-def word_of(said: ExternalNode, put: ExternalNode) -> ExternalNode | None:
+def word_of(reported: ExternalNode, put: ExternalNode) -> ExternalNode | None:
     """A handler's change of the RM's node; None: it changed nothing."""
-    has, puts = said.capacity or {}, put.capacity or {}
+    has, puts = reported.capacity or {}, put.capacity or {}
     capacity = {name: amount for name, amount in puts.items() if name not in has or amount < has[name]}
     if put.whole:
         capacity.update(dict.fromkeys(has.keys() - puts.keys(), 0))
     occupied = {
-        name: amount - said.occupied.get(name, 0)
+        name: amount - reported.occupied.get(name, 0)
         for name, amount in put.occupied.items()
-        if amount > said.occupied.get(name, 0)
+        if amount > reported.occupied.get(name, 0)
     }
-    attributes = {name: text for name, text in put.attributes.items() if name not in said.attributes}
-    schedulable = put.schedulable or not said.schedulable
+    attributes = {name: text for name, text in put.attributes.items() if name not in reported.attributes}
+    schedulable = put.schedulable or not reported.schedulable
     if not capacity and not occupied and not attributes and schedulable:
         return None
-    return ExternalNode(said.node_id, capacity or None, occupied, attributes, schedulable, brings=False)
+    return ExternalNode(reported.node_id, capacity or None, occupied, attributes, schedulable, brings=False)
 
 
-def failure(call: HandlerCall, why: str, *, drains: bool) -> CallResult:
+def failure(call: HandlerCall, reason: str, *, drains: bool) -> CallResult:
     """Returns the result of a call on which the handler failed."""
     if not drains or call.told is ObjectEvent.DELETE:
         return CallResult(failed=True)
@@ -178,7 +178,7 @@ def failure(call: HandlerCall, why: str, *, drains: bool) -> CallResult:
         return CallResult(
             changes=(change_bytes(ExternalChange(ExternalKind.NODE, closed.node_id, closed)),), failed=True
         )
-    return CallResult(why if call.may_refuse else "", failed=True)
+    return CallResult(reason if call.may_refuse else "", failed=True)
 
 
 class NativeCache:
@@ -196,9 +196,9 @@ class NativeCache:
     def source(self) -> str:
         return self._source
 
-    def begin(self, what: RmObject) -> None:
+    def begin(self, obj: RmObject) -> None:
         """Begins a call about this object."""
-        self._about, self.put_object = key_of(what), None
+        self._about, self.put_object = key_of(obj), None
         self.others = {}
 
     def end(self) -> None:
@@ -292,8 +292,8 @@ class NativeHandler:
         try:
             self._handler = self._make(self._cache)
         except Exception as error:
-            said = str(error) if isinstance(error, InvalidExternalSettings) else type(error).__name__
-            self._broken = sanitize(f"event handler {self._handler_name} cannot begin: {masked_text(said)}")
+            text = str(error) if isinstance(error, InvalidExternalSettings) else type(error).__name__
+            self._broken = sanitize(f"event handler {self._handler_name} cannot begin: {masked_text(text)}")
             self._log.error("event handler cannot begin", why=self._broken)
 
     def call(self, calls: Sequence[HandlerCall]) -> list[CallResult]:
@@ -307,26 +307,26 @@ class NativeHandler:
             return f"informer {self.name} ({NATIVE}): {self._broken}; whatever is new is {then}"
         if not self._failed:
             return ""
-        (kind, object_id), why = next(reversed(self._failed.items()))
+        (kind, object_id), reason = next(reversed(self._failed.items()))
         more = f" (and on {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""
-        return f"informer {self.name} ({NATIVE}): {why} on {kind} {object_id}{more}, which is {then}"
+        return f"informer {self.name} ({NATIVE}): {reason} on {kind} {object_id}{more}, which is {then}"
 
     def _judge(self, call: HandlerCall) -> CallResult:
-        what = call.what
-        key = key_of(what)
+        obj = call.what
+        key = key_of(obj)
         # 1. the filter
-        if self._instances and isinstance(what, ExternalNode) and call.told is not ObjectEvent.DELETE:
-            owner = owner_of_node(what.node_id, self._instances)
+        if self._instances and isinstance(obj, ExternalNode) and call.told is not ObjectEvent.DELETE:
+            owner = owner_of_node(obj.node_id, self._instances)
             if owner != self._instance:
                 self._failed.pop(key, None)
                 all_names = ", ".join(sorted(self._instances))
                 return self._refused(
-                    call, f"node {what.node_id} is scheduler {owner}'s, not {self._instance}'s (of {all_names})"
+                    call, f"node {obj.node_id} is scheduler {owner}'s, not {self._instance}'s (of {all_names})"
                 )
         # 2. the handler
         if self._broken:
             return failure(call, self._broken, drains=self.drains)
-        self._cache.begin(what)
+        self._cache.begin(obj)
         try:
             self._tell(call)
         except (NotTaken, BadDocument) as error:
@@ -340,53 +340,55 @@ class NativeHandler:
         # 3. the objects that it put
         others = [change_bytes(change) for change in self._cache.others.values()]
         if call.told is ObjectEvent.DELETE:
-            if isinstance(what, ExternalNode):
-                others.append(_no_word(what))
+            if isinstance(obj, ExternalNode):
+                others.append(_no_word(obj))
             return CallResult(changes=tuple(others)) if others else _TAKEN
         put = self._cache.put_object
         if put is None:
             return self._refusal(call, f"it did not put {key.kind} {key.object_id} into its cache")
-        if isinstance(what, ExternalNode):
+        if isinstance(obj, ExternalNode):
             assert isinstance(put, ExternalNode)
-            word = word_of(what, put)
-            said = _no_word(what) if word is None else change_bytes(ExternalChange(key.kind, key.object_id, word))
-            return CallResult(changes=(*others, said))
-        if put != what:
+            word = word_of(obj, put)
+            node_change = _no_word(obj) if word is None else change_bytes(ExternalChange(key.kind, key.object_id, word))
+            return CallResult(changes=(*others, node_change))
+        if put != obj:
             self._problems.add(
                 key.kind, key.object_id, "the handler changed it, which only nodes can be: taken as it was said"
             )
         return CallResult(changes=tuple(others)) if others else _TAKEN
 
     def _tell(self, call: HandlerCall) -> None:
-        what, old = call.what, call.old
-        method: Any = getattr(self._handler, f"{call.told}_{kind_of(what)}")
+        obj, old = call.what, call.old
+        method: Any = getattr(self._handler, f"{call.told}_{kind_of(obj)}")
         if call.told is ObjectEvent.ADD:
-            method(what, initial=call.initial)
+            method(obj, initial=call.initial)
         elif call.told is ObjectEvent.UPDATE:
-            method(old, what)
+            method(old, obj)
         else:
-            method(what)
+            method(obj)
 
-    def _refusal(self, call: HandlerCall, why: str) -> CallResult:
-        return self._refused(call, sanitize(f"event handler {self._handler_name} does not take it: {why}"))
+    def _refusal(self, call: HandlerCall, reason: str) -> CallResult:
+        return self._refused(call, sanitize(f"event handler {self._handler_name} does not take it: {reason}"))
 
-    def _refused(self, call: HandlerCall, why: str) -> CallResult:
+    def _refused(self, call: HandlerCall, reason: str) -> CallResult:
         if call.may_refuse:
-            return CallResult(why)
+            return CallResult(reason)
         if isinstance(call.what, ExternalNode) and call.told is not ObjectEvent.DELETE:
             # The node cannot be refused any more, so it takes no new allocations.
             return failure(call, "", drains=True)
         return _TAKEN
 
     def _failure(self, call: HandlerCall, key: SourceKey, error: Exception) -> CallResult:
-        why = sanitize(f"event handler {self._handler_name} failed: {type(error).__name__}: {masked_text(str(error))}")
+        reason = sanitize(
+            f"event handler {self._handler_name} failed: {type(error).__name__}: {masked_text(str(error))}"
+        )
         metrics.problems.labels(self.name).inc()
-        self._problems.add(key.kind, key.object_id, why)
+        self._problems.add(key.kind, key.object_id, reason)
         if call.told is not ObjectEvent.DELETE:
-            self._failed[key] = why
+            self._failed[key] = reason
             if len(self._failed) > _FAILED_MAX:
                 del self._failed[next(iter(self._failed))]
-        return failure(call, why, drains=self.drains)
+        return failure(call, reason, drains=self.drains)
 
 
 def _no_word(node: ExternalNode) -> bytes:

@@ -108,18 +108,18 @@ class PipeLogServer:
         """The next offers; other records of the topic are skipped."""
         if ask.offset is not None and ask.offset != reader.position:
             reader.seek(ask.offset)
-        found: list[ReadRecord] = []
+        offers: list[ReadRecord] = []
         looked_at, until_s = 0, self._clock.monotonic() + min(ask.timeout_s, _READ_S)
-        while not found and looked_at < _READ_RECORDS_MAX and (left_s := until_s - self._clock.monotonic()) > 0:
+        while not offers and looked_at < _READ_RECORDS_MAX and (left_s := until_s - self._clock.monotonic()) > 0:
             records = await reader.read(ask.records_max, left_s)
             looked_at += len(records)
-            found = [
-                ReadRecord(each.offset, each.timestamp_ms, each.key, each.value)
-                for each in records
-                if each.key is not None and each.key.startswith(self._offers)
+            offers = [
+                ReadRecord(record.offset, record.timestamp_ms, record.key, record.value)
+                for record in records
+                if record.key is not None and record.key.startswith(self._offers)
             ]
             if 0 < len(records) < ask.records_max:
                 await asyncio.sleep(_GATHER_S)
             else:
                 await asyncio.sleep(0)
-        return LogReply(ask.number, reader.position, tuple(found))
+        return LogReply(ask.number, reader.position, tuple(offers))

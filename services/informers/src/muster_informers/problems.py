@@ -48,8 +48,8 @@ class SourceProblems:
         """Records a problem; counts a known one."""
         kind, object_id, text = str(kind), sanitize(object_id), sanitize(text)
         now_ns = self._clock.now_ns()
-        if known := self._kept.get((kind, object_id, text)):
-            known.at_ns, known.count = now_ns, known.count + 1
+        if existing := self._kept.get((kind, object_id, text)):
+            existing.at_ns, existing.count = now_ns, existing.count + 1
             self._kept.move_to_end((kind, object_id, text))
             return
         self._kept[kind, object_id, text] = SourceProblem(kind, object_id, text, now_ns)

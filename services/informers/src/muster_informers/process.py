@@ -217,12 +217,12 @@ class ExternalProcess:
             self._child.kill(f"was ended: {why}")
 
     def _problem(self, name: str) -> str:
-        table, why = self._tables[name], self._gone or "their process begins"
+        table, reason = self._tables[name], self._gone or "their process begins"
         who = f"informer {name} ({table.kind})"
         if name not in self._known and not self._synced:
-            return f"{who} has not synced: {why}"
+            return f"{who} has not synced: {reason}"
         then = "its nodes take no new allocations" if table.when_lost == "drain" else "its last report still counts"
-        return f"{who}: {why}; {then}"
+        return f"{who}: {reason}; {then}"
 
     # ---- one child after the other -----------------------------------------------------------------------------------
 
@@ -243,11 +243,11 @@ class ExternalProcess:
                 if not future.done():
                     future.set_result(None)
 
-    async def _is_gone(self, why: str, again_after_s: float) -> None:
-        self._gone = f"the informers' process {why}; {_AGAIN}"
+    async def _is_gone(self, reason: str, again_after_s: float) -> None:
+        self._gone = f"the informers' process {reason}; {_AGAIN}"
         self._told = None
         self._samples.mark_stale()
-        log.error("the informers' process is gone", why=why, again_after_s=again_after_s)
+        log.error("the informers' process is gone", why=reason, again_after_s=again_after_s)
         await self._note_lost(life_again(self._life, self._starts))
 
     async def _run(self) -> str:
@@ -278,11 +278,11 @@ class ExternalProcess:
 
     def _begin(self, life: str) -> StartInformers:
         settings = self._settings.in_clear()
-        given: dict[str, dict[str, object]] = settings["informers"]  # type: ignore[assignment]
+        informer_settings: dict[str, dict[str, object]] = settings["informers"]  # type: ignore[assignment]
         for name in self._tables:
             # The scheduler waits only for the first sync of a required informer, not for that of a restarted one.
             if self._synced or name in self._known:
-                given[name]["required"] = False
+                informer_settings[name]["required"] = False
         if not self._synced:
             spent_s = self._clock.monotonic() - self._begun_s
             settings["sync_timeout_s"] = max(1.0, self._settings.sync_timeout_s - spent_s)
@@ -398,12 +398,12 @@ class _InformerChild:
     def tell_to_stop(self) -> None:
         self._channel.send(StopInformers())
 
-    def kill(self, why: str) -> None:
+    def kill(self, reason: str) -> None:
         """Ends the child at once.
 
-        :param why: the reason that is reported.
+        :param reason: the reason that is reported.
         """
-        self._child.kill(why)
+        self._child.kill(reason)
 
     async def listen(
         self,

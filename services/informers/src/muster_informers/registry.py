@@ -50,7 +50,7 @@ Points = Callable[[], Iterable[EntryPoint]]
 class Registry:
     """The factories of one group.
 
-    :param what: for messages: "informer", "event handler".
+    :param noun: for messages: "informer", "event handler".
     :param wrong: raised when a factory cannot be loaded, or fails in a way of its own.
     :param methods: the methods that a made object must have.
     :param points: gives the group's entry points; None: the installed ones.
@@ -58,13 +58,13 @@ class Registry:
 
     def __init__(
         self,
-        what: str,
+        noun: str,
         group: str,
         wrong: type[InvalidExternalSettings],
         methods: Iterable[str],
         points: Points | None = None,
     ) -> None:
-        self.what = what
+        self.what = noun
         self.group = group
         self._wrong = wrong
         self._methods = tuple(methods)
@@ -101,10 +101,10 @@ class Registry:
         cannot be loaded, fails in another way or makes another object: then with its origin. (Not with the text of the
         failure, which may quote a secret of the options, but with its type and place.)
         """
-        found = self._found(name)
-        origin = _origin_of(found)
+        registered = self._found(name)
+        origin = _origin_of(registered)
         try:
-            factory = found.load() if isinstance(found, EntryPoint) else found
+            factory = registered.load() if isinstance(registered, EntryPoint) else registered
         except Exception as error:
             raise self._wrong(
                 f"{self.what} {name!r} of {origin} cannot be loaded: {type(error).__name__}: "
@@ -113,34 +113,34 @@ class Registry:
         if not callable(factory):
             raise self._wrong(f"{self.what} {name!r} of {origin} is no factory: {type(factory).__name__}")
         try:
-            made = factory(*arguments)
+            product = factory(*arguments)
         except InvalidExternalSettings:
             raise
         except Exception as error:
             raise self._wrong(
                 f"{self.what} {name!r} of {origin} failed: {type(error).__name__} at {_place_of(error)}"
             ) from None
-        if missing := [method for method in self._methods if not callable(getattr(made, method, None))]:
+        if missing := [method for method in self._methods if not callable(getattr(product, method, None))]:
             raise self._wrong(
-                f"{self.what} {name!r} of {origin} made a {type(made).__name__} without {', '.join(missing)}"
+                f"{self.what} {name!r} of {origin} made a {type(product).__name__} without {', '.join(missing)}"
             )
-        return made
+        return product
 
     def _found(self, name: str) -> EntryPoint | Callable[..., Any]:
-        known = self._known()
-        if name not in known:
-            raise UnknownName(self.what, name, sorted(known))
-        return known[name]
+        registered = self._known()
+        if name not in registered:
+            raise UnknownName(self.what, name, sorted(registered))
+        return registered[name]
 
     def _known(self) -> dict[str, EntryPoint | Callable[..., Any]]:
         """The entry points by name."""
-        known: dict[str, EntryPoint | Callable[..., Any]] = dict(self._registered)
+        registered: dict[str, EntryPoint | Callable[..., Any]] = dict(self._registered)
         for point in self._points():
-            other = known.setdefault(point.name, point)
+            existing = registered.setdefault(point.name, point)
             # A package that is found twice on the path is no conflict.
-            if other is not point and _origin_of(other) != _origin_of(point):
-                raise DuplicateName(self.what, point.name, (_origin_of(other), _origin_of(point)))
-        return known
+            if existing is not point and _origin_of(existing) != _origin_of(point):
+                raise DuplicateName(self.what, point.name, (_origin_of(existing), _origin_of(point)))
+        return registered
 
 
 def _methods_of(protocol: type) -> list[str]:
@@ -196,13 +196,15 @@ def read_config(path: Path | str | None) -> bytes | None:
     return config
 
 
-def _origin_of(found: EntryPoint | Callable[..., Any]) -> str:
+def _origin_of(registered: EntryPoint | Callable[..., Any]) -> str:
     """Returns distribution and module."""
-    if isinstance(found, EntryPoint):
-        package = f"{found.dist.name} {found.dist.version}" if found.dist is not None else "an unknown package"
-        return f"{package} ({found.value})"
-    module = getattr(found, "__module__", None) or type(found).__module__
-    name = getattr(found, "__qualname__", None) or type(found).__qualname__
+    if isinstance(registered, EntryPoint):
+        package = (
+            f"{registered.dist.name} {registered.dist.version}" if registered.dist is not None else "an unknown package"
+        )
+        return f"{package} ({registered.value})"
+    module = getattr(registered, "__module__", None) or type(registered).__module__
+    name = getattr(registered, "__qualname__", None) or type(registered).__qualname__
     for package in _packages().get(module.partition(".")[0], ()):
         try:
             return f"{package} {version(package)} ({module}:{name})"

@@ -164,8 +164,8 @@ class ExternalService:
         settings = self._settings
         problems: list[str] = []
         # (A name that is registered twice is an error, even if no table uses it.)
-        for known in (self._informers, self._event_handlers):
-            known.names()
+        for plugins in (self._informers, self._event_handlers):
+            plugins.names()
         self._event_handlers.origin(settings.event_handler)
         registry.read_config(settings.config_path)
         for name, table in settings.informers.items():
@@ -178,8 +178,8 @@ class ExternalService:
                     continue
                 bringing = self._bring(name, table)
             except InvalidExternalSettings as error:
-                place = f"scheduler.external.informers.{name}"
-                problems += [each if place in each else f"{place}: {each}" for each in error.problems]
+                path = f"scheduler.external.informers.{name}"
+                problems += [problem if path in problem else f"{path}: {problem}" for problem in error.problems]
             else:
                 if is_owned:
                     self._bringing.append(bringing)
@@ -188,7 +188,7 @@ class ExternalService:
 
     def _bring(self, name: str, table: InformerTable) -> _InformerTask:
         """An informer with its handler and cache, not yet connected. Raises InvalidExternalSettings."""
-        place = {"rm": table.rm, "partition": table.partition_name}
+        log_context = {"rm": table.rm, "partition": table.partition_name}
         made_in = InformerContext(name, self._clock, str(self._settings.base))
         source = registry.get_informer(table.kind, table.options(), made_in, self._informers)
         cache = LogCache(
@@ -202,9 +202,11 @@ class ExternalService:
             clock=self._clock,
             changes_per_s_max=table.changes_per_s_max,
         )
-        context = HandlerContext(table.kind, self._clock, table.handler_options(), {"source": name, **place})
-        wanted = table.handler or self._settings.event_handler
-        handler = registry.get_event_handler(wanted, self._settings.config_path, cache, context, self._event_handlers)
+        context = HandlerContext(table.kind, self._clock, table.handler_options(), {"source": name, **log_context})
+        handler_name = table.handler or self._settings.event_handler
+        handler = registry.get_event_handler(
+            handler_name, self._settings.config_path, cache, context, self._event_handlers
+        )
         informer = SharedIndexInformer(
             name,
             source,
@@ -213,7 +215,7 @@ class ExternalService:
             resync_s=table.resync_s,
             usage=self.usage,
             on_state=lambda state, reason: self._heard(bringing, state, reason),
-            log_context=place,
+            log_context=log_context,
         )
         shared = self._settings.instances
         predicate = responsible_for(self._settings.instance, shared) if shared else None
@@ -237,23 +239,27 @@ class ExternalService:
 
     def _judge_of(self, name: str, table: InformerTable) -> NativeHandler:
         """Makes the handler of an RM's own objects. Raises InvalidExternalSettings."""
-        for other, known in self._settings.informers.items():
-            is_same = (known.kind, known.rm, known.partition_name) == (NATIVE, table.rm, table.partition_name)
-            if other != name and is_same:
+        for other_name, other_table in self._settings.informers.items():
+            is_same = (other_table.kind, other_table.rm, other_table.partition_name) == (
+                NATIVE,
+                table.rm,
+                table.partition_name,
+            )
+            if other_name != name and is_same:
                 raise InformerSettingsWrong(
-                    f"scheduler.external.informers.{name}: another one of kind {NATIVE!r} beside {other}, expected one "
-                    f"for partition {table.partition_name!r} of {table.rm!r}"
+                    f"scheduler.external.informers.{name}: another one of kind {NATIVE!r} beside {other_name}, "
+                    f"expected one for partition {table.partition_name!r} of {table.rm!r}"
                 )
-        place = {"source": name, "rm": table.rm, "partition": table.partition_name}
-        wanted = table.handler or self._settings.event_handler
-        context = HandlerContext(NATIVE, self._clock, table.handler_options(), place)
+        log_context = {"source": name, "rm": table.rm, "partition": table.partition_name}
+        handler_name = table.handler or self._settings.event_handler
+        context = HandlerContext(NATIVE, self._clock, table.handler_options(), log_context)
 
         def make(cache: NativeCache) -> EventHandler:
             path = self._settings.config_path
-            return registry.get_event_handler(wanted, path, cache, context, self._event_handlers)
+            return registry.get_event_handler(handler_name, path, cache, context, self._event_handlers)
 
         settings = self._settings
-        return NativeHandler(name, table, wanted, make, self._clock, settings.instance, settings.instances)
+        return NativeHandler(name, table, handler_name, make, self._clock, settings.instance, settings.instances)
 
     @property
     def natives(self) -> dict[str, NativeHandler]:
@@ -264,8 +270,11 @@ class ExternalService:
     def gate(self) -> SyncGate:
         """The sources that the machines of this process wait for."""
         sources: dict[str, tuple[tuple[str, str], ...]] = {}
-        for each in self._bringing:
-            sources[each.table.rm] = (*sources.get(each.table.rm, ()), (each.table.partition_name, each.name))
+        for informer_task in self._bringing:
+            sources[informer_task.table.rm] = (
+                *sources.get(informer_task.table.rm, ()),
+                (informer_task.table.partition_name, informer_task.name),
+            )
         natives: dict[str, tuple[tuple[str, str], ...]] = {}
         for judge in self._judges.values():
             table = judge.table
@@ -279,13 +288,15 @@ class ExternalService:
         # 2. start each of them
         if self._bringing:
             self._writer.opened = await self._log.writer("external")
-        for each in self._bringing:
-            each.tasks = [
-                asyncio.create_task(self._run_cache(each), name=f"external-{each.name}-cache"),
-                asyncio.create_task(self._run_informer(each), name=f"external-{each.name}"),
+        for informer_task in self._bringing:
+            informer_task.tasks = [
+                asyncio.create_task(self._run_cache(informer_task), name=f"external-{informer_task.name}-cache"),
+                asyncio.create_task(self._run_informer(informer_task), name=f"external-{informer_task.name}"),
             ]
-            if each.outlet is not None:
-                each.tasks.append(asyncio.create_task(self._run_outlet(each), name=f"external-{each.name}-outlet"))
+            if informer_task.outlet is not None:
+                informer_task.tasks.append(
+                    asyncio.create_task(self._run_outlet(informer_task), name=f"external-{informer_task.name}-outlet")
+                )
         # 3. wait for all of them
         self._waiting = asyncio.create_task(self._wait_synced(), name="external-sync")
 
@@ -296,15 +307,15 @@ class ExternalService:
 
     async def stop(self) -> None:
         """Ends all informers in bounded time. (The next life lists objects again that are not on the log yet.)"""
-        tasks = [task for each in self._bringing for task in each.tasks]
+        tasks = [task for informer_task in self._bringing for task in informer_task.tasks]
         if self._waiting is not None:
             tasks.append(self._waiting)
         for task in tasks:
             task.cancel()
         if tasks:
-            _, left = await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
+            _, pending = await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
             for task in tasks:
-                if task in left:
+                if task in pending:
                     log.warning("informer did not end in time", task=task.get_name(), timeout_s=STOP_TIMEOUT_S)
         with contextlib.suppress(LogError):
             await self._writer.close()
@@ -316,24 +327,24 @@ class ExternalService:
 
     def synced_once(self) -> list[str]:
         """Returns the informers that have synced once."""
-        return [each.name for each in self._bringing if each.synced]
+        return [informer_task.name for informer_task in self._bringing if informer_task.synced]
 
     @property
     def tables(self) -> dict[str, InformerTable]:
         """The tables of this instance's informers, by name."""
-        return {each.name: each.table for each in self._bringing}
+        return {informer_task.name: informer_task.table for informer_task in self._bringing}
 
     @property
     def is_of_this_process(self) -> bool:
         """Whether an informer or handler was registered by this process: another process would not know it."""
-        handlers = {each.table.handler or self._settings.event_handler for each in self._bringing}
+        handlers = {informer_task.table.handler or self._settings.event_handler for informer_task in self._bringing}
         handlers |= {judge.handler_name for judge in self._judges.values()}
-        kinds = {each.table.kind for each in self._bringing}
+        kinds = {informer_task.table.kind for informer_task in self._bringing}
         return any(map(self._informers.is_registered, kinds)) or any(map(self._event_handlers.is_registered, handlers))
 
     def problems(self) -> list[str]:
         """Returns the present problems, one sentence for each informer."""
-        problems = [problem for each in self._bringing if (problem := _problem(each))]
+        problems = [problem for informer_task in self._bringing if (problem := _problem(informer_task))]
         return problems + [problem for judge in self._judges.values() if (problem := judge.problem())]
 
     # ---- the RM's own objects ----------------------------------------------------------------------------------------
@@ -357,74 +368,79 @@ class ExternalService:
 
     # ---- one informer ------------------------------------------------------------------------------------------------
 
-    async def _run_informer(self, each: _InformerTask) -> None:
+    async def _run_informer(self, informer_task: _InformerTask) -> None:
         try:
-            await each.informer.run()
+            await informer_task.informer.run()
         except Exception as error:
-            self._died(each, "informer", error)
-            if each.may_be_given_up:
-                each.held = False
-                each.cache.set_source_state(SourceState.STALE, each.drains, each.died)
-                self._let_go(each.table.rm)
+            self._died(informer_task, "informer", error)
+            if informer_task.may_be_given_up:
+                informer_task.held = False
+                informer_task.cache.set_source_state(SourceState.STALE, informer_task.drains, informer_task.died)
+                self._let_go(informer_task.table.rm)
 
-    async def _run_cache(self, each: _InformerTask) -> None:
+    async def _run_cache(self, informer_task: _InformerTask) -> None:
         try:
-            await each.cache.run()
+            await informer_task.cache.run()
         except LogError:
             return  # the log is closed: the process ends
         except Exception as error:
-            self._died(each, "cache", error)
-            for task in each.tasks:
+            self._died(informer_task, "cache", error)
+            for task in informer_task.tasks:
                 if task is not asyncio.current_task():
                     task.cancel()
-            if not each.may_be_given_up:
+            if not informer_task.may_be_given_up:
                 return
-            self._let_go(each.table.rm)
+            self._let_go(informer_task.table.rm)
             # Written directly: the cache writes nothing any more.
-            note = SourceStateNote(SourceState.STALE, each.drains, each.died)
-            value = encode(each.table.rm, each.table.partition_name, each.name, self._life, (), note)
-            partition = self._topics.partition_of(each.table.rm)
+            note = SourceStateNote(SourceState.STALE, informer_task.drains, informer_task.died)
+            value = encode(
+                informer_task.table.rm, informer_task.table.partition_name, informer_task.name, self._life, (), note
+            )
+            partition = self._topics.partition_of(informer_task.table.rm)
             with contextlib.suppress(LogError):
-                await self._writer.append(OutRecord(self._topics.requests, partition, each.table.rm.encode(), value))
+                await self._writer.append(
+                    OutRecord(self._topics.requests, partition, informer_task.table.rm.encode(), value)
+                )
 
-    async def _run_outlet(self, each: _InformerTask) -> None:
-        assert each.outlet is not None
+    async def _run_outlet(self, informer_task: _InformerTask) -> None:
+        assert informer_task.outlet is not None
         try:
-            await each.outlet.run()
+            await informer_task.outlet.run()
         except LogError:
             return  # the log is closed: the process ends
         except Exception as error:
-            log.exception("offers are given back no more", source=each.name)
-            each.outlet_died = sanitize(f"{type(error).__name__}: {masked_text(str(error))}")
+            log.exception("offers are given back no more", source=informer_task.name)
+            informer_task.outlet_died = sanitize(f"{type(error).__name__}: {masked_text(str(error))}")
 
-    def _died(self, each: _InformerTask, what: str, error: Exception) -> None:
-        each.died = sanitize(f"its {what} failed: {type(error).__name__}: {masked_text(str(error))}")
-        log.error("informer ended by a defect", source=each.name, what=what, exc_info=error)
+    def _died(self, informer_task: _InformerTask, component: str, error: Exception) -> None:
+        informer_task.died = sanitize(f"its {component} failed: {type(error).__name__}: {masked_text(str(error))}")
+        log.error("informer ended by a defect", source=informer_task.name, what=component, exc_info=error)
 
-    def _heard(self, each: _InformerTask, state: SourceState, reason: str) -> None:
+    def _heard(self, informer_task: _InformerTask, state: SourceState, reason: str) -> None:
         """Notes an informer's state; LIVE only once no other source of its RM is still listing."""
-        each.held = state is SourceState.LIVE and any(
-            other.holds_others for other in self._bringing if other.table.rm == each.table.rm
+        informer_task.held = state is SourceState.LIVE and any(
+            other_task.holds_others for other_task in self._bringing if other_task.table.rm == informer_task.table.rm
         )
-        if not each.held:
-            each.cache.set_source_state(state, each.drains, reason)
+        if not informer_task.held:
+            informer_task.cache.set_source_state(state, informer_task.drains, reason)
 
     def _let_go(self, rm: str) -> None:
         """Writes the waiting notes of an RM, if none of its sources is still listing."""
-        of_rm = [each for each in self._bringing if each.table.rm == rm]
-        if any(each.holds_others for each in of_rm):
+        of_rm = [informer_task for informer_task in self._bringing if informer_task.table.rm == rm]
+        if any(informer_task.holds_others for informer_task in of_rm):
             return
-        for each in of_rm:
-            if each.held:
-                each.held = False
-                each.cache.set_source_state(SourceState.LIVE, each.drains)
+        for informer_task in of_rm:
+            if informer_task.held:
+                informer_task.held = False
+                informer_task.cache.set_source_state(SourceState.LIVE, informer_task.drains)
 
     # ---- 3 wait for all ----------------------------------------------------------------------------------------------
 
     async def _wait_synced(self) -> None:
         timeout_s = self._settings.sync_timeout_s
         waits = [
-            asyncio.create_task(self._wait_for(each), name=f"external-{each.name}-sync") for each in self._bringing
+            asyncio.create_task(self._wait_for(informer_task), name=f"external-{informer_task.name}-sync")
+            for informer_task in self._bringing
         ]
         try:
             if waits:
@@ -432,51 +448,58 @@ class ExternalService:
         finally:
             for task in waits:
                 task.cancel()
-        late = [each for each in self._bringing if not each.synced]
-        for each in late:
-            if not each.table.required:
-                each.given_up = True
-                log.warning("continuing without an informer", source=each.name, why=each.doing(), timeout_s=timeout_s)
-                each.informer.stop_waiting(sanitize(f"not synced after {timeout_s:g} s: {each.doing()}"))
-                self._let_go(each.table.rm)
-        required = {each.name: each.doing() for each in late if each.table.required}
+        late = [informer_task for informer_task in self._bringing if not informer_task.synced]
+        for informer_task in late:
+            if not informer_task.table.required:
+                informer_task.given_up = True
+                log.warning(
+                    "continuing without an informer",
+                    source=informer_task.name,
+                    why=informer_task.doing(),
+                    timeout_s=timeout_s,
+                )
+                informer_task.informer.stop_waiting(
+                    sanitize(f"not synced after {timeout_s:g} s: {informer_task.doing()}")
+                )
+                self._let_go(informer_task.table.rm)
+        required = {informer_task.name: informer_task.doing() for informer_task in late if informer_task.table.required}
         if required:
             raise NotSynced(timeout_s, required)
-        for each in self._bringing:  # the waiting notes are written first
+        for informer_task in self._bringing:  # the waiting notes are written first
             with contextlib.suppress(LogError):
-                if not each.died:
-                    await each.cache.wait_flushed()
+                if not informer_task.died:
+                    await informer_task.cache.wait_flushed()
         self._synced = True
         if self._bringing:
             log.info("informers synced", informers=len(self._bringing) - len(late), given_up=len(late))
 
-    async def _wait_for(self, each: _InformerTask) -> None:
+    async def _wait_for(self, informer_task: _InformerTask) -> None:
         """Returns when the first listing is on the log; never, if it never is."""
-        await each.informer.wait_synced()
+        await informer_task.informer.wait_synced()
         try:
-            await each.cache.wait_flushed()
+            await informer_task.cache.wait_flushed()
         except LogError:
             await asyncio.Event().wait()
-        each.synced = True
-        self._let_go(each.table.rm)
+        informer_task.synced = True
+        self._let_go(informer_task.table.rm)
 
 
-def _problem(each: _InformerTask) -> str:
+def _problem(informer_task: _InformerTask) -> str:
     """Returns an informer's problem; "": none."""
-    who = f"informer {each.name} ({each.table.kind})"
-    then = "its nodes take no new allocations" if each.drains else "its last report still counts"
-    if each.died:
-        return f"{who}: {each.died}; {then}"
-    if each.cache.last_error:
-        return f"{who}: {each.doing()}"
-    if not each.synced and not each.given_up:
-        return f"{who} has not synced: {each.doing()}"
-    if each.informer.state is SourceState.STALE:
-        return f"{who}: {each.informer.last_error or each.informer.reason}; {then}"
-    if distrusted := each.informer.distrusted():
+    who = f"informer {informer_task.name} ({informer_task.table.kind})"
+    then = "its nodes take no new allocations" if informer_task.drains else "its last report still counts"
+    if informer_task.died:
+        return f"{who}: {informer_task.died}; {then}"
+    if informer_task.cache.last_error:
+        return f"{who}: {informer_task.doing()}"
+    if not informer_task.synced and not informer_task.given_up:
+        return f"{who} has not synced: {informer_task.doing()}"
+    if informer_task.informer.state is SourceState.STALE:
+        return f"{who}: {informer_task.informer.last_error or informer_task.informer.reason}; {then}"
+    if distrusted := informer_task.informer.distrusted():
         first, *others = distrusted
         more = f" (and of {len(others)} more)" if others else ""
         return f"{who}: what it says of {first.kind} {first.object_id}{more} cannot be relied on: {first.text}"
-    if each.outlet is not None and (why := each.outlet_died or each.outlet.last_error):
-        return f"{who}: offers cannot be given back: {why}"
+    if informer_task.outlet is not None and (reason := informer_task.outlet_died or informer_task.outlet.last_error):
+        return f"{who}: offers cannot be given back: {reason}"
     return ""

@@ -124,21 +124,21 @@ class ExternalSettings(BaseModel):
         """The settings as plain values in clear, to make the same settings again; they must not get into a log or an
         error.
         """
-        given = {**self.model_dump(exclude={"informers"}), "informers": {}}
+        plain = {**self.model_dump(exclude={"informers"}), "informers": {}}
         for name in ("config_path", "base"):
-            given[name] = None if given[name] is None else str(given[name])
+            plain[name] = None if plain[name] is None else str(plain[name])
         tables = {name: table.model_dump() for name, table in self.informers.items()}
-        given["informers"] = {name: _shown(table) for name, table in tables.items()}
-        return given
+        plain["informers"] = {name: _shown(table) for name, table in tables.items()}
+        return plain
 
 
 def _hidden(value: object) -> object:
     if isinstance(value, str):
         return SecretStr(value)
     if isinstance(value, Mapping):
-        return {name: _hidden(each) for name, each in value.items()}
+        return {name: _hidden(item) for name, item in value.items()}
     if isinstance(value, Sequence):
-        return [_hidden(each) for each in value]
+        return [_hidden(item) for item in value]
     return value
 
 
@@ -146,7 +146,7 @@ def _shown(value: object) -> object:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, Mapping):
-        return {name: _shown(each) for name, each in value.items()}
+        return {name: _shown(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_shown(each) for each in value]
+        return [_shown(item) for item in value]
     return value

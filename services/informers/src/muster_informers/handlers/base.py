@@ -23,24 +23,24 @@ class BaseEventHandler:
 class AnyKindEventHandler(BaseEventHandler):
     """Three methods instead of eighteen: ``add_node``, ``add_allocation`` and the like call ``added``, and so on."""
 
-    def added(self, what: ExternalObject, *, initial: bool) -> None:
+    def added(self, obj: ExternalObject, *, initial: bool) -> None:
         """:param initial: the object came with the first listing."""
 
     def updated(self, old: ExternalObject, new: ExternalObject) -> None: ...
 
-    def deleted(self, what: ExternalObject) -> None: ...
+    def deleted(self, obj: ExternalObject) -> None: ...
 
 
-def _add(handler: AnyKindEventHandler, what: ExternalObject, *, initial: bool) -> None:
-    handler.added(what, initial=initial)
+def _add(handler: AnyKindEventHandler, obj: ExternalObject, *, initial: bool) -> None:
+    handler.added(obj, initial=initial)
 
 
 def _update(handler: AnyKindEventHandler, old: ExternalObject, new: ExternalObject) -> None:
     handler.updated(old, new)
 
 
-def _delete(handler: AnyKindEventHandler, what: ExternalObject) -> None:
-    handler.deleted(what)
+def _delete(handler: AnyKindEventHandler, obj: ExternalObject) -> None:
+    handler.deleted(obj)
 
 
 for _kind in ExternalKind:

@@ -20,14 +20,14 @@ class DefaultEventHandler(AnyKindEventHandler):
     def __init__(self, cache: ExternalCache) -> None:
         self.cache = cache
 
-    def added(self, what: ExternalObject, *, initial: bool) -> None:
-        self.cache.put(what)
+    def added(self, obj: ExternalObject, *, initial: bool) -> None:
+        self.cache.put(obj)
 
     def updated(self, old: ExternalObject, new: ExternalObject) -> None:
         self.cache.put(new)
 
-    def deleted(self, what: ExternalObject) -> None:
-        self.cache.delete(kind_of(what), id_of(what))
+    def deleted(self, obj: ExternalObject) -> None:
+        self.cache.delete(kind_of(obj), id_of(obj))
 
 
 def make_handler(cache: ExternalCache, config: bytes | None, context: HandlerContext) -> DefaultEventHandler:

@@ -91,8 +91,8 @@ class TwoLevelEventHandler(BaseEventHandler):
         idle_ns, grace_ns = offer.idle_ns or self.settings.idle_ns, offer.grace_ns or self.settings.grace_ns
         self.cache.put(replace(offer, idle_ns=idle_ns, grace_ns=grace_ns))
 
-    def _refuse(self, what: ExternalObject) -> NoReturn:
-        kind = kind_of(what).value
+    def _refuse(self, obj: ExternalObject) -> NoReturn:
+        kind = kind_of(obj).value
         raise NotTaken(f"kind: {kind!r}, expected 'offer': the handler 'two-level' uses offers only")
 
 
@@ -124,8 +124,8 @@ def _read(config: bytes) -> dict[str, object]:
     return {name: node.value if isinstance(node, Scalar) else [] for name, node in document.items()}
 
 
-def _with(settings: TwoLevelSettings, given: Mapping[str, object], prefix: str) -> TwoLevelSettings:
+def _with(settings: TwoLevelSettings, durations: Mapping[str, object], prefix: str) -> TwoLevelSettings:
     try:
-        return replace(settings, **read_durations(given, ("idle", "grace")))
+        return replace(settings, **read_durations(durations, ("idle", "grace")))
     except BadDocument as error:
         raise HandlerSettingsWrong(f"{prefix}{error}") from None

@@ -39,9 +39,9 @@ class _NotJson(ValueError):
     pass
 
 
-def unreadable(why: str, kind: str = "", object_id: str = "") -> Document:
+def unreadable(reason: str, kind: str = "", object_id: str = "") -> Document:
     """A document that holds the reason why it is unreadable; with kind and id if they are known."""
-    document = {UNREADABLE: why}
+    document = {UNREADABLE: reason}
     if kind:
         document["kind"] = kind
     if object_id:
@@ -84,11 +84,11 @@ def keyed_document(key: str, value: bytes, where: str, max_bytes: int) -> Docume
         return unreadable(f"{where}: {_why(error)}", kind, object_id)
     if not isinstance(document, dict):
         return unreadable(f"{where}: {_named(document)}, expected a JSON object", kind, object_id)
-    said = (document.get("kind", kind), document.get("id", object_id))
-    if said != (kind, object_id):
+    declared = (document.get("kind", kind), document.get("id", object_id))
+    if declared != (kind, object_id):
         return unreadable(
-            f"{where}: kind {said[0]!r} and id {said[1]!r} of the document, {kind!r} and {object_id!r} of its key; "
-            "expected the same",
+            f"{where}: kind {declared[0]!r} and id {declared[1]!r} of the document, {kind!r} and {object_id!r} of its "
+            "key; expected the same",
             kind,
             object_id,
         )
@@ -124,14 +124,14 @@ def _take(root: object, tree: yaml_tree.Node | None, where: str, documents: list
     """
     match root:
         case list():
-            documents.extend(_document(each, "", _at(where, tree, n)) for n, each in enumerate(root))
+            documents.extend(_document(document, "", _at(where, tree, n)) for n, document in enumerate(root))
         case dict() if "id" in root:
             documents.append(root)
         case dict() if root:
             for name, section in root.items():
-                there, at = None, where
+                section_tree, at = None, where
                 if isinstance(tree, yaml_tree.Mapping):
-                    there, at = tree[name], f"{where}, line {tree.key_places[name][0] + 1}"
+                    section_tree, at = tree[name], f"{where}, line {tree.key_places[name][0] + 1}"
                 if name not in SECTIONS:
                     raise SourceSaysNonsense(
                         f"{at}: {name!r} is no section; expected a list of documents, a document with an id, or some "
@@ -142,7 +142,8 @@ def _take(root: object, tree: yaml_tree.Node | None, where: str, documents: list
                         f"{at}: {name} is {_named(section)}, expected a list ([] where there are none)"
                     )
                 documents.extend(
-                    _document(each, SECTIONS[name], _at(where, there, n, name)) for n, each in enumerate(section)
+                    _document(document, SECTIONS[name], _at(where, section_tree, n, name))
+                    for n, document in enumerate(section)
                 )
         case _:
             at = where if tree is None else f"{where}, line {tree.place[0] + 1}"
@@ -155,16 +156,16 @@ def _at(where: str, tree: yaml_tree.Node | None, index: int, section: str = "") 
     return f"{where}, {section or 'document '}[{index}]"
 
 
-def _document(each: object, kind: str, where: str) -> Document:
-    if not isinstance(each, dict):
-        return unreadable(f"{where}: {_named(each)}, expected a document", kind)
+def _document(document: object, kind: str, where: str) -> Document:
+    if not isinstance(document, dict):
+        return unreadable(f"{where}: {_named(document)}, expected a document", kind)
     if not kind:
-        return each
-    if each.get("kind", kind) != kind:
-        object_id = each.get("id")
-        why = f"{where}: kind {each['kind']!r} in a section of kind {kind!r}, expected the same"
-        return unreadable(why, kind, object_id if isinstance(object_id, str) else "")
-    return {**each, "kind": kind}
+        return document
+    if document.get("kind", kind) != kind:
+        object_id = document.get("id")
+        reason = f"{where}: kind {document['kind']!r} in a section of kind {kind!r}, expected the same"
+        return unreadable(reason, kind, object_id if isinstance(object_id, str) else "")
+    return {**document, "kind": kind}
 
 
 def _named(value: object) -> str:
@@ -217,12 +218,12 @@ def _plain_json(text: str) -> object:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        keys: set[str] = set()
+        twice = next(key for key, _ in pairs if key in keys or keys.add(key))  # type: ignore[func-returns-value]
         raise _NotJson(f"key {twice!r} stands twice in one object")
-    return found
+    return mapping
 
 
 def _no_constant(name: str) -> object:
@@ -233,7 +234,7 @@ def _check(value: object, text: str) -> None:
     """Refuses values that later code could fail on: a depth beyond all documents, and texts that are not Unicode."""
     level: list[object] = [value]
     for _ in range(_DEPTH_MAX):
-        level = [child for each in level for child in _children(each)]
+        level = [child for parent in level for child in _children(parent)]
         if not level:
             break
     else:
@@ -261,9 +262,9 @@ def _why(error: BaseException) -> str:
 def _yaml(text: str, where: str) -> Sequence[tuple[object, yaml_tree.Node]]:
     problems: list[str] = []
 
-    def report(place: yaml_tree.Place | None, what: str) -> None:
-        at = "" if place is None else f", line {place[0] + 1}, column {place[1] + 1}"
-        problems.append(f"{where}{at}: {what}")
+    def report(position: yaml_tree.Place | None, message: str) -> None:
+        at = "" if position is None else f", line {position[0] + 1}, column {position[1] + 1}"
+        problems.append(f"{where}{at}: {message}")
 
     roots: list[tuple[object, yaml_tree.Node]] = []
     for tree in yaml_tree.read_trees(text, report):
@@ -292,6 +293,6 @@ def _plain(tree: yaml_tree.Node) -> object:
         case yaml_tree.Scalar():
             return tree.value
         case yaml_tree.Mapping():
-            return {key: _plain(each) for key, each in tree.items()}
+            return {key: _plain(child) for key, child in tree.items()}
         case yaml_tree.Sequence():
-            return [_plain(each) for each in tree]
+            return [_plain(child) for child in tree]

@@ -126,7 +126,7 @@ class FileSource:
     async def list(self) -> Listing:
         read = await self._settled()
         self._contents, self._cursor = read.contents, read.cursor
-        return Listing([each.document for each in read.documents], read.cursor)
+        return Listing([digest.document for digest in read.documents], read.cursor)
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
         if not cursor or cursor != self._cursor:
@@ -188,8 +188,8 @@ class FileSource:
         except TimeoutError:
             raise SourceUnavailable(f"{self._place}: no answer in {self._options.timeout_s:g} s") from None
         except OSError as error:
-            what = error.strerror or type(error).__name__
-            raise SourceUnavailable(f"{error.filename or self._place}: {what}") from error
+            reason = error.strerror or type(error).__name__
+            raise SourceUnavailable(f"{error.filename or self._place}: {reason}") from error
 
     # ---- in a thread ------------------------------------------------------------------------------------------------
 
@@ -215,16 +215,16 @@ class FileSource:
 
     def _read(self, stats: Sequence[_Stat]) -> _FileRead:
         """Reads files whose stats are equal to ``stats`` before and after. Raises _FileChanged."""
-        left = self._options.max_bytes
+        remaining_bytes = self._options.max_bytes
         texts = []
         for before in stats:
             # A pipe in the file's place must not block the thread.
             with os.fdopen(os.open(before.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-                data = file.read(left + 1)
+                data = file.read(remaining_bytes + 1)
                 if _as_stat(before.path, os.fstat(file.fileno())) != before:
                     raise _FileChanged
-            left -= len(data)
-            if left < 0:
+            remaining_bytes -= len(data)
+            if remaining_bytes < 0:
                 raise SourceSaysNonsense(f"{before.path}: more than {self._options.max_bytes} bytes (max_bytes)")
             texts.append(data)
         if self._look() != stats:
@@ -243,14 +243,20 @@ class FileSource:
 
 
 def _stat(path: Path) -> _Stat:
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    stat_result = path.stat()
+    if not stat.S_ISREG(stat_result.st_mode):
         raise SourceUnavailable(f"{path}: not a file")
-    return _as_stat(path, found)
+    return _as_stat(path, stat_result)
 
 
-def _as_stat(path: Path, found: os.stat_result) -> _Stat:
-    return _Stat(path, found.st_dev, found.st_ino, found.st_size, (found.st_mtime_ns, found.st_ctime_ns))
+def _as_stat(path: Path, stat_result: os.stat_result) -> _Stat:
+    return _Stat(
+        path,
+        stat_result.st_dev,
+        stat_result.st_ino,
+        stat_result.st_size,
+        (stat_result.st_mtime_ns, stat_result.st_ctime_ns),
+    )
 
 
 def _retrieve(future: asyncio.Future[T]) -> None:

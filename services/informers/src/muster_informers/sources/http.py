@@ -148,10 +148,10 @@ class HttpOptions(InformerOptions):
 
 def make_informer(options: Options, context: InformerContext) -> HttpSource:
     """The factory of ``muster.informers``."""
-    given = options_as(HttpOptions, options, context)
-    secure = _ssl_context(given, context)
-    kind = OfferHttpSource if given.give_back_url else HttpSource
-    return kind(given, context, secure)
+    source_options = options_as(HttpOptions, options, context)
+    secure = _ssl_context(source_options, context)
+    kind = OfferHttpSource if source_options.give_back_url else HttpSource
+    return kind(source_options, context, secure)
 
 
 class _Page(NamedTuple):
@@ -207,12 +207,14 @@ class HttpSource:
             now = merged(page.contents for page in again.pages.values())
             missed = frozenset(contents.keys() - now.keys())
             now.update((key, content) for key, content in contents.items() if key in missed)
-            found = {(each.key, each.digest): each for each in (*documents, *again.documents)}
-            documents = [found[key, digest] for key, digests in now.items() for digest in digests]
+            documents_by_digest = {
+                (document.key, document.digest): document for document in (*documents, *again.documents)
+            }
+            documents = [documents_by_digest[key, digest] for key, digests in now.items() for digest in digests]
             contents, reading = now, again
         self._pages, self._missed = reading.pages, missed
         self._contents, self._cursor = contents, cursor_of(contents)
-        return Listing([each.document for each in documents], self._cursor)
+        return Listing([document.document for document in documents], self._cursor)
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
         if not cursor or cursor != self._cursor:
@@ -253,25 +255,25 @@ class HttpSource:
 
     # ---- pages ------------------------------------------------------------------------------------------------------
 
-    async def _read(self, known: dict[str, _Page]) -> _PageSet:
+    async def _read(self, cached_pages: dict[str, _Page]) -> _PageSet:
         """Reads all pages, one after the other; known pages are requested with their ETag."""
         pages: dict[str, _Page] = {}
         documents: list[DocumentDigest] = []
-        left = self._options.max_bytes
+        remaining_bytes = self._options.max_bytes
         url = str(self._url)
         while url:
             if url in pages:
                 raise SourceSaysNonsense(f"{self._shown(url)}: the link to the next page leads back to this one")
             if len(pages) == self._options.max_pages:
                 raise SourceSaysNonsense(f"{self._shown(url)}: more than {len(pages)} pages (max_pages)")
-            before = known.get(url)
-            answer = await self._get(httpx.URL(url), before.etag if before is not None else "", left)
+            before = cached_pages.get(url)
+            answer = await self._get(httpx.URL(url), before.etag if before is not None else "", remaining_bytes)
             if answer.body is None:
                 if before is None:
                     raise SourceSaysNonsense(f"{self._shown(url)}: 304 Not Modified without an earlier answer")
                 page = before
             else:
-                left -= len(answer.body)
+                remaining_bytes -= len(answer.body)
                 page, new = await self._page(answer, before)
                 documents += new
             pages[url], url = page, page.next_url
@@ -288,7 +290,9 @@ class HttpSource:
             return before, ()
         form, where = self._format(answer), self._shown(answer.url)
         # Long texts must not block the event loop.
-        documents = await asyncio.to_thread(lambda: [digest_of(each) for each in read_documents(body, form, where)])
+        documents = await asyncio.to_thread(
+            lambda: [digest_of(document) for document in read_documents(body, form, where)]
+        )
         return _Page(etag, digest, contents_of(documents), next_url), documents
 
     def _next_url(self, answer: _HttpReply) -> str:
@@ -403,14 +407,14 @@ class HttpSource:
 
     def _redirected(self, url: httpx.URL, response: httpx.Response) -> httpx.URL:
         try:
-            there = url.join(response.headers.get("location", ""))
+            target = url.join(response.headers.get("location", ""))
         except (httpx.InvalidURL, ValueError):
-            there = httpx.URL()
-        if there.scheme not in ("http", "https") or not there.host:
+            target = httpx.URL()
+        if target.scheme not in ("http", "https") or not target.host:
             raise SourceUnavailable(f"{self._shown(url)}: redirected ({response.status_code}), but not to a URL")
-        if url.scheme == "https" and there.scheme == "http":
+        if url.scheme == "https" and target.scheme == "http":
             raise SourceUnavailable(f"{self._shown(url)}: redirected from https to http, which is not followed")
-        return there
+        return target
 
     def _judge(self, url: httpx.URL, response: httpx.Response) -> None:
         """Raises SourceUnavailable, and notes the time of the next request; SourceSaysNonsense."""
@@ -427,16 +431,16 @@ class HttpSource:
 
     def _retry_after_s(self, response: httpx.Response) -> float | None:
         """The wait of Retry-After, bounded on both sides. A date in it is compared with the server's own Date."""
-        said = response.headers.get("retry-after")
-        if said is None:
+        header = response.headers.get("retry-after")
+        if header is None:
             return None
-        if said.strip().isdecimal():
-            wait_s = float(said[:10])
+        if header.strip().isdecimal():
+            wait_s = float(header[:10])
         else:
             try:
-                there = parsedate_to_datetime(said).timestamp()
+                retry_at_s = parsedate_to_datetime(header).timestamp()
                 date = response.headers.get("date")
-                wait_s = there - (parsedate_to_datetime(date).timestamp() if date else day_ns(self._clock) / 1e9)
+                wait_s = retry_at_s - (parsedate_to_datetime(date).timestamp() if date else day_ns(self._clock) / 1e9)
             except (ValueError, OverflowError):
                 return None
         most_s = self._options.retry_after_max_s
@@ -542,8 +546,8 @@ def _is_header_text(text: str) -> bool:
 def _links(headers: httpx.Headers) -> dict[str, str]:
     """Returns relation → target of all Link headers; the first of each relation."""
     response = httpx.Response(200, headers=headers)
-    found: dict[str, str] = {}
+    links: dict[str, str] = {}
     for link in response.links.values():
         for relation in link.get("rel", "").lower().split():
-            found.setdefault(relation, link.get("url", ""))
-    return found
+            links.setdefault(relation, link.get("url", ""))
+    return links

@@ -113,14 +113,14 @@ class KafkaOptions(InformerOptions):
 
 def make_informer(options: Options, context: InformerContext) -> KafkaSource:
     """The factory of ``muster.informers``."""
-    given = options_as(KafkaOptions, options, context)
-    security = _security(given, context)
+    source_options = options_as(KafkaOptions, options, context)
+    security = _security(source_options, context)
     try:
         security.connection()
     except StoreFileUnusable as error:
         raise InformerSettingsWrong(str(error)) from None
-    kind = OfferKafkaSource if given.give_back_topic else KafkaSource
-    return kind(given, context, security)
+    kind = OfferKafkaSource if source_options.give_back_topic else KafkaSource
+    return kind(source_options, context, security)
 
 
 class _NewestRecord(NamedTuple):
@@ -155,8 +155,8 @@ class KafkaSource:
         consumer = await self._start()
         ends = await self._offsets(consumer.end_offsets)  # 1
         firsts = await self._offsets(consumer.beginning_offsets)
-        for place in self._places:
-            consumer.seek(place, firsts[place])
+        for topic_partition in self._places:
+            consumer.seek(topic_partition, firsts[topic_partition])
         newest = await self._newest(consumer, ends)  # 2
         if self._marker and newest.pop((-1, self._marker), None) is None:  # 3
             raise SourceUnavailable(
@@ -167,7 +167,7 @@ class KafkaSource:
                 f"topic {self._options.topic}: it has never had a record; expected records (or set empty_is_valid)"
             )
         documents = await asyncio.to_thread(
-            lambda: [self._document(partition, key, *found) for (partition, key), found in newest.items()]
+            lambda: [self._document(partition, key, *record) for (partition, key), record in newest.items()]
         )  # 4
         self._was_away = False
         self._heard_s = self._clock.monotonic()
@@ -181,7 +181,7 @@ class KafkaSource:
         moved_s, before = self._clock.monotonic(), dict[TopicPartition, int]()
         while True:
             positions = await self._positions(consumer)
-            if all(positions[place] >= end for place, end in ends.items()):
+            if all(positions[topic_partition] >= end for topic_partition, end in ends.items()):
                 return newest
             if positions != before:
                 moved_s, before = self._clock.monotonic(), positions
@@ -202,10 +202,10 @@ class KafkaSource:
             raise CursorExpired(f"topic {self._options.topic}: it was away, or not heard for {_TOMBSTONES_S:g} s")
         try:
             consumer = await self._start()
-            if {place.partition for place in self._places} != positions.keys():
+            if {topic_partition.partition for topic_partition in self._places} != positions.keys():
                 raise CursorExpired(f"topic {self._options.topic}: has {len(self._places)} partitions now")
-            for place in self._places:
-                consumer.seek(place, positions[place.partition])
+            for topic_partition in self._places:
+                consumer.seek(topic_partition, positions[topic_partition.partition])
             await self._check(consumer)
             while True:
                 self._heard_s = self._clock.monotonic()
@@ -231,13 +231,13 @@ class KafkaSource:
                 if record.value is None:
                     raise CursorExpired(f"topic {self._options.topic}: the marker was removed")
                 continue
-            what, document = (
+            change_type, document = (
                 ChangeType.MODIFIED,
                 self._document(record.partition, record.key, record.value, record.offset),
             )
             if record.value is None and UNREADABLE not in document:
-                what = ChangeType.DELETED
-            deltas.append(Delta(what, document, before))
+                change_type = ChangeType.DELETED
+            deltas.append(Delta(change_type, document, before))
         if deltas:
             deltas[-1] = deltas[-1]._replace(cursor=after)
         return deltas
@@ -295,10 +295,11 @@ class KafkaSource:
             raise CursorExpired(f"topic {self._options.topic}: has {len(partitions)} partitions now")
         ends = await self._offsets(consumer.end_offsets)
         firsts = await self._offsets(consumer.beginning_offsets)
-        for place, position in (await self._positions(consumer)).items():
-            if not firsts[place] <= position <= ends[place]:
+        for topic_partition, position in (await self._positions(consumer)).items():
+            if not firsts[topic_partition] <= position <= ends[topic_partition]:
                 raise CursorExpired(
-                    f"topic {place.topic}[{place.partition}]: at {position}, there are {firsts[place]} to {ends[place]}"
+                    f"topic {topic_partition.topic}[{topic_partition.partition}]: at {position}, there are "
+                    f"{firsts[topic_partition]} to {ends[topic_partition]}"
                 )
 
     async def _poll(self, consumer: AIOKafkaConsumer, timeout_ms: int) -> Sequence[ConsumerRecord]:
@@ -311,24 +312,27 @@ class KafkaSource:
         return [record for records in batches.values() for record in records]
 
     async def _positions(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
-        return {place: await self._bounded(consumer.position(place), "position") for place in self._places}
+        return {
+            topic_partition: await self._bounded(consumer.position(topic_partition), "position")
+            for topic_partition in self._places
+        }
 
     async def _offsets(self, ask: Any) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = await self._bounded(ask(list(self._places)), "offsets")
-        return found
+        offsets: dict[TopicPartition, int] = await self._bounded(ask(list(self._places)), "offsets")
+        return offsets
 
-    async def _bounded(self, work: Awaitable[T], what: str) -> T:
+    async def _bounded(self, work: Awaitable[T], subject: str) -> T:
         """Awaits work in bounded time. Raises SourceUnavailable if it fails or takes too long."""
         where = f"Kafka at {self._options.bootstrap_servers}, topic {self._options.topic}"
         try:
             async with asyncio.timeout(self._options.timeout_s):
                 return await work
         except TimeoutError:
-            raise SourceUnavailable(f"{where}: {what}: no answer in {self._options.timeout_s:g} s") from None
+            raise SourceUnavailable(f"{where}: {subject}: no answer in {self._options.timeout_s:g} s") from None
         except (errors.KafkaError, OSError) as error:
             refusal = await self._security.refusal() if isinstance(error, errors.KafkaConnectionError) else None
-            why = refusal.sentence if refusal is not None else text_of(error)
-            raise SourceUnavailable(f"{where}: {what}: {why}") from None
+            reason = refusal.sentence if refusal is not None else text_of(error)
+            raise SourceUnavailable(f"{where}: {subject}: {reason}") from None
 
     def _connection(self) -> dict[str, Any]:
         """The settings of a new client. Raises SourceUnavailable: a file cannot be used any more."""
@@ -372,9 +376,9 @@ class OfferKafkaSource(KafkaSource):
             )
             for offer_id in offer_ids
         ]
-        for each in await asyncio.gather(*sent, return_exceptions=True):
-            if isinstance(each, BaseException):
-                raise each
+        for result in await asyncio.gather(*sent, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     async def close(self) -> None:
         self._is_closed = True
@@ -411,14 +415,14 @@ def _security(options: KafkaOptions, context: InformerContext) -> KafkaSecurity:
 
 
 def _cursor(positions: Mapping[TopicPartition, int]) -> str:
-    return ",".join(f"{place.partition}:{position}" for place, position in positions.items())
+    return ",".join(f"{topic_partition.partition}:{position}" for topic_partition, position in positions.items())
 
 
 def _positions_of(cursor: str) -> dict[int, int]:
     """Parses a cursor. Raises CursorExpired if it is invalid."""
     try:
         return {
-            int(partition): int(position) for partition, position in (each.split(":") for each in cursor.split(","))
+            int(partition): int(position) for partition, position in (pair.split(":") for pair in cursor.split(","))
         }
     except ValueError:
         raise CursorExpired(f"the cursor {cursor!r} names no places in partitions") from None

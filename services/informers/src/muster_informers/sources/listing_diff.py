@@ -41,21 +41,21 @@ def digest_of(document: Document) -> DocumentDigest:
 
 def contents_of(documents: Iterable[DocumentDigest]) -> dict[Key, tuple[bytes, ...]]:
     """Returns the contents of each key, in the documents' order."""
-    found: dict[Key, tuple[bytes, ...]] = {}
+    contents: dict[Key, tuple[bytes, ...]] = {}
     for key, digest, _ in documents:
-        known = found.get(key, ())
-        if digest not in known:
-            found[key] = tuple(sorted((*known, digest)))
-    return found
+        digests = contents.get(key, ())
+        if digest not in digests:
+            contents[key] = tuple(sorted((*digests, digest)))
+    return contents
 
 
 def merged(parts: Iterable[Contents]) -> dict[Key, tuple[bytes, ...]]:
     """Merges the contents of several answers that together hold everything."""
-    found: dict[Key, tuple[bytes, ...]] = {}
+    contents: dict[Key, tuple[bytes, ...]] = {}
     for key, digests in chain.from_iterable(part.items() for part in parts):
-        known = found.get(key)
-        found[key] = digests if known is None else tuple(sorted({*known, *digests}))
-    return found
+        existing = contents.get(key)
+        contents[key] = digests if existing is None else tuple(sorted({*existing, *digests}))
+    return contents
 
 
 def cursor_of(contents: Contents) -> str:
@@ -83,7 +83,7 @@ def differences(
     for kind, object_id in changed:
         if len(now[kind, object_id]) > 1:
             raise CursorExpired(f"{kind} {object_id} is there twice with different content")
-    found: list[tuple[ChangeType, Document]] = [
+    changes: list[tuple[ChangeType, Document]] = [
         (ChangeType.DELETED, {"kind": kind, "id": object_id})
         for kind, object_id in before
         if kind and (kind, object_id) not in now
@@ -91,8 +91,10 @@ def differences(
     for key, _, document in documents:
         if key in changed:
             del changed[key]  # a repetition is no change
-            found.append((ChangeType.MODIFIED if key in before else ChangeType.ADDED, document))
+            changes.append((ChangeType.MODIFIED if key in before else ChangeType.ADDED, document))
     if changed:
         raise CursorExpired(f"of {' '.join(min(changed))} only one of two contents is left")
-    last = len(found) - 1
-    return [Delta(what, document, cursors[index == last]) for index, (what, document) in enumerate(found)]
+    last = len(changes) - 1
+    return [
+        Delta(change_type, document, cursors[index == last]) for index, (change_type, document) in enumerate(changes)
+    ]

@@ -37,9 +37,9 @@ def options_as(model: type[M], options: Options, context: InformerContext) -> M:
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
+        details = error.errors(include_url=False, include_context=False)
         # pydantic's error holds values
-        raise InformerSettingsWrong(*(_problem(model, context.name, each) for each in found)) from None
+        raise InformerSettingsWrong(*(_problem(model, context.name, detail) for detail in details)) from None
 
 
 def wrong(context: InformerContext, option: str, problem: str) -> InformerSettingsWrong:

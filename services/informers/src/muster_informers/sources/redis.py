@@ -119,9 +119,9 @@ class RedisOptions(InformerOptions):
 
 def make_informer(options: Options, context: InformerContext) -> RedisSource:
     """The factory of ``muster.informers``."""
-    given = options_as(RedisOptions, options, context)
-    kind = OfferRedisSource if given.give_back_stream else RedisSource
-    return kind(given, context)
+    source_options = options_as(RedisOptions, options, context)
+    kind = OfferRedisSource if source_options.give_back_stream else RedisSource
+    return kind(source_options, context)
 
 
 class _StreamPosition(NamedTuple):
@@ -165,15 +165,15 @@ class RedisSource:
             try:
                 return await self._list()
             except CursorExpired as error:
-                why = error
-        raise SourceUnavailable(f"{self._shown}: the stream changes faster than the hash is read: {why}")
+                cause = error
+        raise SourceUnavailable(f"{self._shown}: the stream changes faster than the hash is read: {cause}")
 
     async def _list(self) -> Listing:
         """Lists: 1 find the stream's end, 2 read the hash, 3 judge whether it is an inventory, 4 apply the stream's
         entries since. Raises CursorExpired if such entries are lost.
         """
         start = await self._end()  # 1
-        found: dict[Key, dict[bytes, Document]] = {}
+        documents_by_key: dict[Key, dict[bytes, Document]] = {}
         fields, is_marked = 0, False
         position = 0
         while True:  # 2
@@ -184,7 +184,7 @@ class RedisSource:
                     is_marked = True
                     continue
                 key, document = self._field(field, value)
-                found.setdefault(key, {})[field] = document
+                documents_by_key.setdefault(key, {})[field] = document
             if position == 0:
                 break
         if self._options.marker and not is_marked:  # 3
@@ -195,33 +195,36 @@ class RedisSource:
                 f"{self._shown}: neither {self._options.key} nor {self._options.stream} is there; expected the hash, "
                 "the stream of its changes, or both (or set empty_is_valid)"
             )
-        place = start  # 4
-        while place.last < end.last:
-            entries, place = await self._step(place)
+        stream_position = start  # 4
+        while stream_position.last < end.last:
+            entries, stream_position = await self._step(stream_position)
             for change in map(self._change, entries):
                 if not change.key[0]:
                     raise CursorExpired("an entry does not name its object")
-                found.pop(change.key, None)
+                documents_by_key.pop(change.key, None)
                 if change.type is not ChangeType.DELETED:
-                    found[change.key] = {b"": change.document}
+                    documents_by_key[change.key] = {b"": change.document}
         self._had_hash = fields > 0
-        return Listing([each for documents in found.values() for each in documents.values()], place.cursor())
+        return Listing(
+            [listed_document for documents in documents_by_key.values() for listed_document in documents.values()],
+            stream_position.cursor(),
+        )
 
     async def watch(self, cursor: str) -> AsyncIterator[Sequence[Delta]]:
-        place = _place_of(cursor)
+        position = _place_of(cursor)
         stream = self._options.stream
         try:
             while True:
-                before = place.cursor()
-                entries, place = await self._step(place)
+                before = position.cursor()
+                entries, position = await self._step(position)
                 if entries:
-                    yield self._deltas(entries, before, place.cursor())
+                    yield self._deltas(entries, before, position.cursor())
                     continue
                 await self._check_hash()
                 yield ()
                 # The entries only wake the watch: the next step reads them and proves that none is missing.
                 await self._ask(
-                    self._redis.xread({stream: _text(place.last)}, count=1, block=round(HEARTBEAT_S * 1000))
+                    self._redis.xread({stream: _text(position.last)}, count=1, block=round(HEARTBEAT_S * 1000))
                 )
         finally:
             await self._redis.connection_pool.disconnect()
@@ -240,38 +243,38 @@ class RedisSource:
             else _StreamPosition(_id(info["last-generated-id"]), info.get("entries-added"))
         )
 
-    async def _step(self, place: _StreamPosition) -> tuple[Sequence[Entry], _StreamPosition]:
+    async def _step(self, position: _StreamPosition) -> tuple[Sequence[Entry], _StreamPosition]:
         """The entries after a place, and the place behind them. Raises CursorExpired: some entries are lost."""
         stream = self._options.stream
         async with self._redis.pipeline(transaction=True) as together:
             together.xinfo_stream(stream)
-            together.xrange(stream, min=f"({_text(place.last)}", count=_ENTRIES_MAX)
-            told, entries = await self._ask(together.execute(raise_on_error=False))
-        info = None if _is_missing(told) else self._judged(told)
+            together.xrange(stream, min=f"({_text(position.last)}", count=_ENTRIES_MAX)
+            reply, entries = await self._ask(together.execute(raise_on_error=False))
+        info = None if _is_missing(reply) else self._judged(reply)
         if info is None:
-            if place.last == (0, 0):
-                return (), place
+            if position.last == (0, 0):
+                return (), position
             raise CursorExpired(f"{self._shown}: the stream {stream} is gone")
-        self._prove(info, place)
+        self._prove(info, position)
         if not self._judged(entries):
-            return (), place._replace(last=_id(info["last-generated-id"]))
-        added = None if place.added is None else place.added + len(entries)
+            return (), position._replace(last=_id(info["last-generated-id"]))
+        added = None if position.added is None else position.added + len(entries)
         return entries, _StreamPosition(_id(entries[-1][0]), added)
 
-    def _prove(self, info: dict[str, Any], place: _StreamPosition) -> None:
+    def _prove(self, info: dict[str, Any], position: _StreamPosition) -> None:
         """Checks that no entry between a place and the stream's end was lost. Raises CursorExpired."""
         stream, last, added = self._options.stream, _id(info["last-generated-id"]), info.get("entries-added")
-        if last < place.last:
+        if last < position.last:
             raise CursorExpired(f"{self._shown}: the stream {stream} ends before the last read entry: another server?")
-        if added is not None and place.added is not None and added < place.added:
+        if added is not None and position.added is not None and added < position.added:
             raise CursorExpired(f"{self._shown}: the stream {stream} was started again")
-        if _id(info.get("max-deleted-entry-id", b"0-0")) > place.last:
+        if _id(info.get("max-deleted-entry-id", b"0-0")) > position.last:
             raise CursorExpired(f"{self._shown}: entries of the stream {stream} were deleted before they were read")
         first = info["first-entry"]
-        if last == place.last or (first is not None and _id(first[0]) <= place.last):
+        if last == position.last or (first is not None and _id(first[0]) <= position.last):
             return
         # All remaining entries are new; the count tells whether some are missing.
-        if added is None or place.added is None or added - place.added != info["length"]:
+        if added is None or position.added is None or added - position.added != info["length"]:
             raise CursorExpired(f"{self._shown}: the stream {stream} was trimmed before it was read")
 
     async def _check_hash(self) -> None:
@@ -316,8 +319,8 @@ class RedisSource:
         except UnicodeDecodeError:
             return _Change(("", where), ChangeType.MODIFIED, unreadable(f"{where}: not UTF-8"))
         if not object_id or kind not in _KINDS:
-            why = f"{where}: kind {kind!r}, id {object_id!r}; expected an id, and one of {', '.join(_KINDS)}"
-            return _Change(("", where), ChangeType.MODIFIED, unreadable(why))
+            reason = f"{where}: kind {kind!r}, id {object_id!r}; expected an id, and one of {', '.join(_KINDS)}"
+            return _Change(("", where), ChangeType.MODIFIED, unreadable(reason))
         key = (kind, object_id)
         if op == "delete":
             gone: dict[str, object] = {"kind": kind, "id": object_id}
@@ -325,8 +328,8 @@ class RedisSource:
                 gone["version"] = int(version) if version.isdecimal() and len(version) < 20 else version
             return _Change(key, ChangeType.DELETED, gone)
         if op != "set":
-            why = f"{where}: op {op!r}, expected set or delete"
-            return _Change(key, ChangeType.MODIFIED, unreadable(why, kind, object_id))
+            reason = f"{where}: op {op!r}, expected set or delete"
+            return _Change(key, ChangeType.MODIFIED, unreadable(reason, kind, object_id))
         if b"document" not in fields:
             return _Change(key, ChangeType.MODIFIED, unreadable(f"{where}: no document", kind, object_id))
         document = keyed_document(f"{kind}/{object_id}", fields[b"document"], where, self._options.max_document_bytes)
@@ -336,12 +339,12 @@ class RedisSource:
 
     async def _info(self, asking: Awaitable[Any]) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = await self._answer(asking)
+            info: dict[str, Any] = await self._answer(asking)
         except ResponseError as error:
             if not _is_missing(error):
                 self._judged(error)
             return None
-        return found
+        return info
 
     async def _ask(self, asking: Awaitable[Any]) -> Any:
         """Asks the server. Raises SourceUnavailable, SourceSaysNonsense."""

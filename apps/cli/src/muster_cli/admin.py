@@ -30,52 +30,61 @@ _STATE_COLOURS = {"RUNNING": "green", "DISCONNECTED": "yellow", "STOPPED": "red"
 def rms(operator: OperatorTarget) -> int:
     """Lists the RMs, or shows the named one."""
 
-    async def asked() -> list[ResourceManager]:
+    async def call() -> list[ResourceManager]:
         async with operator.client() as admin:
             return await admin.list_resource_managers(operator.rm, timeout_s=operator.timeout_s)
 
-    found = run(operator, asked)
+    managers = run(operator, call)
     if operator.json:
-        print_json([dataclasses.asdict(each) for each in found])
-    elif not found:
+        print_json([dataclasses.asdict(manager) for manager in managers])
+    elif not managers:
         console().print("No resource manager is registered.")
     else:
         out = console()
-        out.print(_table(found, narrow=out.width < _WIDE and not operator.rm))
+        out.print(_table(managers, narrow=out.width < _WIDE and not operator.rm))
         if operator.rm:
-            console().print(_details(found[0]))
+            console().print(_details(managers[0]))
         else:
-            for each in found:
-                reached = [quota for quota in each.quotas if quota.reached]
-                if each.state != _RUNNING or each.held:
-                    outcome = f"{each.rm_id}: {each.description}"
+            for manager in managers:
+                reached = [quota for quota in manager.quotas if quota.reached]
+                if manager.state != _RUNNING or manager.held:
+                    outcome = f"{manager.rm_id}: {manager.description}"
                     console().print(outcome, soft_wrap=True)
                 for quota in reached:
-                    outcome = f"{each.rm_id}: quota {quota.name} is reached: {quota.used:,} of {quota.limit:,}"
+                    outcome = f"{manager.rm_id}: quota {quota.name} is reached: {quota.used:,} of {quota.limit:,}"
                     console().print(escape_invisible(outcome), soft_wrap=True)
     return 0
 
 
-def _table(found: list[ResourceManager], *, narrow: bool) -> Table:
+def _table(managers: list[ResourceManager], *, narrow: bool) -> Table:
     """All columns, or those that 80 characters have room for."""
     columns = ("RM", "state", "since", "paused by an operator", "streams")
     table = Table(*columns) if narrow else Table(*columns, "reason", "version", "generation", "registered")
-    for each in found:
-        colour = _STATE_COLOURS.get(each.state, "yellow")
-        why = f": {each.held_reason}" if each.held_reason else ""
-        held = marked("[bold red]yes[/]{}", why) if each.held else "no"
-        times = f"{_time(each.registered_ns)}{f' ({each.registrations} times)' if each.registrations > 1 else ''}"
+    for manager in managers:
+        colour = _STATE_COLOURS.get(manager.state, "yellow")
+        reason = f": {manager.held_reason}" if manager.held_reason else ""
+        paused = marked("[bold red]yes[/]{}", reason) if manager.held else "no"
+        times = (
+            f"{_time(manager.registered_ns)}{f' ({manager.registrations} times)' if manager.registrations > 1 else ''}"
+        )
         streams = (
-            str(len(each.streams)) if narrow else escape_invisible(", ".join(stream.kind for stream in each.streams))
+            str(len(manager.streams))
+            if narrow
+            else escape_invisible(", ".join(stream.kind for stream in manager.streams))
         )
         row: list[Text | str] = [
-            escape_invisible(each.rm_id),
-            styled(each.state, colour),
-            _time(each.since_ns),
-            held,
+            escape_invisible(manager.rm_id),
+            styled(manager.state, colour),
+            _time(manager.since_ns),
+            paused,
             streams or "none",
         ]
-        more = (escape_invisible(each.reason), escape_invisible(each.version), escape_invisible(each.generation), times)
+        more = (
+            escape_invisible(manager.reason),
+            escape_invisible(manager.version),
+            escape_invisible(manager.generation),
+            times,
+        )
         table.add_row(*row, *(() if narrow else more))
     return table
 
@@ -108,12 +117,12 @@ def pause(operator: OperatorTarget, reason: str) -> int:
     async def call(admin: AdminClient, rm_id: str) -> tuple[str, Paused]:
         return rm_id, await admin.pause(rm_id, reason, timeout_s=operator.timeout_s)
 
-    rm_id, found = ask(operator, call)
-    if not found.changed:
+    rm_id, answer = ask(operator, call)
+    if not answer.changed:
         outcome = "is paused already"
     else:  # (otherwise the description says what a pause means)
-        outcome = "is paused: Muster schedules nothing for it" if found.state in ("", _RUNNING) else "is paused"
-    return _said(operator, rm_id, found, outcome)
+        outcome = "is paused: Muster schedules nothing for it" if answer.state in ("", _RUNNING) else "is paused"
+    return _said(operator, rm_id, answer, outcome)
 
 
 def resume(operator: OperatorTarget) -> int:
@@ -122,19 +131,19 @@ def resume(operator: OperatorTarget) -> int:
     async def call(admin: AdminClient, rm_id: str) -> tuple[str, Paused]:
         return rm_id, await admin.resume(rm_id, timeout_s=operator.timeout_s)
 
-    rm_id, found = ask(operator, call)
-    if found.state in ("", _RUNNING):
-        outcome = "is resumed" if found.changed else "is not paused"
+    rm_id, answer = ask(operator, call)
+    if answer.state in ("", _RUNNING):
+        outcome = "is resumed" if answer.changed else "is not paused"
     else:  # the state still prevents decisions or messages
-        outcome = f"{'is no longer paused' if found.changed else 'is not paused'}, but {found.state}"
-    return _said(operator, rm_id, found, outcome)
+        outcome = f"{'is no longer paused' if answer.changed else 'is not paused'}, but {answer.state}"
+    return _said(operator, rm_id, answer, outcome)
 
 
-def _said(operator: OperatorTarget, rm_id: str, found: Paused, outcome: str) -> int:
+def _said(operator: OperatorTarget, rm_id: str, answer: Paused, outcome: str) -> int:
     if operator.json:
-        print_json({"rm_id": rm_id, **dataclasses.asdict(found)})
+        print_json({"rm_id": rm_id, **dataclasses.asdict(answer)})
         return 0
-    more = f" {found.description}" if found.state not in ("", _RUNNING) else ""
+    more = f" {answer.description}" if answer.state not in ("", _RUNNING) else ""
     console().print(f"{rm_id} {outcome}.{more}", soft_wrap=True)
     return 0
 
@@ -142,16 +151,16 @@ def _said(operator: OperatorTarget, rm_id: str, found: Paused, outcome: str) -> 
 def forget(operator: OperatorTarget, rm: str, *, force: bool) -> int:
     """Forgets the RM and ends its objects."""
 
-    async def asked() -> Forgotten:
+    async def call() -> Forgotten:
         async with operator.client() as admin:
             return await admin.forget(rm, force=force, timeout_s=operator.timeout_s)
 
-    found = run(operator, asked)
+    answer = run(operator, call)
     if operator.json:
-        print_json({"rm_id": rm, **dataclasses.asdict(found)})
+        print_json({"rm_id": rm, **dataclasses.asdict(answer)})
         return 0
-    ended = f"{found.allocations:,} allocation{'' if found.allocations == 1 else 's'} ended"
-    outcome = f"is forgotten, {ended} with it" if found.changed else "is forgotten already"
+    ended = f"{answer.allocations:,} allocation{'' if answer.allocations == 1 else 's'} ended"
+    outcome = f"is forgotten, {ended} with it" if answer.changed else "is forgotten already"
     console().print(f"{rm} {outcome}.", soft_wrap=True)
     return 0
 
@@ -160,10 +169,10 @@ def drain(operator: OperatorTarget, node: str, partition: str, *, schedulable: b
     """Drains a node, or makes it schedulable again."""
 
     async def call(admin: AdminClient, rm_id: str) -> tuple[bool, int]:
-        found = await admin.drain_node(
+        answer = await admin.drain_node(
             rm_id, node, partition=partition, schedulable=schedulable, timeout_s=operator.timeout_s
         )
-        return found.changed, found.allocations
+        return answer.changed, answer.allocations
 
     changed, allocations = ask(operator, call)
     if operator.json:
@@ -186,13 +195,13 @@ def end_application(operator: OperatorTarget, application: str, partition: str, 
             rm_id, application, partition=partition, reason=reason, timeout_s=operator.timeout_s
         )
 
-    found = ask(operator, call)
+    answer = ask(operator, call)
     if operator.json:
-        print_json({"application_id": application, **dataclasses.asdict(found)})
+        print_json({"application_id": application, **dataclasses.asdict(answer)})
         return 0
-    outcome = f"is {found.state}" if found.changed else f"is {found.state} already"
-    left = f": its resource manager ends {found.allocations:,} allocation{'' if found.allocations == 1 else 's'}"
-    console().print(f"{application} {outcome}{left if found.allocations else ''}.", soft_wrap=True)
+    outcome = f"is {answer.state}" if answer.changed else f"is {answer.state} already"
+    remaining = f": its resource manager ends {answer.allocations:,} allocation{'' if answer.allocations == 1 else 's'}"
+    console().print(f"{application} {outcome}{remaining if answer.allocations else ''}.", soft_wrap=True)
     return 0
 
 

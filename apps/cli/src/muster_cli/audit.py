@@ -33,68 +33,70 @@ _LOG = "log.db"
 _FOLLOW_S = 0.5
 
 
-def show(wanted: AuditSelection, settings: Path | None, assignments: Sequence[str]) -> int:
+def show(selection: AuditSelection, settings: Path | None, assignments: Sequence[str]) -> int:
     """Prints entries. Returns the exit code. Raises UsageError, CommandError."""
-    if wanted.result not in ("", *RESULTS):
-        raise UsageError(f"--result {wanted.result!r}: expected one of {', '.join(RESULTS)}")
-    if wanted.last is not None and wanted.follow:
+    if selection.result not in ("", *RESULTS):
+        raise UsageError(f"--result {selection.result!r}: expected one of {', '.join(RESULTS)}")
+    if selection.last is not None and selection.follow:
         raise UsageError("--last and --follow: expected one of them")
     query = AuditQuery(
-        wanted.rm,
-        wanted.identity,
-        wanted.action,
-        wanted.result,
-        time_ns(wanted.since) if wanted.since else 0,
-        time_ns(wanted.until, "--until") if wanted.until else 0,
+        selection.rm,
+        selection.identity,
+        selection.action,
+        selection.result,
+        time_ns(selection.since) if selection.since else 0,
+        time_ns(selection.until, "--until") if selection.until else 0,
     )
     # Whether there is any entry about the RM: an answer without one may be about a wrong name.
-    about_rm = AuditQuery(wanted.rm) if wanted.rm and not wanted.follow else None
-    if wanted.data_dir is not None:
-        path = wanted.data_dir / _LOG
+    about_rm = AuditQuery(selection.rm) if selection.rm and not selection.follow else None
+    if selection.data_dir is not None:
+        path = selection.data_dir / _LOG
         if not path.is_file():
-            raise UsageError(f"--data-dir {wanted.data_dir}: has no {_LOG}")
+            raise UsageError(f"--data-dir {selection.data_dir}: has no {_LOG}")
         topic = load(settings, assignments).values.log.topics().audit
         try:
             if about_rm is not None and not any(_of_file(path, topic, about_rm, follow=False)):
-                raise _unknown(wanted.rm)
-            _print(wanted, _of_file(path, topic, query, follow=wanted.follow))
+                raise _unknown(selection.rm)
+            _print(selection, _of_file(path, topic, query, follow=selection.follow))
         except LogError as error:
             raise CommandError(str(error)) from error
         return 0
-    access = access_to(wanted.gateway, wanted.flags)
+    access = access_to(selection.gateway, selection.flags)
     try:
-        asyncio.run(_of_gateway(wanted, access, query, about_rm))
+        asyncio.run(_of_gateway(selection, access, query, about_rm))
     except TimeoutError:
-        raise CommandError(f"{wanted.gateway}: no answer within {wanted.timeout_s:g} s (--timeout-s)") from None
+        raise CommandError(f"{selection.gateway}: no answer within {selection.timeout_s:g} s (--timeout-s)") from None
     except AdminRefused as error:
-        raise refusal(wanted.gateway, error) from error
+        raise refusal(selection.gateway, error) from error
     except AdminFailed as error:
-        raise CommandError(f"{wanted.gateway}: no answer: {error.details} ({error.code.name})") from error
+        raise CommandError(f"{selection.gateway}: no answer: {error.details} ({error.code.name})") from error
     return 0
 
 
-async def _of_gateway(wanted: AuditSelection, access: Access, query: AuditQuery, about_rm: AuditQuery | None) -> None:
-    async with AuditClient(wanted.gateway, access=access) as client:
-        if wanted.follow:
+async def _of_gateway(
+    selection: AuditSelection, access: Access, query: AuditQuery, about_rm: AuditQuery | None
+) -> None:
+    async with AuditClient(selection.gateway, access=access) as client:
+        if selection.follow:
             async for batch in client.read(query, follow=True):
-                _print(wanted, [batch] if batch else [])
+                _print(selection, [batch] if batch else [])
             return
-        async with asyncio.timeout(wanted.timeout_s):
-            found = [entry async for batch in client.read(query) for entry in batch]
-            if not found and about_rm is not None and not await _is_known(client, about_rm, access, wanted):
-                raise _unknown(wanted.rm)
-        _print(wanted, [found])
+        async with asyncio.timeout(selection.timeout_s):
+            entries = [entry async for batch in client.read(query) for entry in batch]
+            if not entries and about_rm is not None and not await _is_known(client, about_rm, access, selection):
+                raise _unknown(selection.rm)
+        _print(selection, [entries])
 
 
-async def _is_known(client: AuditClient, about_rm: AuditQuery, access: Access, wanted: AuditSelection) -> bool:
+async def _is_known(client: AuditClient, about_rm: AuditQuery, access: Access, selection: AuditSelection) -> bool:
     """Tells whether the trail has an entry about an RM, or the RM is registered: old entries may have gone."""
     async with aclosing(client.read(about_rm)) as batches:
         async for batch in batches:
             if batch:
                 return True
-    async with AdminClient(wanted.gateway, access=access) as admin:
-        listed = await admin.list_resource_managers(timeout_s=wanted.timeout_s)
-    return wanted.rm in [each.rm_id for each in listed]
+    async with AdminClient(selection.gateway, access=access) as admin:
+        listed = await admin.list_resource_managers(timeout_s=selection.timeout_s)
+    return selection.rm in [manager.rm_id for manager in listed]
 
 
 def _unknown(rm_id: str) -> UsageError:
@@ -105,7 +107,7 @@ def _of_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iter
     """Yields the wanted entries, those of one read in the order of their times. Raises LogError."""
     positions: dict[int, int] = {}
     while True:
-        found: list[Entry] = []
+        batch: list[Entry] = []
         with LogFile(path) as log:
             for partition in log.partitions(topic):
                 first, end = log.bounds(topic, partition)
@@ -118,42 +120,42 @@ def _of_file(path: Path, topic: str, query: AuditQuery, *, follow: bool) -> Iter
                         position = error.next_offset
                         continue
                     entries = (entry_of(record.value) for record in records)
-                    found += (entry for entry in entries if entry is not None and query.fits(entry))
+                    batch += (entry for entry in entries if entry is not None and query.fits(entry))
                 positions[partition] = position
-        yield sorted(found, key=lambda entry: entry["recorded_ns"])
+        yield sorted(batch, key=lambda entry: entry["recorded_ns"])
         if not follow:
             return
         time.sleep(_FOLLOW_S)
 
 
-def _print(wanted: AuditSelection, batches: Iterable[list[Entry]]) -> None:
-    if wanted.last is not None:
-        batches = [list(deque(chain.from_iterable(batches), maxlen=wanted.last))]
+def _print(selection: AuditSelection, batches: Iterable[list[Entry]]) -> None:
+    if selection.last is not None:
+        batches = [list(deque(chain.from_iterable(batches), maxlen=selection.last))]
     for batch in batches:
-        if wanted.json:
+        if selection.json:
             for entry in batch:
                 print_json(entry, indent=None)
         elif batch:
             console().print(_table(batch))
-        elif not wanted.follow:
+        elif not selection.follow:
             console().print("No audit entry fits.")
 
 
 def _table(entries: list[Entry]) -> Table:
     table = Table("time (UTC)", "identity", "from", "action", "RM", "result", "about", "reason")
-    for each in entries:
-        at = datetime.fromtimestamp(each["recorded_ns"] / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        who = f"{each['identity'] or '?'} ({each['proof']})"
-        about = " ".join(f"{name}={value}" for name, value in each["objects"].items())
-        count = f" ({each['count']} times)" if each["count"] > 1 else ""
+    for entry in entries:
+        at = datetime.fromtimestamp(entry["recorded_ns"] / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        who = f"{entry['identity'] or '?'} ({entry['proof']})"
+        about = " ".join(f"{name}={value}" for name, value in entry["objects"].items())
+        count = f" ({entry['count']} times)" if entry["count"] > 1 else ""
         table.add_row(
             at,
             escape_invisible(who),
-            escape_invisible(f"{each['peer'] or '?'} {each['door']}"),
-            escape_invisible(each["action"]),
-            escape_invisible(each["rm_id"]),
-            f"{each['result']}{count}",
-            escape_invisible(about or each["method"]),
-            escape_invisible(each["reason"]),
+            escape_invisible(f"{entry['peer'] or '?'} {entry['door']}"),
+            escape_invisible(entry["action"]),
+            escape_invisible(entry["rm_id"]),
+            f"{entry['result']}{count}",
+            escape_invisible(about or entry["method"]),
+            escape_invisible(entry["reason"]),
         )
     return table

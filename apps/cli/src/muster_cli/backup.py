@@ -161,27 +161,27 @@ def _whole(path: Path) -> VerificationResult:
 
 def _manifest(directory: Path) -> dict[str, Any]:
     try:
-        found = json.loads((directory / MANIFEST).read_text())
-        names = found["files"]
-        if not isinstance(found["mark"], dict) or LOG not in names or not names.keys() <= {LOG, SESSIONS}:
+        manifest = json.loads((directory / MANIFEST).read_text())
+        names = manifest["files"]
+        if not isinstance(manifest["mark"], dict) or LOG not in names or not names.keys() <= {LOG, SESSIONS}:
             raise ValueError
     except OSError as error:
         raise UsageError(f"{directory}: is no backup: {MANIFEST}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{directory}: {MANIFEST} is not of a backup of Muster") from error
-    return dict(found)
+    return dict(manifest)
 
 
 def _differences(directory: Path, manifest: dict[str, Any]) -> list[str]:
     """Compares the files with the manifest's checksums."""
-    found = []
+    problems = []
     for name, checksum in manifest["files"].items():
         try:
             if _checksum(directory / name) != checksum:
-                found.append(f"{directory / name}: has another checksum than {MANIFEST} says")
+                problems.append(f"{directory / name}: has another checksum than {MANIFEST} says")
         except OSError as error:
-            found.append(f"{directory / name}: {error.strerror}")
-    return found
+            problems.append(f"{directory / name}: {error.strerror}")
+    return problems
 
 
 def _checksum(path: Path) -> str:
@@ -193,10 +193,10 @@ def _checksum(path: Path) -> str:
 def locked(data: Path) -> Iterator[None]:
     """Keeps Muster from starting on the directory. Raises CommandError if it is running."""
     try:
-        held = lock(data / LOG)
+        lock_file = lock(data / LOG)
     except LogUnavailable as error:
         raise CommandError(f"--data-dir {data}: Muster is running there; stop it first") from error
-    with held:
+    with lock_file:
         yield
 
 
@@ -206,10 +206,10 @@ def move_aside(data: Path, *, replace: bool, keep: Sequence[Path] = ()) -> None:
     :param keep: files that stay.
     """
     present = [
-        each
+        path
         for name in (LOG, SESSIONS)
-        for each in data.glob(f"{name}*")
-        if each.suffix != ".lock" and each not in keep
+        for path in data.glob(f"{name}*")
+        if path.suffix != ".lock" and path not in keep
     ]
     if not present:
         return
@@ -217,8 +217,8 @@ def move_aside(data: Path, *, replace: bool, keep: Sequence[Path] = ()) -> None:
         raise UsageError(f"--data-dir {data}: has a log or sessions; --replace moves them aside")
     aside = data / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     aside.mkdir(mode=0o700)
-    for each in present:
-        each.rename(aside / each.name)
+    for path in present:
+        path.rename(aside / path.name)
     durable.sync(aside)
     durable.sync(data)
     print_lines(f"{aside}: what was there before")

@@ -99,8 +99,8 @@ Build = Callable[[MusterSettings, Log, Clock], ProcessPlan]
 def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequence[str], flags: Flags) -> int:
     """Runs ``muster up``: all services on this machine; the followers in a process of their own."""
     began_s = elapsed_s()
-    given = [*_given(flags), *_queue_config(config)]
-    settings = _paced(load(file, assignments, given, embedded_defaults(data_dir)))
+    overrides = [*_given(flags), *_queue_config(config)]
+    settings = _paced(load(file, assignments, overrides, embedded_defaults(data_dir)))
     addresses.check_free("--grpc-address", settings.gateway.grpc_address)
     addresses.check_free("gateway.grpc_mtls_address", settings.gateway.grpc_mtls_address)
     listener = _front_listener(settings)
@@ -132,9 +132,9 @@ def up(data_dir: Path, config: Path | None, file: Path | None, assignments: Sequ
 
 def bound_addresses(settings: MusterSettings, gateway: Gateway) -> tuple[str, str]:
     """Returns the addresses of gRPC and HTTP, with the ports that the system chose where the settings have port 0."""
-    found = (settings.gateway.grpc_address, gateway.grpc_port), (settings.gateway.http_address, gateway.http_port)
+    bindings = (settings.gateway.grpc_address, gateway.grpc_port), (settings.gateway.http_address, gateway.http_port)
     grpc_address, http_address = (
-        f"{address.removesuffix(':0')}:{port}" if address.endswith(":0") else address for address, port in found
+        f"{address.removesuffix(':0')}:{port}" if address.endswith(":0") else address for address, port in bindings
     )
     return grpc_address, http_address
 
@@ -159,19 +159,19 @@ def data_lines(settings: MusterSettings, data_dir: Path) -> list[str]:
     from muster_event_publisher.history.registry import wanted_of
 
     usual = embedded_defaults(data_dir)
-    there, elsewhere = [], []
+    contents, elsewhere = [], []
     if settings.log.sqlite_path == usual["log.sqlite_path"]:
-        there.append("log.db")
+        contents.append("log.db")
     if settings.gateway.sessions_url.get_secret_value() == usual["gateway.sessions_url"]:
-        there.append("sessions.db")
+        contents.append("sessions.db")
     for name, (kind, options) in wanted_of(settings.publisher).items():
         location = str(options.get("location", ""))
         if kind == "parquet" and location == str(usual["publisher.parquet_dir"]):
-            there.append("history/**/*.parquet")
+            contents.append("history/**/*.parquet")
             continue
         shown = name if name == kind else f"{name} ({kind})"
         elsewhere.append(f"{shown} in {location}" if location and "://" not in location else shown)
-    lines = [f"data   {data_dir}   {', '.join(there)}"]
+    lines = [f"data   {data_dir}   {', '.join(contents)}"]
     return [*lines, f"history   {', '.join(elsewhere)}"] if elsewhere else lines
 
 
@@ -454,10 +454,10 @@ _BUILD: dict[ServiceName, Build] = {
 def _take_files() -> None:
     """Raises the limit of open files as far as allowed, up to a bound: each connection uses one."""
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)
-    if files != resource.RLIM_INFINITY and files < wanted:
+    target = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)
+    if files != resource.RLIM_INFINITY and files < target:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, most))
 
 
 def _serve(settings: MusterSettings, build: Build, on_ready: Callable[[ProcessPlan], None]) -> int:

@@ -30,12 +30,12 @@ def script(app: App, shell: Shell) -> str:
 
 def commands(app: App, before: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], App]]:
     """Returns all commands with their paths, groups of commands before their own."""
-    found: list[tuple[tuple[str, ...], App]] = []
+    entries: list[tuple[tuple[str, ...], App]] = []
     for name in app:
         if not name.startswith("-"):
             path = (*before, name)
-            found += [(path, app[name]), *commands(app[name], path)]
-    return found
+            entries += [(path, app[name]), *commands(app[name], path)]
+    return entries
 
 
 def _mended(text: str, old: str, new: str, anchor: str, line: str) -> str:

@@ -94,8 +94,8 @@ def _place(problem: ConfigurationProblem) -> tuple[bool, int, int]:
 
 
 def _line(file: Path, problem: ConfigurationProblem) -> str:
-    place = f"{file}:{problem.line}:{problem.column}" if problem.line else str(file)
-    return f"{place}: {problem.path + ': ' if problem.path else ''}{problem.message}"
+    location = f"{file}:{problem.line}:{problem.column}" if problem.line else str(file)
+    return f"{location}: {problem.path + ': ' if problem.path else ''}{problem.message}"
 
 
 def _count(changes: int) -> str:

@@ -80,22 +80,25 @@ def _in_order(problems: list[ConfigProblem]) -> list[ConfigProblem]:
 
 
 def _line(file: Path, problem: ConfigProblem) -> str:
-    place = f"{file}:{problem.line}:{problem.column}" if problem.line else str(file)
-    return f"{place}: {problem.path + ': ' if problem.path else ''}{problem.message}"
+    location = f"{file}:{problem.line}:{problem.column}" if problem.line else str(file)
+    return f"{location}: {problem.path + ': ' if problem.path else ''}{problem.message}"
 
 
 def _tree(partition: PartitionConfig) -> Tree:
     """Returns a tree of the queues with their effective settings, also those from above or below."""
     tree = Tree(marked("partition [bold]{}[/]", partition.name))
     branches: dict[str, Tree] = {"": tree}
-    held: dict[str, dict[str, str]] = {"": {}}
+    effective_properties: dict[str, dict[str, str]] = {"": {}}
     open_to: dict[str, bool] = {"": False}
     for queue in effective_queues(partition.root):
         above = queue.path.rpartition(".")[0]
-        held[queue.path] = {**properties.inherited(held[above]), **queue.config.properties}
+        effective_properties[queue.path] = {
+            **properties.inherited(effective_properties[above]),
+            **queue.config.properties,
+        }
         open_to[queue.path] = open_to[above] or bool(queue.config.submit_acl.strip() or queue.config.admin_acl.strip())
         branch = branches[queue.path] = branches[above].add(marked("[bold]{}[/]{}", queue.config.name, _amounts(queue)))
-        for label, text in _details(queue, held[queue.path]):
+        for label, text in _details(queue, effective_properties[queue.path]):
             branch.add(marked("[dim]{}[/] {}", label, text))
         if queue.leaf and not open_to[queue.path]:
             branch.add(marked("[yellow]no user may submit here[/]: no queue up to root has submitacl or adminacl"))
@@ -117,13 +120,14 @@ def _amounts(queue: EffectiveQueue) -> str:
     return "".join(f", {fact}" for fact in facts)
 
 
-def _details(queue: EffectiveQueue, held: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _details(queue: EffectiveQueue, effective_properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     config = queue.config
-    if held:
+    if effective_properties:
         yield (
             "properties",
             ", ".join(
-                f"{name}={text}{'' if name in config.properties else ' (from above)'}" for name, text in held.items()
+                f"{name}={text}{'' if name in config.properties else ' (from above)'}"
+                for name, text in effective_properties.items()
             ),
         )
     for label, text in (("submit", config.submit_acl), ("admin", config.admin_acl)):
@@ -151,7 +155,7 @@ def _acl(text: str) -> str:
         return f"groups {fields[0]}"
     if fields == ["*"]:
         return "everybody"
-    return "; ".join(f"{what} {names}" for what, names in zip(("users", "groups"), fields, strict=False))
+    return "; ".join(f"{kind} {names}" for kind, names in zip(("users", "groups"), fields, strict=False))
 
 
 def _policies(partition: PartitionConfig) -> Table:
@@ -225,10 +229,10 @@ def _row(change: ConfigChange) -> tuple[Text, str, str, str]:
             return styled("+", "green"), path, escape_invisible(f"new {change.new}"), ""
         gone = "removed: its applications finish first" if change.what == "queue" else "removed"
         return styled("-", "red"), path, escape_invisible(f"{change.old} {gone}"), ""
-    what = "leaf or parent" if change.what == "queue" else change.what
+    label = "leaf or parent" if change.what == "queue" else change.what
     return (
         styled("~", "yellow"),
         path,
-        escape_invisible(what),
+        escape_invisible(label),
         escape_invisible(f"{change.old or 'not set'} -> {change.new or 'not set'}"),
     )

@@ -21,20 +21,22 @@ def show_settings(
     """Prints the settings. Returns the exit code."""
     defaults = embedded_defaults(data_dir) if data_dir is not None else None
     effective = load(file, assignments, defaults=defaults).effective()
-    shown = [one for one in effective if not changed or one.origin is not Origin.DEFAULT]
+    shown = [setting for setting in effective if not changed or setting.origin is not Origin.DEFAULT]
     if as_json:
-        print_json({one.name: asdict(one) for one in shown})
+        print_json({setting.name: asdict(setting) for setting in shown})
         return 0
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("setting", "value", "origin", "description"):
         table.add_column(column, overflow="fold", no_wrap=column == "setting")
     section = ""
-    for one in shown:
-        if section and one.name.partition(".")[0] != section:
+    for setting in shown:
+        if section and setting.name.partition(".")[0] != section:
             table.add_section()
-        section = one.name.partition(".")[0]
-        origin = one.origin if not one.place else f"{one.origin} {one.place}"
-        style = "" if one.origin is Origin.DEFAULT else "bold"
-        table.add_row(*map(escape_invisible, (one.name, one.shown, str(origin), one.description)), style=style)
+        section = setting.name.partition(".")[0]
+        origin = setting.origin if not setting.place else f"{setting.origin} {setting.place}"
+        style = "" if setting.origin is Origin.DEFAULT else "bold"
+        table.add_row(
+            *map(escape_invisible, (setting.name, setting.shown, str(origin), setting.description)), style=style
+        )
     Screen(width=None if is_terminal() else _PIPED_WIDTH).print(table)
     return 0

@@ -63,22 +63,22 @@ def file_of(environment: Mapping[str, str]) -> Path:
 def load(path: Path) -> Contexts:
     """Reads the file; without a file there are no contexts. Raises UsageError."""
     try:
-        found = tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text())
     except FileNotFoundError:
         return Contexts()
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
-    named = found.get("context", {})
-    current = found.get("current", "")
+    named = document.get("context", {})
+    current = document.get("current", "")
     if not isinstance(named, dict) or not isinstance(current, str):
         raise UsageError(f'{path}: expected current = "NAME" and tables [context.NAME]')
     contexts = Contexts(current)
     for name, fields in named.items():
         if not isinstance(fields, dict):
             raise UsageError(f"{path}: context.{name}: expected a table")
-        for each, value in fields.items():
-            if each not in FIELDS or not isinstance(value, str):
-                raise UsageError(f"{path}: context.{name}.{each}: expected a text, of one of {', '.join(FIELDS)}")
+        for field_name, value in fields.items():
+            if field_name not in FIELDS or not isinstance(value, str):
+                raise UsageError(f"{path}: context.{name}.{field_name}: expected a text, of one of {', '.join(FIELDS)}")
         contexts.named[name] = dict(fields)
     return contexts
 
@@ -87,7 +87,11 @@ def store(path: Path, contexts: Contexts) -> None:
     """Writes the file, whole or not at all. Raises CommandError."""
     lines = [f"current = {_quoted(contexts.current)}"]
     for name, fields in sorted(contexts.named.items()):
-        lines += ["", f"[context.{_quoted(name)}]", *(f"{each} = {_quoted(value)}" for each, value in fields.items())]
+        lines += [
+            "",
+            f"[context.{_quoted(name)}]",
+            *(f"{field_name} = {_quoted(value)}" for field_name, value in fields.items()),
+        ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(path, ("\n".join(lines) + "\n").encode())
@@ -101,22 +105,22 @@ def apply(environment: MutableMapping[str, str]) -> None:
     """
     path = file_of(environment)
     POSITIONS.use(None)
-    wanted = environment.get(CONTEXT_VARIABLE, "")
-    if not wanted and not path.exists():
+    override = environment.get(CONTEXT_VARIABLE, "")
+    if not override and not path.exists():
         return
     contexts = load(path)
-    name = wanted or contexts.current
+    name = override or contexts.current
     if not name:
         return
-    for each, value in _fields_of(contexts, name, CONTEXT_VARIABLE if wanted else str(path)).items():
-        environment.setdefault(FIELDS[each], value)
+    for field_name, value in _fields_of(contexts, name, CONTEXT_VARIABLE if override else str(path)).items():
+        environment.setdefault(FIELDS[field_name], value)
     POSITIONS.use(path, name)
 
 
-def _fields_of(contexts: Contexts, name: str, place: str) -> dict[str, str]:
+def _fields_of(contexts: Contexts, name: str, origin: str) -> dict[str, str]:
     if name not in contexts.named:
-        known = ", ".join(sorted(contexts.named)) or "none"
-        raise UsageError(f"{place}: unknown context {name!r}; known: {known} (muster context set {name} …)")
+        names = ", ".join(sorted(contexts.named)) or "none"
+        raise UsageError(f"{origin}: unknown context {name!r}; known: {names} (muster context set {name} …)")
     return contexts.named[name]
 
 
@@ -142,9 +146,9 @@ def _list() -> int:
         print_lines("no contexts: muster context set NAME --gateway HOST:PORT --http URL makes one", error=True)
         return 0
     current = os.environ.get(CONTEXT_VARIABLE) or contexts.current
-    table = Table("", "context", *(each.replace("_", "-") for each in FIELDS), box=None, pad_edge=False)
+    table = Table("", "context", *(field_name.replace("_", "-") for field_name in FIELDS), box=None, pad_edge=False)
     for name, fields in sorted(contexts.named.items()):
-        table.add_row("*" if name == current else "", name, *(fields.get(each, "") for each in FIELDS))
+        table.add_row("*" if name == current else "", name, *(fields.get(field_name, "") for field_name in FIELDS))
     print_table(table)
     return 0
 
@@ -176,7 +180,7 @@ def _set(
     :param tls_key: PEM file with its key (MUSTER_TLS_KEY).
     :param tls_server: the name in the gateway's certificate (MUSTER_TLS_SERVER).
     """
-    given = {
+    options = {
         "gateway": gateway,
         "http": http,
         "rm": rm,
@@ -191,8 +195,11 @@ def _set(
         raise UsageError("NAME '': expected a context's name")
     path = file_of(os.environ)
     contexts = load(path)
-    kept = {**contexts.named.get(name, {}), **{each: value for each, value in given.items() if value is not None}}
-    contexts.named[name] = {each: kept[each] for each in FIELDS if kept.get(each)}
+    kept = {
+        **contexts.named.get(name, {}),
+        **{field_name: value for field_name, value in options.items() if value is not None},
+    }
+    contexts.named[name] = {field_name: kept[field_name] for field_name in FIELDS if kept.get(field_name)}
     if len(contexts.named) == 1:
         contexts.current = name
     store(path, contexts)

@@ -22,8 +22,8 @@ def main() -> None:
     """Runs the command of the process's arguments, and ends the process."""
     address = plain_probe(sys.argv[1:], os.environ)
     if address is not None:
-        ready, why = probe(address, TIMEOUT_S)
-        write(f"{address}: {why.strip()}\n")
+        ready, text = probe(address, TIMEOUT_S)
+        write(f"{address}: {text.strip()}\n")
         sys.exit(0 if ready else 1)
     from muster_cli.main import main as whole
 

@@ -40,6 +40,6 @@ class ServiceDied(CommandError):
     """
 
     def __init__(self, service: str, cause: BaseException | None) -> None:
-        why = "it ended by itself" if cause is None else f"{type(cause).__name__}: {cause}"
-        super().__init__(f"{service} died: {why}")
+        reason = "it ended by itself" if cause is None else f"{type(cause).__name__}: {cause}"
+        super().__init__(f"{service} died: {reason}")
         self.service, self.cause = service, cause

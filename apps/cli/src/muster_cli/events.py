@@ -25,75 +25,85 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _NS = 1_000_000_000
 
 
-def batch(wanted: EventSelection, count: int, timeout_s: float) -> int:
+def batch(selection: EventSelection, count: int, timeout_s: float) -> int:
     """Prints up to ``count`` events. Returns the exit code.
 
     :param timeout_s: of each answer, which has at most 1,000 events.
 
     Raises UsageError for invalid flags, CommandError when the call is refused or not answered.
     """
-    chosen, place = _chosen(wanted), _place(wanted)
+    chosen, start = _chosen(selection), _place(selection)
 
-    async def asked(client: EventsClient) -> None:
-        left, at, instance, printer = count, place, "", _Printer(wanted.json)
-        while left:
-            found = await client.batch(
-                wanted.rm, place=at, wanted=chosen, count=min(left, 1_000), instance=instance, timeout_s=timeout_s
+    async def print_events(client: EventsClient) -> None:
+        remaining, at, instance, printer = count, start, "", _Printer(selection.json)
+        while remaining:
+            event_batch = await client.batch(
+                selection.rm,
+                place=at,
+                wanted=chosen,
+                count=min(remaining, 1_000),
+                instance=instance,
+                timeout_s=timeout_s,
             )
-            printer.print(found)
-            left -= len(found.events)
-            if found.next_id >= found.end_id:
+            printer.print(event_batch)
+            remaining -= len(event_batch.events)
+            if event_batch.next_id >= event_batch.end_id:
                 break
-            at, instance = Place(id=found.next_id), found.instance
+            at, instance = Place(id=event_batch.next_id), event_batch.instance
 
-    return _run(wanted, asked)
+    return _run(selection, print_events)
 
 
-def watch(wanted: EventSelection, *, requests: bool, requests_only: bool) -> int:
+def watch(selection: EventSelection, *, requests: bool, requests_only: bool) -> int:
     """Prints new events until interrupted. Raises as :func:`batch`."""
-    chosen, place = _chosen(wanted), _place(wanted)
+    chosen, start = _chosen(selection), _place(selection)
 
-    async def asked(client: EventsClient) -> None:
-        printer = _Printer(wanted.json)
+    async def print_events(client: EventsClient) -> None:
+        printer = _Printer(selection.json)
         watched = client.watch(
-            wanted.rm,
-            place=place,
+            selection.rm,
+            place=start,
             wanted=chosen,
             request_events=requests or requests_only,
             tracked_events=not requests_only,
         )
         async with aclosing(watched) as batches:
-            async for found in batches:
-                printer.print(found)
+            async for event_batch in batches:
+                printer.print(event_batch)
 
-    return _run(wanted, asked)
+    return _run(selection, print_events)
 
 
 # ---- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def _chosen(wanted: EventSelection) -> EventFilter:
+def _chosen(selection: EventSelection) -> EventFilter:
     try:
         return EventFilter(
-            _upper(wanted.type), _upper(wanted.change), _upper(wanted.detail), wanted.object, wanted.app, wanted.queue
+            _upper(selection.type),
+            _upper(selection.change),
+            _upper(selection.detail),
+            selection.object,
+            selection.app,
+            selection.queue,
         )
     except ValueError as error:
         flags = {"types": "--type", "change_types": "--change", "change_details": "--detail"}
-        name, _, said = str(error).partition(": ")
-        raise UsageError(f"{flags.get(name, name)} {said}") from error
+        name, _, reason = str(error).partition(": ")
+        raise UsageError(f"{flags.get(name, name)} {reason}") from error
 
 
 def _upper(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.upper() for name in names)
 
 
-def _place(wanted: EventSelection) -> Place | None:
-    since_ns = time_ns(wanted.since) if wanted.since else None
-    if sum(each is not None for each in (wanted.start, since_ns, wanted.newest)) > 1:
+def _place(selection: EventSelection) -> Place | None:
+    since_ns = time_ns(selection.since) if selection.since else None
+    if sum(option is not None for option in (selection.start, since_ns, selection.newest)) > 1:
         raise UsageError("--start, --since, --newest: expected one of them")
-    if wanted.start is None and since_ns is None and wanted.newest is None:
+    if selection.start is None and since_ns is None and selection.newest is None:
         return None
-    return Place(wanted.start, since_ns, wanted.newest)
+    return Place(selection.start, since_ns, selection.newest)
 
 
 def time_ns(text: str, flag: str = "--since") -> int:
@@ -110,19 +120,19 @@ def time_ns(text: str, flag: str = "--since") -> int:
     return max(0, round(at.timestamp() * 1e6) * 1_000)
 
 
-def _run(wanted: EventSelection, asked: Callable[[EventsClient], Awaitable[None]]) -> int:
-    access = access_to(wanted.gateway, wanted.flags)
+def _run(selection: EventSelection, call: Callable[[EventsClient], Awaitable[None]]) -> int:
+    access = access_to(selection.gateway, selection.flags)
 
     async def connected() -> None:
-        async with EventsClient(wanted.gateway, access=access) as client:
-            await asked(client)
+        async with EventsClient(selection.gateway, access=access) as client:
+            await call(client)
 
     try:
         asyncio.run(connected())
     except AdminRefused as error:
-        raise refusal(wanted.gateway, error) from error
+        raise refusal(selection.gateway, error) from error
     except AdminFailed as error:
-        raise CommandError(f"{wanted.gateway}: no answer: {error.details} ({error.code.name})") from error
+        raise CommandError(f"{selection.gateway}: no answer: {error.details} ({error.code.name})") from error
     return 0
 
 
@@ -133,17 +143,17 @@ class _Printer:
     def __init__(self, as_json: bool) -> None:
         self._as_json, self._begun, self._dropped = as_json, False, 0
 
-    def print(self, found: EventBatch) -> None:
+    def print(self, event_batch: EventBatch) -> None:
         if not self._as_json and not self._begun:
             self._begun = True
             print_lines("  ".join(f"{name:<{width}}" for name, width in _COLUMNS) + "  resource, message")
-        for first, last in found.missing:
+        for first, last in event_batch.missing:
             self._note({"missing": [first, last]}, f"events {first} to {last} no longer exist")
-        if found.requests_dropped > self._dropped:
-            count = found.requests_dropped - self._dropped
+        if event_batch.requests_dropped > self._dropped:
+            count = event_batch.requests_dropped - self._dropped
             self._note({"requestEventsDropped": count}, f"{count} request events were dropped from their full store")
-        self._dropped = found.requests_dropped
-        for event in found.events:
+        self._dropped = event_batch.requests_dropped
+        for event in event_batch.events:
             if self._as_json:
                 print_json(event.as_json(), indent=None)
             else:

@@ -24,15 +24,15 @@ async def partitions_of(settings: LogSettings, clock: Clock) -> int:
 
         until_s = clock.monotonic() + settings.kafka_start_timeout_s
         while True:
-            found = KafkaTopics(settings, clock)
+            topics = KafkaTopics(settings, clock)
             try:
-                await found.start()
-                return (await found.partitions()).get(topic, 0)
+                await topics.start()
+                return (await topics.partitions()).get(topic, 0)
             except LogUnavailable:  # the brokers may still be starting
-                if clock.monotonic() >= until_s or await found.is_refused():
+                if clock.monotonic() >= until_s or await topics.is_refused():
                     raise
             finally:
-                await found.close()
+                await topics.close()
             await asyncio.sleep(_AGAIN_S)
     if settings.backend == "sqlite" and settings.sqlite_path.exists():
         with LogFile(settings.sqlite_path) as file:

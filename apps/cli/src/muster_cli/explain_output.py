@@ -26,13 +26,13 @@ Call = Callable[[AdminClient, str], Awaitable[Explanation]]
 
 def explain(operator: OperatorTarget, call: Call) -> int:
     """Prints an explanation."""
-    found = ask(operator, call)
-    value = found.value
+    explanation = ask(operator, call)
+    value = explanation.value
     if operator.json:
         print_json(value)
         return 0
     out = console()
-    for sentence in group_by_reason(found.sentences):
+    for sentence in group_by_reason(explanation.sentences):
         out.print(sentence, soft_wrap=True)
     for name in _COUNTS:
         counts = value.get(name)
@@ -47,23 +47,23 @@ def explain(operator: OperatorTarget, call: Call) -> int:
 def when(operator: OperatorTarget, application: str, key: str, partition: str) -> int:
     """Prints when an ask will start. Asks again while the estimate is being computed, as long as ``--timeout-s``."""
 
-    async def made(admin: AdminClient, rm: str) -> Explanation:
+    async def estimate(admin: AdminClient, rm: str) -> Explanation:
         until_s = time.monotonic() + operator.timeout_s
         while True:
-            found = await admin.explain_when(rm, application, key, **operator.at(partition))
-            if found.value["state"] != _MAKING or time.monotonic() >= until_s:
-                return found
+            explanation = await admin.explain_when(rm, application, key, **operator.at(partition))
+            if explanation.value["state"] != _MAKING or time.monotonic() >= until_s:
+                return explanation
             await asyncio.sleep(_AGAIN_S)
 
-    return explain(operator, made)
+    return explain(operator, estimate)
 
 
 def group_by_reason(sentences: Sequence[str]) -> list[str]:
     """Puts asks with one reason into one line: ``k1, k2, k3 and 34 more: …``. Other sentences stay as they are."""
     keys: dict[str, list[str]] = {}
-    for each in sentences[1:]:
-        key, separator, text = each.partition(": ")
-        keys.setdefault(text if separator else each, []).append(key if separator else "")
+    for sentence in sentences[1:]:
+        key, separator, text = sentence.partition(": ")
+        keys.setdefault(text if separator else sentence, []).append(key if separator else "")
     lines = list(sentences[:1])
     for text, named in keys.items():
         if named == [""]:
@@ -91,14 +91,14 @@ def _rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _history(rows: Sequence[Mapping[str, Any]], at_ns: int) -> Table:
     table = Table("since (UTC)", "how long", "reason", "")
-    for each in rows:
-        lasted = _lasted((each["until"] or at_ns) - each["since"])
-        table.add_row(_at(each["since"]), lasted, escape_invisible(_what(each)), "" if each["until"] else "now")
+    for row in rows:
+        lasted = _lasted((row["until"] or at_ns) - row["since"])
+        table.add_row(_at(row["since"]), lasted, escape_invisible(_what(row)), "" if row["until"] else "now")
     return table
 
 
-def _what(each: Mapping[str, Any]) -> str:
-    parts = [each["reason"], each["resourceType"], each["limitQueue"], each["who"]]
+def _what(row: Mapping[str, Any]) -> str:
+    parts = [row["reason"], row["resourceType"], row["limitQueue"], row["who"]]
     return " ".join(part for part in parts if part)
 
 

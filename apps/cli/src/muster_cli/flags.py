@@ -68,26 +68,26 @@ class AccessFlags:
 
     def access(self, environment: Mapping[str, str] | None = None) -> Access:
         """Returns what the flags and the environment say. Raises UsageError, which never shows a token."""
-        given = os.environ if environment is None else environment
+        variables = os.environ if environment is None else environment
         if self.token_file is not None:
             token_of(self.token_file)  # says which flag it is
         try:
-            said = Access.of_environment(given)
-            made = Access(
-                said.token,
-                self.token_file or said.token_file,
-                self.tls or said.tls,
-                self.tls_ca or said.ca,
-                self.tls_cert or said.certificate,
-                self.tls_key or said.key,
-                self.tls_server or said.server_name,
-                self.after or said.after or POSITIONS.stored(),
+            env_access = Access.of_environment(variables)
+            access = Access(
+                env_access.token,
+                self.token_file or env_access.token_file,
+                self.tls or env_access.tls,
+                self.tls_ca or env_access.ca,
+                self.tls_cert or env_access.certificate,
+                self.tls_key or env_access.key,
+                self.tls_server or env_access.server_name,
+                self.after or env_access.after or POSITIONS.stored(),
             )
-            made.bearer()
-            made.credentials()
+            access.bearer()
+            access.credentials()
         except AccessWrong as error:
             raise UsageError(str(error)) from error
-        return made
+        return access
 
 
 NO_ACCESS_FLAGS = AccessFlags()

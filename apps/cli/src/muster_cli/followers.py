@@ -60,14 +60,14 @@ def followers_of(settings: MusterSettings, bus: Log, clock: Clock) -> Followers:
     derive = PlainDerive(settings.derive, bus, topics, clock, is_urgent=view.is_late) if derives(settings) else None
     parts += [service_runner.NamedService("derive", derive)] if derive else []
     parts += [service_runner.NamedService("usage", usage)] if usage else []
-    derived = [each for each in (derive, usage) if each is not None]
+    derived = [service for service in (derive, usage) if service is not None]
     if derived:
         checks[Part.USAGE] = partial(_facts_of, derived)
     return Followers(view, publisher, parts, checks)
 
 
 async def _facts_of(derived: Sequence[PlainDerive | UsageRest]) -> ServiceFacts:
-    problems = [problem for each in derived for problem in await each.problems()]
+    problems = [problem for service in derived for problem in await service.problems()]
     return ServiceFacts(serves=not problems, problems=problems)
 
 

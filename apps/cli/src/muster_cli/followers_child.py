@@ -126,10 +126,10 @@ def as_asked(app: ASGIApp) -> ASGIApp:
     return serve
 
 
-def _taken(headers: list[tuple[bytes, bytes]], wanted: bytes) -> bytes:
+def _taken(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes:
     """Removes and returns the last of these headers."""
     for index in range(len(headers) - 1, -1, -1):
-        if headers[index][0] == wanted:
+        if headers[index][0] == name:
             return headers.pop(index)[1]
     return b""
 

@@ -56,14 +56,14 @@ class GatewayBackend:
     """The gateway over the pipe; see :class:`muster_gateway.front_end.Backend`.
 
     :param body_bytes_max: of a request's body; the gateway refuses longer ones.
-    :param held: the bodies of this process.
+    :param bodies: of this process.
     :ivar answer: passes a request on, with the present caller, and its answer back.
     """
 
-    def __init__(self, channel: Channel[FromParent], body_bytes_max: int, held: HeldBodies, clock: Clock) -> None:
+    def __init__(self, channel: Channel[FromParent], body_bytes_max: int, bodies: HeldBodies, clock: Clock) -> None:
         self._clock = clock
         self._channel, self._body_bytes_max = channel, body_bytes_max
-        self.answer: HttpBackend = bounded(self._answer, held)
+        self.answer: HttpBackend = bounded(self._answer, bodies)
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Response]] = {}
 
@@ -170,10 +170,10 @@ class FollowersFront:
     ) -> None:
         self._settings, self._bus, self._clock = settings, bus, clock
         self._listener, self._changed = listener, changed
-        held = HeldBodies()
-        self.backend = GatewayBackend(channel, settings.gateway.limits.max_record_bytes, held, clock)
-        self._view = bounded(_fresh(bus, _beside(followers.view.asgi, self.backend)), held)
-        self._publisher = bounded(_fresh(bus, followers.publisher.asgi), held)
+        bodies = HeldBodies()
+        self.backend = GatewayBackend(channel, settings.gateway.limits.max_record_bytes, bodies, clock)
+        self._view = bounded(_fresh(bus, _beside(followers.view.asgi, self.backend)), bodies)
+        self._publisher = bounded(_fresh(bus, followers.publisher.asgi), bodies)
         self._gateway_id = ""
         self._front: FrontEnd | None = None
         self._opening, self._closing, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -165,18 +165,18 @@ def in_clear(value: object) -> object:
             extra = value.__pydantic_extra__ or {}
             names = type(value).model_fields
             return {name: in_clear(getattr(value, name)) for name in names} | {
-                name: in_clear(each) for name, each in extra.items()
+                name: in_clear(item) for name, item in extra.items()
             }
         case SecretStr():
             return value.get_secret_value()
         case Mapping():
-            return {str(name): in_clear(each) for name, each in value.items()}
+            return {str(name): in_clear(item) for name, item in value.items()}
         case Path() | IPv4Address() | IPv6Address() | IPv4Network() | IPv6Network():
             return str(value)
         case str() | bytes():
             return value
         case Sequence() | Set():
-            return [in_clear(each) for each in value]
+            return [in_clear(item) for item in value]
     return value
 
 
@@ -200,9 +200,9 @@ def socket_directory(log_path: Path) -> Path:
 
 def _is_ours_or_free(directory: Path) -> bool:
     try:
-        there = directory.lstat()
+        status = directory.lstat()
     except FileNotFoundError:
         return True
     except OSError:
         return False
-    return stat.S_ISDIR(there.st_mode) and there.st_uid == os.getuid()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()

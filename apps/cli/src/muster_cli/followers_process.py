@@ -304,12 +304,12 @@ class FollowersProcess:
         finally:
             _settle(self._first, None)
 
-    async def _is_gone(self, why: str, again_after_s: float) -> None:
+    async def _is_gone(self, reason: str, again_after_s: float) -> None:
         assert self._first is not None
         if self._failed and not self._first.done():
             raise FollowersFailed(self._failed)
-        self._gone = f"the followers' process {why}; it is started again"
-        log.error("the followers' process is gone", why=why, again_after_s=again_after_s)
+        self._gone = f"the followers' process {reason}; it is started again"
+        log.error("the followers' process is gone", why=reason, again_after_s=again_after_s)
 
     async def _run(self) -> str:
         """Runs a child to its end. Returns how it ended."""

@@ -44,18 +44,18 @@ def whole(address: str, timeout_s: float, access: Access = PLAIN) -> SystemHealt
     """Asks a gateway for the state of the whole. If it does not answer, that is the state. Raises NotAGateway,
     UsageError.
     """
-    scheme, place = place_of(address)
+    scheme, authority = place_of(address)
     try:
-        return (_grpc if scheme == "grpc" else _http)(scheme, place, timeout_s, access)
+        return (_grpc if scheme == "grpc" else _http)(scheme, authority, timeout_s, access)
     except OSError as error:
         remedy = "start Muster there, or name another gateway: muster health ADDRESS"
         return unreachable(f"{address} does not answer: {str(error).rstrip('.')}", remedy, time.time_ns())
 
 
-def _http(scheme: str, place: str, timeout_s: float, access: Access) -> SystemHealthDao:
+def _http(scheme: str, authority: str, timeout_s: float, access: Access) -> SystemHealthDao:
     context = access.context() if scheme == "https" else None
     try:
-        with open_url(f"{scheme}://{place}/ws/v1/health", timeout_s, access, context) as answer:
+        with open_url(f"{scheme}://{authority}/ws/v1/health", timeout_s, access, context) as answer:
             return msgspec.json.decode(answer.read(), type=SystemHealthDao)
     except urllib.error.HTTPError as error:
         if error.code == 404:
@@ -67,11 +67,11 @@ def _http(scheme: str, place: str, timeout_s: float, access: Access) -> SystemHe
         raise NotAGateway from error
 
 
-def _grpc(_scheme: str, place: str, timeout_s: float, access: Access) -> SystemHealthDao:
+def _grpc(_scheme: str, authority: str, timeout_s: float, access: Access) -> SystemHealthDao:
     from muster_client.errors import AdminFailed, AdminRefused
 
     try:
-        return asyncio.run(_asked(place, timeout_s, access))
+        return asyncio.run(_asked(authority, timeout_s, access))
     except AdminRefused as error:
         if error.code.name == "UNIMPLEMENTED":
             raise NotAGateway from error
@@ -80,12 +80,12 @@ def _grpc(_scheme: str, place: str, timeout_s: float, access: Access) -> SystemH
         raise OSError(f"{error.code.name}: {error.details}") from error
 
 
-async def _asked(place: str, timeout_s: float, access: Access) -> SystemHealthDao:
+async def _asked(authority: str, timeout_s: float, access: Access) -> SystemHealthDao:
     from muster_client.health_client import HealthClient
 
     from muster_cli.health_text import decoded
 
-    async with HealthClient(place, access=access) as client:
+    async with HealthClient(authority, access=access) as client:
         return decoded(await client.get(timeout_s))
 
 
@@ -100,11 +100,11 @@ def _print(address: str, state: SystemHealthDao) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("part", "grade", "for", "what, and what to do"):
         table.add_column(name, overflow="fold", no_wrap=name != "what, and what to do")
-    for each in state.parts:
-        for_s = max(0.0, (state.checked - each.since) / _NS)
-        table.add_row(each.part, str(each.grade), duration(for_s), each.sentence, style=_COLOURS[each.grade])
-        for other in each.others:
-            table.add_row("", "", "", other, style=_COLOURS[each.grade])
-        if each.remedy:
-            table.add_row("", "", "", f"→ {each.remedy}")
+    for part in state.parts:
+        for_s = max(0.0, (state.checked - part.since) / _NS)
+        table.add_row(part.part, str(part.grade), duration(for_s), part.sentence, style=_COLOURS[part.grade])
+        for sentence in part.others:
+            table.add_row("", "", "", sentence, style=_COLOURS[part.grade])
+        if part.remedy:
+            table.add_row("", "", "", f"→ {part.remedy}")
     print_table(table)

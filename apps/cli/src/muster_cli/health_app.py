@@ -52,14 +52,16 @@ def operations_app(
         for name in names:
             if name in ready_when and await _is_so(ready_when[name]):
                 services[name] = "ready"
-        good = all(one == "ready" for one in services.values())
+        good = all(state == "ready" for state in services.values())
         body: dict[str, object] = {
             "status": "ready" if good else "not ready",
             "services": services,
-            "problems": [f"{name}: {one}" for name, answer in zip(names, answers, strict=True) for one in answer],
+            "problems": [
+                f"{name}: {problem}" for name, answer in zip(names, answers, strict=True) for problem in answer
+            ],
         }
-        for name, told in (facts or {}).items():
-            body[name] = dict(told())
+        for name, service_facts in (facts or {}).items():
+            body[name] = dict(service_facts())
         return JSONResponse(body, 200 if good else 503)
 
     exposition = SharedExposition()

@@ -32,25 +32,25 @@ async def asked(client: HealthClient, gateway: str) -> SystemHealthDao | None:
         return unreachable(f"{gateway} does not answer ({error.code.name})", remedy, time.time_ns())
 
 
-def decoded(found: SystemHealth) -> SystemHealthDao:
+def decoded(health: SystemHealth) -> SystemHealthDao:
     """Returns a message as the record that REST has."""
     return SystemHealthDao(
-        grade=_GRADES.get(found.grade, Grade.FAILED),
-        part=found.part,
-        since=found.since_ns,
-        sentence=found.sentence,
-        remedy=found.remedy,
-        checked=found.checked_ns,
+        grade=_GRADES.get(health.grade, Grade.FAILED),
+        part=health.part,
+        since=health.since_ns,
+        sentence=health.sentence,
+        remedy=health.remedy,
+        checked=health.checked_ns,
         parts=[
             PartHealthDao(
-                part=each.part,
-                grade=_GRADES.get(each.grade, Grade.FAILED),
-                since=each.since_ns,
-                sentence=each.sentence,
-                remedy=each.remedy,
-                others=list(each.others),
+                part=part.part,
+                grade=_GRADES.get(part.grade, Grade.FAILED),
+                since=part.since_ns,
+                sentence=part.sentence,
+                remedy=part.remedy,
+                others=list(part.others),
             )
-            for each in found.parts
+            for part in health.parts
         ],
     )
 
@@ -60,7 +60,7 @@ def health_lines(health: SystemHealthDao | None) -> list[Text]:
     if health is None:
         return []
     line = Text.assemble("Muster  ", (str(health.grade), _STYLES[health.grade]))
-    faults = [each for each in health.parts if each.grade is not Grade.OK]
+    faults = [part for part in health.parts if part.grade is not Grade.OK]
     if health.grade is Grade.OK:
         return [line.append(f"  {escape_invisible(health.sentence)}" if health.sentence else "")]
     if health.part:
@@ -70,7 +70,7 @@ def health_lines(health: SystemHealthDao | None) -> list[Text]:
     if health.remedy:
         lines.append(Text(f"        {escape_invisible(health.remedy)}"))
     if others := faults[1:]:
-        named = ", ".join(f"{escape_invisible(each.part)} ({each.grade})" for each in others[:_OTHERS_NAMED_MAX])
+        named = ", ".join(f"{escape_invisible(part.part)} ({part.grade})" for part in others[:_OTHERS_NAMED_MAX])
         more = len(others) - _OTHERS_NAMED_MAX
         lines.append(Text(f"        also: {named}{f' and {more} more' if more > 0 else ''}"))
     return lines

@@ -40,33 +40,35 @@ def repair(accept: Sequence[str], file: Path | None, assignments: Sequence[str])
         from muster_bus.backends.kafka_check import KafkaCheck
 
         assert isinstance(bus, KafkaLog), "the log is on Kafka"
-        found = {each.word: each for each in (await KafkaCheck(bus, settings.scheduler.group).run("all")).breaks}
-        if not found:
+        breaks = {break_.word: break_ for break_ in (await KafkaCheck(bus, settings.scheduler.group).run("all")).breaks}
+        if not breaks:
             print_lines(f"{bus.name}: whole; there is nothing to repair")
             return
-        if any(word not in accept for word in found) or any(each.kind is BreakKind.BLOCK for each in found.values()):
-            _refuse(bus.name, found)
-        await _accept(bus, settings.scheduler.group, list(found.values()))
+        if any(word not in accept for word in breaks) or any(
+            break_.kind is BreakKind.BLOCK for break_ in breaks.values()
+        ):
+            _refuse(bus.name, breaks)
+        await _accept(bus, settings.scheduler.group, list(breaks.values()))
 
     return with_log(settings.log, unchanged, work)
 
 
-def _refuse(name: str, found: dict[str, Break]) -> None:
-    for word, each in found.items():
-        print_lines(f"{word}  {each}")
-    if any(each.kind is BreakKind.BLOCK for each in found.values()):
+def _refuse(name: str, breaks: dict[str, Break]) -> None:
+    for word, break_ in breaks.items():
+        print_lines(f"{word}  {break_}")
+    if any(break_.kind is BreakKind.BLOCK for break_ in breaks.values()):
         raise CommandError(
             f"{name}: nothing was changed. Kafka refuses to read a batch that is not as it was written: let a broker "
             "with a whole copy lead the partition, and delete the damaged copy (docs/backup.md)"
         )
-    words = " ".join(f"--accept {word}" for word in found)
+    words = " ".join(f"--accept {word}" for word in breaks)
     raise CommandError(
-        f"{name}: {len(found)} parts are damaged or missing. Nothing was changed. Let brokers with whole copies lead "
+        f"{name}: {len(breaks)} parts are damaged or missing. Nothing was changed. Let brokers with whole copies lead "
         f"these partitions. To go on without these parts, stop all schedulers: muster repair {words}"
     )
 
 
-async def _accept(bus: Log, group: str, found: Sequence[Break]) -> None:
+async def _accept(bus: Log, group: str, breaks: Sequence[Break]) -> None:
     from muster_bus.backends.kafka import KafkaLog
     from muster_bus.backends.kafka_check import accept_breaks
     from muster_gateway.codec import RequestCodec
@@ -75,10 +77,10 @@ async def _accept(bus: Log, group: str, found: Sequence[Break]) -> None:
     codec, clock = RequestCodec(bus.settings.topics(), _GATEWAY), SystemClock()
 
     def notice(rm_id: str) -> OutRecord:
-        mine = [str(each) for each in found if each.partition == bus.settings.topics().partition_of(rm_id)]
+        mine = [str(break_) for break_ in breaks if break_.partition == bus.settings.topics().partition_of(rm_id)]
         story = f"the log goes on without {len(mine)} parts that were damaged or missing: {mine[0]}"
         return codec.loss(rm_id, story, clock.now_ns())
 
-    for done in await accept_breaks(bus, group, found, notice):
+    for done in await accept_breaks(bus, group, breaks, notice):
         whose = f"; {', '.join(map(repr, done.rms))} will have an event" if done.rms else ""
         print_lines(f"partition {done.partition}: goes on, with requests from {done.position} on{whose}")

@@ -286,8 +286,8 @@ def health(
         return of_all(address, timeout_s, flags.access(), as_json=json)
     from muster_cli.probe import probe
 
-    ready, why = probe(address, timeout_s, flags.access())
-    print_lines(f"{address}: {why.strip()}")
+    ready, text = probe(address, timeout_s, flags.access())
+    print_lines(f"{address}: {text.strip()}")
     return 0 if ready else 1
 
 

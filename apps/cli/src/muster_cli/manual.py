@@ -91,19 +91,19 @@ def _taking(flags: type) -> Any:
 
 def _by_group(app: App) -> dict[str, list[tuple[tuple[str, ...], App]]]:
     """Group → its commands that do something, in the order of their names."""
-    found: dict[str, tuple[Any, list[tuple[tuple[str, ...], App]]]] = {}
+    by_group: dict[str, tuple[Any, list[tuple[tuple[str, ...], App]]]] = {}
     for path, command in commands(app):
         if command.default_command is not None:
             groups: Any = app[path[0]].group
             (group,) = groups
-            found.setdefault(group.name, (group.sort_key, []))[1].append((path, command))
-    ordered = sorted(found.items(), key=lambda item: item[1][0])
+            by_group.setdefault(group.name, (group.sort_key, []))[1].append((path, command))
+    ordered = sorted(by_group.items(), key=lambda item: item[1][0])
     return {name: sorted(entries, key=lambda entry: entry[0]) for name, (_, entries) in ordered}
 
 
 def _command(path: tuple[str, ...], command: App) -> list[str]:
-    arguments = [one for one in _arguments(command) if _is_operand(one)]
-    shown = " ".join(_operand(one) for one in arguments)
+    arguments = [argument for argument in _arguments(command) if _is_operand(argument)]
+    shown = " ".join(_operand(argument) for argument in arguments)
     return [
         f".SS {_plain(' '.join(('muster', *path)))} {shown}".rstrip(),
         *_paragraphs(re.split(r"\n\s*:", command.help or "")[0]),
@@ -113,54 +113,58 @@ def _command(path: tuple[str, ...], command: App) -> list[str]:
 
 def _options(command: App, *, shared: bool = False) -> list[str]:
     lines: list[str] = []
-    for one in _arguments(command):
-        if not shared and any(group.name in _SHARED for group in one.parameter.group or ()):
+    for argument in _arguments(command):
+        if not shared and any(group.name in _SHARED for group in argument.parameter.group or ()):
             continue
-        lines += [".TP", _head(one), *_text(_sentence(one))]
+        lines += [".TP", _head(argument), *_text(_sentence(argument))]
     return lines
 
 
 def _arguments(command: App) -> list[Any]:
     """The command's arguments, without the parts that hold other arguments."""
     collection = command.assemble_argument_collection(default_parameter=Parameter(negative=()), parse_docstring=True)
-    return [one for one in collection if one.names and one.names[0] != "*" and one.parameter.show is not False]
+    return [
+        argument
+        for argument in collection
+        if argument.names and argument.names[0] != "*" and argument.parameter.show is not False
+    ]
 
 
-def _operand(one: Any) -> str:
-    name = rf"\fI{_plain(_value(one))}\fR"
-    if one.token_count()[1]:
+def _operand(argument: Any) -> str:
+    name = rf"\fI{_plain(_value(argument))}\fR"
+    if argument.token_count()[1]:
         name += r" \.\.\."
-    return name if one.required else f"[{name}]"
+    return name if argument.required else f"[{name}]"
 
 
-def _head(one: Any) -> str:
-    if _is_operand(one):
-        return rf"\fI{_plain(_value(one))}\fR"
-    names = ", ".join(rf"\fB{_plain(name)}\fR" for name in one.names)
-    return names if one.token_count()[0] == 0 else rf"{names} \fI{_plain(_value(one))}\fR"
+def _head(argument: Any) -> str:
+    if _is_operand(argument):
+        return rf"\fI{_plain(_value(argument))}\fR"
+    names = ", ".join(rf"\fB{_plain(name)}\fR" for name in argument.names)
+    return names if argument.token_count()[0] == 0 else rf"{names} \fI{_plain(_value(argument))}\fR"
 
 
-def _is_operand(one: Any) -> bool:
-    return bool(one.field_info.is_positional)
+def _is_operand(argument: Any) -> bool:
+    return bool(argument.field_info.is_positional)
 
 
-def _value(one: Any) -> str:
-    longest = max(one.names, key=len).lstrip("-")
+def _value(argument: Any) -> str:
+    longest = max(argument.names, key=len).lstrip("-")
     return str(longest.upper().replace("-", "_"))
 
 
-def _sentence(one: Any) -> str:
+def _sentence(argument: Any) -> str:
     """The help, with choices, variable and default as in ``--help``."""
-    text = (one.parameter.help or "").strip()
+    text = (argument.parameter.help or "").strip()
     behind = []
-    if choices := _choices(one.hint):
+    if choices := _choices(argument.hint):
         behind.append(f"one of {', '.join(choices)}")
-    if one.parameter.env_var:
-        behind.append(f"variable {', '.join(one.parameter.env_var)}")
-    if one.required and not _is_operand(one):
+    if argument.parameter.env_var:
+        behind.append(f"variable {', '.join(argument.parameter.env_var)}")
+    if argument.required and not _is_operand(argument):
         behind.append("required")
-    default = one.field_info.default
-    if one.parameter.env_var or isinstance(default, str | int | float):
+    default = argument.field_info.default
+    if argument.parameter.env_var or isinstance(default, str | int | float):
         shown = "" if default in ((), "", False, None) or not isinstance(default, str | int | float) else str(default)
         if shown:
             behind.append(f"default {shown}")
@@ -169,7 +173,7 @@ def _sentence(one: Any) -> str:
 
 def _choices(hint: Any) -> list[str]:
     if get_origin(hint) is not None and str(get_origin(hint)) == "typing.Literal":
-        return [str(one) for one in get_args(hint)]
+        return [str(choice) for choice in get_args(hint)]
     return []
 
 

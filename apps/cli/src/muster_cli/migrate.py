@@ -51,49 +51,49 @@ def migrate(
     to_assignments: Sequence[str],
 ) -> int:
     """Copies the log of one Muster into a new one. Returns the exit code."""
-    here, there = _settings(data_dir, file, assignments), _settings(to_data_dir, to_file, to_assignments)
-    if here.log.backend == "memory" or there.log.backend == "memory":
+    old_settings, new_settings = _settings(data_dir, file, assignments), _settings(to_data_dir, to_file, to_assignments)
+    if old_settings.log.backend == "memory" or new_settings.log.backend == "memory":
         raise UsageError("log.backend memory: expected sqlite or kafka, whose records outlive a process")
-    if _place(here.log) == _place(there.log):
-        raise UsageError(f"{_place(there.log)}: is the log to copy; expected another one")
-    others = beside_the_log(data_dir, there)
+    if _place(old_settings.log) == _place(new_settings.log):
+        raise UsageError(f"{_place(new_settings.log)}: is the log to copy; expected another one")
+    others = beside_the_log(data_dir, new_settings)
     clock = SystemClock()
 
     async def work() -> tuple[int, int]:
-        source = await _as_it_is(here.log, clock)
-        log = there.log
+        source = await _as_it_is(old_settings.log, clock)
+        log = new_settings.log
         if "partitions" not in log.model_fields_set:  # the default; partitions can only grow
             log = log.model_copy(update={"partitions": max(log.partitions, source.partitions)})
-        found = await _copy(source, _target(log, clock), here.scheduler.group, clock)
-        await _forget_sessions(there.gateway, clock)
-        return found, log.partitions
+        record_count = await _copy(source, _target(log, clock), old_settings.scheduler.group, clock)
+        await _forget_sessions(new_settings.gateway, clock)
+        return record_count, log.partitions
 
-    found, partitions = _run(work())
-    print_lines(f"{_place(there.log)}: {found} records copied; {partitions} partitions")
+    record_count, partitions = _run(work())
+    print_lines(f"{_place(new_settings.log)}: {record_count} records copied; {partitions} partitions")
     for line in others:
         print_lines(line)
     print_lines("The old log is as it was. Start Muster with the new one, and keep the old one until you are content.")
     return 0
 
 
-def beside_the_log(data_dir: Path | None, there: MusterSettings) -> list[str]:
+def beside_the_log(data_dir: Path | None, new_settings: MusterSettings) -> list[str]:
     """Returns what the new Muster has of history and usage, which are not on the log; one line each.
 
     :param data_dir: of the old Muster; None: it had none.
-    :param there: the settings of the new Muster.
+    :param new_settings: the settings of the new Muster.
 
     Raises UsageError if its stores cannot be used.
     """
     old = data_dir / HISTORY_DIR if data_dir is not None else None
     return [
-        f"history: {_history(old if old is not None and old.is_dir() else None, there)}",
-        f"usage: {_usage(there)}",
+        f"history: {_history(old if old is not None and old.is_dir() else None, new_settings)}",
+        f"usage: {_usage(new_settings)}",
     ]
 
 
-def _history(old: Path | None, there: MusterSettings) -> str:
+def _history(old: Path | None, new_settings: MusterSettings) -> str:
     try:
-        stores = wanted_of(there.publisher)
+        stores = wanted_of(new_settings.publisher)
         places = {
             name: place_of(location)
             for name, (_, options) in stores.items()
@@ -109,17 +109,21 @@ def _history(old: Path | None, there: MusterSettings) -> str:
     named = ", ".join(f"{name} ({places[name].display_name})" if name in places else name for name in stores)
     if old is None:
         return named
-    if any(Path(place.display_name).absolute() == old.absolute() for place in places.values()):
+    if any(Path(file_store.display_name).absolute() == old.absolute() for file_store in places.values()):
         return f"goes on in {named}"
     return f"{named}; the old one stays in {old}: copy it, or set publisher.sinks.parquet.location to it"
 
 
-def _usage(there: MusterSettings) -> str:
-    if not there.log.derived_topics:
+def _usage(new_settings: MusterSettings) -> str:
+    if not new_settings.log.derived_topics:
         return "none (log.derived_topics is false)"
-    if there.log.backend == "kafka":
+    if new_settings.log.backend == "kafka":
         return "start `muster derive`: it makes usage from the events that were copied, and from new ones"
-    return "made by muster up" if there.derive.enabled and there.derive.usage else "none (derive.enabled, derive.usage)"
+    return (
+        "made by muster up"
+        if new_settings.derive.enabled and new_settings.derive.usage
+        else "none (derive.enabled, derive.usage)"
+    )
 
 
 def grow(partitions: int, data_dir: Path | None, file: Path | None, assignments: Sequence[str]) -> int:
@@ -140,13 +144,13 @@ def grow(partitions: int, data_dir: Path | None, file: Path | None, assignments:
     return 0
 
 
-async def _grow_file(here: LogSettings, there: LogSettings, group: str, data_dir: Path, clock: Clock) -> bool:
-    target = SqliteTarget(there, clock, lambda kept: backup.move_aside(data_dir, replace=True, keep=kept))
+async def _grow_file(current: LogSettings, grown: LogSettings, group: str, data_dir: Path, clock: Clock) -> bool:
+    target = SqliteTarget(grown, clock, lambda kept: backup.move_aside(data_dir, replace=True, keep=kept))
     with backup.locked(data_dir):
         if target.finish_interrupted():
             return True
-    source = await _as_it_is(here, clock)
-    if source.partitions == there.partitions:
+    source = await _as_it_is(current, clock)
+    if source.partitions == grown.partitions:
         return False
     log = unchanged(source)
     try:
@@ -163,25 +167,25 @@ async def _grow_file(here: LogSettings, there: LogSettings, group: str, data_dir
 
 
 async def _grow_kafka(
-    here: LogSettings, there: LogSettings, group: str, gateway: GatewaySettings, clock: Clock
+    current: LogSettings, grown: LogSettings, group: str, gateway: GatewaySettings, clock: Clock
 ) -> bool:
     """The numbers are those of the module's docstring."""
     from muster_bus.backends.kafka import copying_topic
     from muster_bus.backends.kafka_copy_target import KafkaTarget, KafkaTopics
 
-    staging = there.model_copy(update={"topic_prefix": f"{there.topic_prefix}{_STAGING}", "derived_topics": False})
-    topics, staged = KafkaTopics(there, clock), KafkaTopics(staging, clock)
-    marker, staging_marker = copying_topic(there.topic_prefix), copying_topic(staging.topic_prefix)
+    staging = grown.model_copy(update={"topic_prefix": f"{grown.topic_prefix}{_STAGING}", "derived_topics": False})
+    topics, staged = KafkaTopics(grown, clock), KafkaTopics(staging, clock)
+    marker, staging_marker = copying_topic(grown.topic_prefix), copying_topic(staging.topic_prefix)
     try:
         await topics.start()
         await staged.start()
         present, in_staging = await topics.partitions(), await staged.partitions()
         if marker not in present:
-            if present.get(there.topics().requests) == there.partitions:
+            if present.get(grown.topics().requests) == grown.partitions:
                 await staged.delete()  # 4
                 return bool(in_staging)
             if staging_marker in in_staging or not in_staging:
-                source = await _as_it_is(here, clock)
+                source = await _as_it_is(current, clock)
                 await _copy(source, KafkaTarget(staging, clock), group, clock)  # 1
             await topics.begin_copy()  # 2
         elif not in_staging or staging_marker in in_staging:
@@ -189,9 +193,9 @@ async def _grow_kafka(
                 f"topic {marker} exists without staging topics ({staging.topic_prefix}si.*): expected those of an "
                 "interrupted muster topics grow; a muster migrate into these topics may have been interrupted"
             )
-        old = [name for name, count in (await topics.partitions()).items() if count != there.partitions]
+        old = [name for name, count in (await topics.partitions()).items() if count != grown.partitions]
         await topics.delete([name for name in old if name != marker])
-        copied = KafkaTarget(there, clock)
+        copied = KafkaTarget(grown, clock)
         await _copy(staging, copied, group, clock)  # 3
         await _forget_sessions(gateway, clock)
         await staged.delete()  # 4
@@ -209,12 +213,12 @@ async def _copy(source: LogSettings, target: CopyTarget, group: str, clock: Cloc
         if source.backend == "kafka":  # the notes are not copied
             await checked_log(log, group, "start")
         await target.start()
-        found = await copy(log, source.topics(), target, group, _ProgressPrinter(clock).progress)
+        record_count = await copy(log, source.topics(), target, group, _ProgressPrinter(clock).progress)
         await target.finish()
     finally:
         await target.close()
         await log.close()
-    return found
+    return record_count
 
 
 class _ProgressPrinter:

@@ -63,7 +63,7 @@ class Range:
         return float(text) if _DECIMAL.match(text) else None
 
     def __str__(self) -> str:
-        least, most = (f"{int(each):,}" if each == int(each) else f"{each:g}" for each in (self.least, self.most))
+        least, most = (f"{int(bound):,}" if bound == int(bound) else f"{bound:g}" for bound in (self.least, self.most))
         if self.whole:
             return f"a whole number from {least} to {most}"
         return f"a number above {least}, at most {most}" if self.above else f"a number from {least} to {most}"

@@ -82,21 +82,21 @@ def ask(operator: OperatorTarget, call: Callable[[AdminClient, str], Awaitable[T
     Raises UsageError when the RM must be named, CommandError when the gateway refuses or does not answer.
     """
 
-    async def asked() -> T:
+    async def call_for_rm() -> T:
         async with operator.client() as admin:
             return await call(admin, operator.rm or await single_rm(admin, operator.timeout_s))
 
-    return run(operator, asked)
+    return run(operator, call_for_rm)
 
 
-def run(operator: OperatorTarget, asked: Callable[[], Awaitable[T]]) -> T:
+def run(operator: OperatorTarget, call: Callable[[], Awaitable[T]]) -> T:
     """Makes a call that is not about one RM. Raises CommandError like :func:`ask`."""
     from muster_client.errors import AdminFailed, AdminRefused
 
     access_to(operator.gateway, operator.flags)
 
     async def awaited() -> T:
-        return await asked()
+        return await call()
 
     try:
         return asyncio.run(awaited())
@@ -120,21 +120,21 @@ async def single_rm(admin: AdminClient, timeout_s: float) -> str:
     none.
     """
     listed = await admin.list_resource_managers(timeout_s=timeout_s)
-    found = [each.rm_id for each in listed]
-    if not found:
+    rm_ids = [manager.rm_id for manager in listed]
+    if not rm_ids:
         raise CommandError("no resource manager is registered")
-    if len(found) == 1:
-        return found[0]
-    for each in listed:
-        if each.is_default:  # docs/rest.md, "Which resource manager"
-            return each.rm_id
-    raise UsageError(f"--rm: {len(found)} resource managers are registered, expected one of {', '.join(found)}")
+    if len(rm_ids) == 1:
+        return rm_ids[0]
+    for manager in listed:
+        if manager.is_default:  # docs/rest.md, "Which resource manager"
+            return manager.rm_id
+    raise UsageError(f"--rm: {len(rm_ids)} resource managers are registered, expected one of {', '.join(rm_ids)}")
 
 
 def console() -> Screen:
     """The console for people; lines in a pipe are not cut to a terminal's width."""
-    found = Screen()
-    return found if found.is_terminal else Screen(width=_PIPED_WIDTH)
+    screen = Screen()
+    return screen if screen.is_terminal else Screen(width=_PIPED_WIDTH)
 
 
 def print_table(table: RenderableType, screen: Screen | None = None) -> None:

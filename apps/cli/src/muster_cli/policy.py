@@ -18,13 +18,13 @@ SUFFIX = ".toml"
 def check(file: Path, console: Screen) -> bool:
     """Prints a policy's problems, or its rules and quotas. Returns whether it can be used."""
     try:
-        found = read_policy(file)
+        policy = read_policy(file)
     except InvalidPolicy as error:
         for line in str(error).splitlines():
             console.print(marked("[bold red]error[/] {}", line), soft_wrap=True)
         return False
     table = Table("rule", "identities", "proofs", "acts as", "operates", "reads", "role")
-    for number, rule in enumerate(found.rule):
+    for number, rule in enumerate(policy.rule):
         table.add_row(
             str(number),
             _listed(rule.identities),
@@ -35,8 +35,8 @@ def check(file: Path, console: Screen) -> bool:
             rule.role,
         )
     console.print(table)
-    if found.quota:
-        console.print(_quotas(found.quota))
+    if policy.quota:
+        console.print(_quotas(policy.quota))
     console.print(marked("[green]{} can be used[/]", file), soft_wrap=True)
     return True
 
@@ -51,8 +51,8 @@ def _quotas(rules: Iterable[QuotaRule]) -> Table:
 
 
 def _reads(rule: PolicyRule) -> Iterable[str]:
-    for each in rule.read:
-        yield each.rm if each.partitions == ("*",) else f"{each.rm} ({', '.join(each.partitions)})"
+    for scope in rule.read:
+        yield scope.rm if scope.partitions == ("*",) else f"{scope.rm} ({', '.join(scope.partitions)})"
 
 
 def _listed(names: Iterable[str]) -> Text:

@@ -24,10 +24,10 @@ _SCHEMES = ("grpc", "http", "https")
 
 def place_of(address: str) -> tuple[str, str]:
     """Returns an address's scheme, and its host and port. Raises UsageError."""
-    scheme, separator, place = address.partition("://")
-    if not separator or scheme not in _SCHEMES or not place:
+    scheme, separator, authority = address.partition("://")
+    if not separator or scheme not in _SCHEMES or not authority:
         raise UsageError(f"address {address!r}: expected grpc://host:port, http://host:port or https://host:port")
-    return scheme, place.rstrip("/")
+    return scheme, authority.rstrip("/")
 
 
 def probe(address: str, timeout_s: float, access: Access | None = None) -> tuple[bool, str]:
@@ -37,12 +37,12 @@ def probe(address: str, timeout_s: float, access: Access | None = None) -> tuple
         ``https://host:port`` (``/readyz``).
     :param access: TLS, and a token: a gateway's HTTP front then gives details; none: plain text, without a token.
     """
-    scheme, place = place_of(address)
+    scheme, authority = place_of(address)
     if scheme == "grpc":
-        return _grpc(place, timeout_s, access)
+        return _grpc(authority, timeout_s, access)
     context = access.context() if scheme == "https" and access is not None else None
     try:
-        with open_url(f"{scheme}://{place}/readyz", timeout_s, access, context) as answer:
+        with open_url(f"{scheme}://{authority}/readyz", timeout_s, access, context) as answer:
             return True, answer.read().decode(errors="replace")
     except urllib.error.HTTPError as error:
         return False, error.read().decode(errors="replace") or str(error)
@@ -50,23 +50,23 @@ def probe(address: str, timeout_s: float, access: Access | None = None) -> tuple
         return False, str(error)
 
 
-def channel(place: str, access: Access | None) -> grpc.Channel:
+def channel(authority: str, access: Access | None) -> grpc.Channel:
     """Returns a channel to a gateway."""
     import grpc
 
     if access is None:
-        return grpc.insecure_channel(place)
+        return grpc.insecure_channel(authority)
     credentials, options = access.credentials(), access.options()
     if credentials is None:
-        return grpc.insecure_channel(place, options)
-    return grpc.secure_channel(place, credentials, options)
+        return grpc.insecure_channel(authority, options)
+    return grpc.secure_channel(authority, credentials, options)
 
 
-def _grpc(place: str, timeout_s: float, access: Access | None) -> tuple[bool, str]:
+def _grpc(authority: str, timeout_s: float, access: Access | None) -> tuple[bool, str]:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    with channel(place, access) as opened_channel:
+    with channel(authority, access) as opened_channel:
         stub = health_pb2_grpc.HealthStub(opened_channel)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)

@@ -31,6 +31,6 @@ def check_reachable(address: str) -> None:
         raise CommandError(no_answer(address, getattr(error, "strerror", None) or error)) from None
 
 
-def no_answer(address: str, why: object) -> str:
+def no_answer(address: str, cause: object) -> str:
     """Returns the sentence about an address where nothing answers."""
-    return f"nothing answers at {address}: is `muster up` running? ({why})"
+    return f"nothing answers at {address}: is `muster up` running? ({cause})"

@@ -34,39 +34,39 @@ def repair(data_dir: Path | None, accept: Sequence[str], file: Path | None, assi
         return kafka_log.repair(accept, file, assignments)
     data = data_of(data_dir, file, assignments)
     with locked(data):
-        found = {each.word: each for each in _breaks(data / LOG)}
-        if not found:
+        breaks = {break_.word: break_ for break_ in _breaks(data / LOG)}
+        if not breaks:
             print_lines(f"{data}: whole; there is nothing to repair")
             return 0
-        missing = [word for word in found if word not in accept]
+        missing = [word for word in breaks if word not in accept]
         if missing:
-            for word, each in found.items():
-                print_lines(f"{word}  {each}")
-            words = " ".join(f"--accept {word}" for word in found)
+            for word, break_ in breaks.items():
+                print_lines(f"{word}  {break_}")
+            words = " ".join(f"--accept {word}" for word in breaks)
             raise CommandError(
-                f"{data}: {len(found)} parts are damaged or missing. Nothing was changed. Put whole files back, or "
+                f"{data}: {len(breaks)} parts are damaged or missing. Nothing was changed. Put whole files back, or "
                 f"restore a backup. To go on without these parts: muster repair --data-dir {data} {words}"
             )
-        _replace_log(data, list(found.values()))
+        _replace_log(data, list(breaks.values()))
     return 0
 
 
 def _breaks(path: Path) -> list[Break]:
     try:
         with contextlib.closing(open_read_only(path)) as connection:
-            found = check_beside(connection, path) + check(connection, whole=True).breaks
+            breaks = check_beside(connection, path) + check(connection, whole=True).breaks
     except (sqlite3.Error, OSError) as error:
         raise CommandError(f"{path} cannot be read: {error}. Restore a backup (docs/backup.md)") from error
-    if not any(each.kind is BreakKind.FILE for each in found):
-        found += [Break(BreakKind.FILE, "", 0, 0, 0, problem) for problem in verify_database(path)]
-    return found
+    if not any(break_.kind is BreakKind.FILE for break_ in breaks):
+        breaks += [Break(BreakKind.FILE, "", 0, 0, 0, problem) for problem in verify_database(path)]
+    return breaks
 
 
 def _replace_log(data: Path, accepted: Sequence[Break]) -> None:
     new = data / f"{LOG}.repairing"
     try:
-        for each in data.glob(f"{new.name}*"):  # an interrupted repair's
-            each.unlink()
+        for path in data.glob(f"{new.name}*"):  # an interrupted repair's
+            path.unlink()
         repaired = repair_log(data / LOG, new, accepted, round(time.time() * 1000))
         new.chmod(0o600)
         durable.sync(new)

@@ -199,10 +199,10 @@ def signals(stop: asyncio.Event) -> Iterator[None]:
         stop.set()
         loop.remove_signal_handler(signal.SIGINT)  # restores the default action
 
-    for one in handled:
-        loop.add_signal_handler(one, take, one)
+    for signum in handled:
+        loop.add_signal_handler(signum, take, signum)
     try:
         yield
     finally:
-        for one in handled:
-            loop.remove_signal_handler(one)
+        for signum in handled:
+            loop.remove_signal_handler(signum)

@@ -99,14 +99,14 @@ def load(
     :param flags: the command's named flags, as :func:`muster_cli.settings_loader.compose` takes them; they win.
     :param defaults: where the command's defaults differ from the models'.
     """
-    given = os.environ if environment is None else environment
-    if file is None and given.get(SETTINGS_VARIABLE):
-        file = Path(given[SETTINGS_VARIABLE])
+    variables = os.environ if environment is None else environment
+    if file is None and variables.get(SETTINGS_VARIABLE):
+        file = Path(variables[SETTINGS_VARIABLE])
     composed = compose(
         MusterSettings,
         defaults=defaults,
         file=file,
-        environment=given,
+        environment=variables,
         flags=[*map(parse_assignment, assignments), *flags],
     )
     return _with_paths_beside_file(_with_parquet_moved(composed))
@@ -119,23 +119,23 @@ def _with_parquet_moved(composed: ResolvedSettings[MusterSettings]) -> ResolvedS
     Options that the table omits are those of the default. So two stores have the same name only if the user set both.
     """
     publisher = composed.values.publisher
-    given = publisher.sinks.get("parquet")
+    declared = publisher.sinks.get("parquet")
     if publisher.parquet_dir is None or ("publisher", "parquet_dir") in composed.origins:
         return composed
-    if given is None or "kind" in given:
+    if declared is None or "kind" in declared:
         return composed
-    table = {"location": SecretStr(str(publisher.parquet_dir)), **given}
+    table = {"location": SecretStr(str(publisher.parquet_dir)), **declared}
     moved = publisher.model_copy(update={"parquet_dir": None, "sinks": {**publisher.sinks, "parquet": table}})
     return replace(composed, values=composed.values.model_copy(update={"publisher": moved}))
 
 
 def _with_paths_beside_file(composed: ResolvedSettings[MusterSettings]) -> ResolvedSettings[MusterSettings]:
     """Resolves relative paths in the informers' tables of a settings file against that file's folder."""
-    origin, place = composed.origins.get(("scheduler", "external", "informers"), (Origin.DEFAULT, ""))
+    origin, path = composed.origins.get(("scheduler", "external", "informers"), (Origin.DEFAULT, ""))
     if origin is not Origin.FILE or ("scheduler", "external", "base") in composed.origins:
         return composed
     scheduler = composed.values.scheduler
-    external = scheduler.external.model_copy(update={"base": Path(place).parent})
+    external = scheduler.external.model_copy(update={"base": Path(path).parent})
     moved = scheduler.model_copy(update={"external": external})
     return replace(composed, values=composed.values.model_copy(update={"scheduler": moved}))
 

@@ -118,15 +118,15 @@ def compose(
     :raises SettingsError: with all errors.
     """
     types_of = {path: annotation for path, annotation, _ in iter_settings(model)}
-    given: dict[SettingPath, _RawValue] = {}
+    raw_values: dict[SettingPath, _RawValue] = {}
     problems: list[str] = []
 
-    def take(path: SettingPath, one: _RawValue) -> None:
+    def take(path: SettingPath, raw_value: _RawValue) -> None:
         if path not in types_of:
-            problems.append(f"{one.place}: unknown setting {'.'.join(path)!r}{_meant(path, types_of)}")
+            problems.append(f"{raw_value.place}: unknown setting {'.'.join(path)!r}{_meant(path, types_of)}")
         else:
-            value = _parse(one.value, types_of[path]) if isinstance(one.value, str) else one.value
-            given[path] = _RawValue(value, one.origin, one.place)
+            value = _parse(raw_value.value, types_of[path]) if isinstance(raw_value.value, str) else raw_value.value
+            raw_values[path] = _RawValue(value, raw_value.origin, raw_value.place)
 
     for name, value in (defaults or {}).items():
         take(tuple(name.split(".")), _RawValue(value, Origin.DEFAULT, ""))
@@ -141,19 +141,21 @@ def compose(
         take(tuple(name.split(".")), _RawValue(value, Origin.FLAG, flag))
 
     tree: dict[str, Any] = {}
-    for path, one in given.items():
+    for path, raw_value in raw_values.items():
         branch = tree
         for part in path[:-1]:
             branch = branch.setdefault(part, {})
-        branch[path[-1]] = one.value
+        branch[path[-1]] = raw_value.value
     values: M | None = None
     try:
         values = model.model_validate(tree)
     except ValidationError as error:
-        problems += _explain(error, given, types_of)
+        problems += _explain(error, raw_values, types_of)
     if problems or values is None:
         raise SettingsError(problems)
-    return ResolvedSettings(values, {path: (one.origin, one.place) for path, one in given.items() if one.place})
+    return ResolvedSettings(
+        values, {path: (raw_value.origin, raw_value.place) for path, raw_value in raw_values.items() if raw_value.place}
+    )
 
 
 def parse_assignment(text: str) -> tuple[str, str, str]:
@@ -186,11 +188,11 @@ def format_value(value: object) -> str:
     if isinstance(value, BaseModel):
         return format_value(dict(value))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_shown(str(key), one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_shown(str(key), item)}" for key, item in value.items()) + "}"
     if isinstance(value, (set, frozenset)):
-        return "[" + ", ".join(sorted(format_value(one) for one in value)) + "]"
+        return "[" + ", ".join(sorted(format_value(item) for item in value)) + "]"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(format_value(one) for one in value) + "]"
+        return "[" + ", ".join(format_value(item) for item in value) + "]"
     return str(value)
 
 
@@ -201,13 +203,13 @@ def _shown(name: str, value: object) -> str:
 def _masked(address: str) -> str:
     """Returns an address without its password, and without its query, which may hold passwords, too."""
     parts = urllib.parse.urlsplit(address)
-    account, at, place = parts.netloc.rpartition("@")
+    account, at, host = parts.netloc.rpartition("@")
     user, colon, _ = account.partition(":")
-    netloc = f"{user}{colon}{MASK if colon else ''}{at}{place}"
+    netloc = f"{user}{colon}{MASK if colon else ''}{at}{host}"
     return parts._replace(netloc=netloc, query=MASK if parts.query else "").geturl()
 
 
-def _read_file(file: Path, known: Mapping[SettingPath, object]) -> Iterator[tuple[SettingPath, object]]:
+def _read_file(file: Path, types_of: Mapping[SettingPath, object]) -> Iterator[tuple[SettingPath, object]]:
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -220,10 +222,10 @@ def _read_file(file: Path, known: Mapping[SettingPath, object]) -> Iterator[tupl
     def walk(prefix: SettingPath, value: object) -> Iterator[tuple[SettingPath, object]]:
         if len(prefix) > MAX_DEPTH:
             raise SettingsError([f"{file}: {'.'.join(prefix[:3])}... is nested too deeply"])
-        if isinstance(value, dict) and prefix not in known:
+        if isinstance(value, dict) and prefix not in types_of:
             for name, inner in value.items():
                 yield from walk((*prefix, name), inner)
-            if not value and prefix and not any(path[: len(prefix)] == prefix for path in known):
+            if not value and prefix and not any(path[: len(prefix)] == prefix for path in types_of):
                 yield prefix, value
         else:
             yield prefix, value
@@ -233,9 +235,9 @@ def _read_file(file: Path, known: Mapping[SettingPath, object]) -> Iterator[tupl
 
 def _parse(text: str, annotation: object) -> object:
     """Converts a text from the environment or a flag for pydantic: JSON or a comma list for collections."""
-    origins = {typing.get_origin(one) or one for one in _alternatives(annotation)}
+    origins = {typing.get_origin(alternative) or alternative for alternative in _alternatives(annotation)}
     if origins & {list, tuple, set, frozenset, dict} or any(
-        isinstance(one, type) and issubclass(one, Sequence | Mapping) and one is not str for one in origins
+        isinstance(origin, type) and issubclass(origin, Sequence | Mapping) and origin is not str for origin in origins
     ):
         if text.lstrip()[:1] in "[{" and text.strip():
             try:
@@ -252,17 +254,21 @@ def _parse(text: str, annotation: object) -> object:
 
 
 def _explain(
-    error: ValidationError, given: Mapping[SettingPath, _RawValue], types_of: Mapping[SettingPath, object]
+    error: ValidationError, raw_values: Mapping[SettingPath, _RawValue], types_of: Mapping[SettingPath, object]
 ) -> Iterator[str]:
     for problem in error.errors():
         location = tuple(str(part) for part in problem["loc"])
-        path = next((location[:n] for n in range(len(location), 0, -1) if location[:n] in given), location)
-        one = given.get(path)
-        place = f"{one.place}: " if one is not None and one.place else ""
-        found = ""
-        if one is not None and isinstance(one.value, (str, int, float, bool)) and not _is_secret(types_of[path]):
-            found = f", not {format_value(one.value)!r}"
-        yield f"{place}{'.'.join(location)}: {problem['msg']}{found}"
+        path = next((location[:n] for n in range(len(location), 0, -1) if location[:n] in raw_values), location)
+        raw_value = raw_values.get(path)
+        prefix = f"{raw_value.place}: " if raw_value is not None and raw_value.place else ""
+        suffix = ""
+        if (
+            raw_value is not None
+            and isinstance(raw_value.value, (str, int, float, bool))
+            and not _is_secret(types_of[path])
+        ):
+            suffix = f", not {format_value(raw_value.value)!r}"
+        yield f"{prefix}{'.'.join(location)}: {problem['msg']}{suffix}"
 
 
 def _is_secret(annotation: object) -> bool:
@@ -272,15 +278,15 @@ def _is_secret(annotation: object) -> bool:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         open_ended = annotation.model_config.get("extra") == "allow"
         return open_ended or any(_is_secret(field.annotation) for field in annotation.model_fields.values())
-    return any(_is_secret(one) for one in typing.get_args(annotation))
+    return any(_is_secret(argument) for argument in typing.get_args(annotation))
 
 
-def _meant(path: SettingPath, known: Mapping[SettingPath, object]) -> str:
-    names = [".".join(one) for one in known]
+def _meant(path: SettingPath, types_of: Mapping[SettingPath, object]) -> str:
+    names = [".".join(setting_path) for setting_path in types_of]
     near = difflib.get_close_matches(".".join(path), names, n=1)
     if near:
         return f"; did you mean {near[0]!r}?"
-    sections = sorted({one[0] for one in known})
+    sections = sorted({setting_path[0] for setting_path in types_of})
     return "" if path[0] in sections else f"; sections are {', '.join(sections)}"
 
 
@@ -291,9 +297,9 @@ def _alternatives(annotation: object) -> Sequence[object]:
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    for one in _alternatives(annotation):
-        if isinstance(one, type) and issubclass(one, BaseModel):
-            return one
+    for alternative in _alternatives(annotation):
+        if isinstance(alternative, type) and issubclass(alternative, BaseModel):
+            return alternative
     return None
 
 

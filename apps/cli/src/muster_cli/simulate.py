@@ -60,11 +60,11 @@ def simulate(
         sources = (
             [replace(source, seed=source.first_seed() + number) for number in range(seeds)] if seeds > 1 else [source]
         )
-        points = [ExperimentPoint(each, scenario, tick_s, until_s) for scenario in scenarios for each in sources]
-        found = _played(points, len(workload.tasks), processes, keep)
+        points = [ExperimentPoint(seeded, scenario, tick_s, until_s) for scenario in scenarios for seeded in sources]
+        stats = _played(points, len(workload.tasks), processes, keep)
     except WhatIfError as error:
         raise UsageError(str(error)) from error
-    plays = [found[first : first + len(sources)] for first in range(0, len(found), len(sources))]
+    plays = [stats[first : first + len(sources)] for first in range(0, len(stats), len(sources))]
     compared, names = rows(plays), [scenario.name for scenario in scenarios]
     facts = [
         *workload.facts,
@@ -105,7 +105,7 @@ def search(
         goal = CapacityGoal.parse(goal_text)
         replace(scenario, changes=(f"+1:{kind}",)).machines(workload)
         with screen.status("searching"):
-            found, steps = find(
+            more_machines, steps = find(
                 ExperimentPoint(source, scenario, tick_s, until_s),
                 kind,
                 goal,
@@ -113,29 +113,33 @@ def search(
             )
     except WhatIfError as error:
         raise UsageError(str(error)) from error
-    told = {
+    report = {
         "facts": list(workload.facts),
         "goal": goal.text,
         "kind": kind,
-        "more": found,
-        "steps": [asdict(each) for each in steps],
+        "more": more_machines,
+        "steps": [asdict(step) for step in steps],
     }
     if json_file is not None:
-        text = json.dumps(told, indent=2) + "\n"
+        text = json.dumps(report, indent=2) + "\n"
         if json_file == Path("-"):
             write_json(text)
-            return 0 if found is not None else 1
+            return 0 if more_machines is not None else 1
         json_file.write_text(text, encoding="utf-8")
     print_lines(_render_facts(workload, workload.facts))
     table = Table("more machines", f"{goal.percentile} wait", "goal")
-    for each in sorted(steps, key=lambda step: step.more):
-        wait = "some never start" if each.value_s is None else duration(each.value_s)
-        table.add_row(f"+{each.more}:{kind}", wait, "reached" if each.is_reached else "-")
+    for step in sorted(steps, key=lambda step: step.more):
+        wait = "some never start" if step.value_s is None else duration(step.value_s)
+        table.add_row(f"+{step.more}:{kind}", wait, "reached" if step.is_reached else "-")
     Screen().print(table)
-    if found is None:
+    if more_machines is None:
         print_lines(f"{goal.text}: not even {MACHINES_MAX:,} more machines of kind {kind} are enough")
         return 1
-    print_lines(f"{goal.text}: {found:,} more machines of kind {kind}" if found else f"{goal.text}: reached as it is")
+    print_lines(
+        f"{goal.text}: {more_machines:,} more machines of kind {kind}"
+        if more_machines
+        else f"{goal.text}: reached as it is"
+    )
     return 0
 
 
@@ -152,17 +156,17 @@ def _scenarios(workload: Workload, configs: Sequence[Path], changes: Sequence[st
     return named
 
 
-def _held_against(started_s: Mapping[str, float], found: SimulationStats | None) -> list[str]:
+def _held_against(started_s: Mapping[str, float], stats: SimulationStats | None) -> list[str]:
     """How well the play of what was in force repeats what happened."""
-    if found is None:
+    if stats is None:
         return []
     differences = [
-        abs(found.starts[name] - real_s) if name in found.starts else None for name, real_s in started_s.items()
+        abs(stats.starts[name] - real_s) if name in stats.starts else None for name, real_s in started_s.items()
     ]
-    near = sum(1 for each in differences if each is not None and each <= _NEAR_S)
-    never = sum(1 for each in differences if each is None)
-    said = f"played as it was, {near:,} of {len(differences):,} tasks start within {_NEAR_S:g} s of when they did"
-    return [said + (f", {never:,} do not start" if never else "")]
+    near = sum(1 for difference in differences if difference is not None and difference <= _NEAR_S)
+    never = sum(1 for difference in differences if difference is None)
+    sentence = f"played as it was, {near:,} of {len(differences):,} tasks start within {_NEAR_S:g} s of when they did"
+    return [sentence + (f", {never:,} do not start" if never else "")]
 
 
 def _played(points: Sequence[ExperimentPoint], tasks: int, processes: int, keep: Path | None) -> list[SimulationStats]:
@@ -196,5 +200,6 @@ def _show(workload: Workload, facts: Sequence[str], names: Sequence[str], compar
 
 def _as_json(names: Sequence[str], plays: Sequence[Sequence[SimulationStats]]) -> list[dict[str, object]]:
     return [
-        {"scenario": name, "seeds": [asdict(each) for each in seeds]} for name, seeds in zip(names, plays, strict=True)
+        {"scenario": name, "seeds": [asdict(stats) for stats in seeds]}
+        for name, seeds in zip(names, plays, strict=True)
     ]

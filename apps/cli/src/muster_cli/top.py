@@ -57,79 +57,79 @@ class TopOptions:
     flags: AccessFlags = NO_ACCESS_FLAGS
 
 
-def top(asked: TopOptions) -> int:
+def top(options: TopOptions) -> int:
     """Shows the figures until interrupted, or once. Returns the exit code.
 
     Raises UsageError for invalid flags, CommandError when the gateway refuses, or does not answer the first call.
     """
-    access = access_to(asked.gateway, asked.flags)
+    access = access_to(options.gateway, options.flags)
     try:
-        asyncio.run(_show(asked, access))
+        asyncio.run(_show(options, access))
     except AdminRefused as error:
-        raise refusal(asked.gateway, error) from error
+        raise refusal(options.gateway, error) from error
     except AdminFailed as error:
-        raise CommandError(f"{asked.gateway}: no answer: {error.details} ({error.code.name})") from error
+        raise CommandError(f"{options.gateway}: no answer: {error.details} ({error.code.name})") from error
     return 0
 
 
-async def _show(asked: TopOptions, access: Access) -> None:
+async def _show(options: TopOptions, access: Access) -> None:
     async with (
-        MetricsClient(asked.gateway, access=access) as client,
-        HealthClient(asked.gateway, access=access) as health_client,
+        MetricsClient(options.gateway, access=access) as client,
+        HealthClient(options.gateway, access=access) as health_client,
     ):
 
         async def health() -> SystemHealthDao | None:
-            return await health_text.asked(health_client, asked.gateway)
+            return await health_text.asked(health_client, options.gateway)
 
-        if asked.once:
-            await _print_once(client, health, asked)
-        elif asked.as_json or not is_terminal():
-            await _print_all(client, health, asked)
+        if options.once:
+            await _print_once(client, health, options)
+        elif options.as_json or not is_terminal():
+            await _print_all(client, health, options)
         else:
-            await _Live(client, health, asked).run()
+            await _Live(client, health, options).run()
 
 
 # ---- printed ---------------------------------------------------------------------------------------------------------
 
 
-async def _print_once(client: MetricsClient, health: HealthSource, asked: TopOptions) -> None:
+async def _print_once(client: MetricsClient, health: HealthSource, options: TopOptions) -> None:
     """Prints the state, and the figures. Raises AdminFailed or AdminRefused after the state if there are no figures."""
     state = await health()
-    view_failed = state is not None and any(each.part == "view" and each.grade == "failed" for each in state.parts)
+    view_failed = state is not None and any(part.part == "view" and part.grade == "failed" for part in state.parts)
     try:
-        now = await _get(client, asked, _FAILED_VIEW_S if view_failed else DEFAULT_TIMEOUT_S)
+        now = await _get(client, options, _FAILED_VIEW_S if view_failed else DEFAULT_TIMEOUT_S)
     except (AdminFailed, AdminRefused):
-        if not asked.as_json:
+        if not options.as_json:
             _print_health(state)
         raise
-    _print(asked, now, None, state)
+    _print(options, now, None, state)
 
 
-async def _print_all(client: MetricsClient, health: HealthSource, asked: TopOptions) -> None:
+async def _print_all(client: MetricsClient, health: HealthSource, options: TopOptions) -> None:
     """Prints snapshots until the first failure, which ends the command, so that a program notices it."""
     before: MetricsSnapshot | None = None
     try:
-        async with aclosing(_watch(client, asked)) as snapshots:
+        async with aclosing(_watch(client, options)) as snapshots:
             async for now in snapshots:
-                if before is not None and not asked.as_json:
+                if before is not None and not options.as_json:
                     print_lines()
-                _print(asked, now, before, await health())
+                _print(options, now, before, await health())
                 before = now
     except AdminFailed:
-        if not asked.as_json:
+        if not options.as_json:
             _print_health(await health())
         raise
 
 
 def _print(
-    asked: TopOptions, now: MetricsSnapshot, before: MetricsSnapshot | None, health: SystemHealthDao | None
+    options: TopOptions, now: MetricsSnapshot, before: MetricsSnapshot | None, health: SystemHealthDao | None
 ) -> None:
-    if asked.as_json:
+    if options.as_json:
         shown = {**as_json(now), "health": msgspec.to_builtins(health)}
         print_json(shown, indent=None, separators=(",", ":"))
         return
     console = _console()
-    print_table(screen(now, before, _room(console, _QUEUES_PRINTED, asked.nodes), health_lines(health)), console)
+    print_table(screen(now, before, _room(console, _QUEUES_PRINTED, options.nodes), health_lines(health)), console)
 
 
 def _print_health(health: SystemHealthDao | None) -> None:
@@ -159,8 +159,8 @@ def _is_plain(console: Screen) -> bool:
 class _Live:
     """Fills the screen until interrupted. While figures are away it shows the last ones, and why."""
 
-    def __init__(self, client: MetricsClient, health: HealthSource, asked: TopOptions) -> None:
-        self._client, self._ask_health, self._asked = client, health, asked
+    def __init__(self, client: MetricsClient, health: HealthSource, options: TopOptions) -> None:
+        self._client, self._ask_health, self._options = client, health, options
         self._console = _console()
         self._now: MetricsSnapshot | None = None
         self._before: MetricsSnapshot | None = None
@@ -180,7 +180,7 @@ class _Live:
 
     async def _follow_health(self, live: Live) -> None:
         while True:
-            await asyncio.sleep(max(self._asked.interval_s, _AGAIN_S))
+            await asyncio.sleep(max(self._options.interval_s, _AGAIN_S))
             self._health = await self._ask_health()
             self._draw(live)
 
@@ -196,7 +196,7 @@ class _Live:
 
     async def _take(self, live: Live) -> None:
         try:
-            async with aclosing(_watch(self._client, self._asked)) as snapshots:
+            async with aclosing(_watch(self._client, self._options)) as snapshots:
                 async for taken in snapshots:
                     self._before, self._now, self._problem = self._now, taken, None
                     self._draw(live)
@@ -210,35 +210,35 @@ class _Live:
             shown.append(marked("[bold red]no answer[/] ({}): trying again", self._problem.code.name))
         lines = health_lines(self._health)
         if self._now is not None:
-            shown.append(_fitted(self._console, self._asked, self._now, self._before, lines))
+            shown.append(_fitted(self._console, self._options, self._now, self._before, lines))
         else:
             shown += lines
         live.update(Group(*shown), refresh=True)
 
 
 def _fitted(
-    console: Screen, asked: TopOptions, now: MetricsSnapshot, before: MetricsSnapshot | None, health: Sequence[Text]
+    console: Screen, options: TopOptions, now: MetricsSnapshot, before: MetricsSnapshot | None, health: Sequence[Text]
 ) -> RenderableType:
-    left = console.height - _OTHER_LINES - len(health)
-    nodes = min(asked.nodes, max(_QUEUES_MIN, left // 2))
-    room = _room(console, max(_QUEUES_MIN, left - nodes), nodes)
+    free_lines = console.height - _OTHER_LINES - len(health)
+    nodes = min(options.nodes, max(_QUEUES_MIN, free_lines // 2))
+    room = _room(console, max(_QUEUES_MIN, free_lines - nodes), nodes)
     return screen(now, before, room, health)
 
 
 # ---- asked -----------------------------------------------------------------------------------------------------------
 
 
-async def _get(client: MetricsClient, asked: TopOptions, timeout_s: float) -> MetricsSnapshot:
+async def _get(client: MetricsClient, options: TopOptions, timeout_s: float) -> MetricsSnapshot:
     return await client.get(
-        asked.rm_id, partition=asked.partition, queue=asked.queue, nodes_max=asked.nodes, timeout_s=timeout_s
+        options.rm_id, partition=options.partition, queue=options.queue, nodes_max=options.nodes, timeout_s=timeout_s
     )
 
 
-def _watch(client: MetricsClient, asked: TopOptions) -> AsyncGenerator[MetricsSnapshot, None]:
+def _watch(client: MetricsClient, options: TopOptions) -> AsyncGenerator[MetricsSnapshot, None]:
     return client.watch(
-        asked.rm_id,
-        partition=asked.partition,
-        queue=asked.queue,
-        nodes_max=asked.nodes,
-        interval_s=asked.interval_s,
+        options.rm_id,
+        partition=options.partition,
+        queue=options.queue,
+        nodes_max=options.nodes,
+        interval_s=options.interval_s,
     )

@@ -87,17 +87,17 @@ def _head(now: MetricsSnapshot) -> Text:
 
 
 def _scheduler(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
-    found = now.scheduler
-    tally, rates = found.tally, SnapshotRates(now, before)
+    metrics = now.scheduler
+    tally, rates = metrics.tally, SnapshotRates(now, before)
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column()
-    draining = f" ({found.nodes_draining:,} draining)" if found.nodes_draining else ""
-    states = ", ".join(f"{count:,} {state}" for state, count in sorted(found.applications.items())) or "none"
-    reserved = f", {found.reservations:,} reservations" if found.reservations else ""
-    lines.add_row("nodes", f"{found.nodes:,}{draining}")
+    draining = f" ({metrics.nodes_draining:,} draining)" if metrics.nodes_draining else ""
+    states = ", ".join(f"{count:,} {state}" for state, count in sorted(metrics.applications.items())) or "none"
+    reserved = f", {metrics.reservations:,} reservations" if metrics.reservations else ""
+    lines.add_row("nodes", f"{metrics.nodes:,}{draining}")
     lines.add_row("applications", states)
-    lines.add_row("allocations", f"{found.allocations:,}, {found.asks_pending:,} asks pending{reserved}")
+    lines.add_row("allocations", f"{metrics.allocations:,}, {metrics.asks_pending:,} asks pending{reserved}")
     # Started minus ended is the number of allocations, in all partitions.
     lines.add_row("so far", rates.counts(("allocated", "allocated"), ("reported", "reported"), ("ended", "ended")))
     if tally.ended:
@@ -122,20 +122,21 @@ def _scheduler(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
         unanswered = rates.count("questions_unanswered", "unanswered")
         no = rates.count("questions_refused", "answered no")
         lines.add_row("questions to the RM", f"{rates.count('questions', 'asked')}, {no}, {unanswered}")
-    if found.HasField("recent"):
-        lines.add_row("last minute", f"{_recent(found.recent)}{rates.busy()}")
+    if metrics.HasField("recent"):
+        lines.add_row("last minute", f"{_recent(metrics.recent)}{rates.busy()}")
     return lines
 
 
-def _recent(found: RecentAllocations) -> str:
+def _recent(recent: RecentAllocations) -> str:
     """Allocations a second, and how long their asks waited."""
-    if not found.allocations:
+    if not recent.allocations:
         return "no allocation"
-    rate = found.per_second
-    said = f"{rate:,.0f}" if rate >= 10 else f"{rate:,.2g}"
-    if not found.HasField("wait_p99_ms"):
-        return f"{said} allocations/s"
-    return f"{said} allocations/s, ask to allocation p50 {_short(found.wait_p50_ms)}, p99 {_short(found.wait_p99_ms)}"
+    rate = recent.per_second
+    rate_text = f"{rate:,.0f}" if rate >= 10 else f"{rate:,.2g}"
+    if not recent.HasField("wait_p99_ms"):
+        return f"{rate_text} allocations/s"
+    waits = f"p50 {_short(recent.wait_p50_ms)}, p99 {_short(recent.wait_p99_ms)}"
+    return f"{rate_text} allocations/s, ask to allocation {waits}"
 
 
 def _short(milliseconds: float) -> str:
@@ -166,9 +167,9 @@ class SnapshotRates:
         grows = f" (+{rate:,.0f}/s)" if rate is not None and rate >= 0.5 else ""
         return f"{getattr(self._now, name):,} {text}{grows}"
 
-    def counts(self, *each: tuple[str, str]) -> str:
-        """Returns several counts as text; each is (name, words)."""
-        return ", ".join(self.count(name, words) for name, words in each)
+    def counts(self, *labels: tuple[str, str]) -> str:
+        """Returns several counts as text; a label is (name, words)."""
+        return ", ".join(self.count(name, words) for name, words in labels)
 
     def busy(self) -> str:
         """The share of the time that the scheduler decided; "" if that is not known."""
@@ -211,18 +212,18 @@ def short(resource_type: str) -> str:
     return resource_type.rpartition("/")[2] or resource_type
 
 
-def _capacity(found: SchedulerMetrics, room: ScreenSize) -> Table:
+def _capacity(metrics: SchedulerMetrics, room: ScreenSize) -> Table:
     table = _table("cluster", "", "allocated", "capacity", "pending", "", numbers=("allocated", "capacity", "pending"))
-    for name in sorted({*found.capacity, *found.pending}):
-        capacity, allocated = found.capacity.get(name, 0), found.allocated.get(name, 0)
-        shown = (amount(name, value) for value in (allocated, capacity, found.pending.get(name, 0)))
+    for name in sorted({*metrics.capacity, *metrics.pending}):
+        capacity, allocated = metrics.capacity.get(name, 0), metrics.allocated.get(name, 0)
+        shown = (amount(name, value) for value in (allocated, capacity, metrics.pending.get(name, 0)))
         table.add_row(escape_invisible(name), bar(percent(allocated, capacity), replace(room, narrow=False)), *shown)
     return table
 
 
-def _reasons(found: SchedulerMetrics) -> Table:
+def _reasons(metrics: SchedulerMetrics) -> Table:
     table = _table("pending, by reason", "asks", numbers=("asks",))
-    for code, count in sorted(found.pending_by_reason.items(), key=lambda each: (-each[1], each[0])):
+    for code, count in sorted(metrics.pending_by_reason.items(), key=lambda item: (-item[1], item[0])):
         table.add_row(escape_invisible(code), f"{count:,}")
     return table
 
@@ -284,8 +285,8 @@ def _nodes(now: MetricsSnapshot, room: ScreenSize) -> Table:
 
 def _processes(now: MetricsSnapshot, before: MetricsSnapshot | None) -> Table:
     table = _table("process", "cpu", "memory", "up", "streams", numbers=("cpu", "memory", "up", "streams"))
-    known = before.runtime.processes if before is not None else ()
-    earlier = {process.name: process for process in known}
+    previous = before.runtime.processes if before is not None else ()
+    earlier = {process.name: process for process in previous}
     for process in now.runtime.processes:
         busy = _NOTHING
         old = earlier.get(process.name)
@@ -345,19 +346,19 @@ def amount(name: str, value: int) -> str:
 
 def duration(seconds: float) -> str:
     """Returns a duration in its two largest units."""
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remaining_s = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     if days:
         return f"{days}d{hours}h"
     if hours:
         return f"{hours}h{minutes}m"
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+    return f"{minutes}m{remaining_s}s" if minutes else f"{remaining_s}s"
 
 
 def _digits(value: float, base: int, units: tuple[str, ...]) -> str:
-    place = 0
-    while abs(value) >= base * 10 and place < len(units) - 1:
-        value, place = value / base, place + 1
+    unit_index = 0
+    while abs(value) >= base * 10 and unit_index < len(units) - 1:
+        value, unit_index = value / base, unit_index + 1
     whole = abs(value) >= 100 or value == int(value)
-    return f"{value:.0f}{units[place]}" if whole else f"{value:.1f}{units[place]}"
+    return f"{value:.0f}{units[unit_index]}" if whole else f"{value:.1f}{units[unit_index]}"

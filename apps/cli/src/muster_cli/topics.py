@@ -62,7 +62,7 @@ async def checked_log(bus: Log, group: str, extent: Extent) -> KafkaChecked:
     assert isinstance(bus, KafkaLog), "the log is on Kafka"
     checked = await KafkaCheck(bus, group).run(extent)
     if checked.breaks:
-        raise CommandError("\n".join(f"{bus.name}: {each}" for each in checked.breaks))
+        raise CommandError("\n".join(f"{bus.name}: {break_}" for break_ in checked.breaks))
     if checked.unnoted:
         print_lines(f"{checked.unnoted} partitions have no note: they get one with their next commit (docs/backup.md)")
     return checked
@@ -142,8 +142,8 @@ def unchanged(settings: LogSettings) -> Log:
 
     class Unchanged(KafkaLog):
         async def _create_absent(self, admin: Any) -> None:
-            known = set(await admin.list_topics())
-            absent = [spec.name for spec in settings.topics().specs() if spec.name not in known]
+            existing = set(await admin.list_topics())
+            absent = [spec.name for spec in settings.topics().specs() if spec.name not in existing]
             if absent:
                 raise TopicMismatch(f"absent: {', '.join(absent)}; muster topics create creates them")
 

@@ -16,7 +16,7 @@ _CORE = "muster_core.partition"
 def show(*, as_json: bool) -> int:
     """Prints the version, the form of the core (plain or compiled), and the Python."""
     now, obstacle = form(), obstacle_to_compiled()
-    found = {
+    facts = {
         "muster": version("muster"),
         "form": now,
         "python": platform.python_version(),
@@ -24,12 +24,12 @@ def show(*, as_json: bool) -> int:
         "grpc": version("grpcio"),
     }
     if obstacle:
-        found["not_compiled_because"] = obstacle
+        facts["not_compiled_because"] = obstacle
     if as_json:
-        print_json(found)
+        print_json(facts)
     else:
-        said = f"{now}: {obstacle}" if obstacle else now
-        print_lines(f"muster {found['muster']} ({said}) on Python {found['python']}, {found['platform']}")
+        description = f"{now}: {obstacle}" if obstacle else now
+        print_lines(f"muster {facts['muster']} ({description}) on Python {facts['python']}, {facts['platform']}")
     return 0
 
 
@@ -43,5 +43,7 @@ def form() -> str:
 def obstacle_to_compiled() -> str:
     """Why the compiled form that is installed here does not run; "": it runs, or none is installed."""
     find_spec(_CORE)  # (the finder decides at the first question)
-    finders = (getattr(each, "obstacle", None) for each in sys.meta_path if type(each).__name__ == "CompiledFinder")
+    finders = (
+        getattr(finder, "obstacle", None) for finder in sys.meta_path if type(finder).__name__ == "CompiledFinder"
+    )
     return next((obstacle for obstacle in finders if obstacle), "")

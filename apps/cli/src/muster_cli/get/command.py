@@ -52,61 +52,61 @@ class ItemTable:
     notes: tuple[str, ...] = ()
 
 
-def get(asked: GetOptions) -> int:
+def get(options: GetOptions) -> int:
     """Prints the items. Exit code 1: a name was not found.
 
     Raises UsageError for invalid flags, CommandError if Muster does not answer.
     """
-    kind = _checked(asked)
-    rest = RestClient(asked.http, asked.rm, asked.flags.access(), asked.timeout_s)
-    if asked.watch:
-        _watch(asked, kind, rest)
+    kind = _checked(options)
+    client = RestClient(options.http, options.rm, options.flags.access(), options.timeout_s)
+    if options.watch:
+        _watch(options, kind, client)
         return 0
-    found = read(asked, kind, rest, time.time_ns())
-    _print(asked, found)
-    for note in found.notes:
+    table = read(options, kind, client, time.time_ns())
+    _print(options, table)
+    for note in table.notes:
         print_lines(f"muster: {note}", error=True)
-    missing = set(asked.names) - {name for item in found.items for name in _names(kind, item)}
+    missing = set(options.names) - {name for item in table.items for name in _names(kind, item)}
     for name in sorted(missing):
         print_lines(f"muster: {kind.name}: {name!r} is not there", error=True)
     return 2 if missing else 0
 
 
-def read(asked: GetOptions, kind: ResourceKind, rest: RestClient, now_ns: int) -> ItemTable:
+def read(options: GetOptions, kind: ResourceKind, client: RestClient, now_ns: int) -> ItemTable:
     """Asks for the items and applies the flags. Raises UsageError, CommandError.
 
     :param now_ns: ages end there.
     """
-    items = kind.read(rest, asked.partition, asked.state)
-    items, notes = (items, []) if asked.watch else _with_ended(asked, kind, rest, items)
+    items = kind.read(client, options.partition, options.state)
+    items, notes = (items, []) if options.watch else _with_ended(options, kind, client, items)
     columns = kind.all_columns(items, now_ns)
-    conditions = [condition(text, columns) for text in asked.where]
-    if asked.names:
-        wanted = set(asked.names)
-        items = [item for item in items if wanted.intersection(_names(kind, item))]
-    items = [item for item in items if all(each.matches(item) for each in conditions)]
-    items = sort(items, asked.sort, columns)
-    if asked.columns:
-        shown = [column_of(name.strip(), columns, "--columns") for name in asked.columns.split(",")]
+    conditions = [condition(text, columns) for text in options.where]
+    if options.names:
+        names = set(options.names)
+        items = [item for item in items if names.intersection(_names(kind, item))]
+    items = [item for item in items if all(row_filter.matches(item) for row_filter in conditions)]
+    items = sort(items, options.sort, columns)
+    if options.columns:
+        shown = [column_of(name.strip(), columns, "--columns") for name in options.columns.split(",")]
     else:
-        shown = [each for each in columns if asked.output == "wide" or not each.wide]
+        shown = [column for column in columns if options.output == "wide" or not column.wide]
     return ItemTable(kind, items, shown, tuple(notes))
 
 
 def _with_ended(
-    asked: GetOptions, kind: ResourceKind, rest: RestClient, items: list[Item]
+    options: GetOptions, kind: ResourceKind, client: RestClient, items: list[Item]
 ) -> tuple[list[Item], list[str]]:
     """Adds what ended, from the history: all of it for ``--state all``, else the given names that are not there."""
-    if kind.name not in ENDED_KINDS or (not asked.names and asked.state != "all"):
+    if kind.name not in ENDED_KINDS or (not options.names and options.state != "all"):
         return items, []
-    if not asked.names:
-        gone, note = ended(rest, kind.name)
+    if not options.names:
+        gone, note = ended(client, kind.name)
         return items + without_present(kind.name, gone, items), [note] if note else []
     notes: dict[str, None] = {}
     present = {name for item in items for name in _names(kind, item)}
-    for name in asked.names:
-        if name not in present or asked.state == "all":
-            gone, note = ended(rest, kind.name, name)
+    for name in options.names:
+        if name not in present or options.state == "all":
+            gone, note = ended(client, kind.name, name)
             gone = without_present(kind.name, gone, items)
             items = items + gone
             if gone:
@@ -122,15 +122,15 @@ def _names(kind: ResourceKind, item: Item) -> tuple[str, str]:
     return key, key.rpartition("/")[2]
 
 
-def _checked(asked: GetOptions) -> ResourceKind:
-    check_call(asked.http)
-    kind = BY_NAME[asked.kind]
+def _checked(options: GetOptions) -> ResourceKind:
+    check_call(options.http)
+    kind = BY_NAME[options.kind]
     states = (*APPLICATION_STATES, "all")
-    if asked.state == "all" and kind.name in ENDED_KINDS:
+    if options.state == "all" and kind.name in ENDED_KINDS:
         return kind
-    if asked.state and (kind.name != "applications" or asked.state not in states):
+    if options.state and (kind.name != "applications" or options.state not in states):
         raise UsageError(
-            f"--state {asked.state!r}: expected one of {', '.join(states)}, of applications; all, of nodes and queues"
+            f"--state {options.state!r}: expected one of {', '.join(states)}, of applications; all, of nodes and queues"
         )
     return kind
 
@@ -138,18 +138,18 @@ def _checked(asked: GetOptions) -> ResourceKind:
 # ---- printed ---------------------------------------------------------------------------------------------------------
 
 
-def _print(asked: GetOptions, found: ItemTable) -> None:
-    if asked.output == "json":
-        print_json(found.items)
-    elif asked.output == "yaml":
-        write(_yaml(found.items))
-    elif asked.output == "name":
-        for item in found.items:
-            print_lines(escape_invisible(found.kind.key(item)))
-    elif not found.items:
-        print_lines(f"no {found.kind.name}", error=True)
+def _print(options: GetOptions, table: ItemTable) -> None:
+    if options.output == "json":
+        print_json(table.items)
+    elif options.output == "yaml":
+        write(_yaml(table.items))
+    elif options.output == "name":
+        for item in table.items:
+            print_lines(escape_invisible(table.kind.key(item)))
+    elif not table.items:
+        print_lines(f"no {table.kind.name}", error=True)
     else:
-        print_table(_table(found.columns, found.items))
+        print_table(_table(table.columns, table.items))
 
 
 def _table(columns: Sequence[Column], items: Sequence[Item]) -> Table:
@@ -177,35 +177,35 @@ def _yaml(items: list[Item]) -> str:
 # ---- again and again -------------------------------------------------------------------------------------------------
 
 
-def _watch(asked: GetOptions, kind: ResourceKind, rest: RestClient) -> None:
+def _watch(options: GetOptions, kind: ResourceKind, client: RestClient) -> None:
     """Shows the items until interrupted: on a terminal all of them in place, elsewhere each change as a line."""
-    if is_terminal() and asked.output in ("table", "wide"):
+    if is_terminal() and options.output in ("table", "wide"):
         with Live(console=Screen(), screen=True, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
-                found = read(asked, kind, rest, time.time_ns())
-                live.update(_table(found.columns, found.items), refresh=True)
-                time.sleep(asked.interval_s)
+                table = read(options, kind, client, time.time_ns())
+                live.update(_table(table.columns, table.items), refresh=True)
+                time.sleep(options.interval_s)
     before: dict[str, Any] = {}
     while True:
-        found = read(asked, kind, rest, time.time_ns())
-        now = {kind.key(item): item for item in found.items}
+        table = read(options, kind, client, time.time_ns())
+        now = {kind.key(item): item for item in table.items}
         changes = [("+" if name not in before else "~", item) for name, item in now.items() if before.get(name) != item]
         changes += [("-", item) for name, item in before.items() if name not in now]
-        _say_changes(asked, found, changes)
+        _say_changes(options, table, changes)
         before = now
-        time.sleep(asked.interval_s)
+        time.sleep(options.interval_s)
 
 
-def _say_changes(asked: GetOptions, found: ItemTable, changes: list[tuple[str, Item]]) -> None:
+def _say_changes(options: GetOptions, table: ItemTable, changes: list[tuple[str, Item]]) -> None:
     """Prints what is new (+), other than before (~), and gone (-)."""
     if not changes:
         return
-    if asked.output in ("json", "yaml"):
+    if options.output in ("json", "yaml"):
         for sign, item in changes:
             print_json({"change": sign, "item": item}, indent=None, separators=(",", ":"))
-    elif asked.output == "name":
+    elif options.output == "name":
         for sign, item in changes:
-            print_lines(f"{sign} {escape_invisible(found.kind.key(item))}")
+            print_lines(f"{sign} {escape_invisible(table.kind.key(item))}")
     else:
         signs = {id(item): sign for sign, item in changes}
-        print_table(_table([Column("", lambda item: signs[id(item)]), *found.columns], [item for _, item in changes]))
+        print_table(_table([Column("", lambda item: signs[id(item)]), *table.columns], [item for _, item in changes]))

@@ -17,28 +17,28 @@ _COUNT = 1_000
 _ANSWERS_MAX = 20
 
 
-def ended(rest: RestClient, kind: str, name: str = "") -> tuple[list[Item], str]:
+def ended(client: RestClient, kind: str, name: str = "") -> tuple[list[Item], str]:
     """Returns what ended of a kind of items, and a note about what is missing; "": nothing is.
 
     :param name: only of this name.
     """
     of, row = _ROWS[kind]
-    found: list[Item] = []
+    rows: list[Item] = []
     before = ""
     try:
         for _ in range(_ANSWERS_MAX):
             query = {"kind": of, "before": before, **({"name": name} if name else {"count": str(_COUNT)})}
-            answer = rest.get("ended", query)
-            found += [row(each) for each in answer["ended"]]
+            answer = client.get("ended", query)
+            rows += [row(life) for life in answer["ended"]]
             before = answer["next"]
-            if not before or len(found) >= ENDED_MAX or (name and found):
+            if not before or len(rows) >= ENDED_MAX or (name and rows):
                 break
     except (CommandError, UsageError) as error:
-        return found, f"what ended is not shown: {error}"
+        return rows, f"what ended is not shown: {error}"
     note = str(answer["note"])
-    if not note and before and not (name and found):
-        note = f"only the newest {len(found):,} ended {kind} are shown; muster history has all"
-    return found, note
+    if not note and before and not (name and rows):
+        note = f"only the newest {len(rows):,} ended {kind} are shown; muster history has all"
+    return rows, note
 
 
 def without_present(kind: str, gone: Sequence[Item], present: Sequence[Item]) -> list[Item]:
@@ -54,7 +54,7 @@ def without_present(kind: str, gone: Sequence[Item], present: Sequence[Item]) ->
 
 
 def _application(life: Item) -> Item:
-    states = [{"time": each["time"], "applicationState": each["state"]} for each in life.get("stateLog", [])]
+    states = [{"time": entry["time"], "applicationState": entry["state"]} for entry in life.get("stateLog", [])]
     if life["end"]:
         states.append({"time": life["end"], "applicationState": life["state"]})
     return {

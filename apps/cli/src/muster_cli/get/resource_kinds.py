@@ -74,12 +74,12 @@ class ResourceKind:
 
         :param now_ns: ages end there.
         """
-        present = [each for each in self.columns if not each.rare or any(each.of(item) for item in items)]
-        columns = [_aged(each, now_ns) for each in present]
+        present = [column for column in self.columns if not column.rare or any(column.of(item) for item in items)]
+        columns = [_aged(column, now_ns) for column in present]
         if self.amounts is None:
             return columns
-        found = [self.amounts(item) for item in items]
-        types = sorted({name for used, limits in found for name in (*used, *limits)}, key=_order)
+        amounts = [self.amounts(item) for item in items]
+        types = sorted({name for used, limits in amounts for name in (*used, *limits)}, key=_order)
         return columns + [_amount_column(self.amounts, name) for name in types]
 
 
@@ -163,52 +163,54 @@ def _used_of(*names: str) -> Amounts:
 # ---- where they come from --------------------------------------------------------------------------------------------
 
 
-def _rms(rest: RestClient, _partition: str, _state: str) -> list[Item]:
-    return list(rest.get("resource-managers"))
+def _rms(client: RestClient, _partition: str, _state: str) -> list[Item]:
+    return list(client.get("resource-managers"))
 
 
-def _nodes(rest: RestClient, partition: str, _state: str) -> list[Item]:
-    return list(rest.get(f"partition/{quoted(partition)}/nodes"))
+def _nodes(client: RestClient, partition: str, _state: str) -> list[Item]:
+    return list(client.get(f"partition/{quoted(partition)}/nodes"))
 
 
-def _queues(rest: RestClient, partition: str, _state: str) -> list[Item]:
+def _queues(client: RestClient, partition: str, _state: str) -> list[Item]:
     def flat(queue: Item) -> Iterator[Item]:
         children = queue.pop("children", None) or []
         yield queue
         for child in children:
             yield from flat(child)
 
-    return list(flat(rest.get(f"partition/{quoted(partition)}/queues")))
+    return list(flat(client.get(f"partition/{quoted(partition)}/queues")))
 
 
 APPLICATION_STATES = ("active", "completed", "rejected")
 
 
-def _applications(rest: RestClient, partition: str, state: str) -> list[Item]:
+def _applications(client: RestClient, partition: str, state: str) -> list[Item]:
     states = APPLICATION_STATES if state == "all" else (state or "active",)
     return [
-        item for each in states for item in rest.get(f"partition/{quoted(partition)}/applications/{quoted(each)}") or ()
+        item
+        for app_state in states
+        for item in client.get(f"partition/{quoted(partition)}/applications/{quoted(app_state)}") or ()
     ]
 
 
-def _allocations(rest: RestClient, partition: str, _state: str) -> list[Item]:
+def _allocations(client: RestClient, partition: str, _state: str) -> list[Item]:
     return [
         {**allocation, "queueName": application["queueName"], "user": application["user"]}
-        for application in _applications(rest, partition, "")
+        for application in _applications(client, partition, "")
         for allocation in application.get("allocations") or ()
     ]
 
 
-def _asks(rest: RestClient, partition: str, _state: str) -> list[Item]:
-    return [each for each in rest.get("explain/pending")["pending"] if each["partition"] == partition]
+def _asks(client: RestClient, partition: str, _state: str) -> list[Item]:
+    return [ask for ask in client.get("explain/pending")["pending"] if ask["partition"] == partition]
 
 
-def _users(rest: RestClient, partition: str, _state: str) -> list[Item]:
-    return list(rest.get(f"partition/{quoted(partition)}/usage/users"))
+def _users(client: RestClient, partition: str, _state: str) -> list[Item]:
+    return list(client.get(f"partition/{quoted(partition)}/usage/users"))
 
 
-def _groups(rest: RestClient, partition: str, _state: str) -> list[Item]:
-    return list(rest.get(f"partition/{quoted(partition)}/usage/groups"))
+def _groups(client: RestClient, partition: str, _state: str) -> list[Item]:
+    return list(client.get(f"partition/{quoted(partition)}/usage/groups"))
 
 
 def _usage(item: Item) -> tuple[Mapping[str, int], Mapping[str, int]]:
@@ -234,7 +236,7 @@ class QuotaColumn(Column):
 
 
 def _quota(item: Item, name: str) -> Mapping[str, Any]:
-    return next((each for each in item.get("quotas") or () if each["name"] == name), {})
+    return next((quota for quota in item.get("quotas") or () if quota["name"] == name), {})
 
 
 def _quota_column(name: str) -> QuotaColumn:
@@ -321,7 +323,9 @@ KINDS = (
             Column("allocations", _length("allocations")),
             Column("pending", _length("requests")),
             Column(
-                "since", lambda item: max((each["time"] for each in item.get("stateLog") or ()), default=None), duration
+                "since",
+                lambda item: max((entry["time"] for entry in item.get("stateLog") or ()), default=None),
+                duration,
             ),
             _ENDED,
             Column("submitted", _field("submissionTime"), duration, wide=True),

@@ -38,8 +38,8 @@ class RestClient:
 
         Raises UsageError if the gateway calls the request wrong, CommandError if it does not answer or refuses.
         """
-        given = {name: value for name, value in {"rm": self._rm, **query}.items() if value}
-        url = f"{self._base}/ws/v1/{path}" + (f"?{urllib.parse.urlencode(given)}" if given else "")
+        parameters = {name: value for name, value in {"rm": self._rm, **query}.items() if value}
+        url = f"{self._base}/ws/v1/{path}" + (f"?{urllib.parse.urlencode(parameters)}" if parameters else "")
         try:
             with open_url(url, self._timeout_s, self._access, self._tls) as answer:
                 return json.load(answer)
@@ -54,12 +54,12 @@ class RestClient:
 
 
 def _base(http: str, access: Access) -> str:
-    scheme, separator, place = http.strip().rstrip("/").partition("://")
+    scheme, separator, authority = http.strip().rstrip("/").partition("://")
     if not separator:
-        scheme, place = "https" if access.uses_tls else "http", scheme
-    if scheme not in ("http", "https") or not place:
+        scheme, authority = "https" if access.uses_tls else "http", scheme
+    if scheme not in ("http", "https") or not authority:
         raise UsageError(f"--http {http!r}: expected host:port, http://host:port or https://host:port")
-    return f"{scheme}://{place}"
+    return f"{scheme}://{authority}"
 
 
 def quoted(name: str) -> str:
@@ -70,9 +70,9 @@ def quoted(name: str) -> str:
 def _reason(body: str) -> str:
     """Returns the text of an error: YuniKorn's JSON has it as its message."""
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except ValueError:
         return body.strip()
-    if isinstance(found, dict):
-        return str(next((value for name, value in found.items() if name.lower() == "message"), body))
+    if isinstance(document, dict):
+        return str(next((value for name, value in document.items() if name.lower() == "message"), body))
     return body.strip()

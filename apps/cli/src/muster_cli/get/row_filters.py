@@ -45,26 +45,28 @@ class RowFilter:
 
 def condition(text: str, columns: Sequence[Column]) -> RowFilter:
     """Reads a condition. Raises UsageError."""
-    found = _CONDITION.fullmatch(text.strip())
-    if found is None:
+    match = _CONDITION.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"--where {text!r}: expected COLUMN=TEXT, COLUMN!=TEXT, COLUMN>NUMBER or COLUMN<NUMBER")
-    made = RowFilter(column_of(found["column"].strip(), columns, "--where"), found["how"], found["wanted"].strip())
-    if made.how in _COMPARISONS:
-        numbers.COMPARED.number(f"--where {text!r}", made.wanted)
-    return made
+    row_filter = RowFilter(
+        column_of(match["column"].strip(), columns, "--where"), match["how"], match["wanted"].strip()
+    )
+    if row_filter.how in _COMPARISONS:
+        numbers.COMPARED.number(f"--where {text!r}", row_filter.wanted)
+    return row_filter
 
 
 def column_of(name: str, columns: Sequence[Column], flag: str) -> Column:
     """Finds a column by its name. Raises UsageError."""
-    for each in columns:
-        if each.name.lower().replace(" ", "-") == name.lower().replace(" ", "-"):
-            return each
-    raise UsageError(f"{flag}: unknown column {name!r}, expected one of {', '.join(each.name for each in columns)}")
+    for column in columns:
+        if column.name.lower().replace(" ", "-") == name.lower().replace(" ", "-"):
+            return column
+    raise UsageError(f"{flag}: unknown column {name!r}, expected one of {', '.join(column.name for column in columns)}")
 
 
 def sort(items: list[Item], by: str, columns: Sequence[Column]) -> list[Item]:
     """Sorts by columns, ``a,-b``: first by a, then by b downwards. What has no value comes last. Raises UsageError."""
-    for name in reversed([each.strip() for each in by.split(",") if each.strip()]):
+    for name in reversed([term.strip() for term in by.split(",") if term.strip()]):
         is_down = name.startswith("-")
         column = column_of(name.removeprefix("-"), columns, "--sort")
         with_value = [item for item in items if column.of(item) is not None]

@@ -23,9 +23,9 @@ def show(life: ApplicationTimeline, rows: int, *, as_json: bool) -> None:
 
 def as_plain(life: ApplicationTimeline) -> dict[str, Any]:
     """Returns all data in JSON's types; times in ns."""
-    found = {name: value for name, value in dataclasses.asdict(life).items() if not isinstance(value, list)}
-    found["state"] = life.state
-    found["resource_seconds"] = {name: round(value, 3) for name, value in life.resource_seconds().items()}
+    fields = {name: value for name, value in dataclasses.asdict(life).items() if not isinstance(value, list)}
+    fields["state"] = life.state
+    fields["resource_seconds"] = {name: round(value, 3) for name, value in life.resource_seconds().items()}
     for name in ("states", "allocations", "waiting", "happenings"):
-        found[name] = [each._asdict() for each in getattr(life, name)]
-    return found
+        fields[name] = [record._asdict() for record in getattr(life, name)]
+    return fields

@@ -102,10 +102,10 @@ class ApplicationTimeline:
     def resource_seconds(self) -> dict[str, float]:
         """Returns the usage of its allocations until they ended, or until the newest event."""
         used: dict[str, float] = {}
-        for held in self.allocations:
-            if held.begin_ns is not None:
-                seconds = ((held.end_ns or self.until_ns) - held.begin_ns) / 1e9
-                for name, value in held.resource.items():
+        for allocation in self.allocations:
+            if allocation.begin_ns is not None:
+                seconds = ((allocation.end_ns or self.until_ns) - allocation.begin_ns) / 1e9
+                for name, value in allocation.resource.items():
                     used[name] = used.get(name, 0.0) + value * seconds
         return dict(sorted(used.items()))
 
@@ -175,65 +175,65 @@ def _life(
     queue = connection.execute(
         "SELECT arg_max(queue, joined_id) FROM parts.joined WHERE joined_id < $end", {"end": ids[1]}
     ).fetchone()
-    found = ApplicationTimeline(
+    timeline = ApplicationTimeline(
         rm, instance, application, *life, (queue[0] if queue else "") or "", rows[0][1], newest_ns, False, 0
     )
-    asked: dict[str, list[tuple[int, dict[str, int]]]] = {}
+    open_asks: dict[str, list[tuple[int, dict[str, int]]]] = {}
     changed: dict[str, int] = {}  # for changed allocations: time of the original ask
-    left: TimelineEvent | None = None
-    known = any(detail != views.REJECTED for _, _, _, detail, *_ in rows)  # it was there, whatever was rejected
+    removal: TimelineEvent | None = None
+    existed = any(detail != views.REJECTED for _, _, _, detail, *_ in rows)  # it was there, whatever was rejected
     for _, at_ns, change, detail, key, resource, message in rows:
         if change == "SET" and detail in views.STATES:
-            _enter(found, _state(detail), at_ns, message)
-        elif detail == views.REJECTED and known:
-            found.happenings.append(TimelineEvent(at_ns, "sent again, rejected", message))
+            _enter(timeline, _state(detail), at_ns, message)
+        elif detail == views.REJECTED and existed:
+            timeline.happenings.append(TimelineEvent(at_ns, "sent again, rejected", message))
         elif detail == views.REJECTED:
-            _enter(found, _state(detail), at_ns, message)
+            _enter(timeline, _state(detail), at_ns, message)
         elif change == "ADD" and detail == "APP_REQUEST":
             if message == REPORTED:
                 continue  # an allocation that the RM reported; it has no ask
             if key in changed:
                 at_ns = changed.pop(key)
             else:
-                found.asks += 1
-            asked.setdefault(key, []).append((at_ns, resource or {}))
+                timeline.asks += 1
+            open_asks.setdefault(key, []).append((at_ns, resource or {}))
         elif change == "REMOVE" and detail == "APP_REQUEST" and message == REQUEST_CHANGED:
-            changed[key], _ = asked.pop(key, [(at_ns, {})])[-1]
+            changed[key], _ = open_asks.pop(key, [(at_ns, {})])[-1]
         elif change == "REMOVE" and detail == "APP_REQUEST" and message == REPORTED:
             continue  # the ask ends here; its allocation shows what follows
         elif change == "REMOVE" and detail in ASK_ENDED:
-            since_ns, amount = asked.pop(key, [(at_ns, resource or {})])[-1]
-            found.waiting.append(TimelineAsk(key, amount, since_ns, at_ns, ASK_ENDED[detail], message))
+            since_ns, amount = open_asks.pop(key, [(at_ns, resource or {})])[-1]
+            timeline.waiting.append(TimelineAsk(key, amount, since_ns, at_ns, ASK_ENDED[detail], message))
         elif change == "REMOVE" and detail == "DETAILS_NONE":
-            left = TimelineEvent(at_ns, "left its queue", message)
-            found.happenings.append(left)
+            removal = TimelineEvent(at_ns, "left its queue", message)
+            timeline.happenings.append(removal)
         elif detail == "APP_EXPIRED":
             continue  # the finished application is forgotten, three days after its end
         elif change == "NONE":
-            found.happenings.append(
+            timeline.happenings.append(
                 TimelineEvent(at_ns, detail.removeprefix("APP_").lower().replace("_", " "), message)
             )
-    if left is not None and not any(span.state in _FINISHED for span in found.states):
-        _enter(found, views.REMOVED, left.at_ns, left.message)
-    found.finished = bool(found.states) and found.states[-1].state in (*_FINISHED, views.REMOVED)
-    if found.finished:
-        found.until_ns = max(at_ns for _, at_ns, _, detail, *_ in rows if detail != "APP_EXPIRED")
-        found.states[-1] = found.states[-1]._replace(end_ns=found.until_ns)
-    _allocations(connection, found, ids, asked)
-    return found
+    if removal is not None and not any(span.state in _FINISHED for span in timeline.states):
+        _enter(timeline, views.REMOVED, removal.at_ns, removal.message)
+    timeline.finished = bool(timeline.states) and timeline.states[-1].state in (*_FINISHED, views.REMOVED)
+    if timeline.finished:
+        timeline.until_ns = max(at_ns for _, at_ns, _, detail, *_ in rows if detail != "APP_EXPIRED")
+        timeline.states[-1] = timeline.states[-1]._replace(end_ns=timeline.until_ns)
+    _allocations(connection, timeline, ids, open_asks)
+    return timeline
 
 
-def _enter(found: ApplicationTimeline, state: str, at_ns: int, message: str) -> None:
-    if found.states:
-        found.states[-1] = found.states[-1]._replace(end_ns=at_ns)
-    found.states.append(StateSpan(state, at_ns, None, message))
+def _enter(timeline: ApplicationTimeline, state: str, at_ns: int, message: str) -> None:
+    if timeline.states:
+        timeline.states[-1] = timeline.states[-1]._replace(end_ns=at_ns)
+    timeline.states.append(StateSpan(state, at_ns, None, message))
 
 
 def _allocations(
     connection: duckdb.DuckDBPyConnection,
-    found: ApplicationTimeline,
+    timeline: ApplicationTimeline,
     ids: tuple[int, int],
-    asked: dict[str, list[tuple[int, dict[str, int]]]],
+    open_asks: dict[str, list[tuple[int, dict[str, int]]]],
 ) -> None:
     rows: Sequence[Any] = connection.execute(
         """
@@ -249,20 +249,20 @@ def _allocations(
     ).fetchall()
     changed: set[str] = set()
     for key, node, resource, begin_ns, end_ns, ended, replaced_by, replaces, message in rows:
-        since = asked.get(key, []) if key not in changed else []  # a change has no ask
+        since = open_asks.get(key, []) if key not in changed else []  # a change has no ask
         asked_ns = max((at_ns for at_ns, _ in since if begin_ns is None or at_ns <= begin_ns), default=None)
-        found.allocations.append(
+        timeline.allocations.append(
             TimelineAllocation(
                 key, node, resource or {}, asked_ns, begin_ns, end_ns, ended or "", replaced_by or "", replaces or "",
                 message or "",
             )
         )  # fmt: skip
         changed.add(key) if ended == views.CHANGED else changed.discard(key)
-    served = {held.key for held in found.allocations}
-    for key, waits in asked.items():
+    served = {allocation.key for allocation in timeline.allocations}
+    for key, waits in open_asks.items():
         if key not in served:
-            found.waiting += [TimelineAsk(key, resource, at_ns, None, "", "") for at_ns, resource in waits[-1:]]
-    found.waiting.sort(key=lambda ask: ask.asked_ns)
+            timeline.waiting += [TimelineAsk(key, resource, at_ns, None, "", "") for at_ns, resource in waits[-1:]]
+    timeline.waiting.sort(key=lambda ask: ask.asked_ns)
 
 
 def _state(detail: str) -> str:

@@ -65,10 +65,12 @@ def _head(life: ApplicationTimeline) -> Table:
     if life.lives > 1:
         lines.add_row("life", f"{life.life} of {life.lives} under this id (--life shows another)")
     lines.add_row("state", Text(life.state or "unknown", style=_STATE_STYLES.get(life.state, "")))
-    counts = Counter(held.ended or _RUNS for held in life.allocations)
+    counts = Counter(allocation.ended or _RUNS for allocation in life.allocations)
     changes = ", ".join(f"{count:,} {change}" for change, count in counts.most_common())
     lines.add_row("allocations", f"{len(life.allocations):,}{f': {changes}' if changes else ''}; {life.asks:,} asks")
-    first = min((held.begin_ns for held in life.allocations if held.begin_ns is not None), default=None)
+    first = min(
+        (allocation.begin_ns for allocation in life.allocations if allocation.begin_ns is not None), default=None
+    )
     if first is not None and life.life:
         lines.add_row("waited", f"{format_duration((first - life.begin_ns) / 1e9)} for the first allocation")
     if used := life.resource_seconds():
@@ -98,22 +100,22 @@ def _states(life: ApplicationTimeline, width: int, *, plain: bool) -> Table:
 
 
 def _one_by_one(life: ApplicationTimeline, width: int, *, plain: bool) -> Table:
-    keys = min(max(len(held.key) for held in life.allocations), _KEY_CELLS) + 2
-    nodes = min(max(len(held.node) for held in life.allocations), _KEY_CELLS) + 2
+    keys = min(max(len(allocation.key) for allocation in life.allocations), _KEY_CELLS) + 2
+    nodes = min(max(len(allocation.node) for allocation in life.allocations), _KEY_CELLS) + 2
     table, axis = _with_bars(life, width, keys + nodes + 13 + 13 + 16, plain=plain)
     _columns(table, ("allocation", False), ("node", False), ("since", True), ("lasted", True), ("ended", False))
     table.add_column(axis.labels(), no_wrap=True)
-    for held in life.allocations:
-        style = _ENDED_STYLES.get(held.ended, "")
-        begin_ns = held.begin_ns if held.begin_ns is not None else life.begin_ns
-        end_ns = held.end_ns if held.end_ns is not None else life.until_ns
+    for allocation in life.allocations:
+        style = _ENDED_STYLES.get(allocation.ended, "")
+        begin_ns = allocation.begin_ns if allocation.begin_ns is not None else life.begin_ns
+        end_ns = allocation.end_ns if allocation.end_ns is not None else life.until_ns
         table.add_row(
-            escape_invisible(held.key),
-            escape_invisible(held.node),
-            _since(life, held.begin_ns) if held.begin_ns is not None else "before",
+            escape_invisible(allocation.key),
+            escape_invisible(allocation.node),
+            _since(life, allocation.begin_ns) if allocation.begin_ns is not None else "before",
             format_duration((end_ns - begin_ns) / 1e9),
-            Text(held.ended or _RUNS, style=style),
-            axis.bar(begin_ns, held.end_ns, style, since_ns=held.asked_ns, cut=held.begin_ns is None),
+            Text(allocation.ended or _RUNS, style=style),
+            axis.bar(begin_ns, allocation.end_ns, style, since_ns=allocation.asked_ns, cut=allocation.begin_ns is None),
         )
     return table
 
@@ -124,51 +126,63 @@ def _together(life: ApplicationTimeline, width: int, *, plain: bool) -> Renderab
     _columns(table, (f"{len(life.allocations):,} allocations", False), ("count", True), ("lasted", False))
     table.add_column(axis.labels(), no_wrap=True)
 
-    def add(name: str, held: Sequence[TimelineAllocation], style: str, most: float | None = None) -> None:
-        spans = [(each.begin_ns if each.begin_ns is not None else life.begin_ns, each.end_ns) for each in held]
+    def add(name: str, allocations: Sequence[TimelineAllocation], style: str, most: float | None = None) -> None:
+        spans = [
+            (allocation.begin_ns if allocation.begin_ns is not None else life.begin_ns, allocation.end_ns)
+            for allocation in allocations
+        ]
         table.add_row(
             escape_invisible(name),
-            f"{len(held):,}",
-            _lasted(life, held),
+            f"{len(allocations):,}",
+            _lasted(life, allocations),
             axis.heights(axis.running(spans), style, most),
         )
 
-    spans = [(each.begin_ns if each.begin_ns is not None else life.begin_ns, each.end_ns) for each in life.allocations]
+    spans = [
+        (allocation.begin_ns if allocation.begin_ns is not None else life.begin_ns, allocation.end_ns)
+        for allocation in life.allocations
+    ]
     top = max(axis.running(spans))
     add(f"at most {top:,} at a time", life.allocations, "bold")
-    for change, held in _grouped((each.ended or _RUNS, each) for each in life.allocations):
-        add(change, held, _ENDED_STYLES.get("" if change == _RUNS else change, ""))
+    for change, allocations in _grouped((allocation.ended or _RUNS, allocation) for allocation in life.allocations):
+        add(change, allocations, _ENDED_STYLES.get("" if change == _RUNS else change, ""))
     table.add_section()
-    shapes = _grouped((shown_resource(each.resource), each) for each in life.allocations)
-    for name, held in shapes[:_SHAPES_SHOWN]:
-        add(f"each {name}", held, "blue")
+    shapes = _grouped((shown_resource(allocation.resource), allocation) for allocation in life.allocations)
+    for name, allocations in shapes[:_SHAPES_SHOWN]:
+        add(f"each {name}", allocations, "blue")
     _left_out(table, shapes[_SHAPES_SHOWN:], "sizes")
     table.add_section()
-    nodes = _grouped((each.node, each) for each in life.allocations)
-    for name, held in nodes[:_NODES_SHOWN]:
-        add(f"on {name or 'an unknown node'}", held, "cyan")
+    nodes = _grouped((allocation.node, allocation) for allocation in life.allocations)
+    for name, allocations in nodes[:_NODES_SHOWN]:
+        add(f"on {name or 'an unknown node'}", allocations, "cyan")
     _left_out(table, nodes[_NODES_SHOWN:], "nodes")
     return table
 
 
-def _left_out(table: Table, groups: Sequence[tuple[str, list[TimelineAllocation]]], what: str) -> None:
+def _left_out(table: Table, groups: Sequence[tuple[str, list[TimelineAllocation]]], label: str) -> None:
     if groups:
-        table.add_row(f"{len(groups):,} more {what}", f"{sum(len(held) for _, held in groups):,}", "", "", style="dim")
+        table.add_row(
+            f"{len(groups):,} more {label}",
+            f"{sum(len(allocations) for _, allocations in groups):,}",
+            "",
+            "",
+            style="dim",
+        )
 
 
 def _grouped(pairs: Iterable[tuple[str, TimelineAllocation]]) -> list[tuple[str, list[TimelineAllocation]]]:
     """Returns the groups, the largest first."""
     groups: dict[str, list[TimelineAllocation]] = {}
-    for name, held in pairs:
-        groups.setdefault(name, []).append(held)
+    for name, allocation in pairs:
+        groups.setdefault(name, []).append(allocation)
     return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
 
 
-def _lasted(life: ApplicationTimeline, held: Sequence[TimelineAllocation]) -> str:
+def _lasted(life: ApplicationTimeline, allocations: Sequence[TimelineAllocation]) -> str:
     seconds = sorted(
-        ((each.end_ns if each.end_ns is not None else life.until_ns) - each.begin_ns) / 1e9
-        for each in held
-        if each.begin_ns is not None
+        ((allocation.end_ns if allocation.end_ns is not None else life.until_ns) - allocation.begin_ns) / 1e9
+        for allocation in allocations
+        if allocation.begin_ns is not None
     )
     if not seconds:
         return ""
@@ -212,24 +226,32 @@ def _waiting(life: ApplicationTimeline, rows: int) -> Table:
 
 def _happenings(life: ApplicationTimeline, together: bool) -> Table | None:
     """The notable events in order: ends that the RM did not want, replacements, the scheduler's messages."""
-    found: list[tuple[int, str, str]] = [(each.at_ns, each.what, each.message) for each in life.happenings]
-    for held in life.allocations:
-        if held.end_ns is None:
+    entries: list[tuple[int, str, str]] = [(event.at_ns, event.what, event.message) for event in life.happenings]
+    for allocation in life.allocations:
+        if allocation.end_ns is None:
             continue
-        if held.ended == "replaced" and held.replaced_by:
-            found.append((held.end_ns, "replaced", f"{held.key} was replaced by {held.replaced_by}"))
-        elif held.ended in ("preempted", "timed out", "node removed", "replaced", views.CHANGED, views.DROPPED):
-            found.append((held.end_ns, held.ended, f"{held.key} on {held.node}{_because(held.message)}"))
-        elif held.message:
-            found.append((held.end_ns, held.ended, f"{held.key}{_because(held.message)}"))
-    if not found:
+        if allocation.ended == "replaced" and allocation.replaced_by:
+            entries.append(
+                (allocation.end_ns, "replaced", f"{allocation.key} was replaced by {allocation.replaced_by}")
+            )
+        elif allocation.ended in ("preempted", "timed out", "node removed", "replaced", views.CHANGED, views.DROPPED):
+            entries.append(
+                (
+                    allocation.end_ns,
+                    allocation.ended,
+                    f"{allocation.key} on {allocation.node}{_because(allocation.message)}",
+                )
+            )
+        elif allocation.message:
+            entries.append((allocation.end_ns, allocation.ended, f"{allocation.key}{_because(allocation.message)}"))
+    if not entries:
         return None
-    found.sort()
+    entries.sort()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     _columns(table, ("since", True), ("what", False), ("which", False))
-    lines = _runs_of(found) if together else [(at_ns, what, detail) for at_ns, what, detail in found]
-    for at_ns, what, detail in lines[:_HAPPENINGS_SHOWN]:
-        table.add_row(_since(life, at_ns), Text(what, style=_ENDED_STYLES.get(what, "")), escape_invisible(detail))
+    lines = _runs_of(entries) if together else [(at_ns, kind, detail) for at_ns, kind, detail in entries]
+    for at_ns, kind, detail in lines[:_HAPPENINGS_SHOWN]:
+        table.add_row(_since(life, at_ns), Text(kind, style=_ENDED_STYLES.get(kind, "")), escape_invisible(detail))
     if len(lines) > _HAPPENINGS_SHOWN:
         table.add_row("", "", f"{len(lines) - _HAPPENINGS_SHOWN:,} more (--json has all)", style="dim")
     return table
@@ -239,17 +261,17 @@ def _because(message: str) -> str:
     return f": {message}" if message else ""
 
 
-def _runs_of(found: Sequence[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+def _runs_of(entries: Sequence[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
     """One line for repeated events: the first time, the number, and the first and last one."""
     lines: list[tuple[int, str, str]] = []
     start = 0
-    for place in range(1, len(found) + 1):
-        if place < len(found) and found[place][1] == found[start][1]:
+    for index in range(1, len(entries) + 1):
+        if index < len(entries) and entries[index][1] == entries[start][1]:
             continue
-        at_ns, what, detail = found[start]
-        again = place - start - 1
-        lines.append((at_ns, what, f"{detail}; and {again:,} more" if again else detail))
-        start = place
+        at_ns, kind, detail = entries[start]
+        again = index - start - 1
+        lines.append((at_ns, kind, f"{detail}; and {again:,} more" if again else detail))
+        start = index
     return lines
 
 

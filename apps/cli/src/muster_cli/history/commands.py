@@ -126,11 +126,11 @@ def usage(
     if plot is not None:
         picture.check(plot)
     with open_history(find(flags, common.settings, common.set), flags.rm) as history:
-        found = read(history, UsageSubject(queue, user, group, app, by), begin, end, window, flags.rm)
+        series = read(history, UsageSubject(queue, user, group, app, by), begin, end, window, flags.rm)
         if plot is not None:
-            picture.draw(found, plot)
+            picture.draw(series, plot)
             print_note([f"drawn to {plot}"])
-        show(found, form)
+        show(series, form)
         print_note(history.freshness())
     return 0
 

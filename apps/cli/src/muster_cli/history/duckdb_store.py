@@ -74,19 +74,21 @@ class HistoryDatabase:
         exported = events - sum(count for _, count in later)
         parts = [f"{exported:,} in {_count(len(self.files), 'Parquet file')}"] if self.files else []
         parts += [f"{count:,} not exported yet, {where}" for where, count in later]
-        said = [f"{_count(events, 'event')} ({'; '.join(parts)}), the newest of {_time(newest)}."]
+        sentences = [f"{_count(events, 'event')} ({'; '.join(parts)}), the newest of {_time(newest)}."]
         if self.source.log_file is None and not self.source.http:
-            said.append("What is not exported yet is not in it; --data-dir or --http adds that.")
+            sentences.append("What is not exported yet is not in it; --data-dir or --http adds that.")
         if any(tail.cut for _, tail in self.beyond):
-            said.append(f"More than {tails.EVENTS_MAX:,} events are not exported; only the newest of them are here.")
-        said += [
+            sentences.append(
+                f"More than {tails.EVENTS_MAX:,} events are not exported; only the newest of them are here."
+            )
+        sentences += [
             f"{_count(span.missing, 'event')} of {span.rm} between {span.first_id:,} and {span.last_id:,} "
             f"{'is' if span.missing == 1 else 'are'} missing (instance {span.instance})."
             for span in self.spans
             if span.missing
         ]
-        said += [f"{each[0].upper()}{each[1:]}." for _, tail in self.beyond for each in tail.damaged]
-        return said
+        sentences += [f"{sentence[0].upper()}{sentence[1:]}." for _, tail in self.beyond for sentence in tail.damaged]
+        return sentences
 
 
 @contextmanager
@@ -157,9 +159,9 @@ def _open_once(
     _make_events(connection, parts, rm, once=may_overlap)
     spans = _spans(connection, "FROM events")
     if not spans:
-        known = sorted({name for name, _ in exported}.union(*(tail.rms for _, tail in beyond)))
-        if rm and known:
-            raise CommandError(f"--rm {rm}: no events of it; known are {', '.join(known)}")
+        rms = sorted({name for name, _ in exported}.union(*(tail.rms for _, tail in beyond)))
+        if rm and rms:
+            raise CommandError(f"--rm {rm}: no events of it; known are {', '.join(rms)}")
         raise CommandError(f"no history yet: there are no events in {source.shown}")
     # 5. the views
     for statement in views.statements():
@@ -173,62 +175,62 @@ def _open_once(
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def _names(place: FileStore | None) -> tuple[list[str], bool]:
+def _names(store: FileStore | None) -> tuple[list[str], bool]:
     """Returns the paths of the Parquet files, and whether two of them may hold the same event.
 
     The layout is DIR/<log generation>/p<partition>/<start>-<end>.parquet. A file that covers another one replaces it: a
     publisher may have died before it removed the smaller one. Other names tell nothing about a file's content.
     """
-    if place is None:
+    if store is None:
         return [], False
-    found = [name for name in place.names("") if name.endswith(_SUFFIX)]
-    unsure = bool(found)
-    generations = [name for name in place.folders("") if _GENERATION(name)]
+    paths = [name for name in store.names("") if name.endswith(_SUFFIX)]
+    unsure = bool(paths)
+    generations = [name for name in store.folders("") if _GENERATION(name)]
     for generation in generations:
-        for partition in filter(_PARTITION, place.folders(generation)):
+        for partition in filter(_PARTITION, store.folders(generation)):
             folder = f"{generation}/{partition}"
             spans: list[tuple[int, int, str]] = []
-            for name in place.names(folder):
+            for name in store.names(folder):
                 if match := _SPAN(name):
                     spans.append((int(match[1]), int(match[2]), name))
                 elif name.endswith(_SUFFIX):
-                    found.append(f"{folder}/{name}")
+                    paths.append(f"{folder}/{name}")
                     unsure = True
             kept = _uncovered(spans)
-            found += [f"{folder}/{name}" for _, _, name in kept]
-            unsure |= any(one[1] > next_[0] for one, next_ in pairwise(kept))
-    return found, unsure
+            paths += [f"{folder}/{name}" for _, _, name in kept]
+            unsure |= any(span[1] > next_[0] for span, next_ in pairwise(kept))
+    return paths, unsure
 
 
 def _uncovered(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     """Returns the spans in order, without those inside of another one."""
     kept: list[tuple[int, int, str]] = []
-    for span in sorted(spans, key=lambda each: (each[0], -each[1])):
+    for span in sorted(spans, key=lambda candidate: (candidate[0], -candidate[1])):
         if not kept or span[1] > kept[-1][1]:
             kept.append(span)
     return kept
 
 
-def _exported(connection: duckdb.DuckDBPyConnection, place: FileStore | None, names: list[str]) -> str:
+def _exported(connection: duckdb.DuckDBPyConnection, store: FileStore | None, names: list[str]) -> str:
     """Returns SQL for the events of the files; "" if there are none."""
-    if place is None or not names:
+    if store is None or not names:
         return ""
     columns = ", ".join(tails.COLUMNS)
-    filesystem = getattr(place, "filesystem", None)
+    filesystem = getattr(store, "filesystem", None)
     if filesystem is None:
-        paths = ", ".join(_quoted(f"{place.display_name}/{name}") for name in names)
+        paths = ", ".join(_quoted(f"{store.display_name}/{name}") for name in names)
         # By name, because files of an earlier layout have fewer columns.
         return f"SELECT {columns} FROM read_parquet([{paths}], union_by_name = true)"
     from pyarrow import dataset
 
-    paths_there = [f"{getattr(place, 'root', '')}/{name}" for name in names]
+    paths_there = [f"{getattr(store, 'root', '')}/{name}" for name in names]
     connection.register("exported", dataset.dataset(paths_there, tails.schema(), "parquet", filesystem))
     return f"SELECT {columns} FROM exported"
 
 
-def _close_door(connection: duckdb.DuckDBPyConnection, place: FileStore | None, names: list[str]) -> None:
-    if place is not None and getattr(place, "filesystem", None) is None:
-        allowed = ", ".join(_quoted(f"{place.display_name}/{name}") for name in names)
+def _close_door(connection: duckdb.DuckDBPyConnection, store: FileStore | None, names: list[str]) -> None:
+    if store is not None and getattr(store, "filesystem", None) is None:
+        allowed = ", ".join(_quoted(f"{store.display_name}/{name}") for name in names)
         connection.execute(f"SET allowed_paths = [{allowed}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -263,8 +265,8 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _time(ns: int) -> str:

@@ -38,14 +38,14 @@ def _flags_of_up(arguments: Sequence[str]) -> Sequence[str]:
     if "up" not in arguments:
         return ()
     at = arguments.index("up")
-    programs = [Path(one).name for one in arguments[:at]]
+    programs = [Path(argument).name for argument in arguments[:at]]
     return arguments[at + 1 :] if {"muster", "muster_cli"} & set(programs) else ()
 
 
 def _value(flag: str, flags: Sequence[str], default: str) -> str:
-    for number, one in enumerate(flags):
-        if one.startswith(f"{flag}="):
-            return one.partition("=")[2]
-        if one == flag and number + 1 < len(flags):
+    for number, argument in enumerate(flags):
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+        if argument == flag and number + 1 < len(flags):
             return flags[number + 1]
     return default

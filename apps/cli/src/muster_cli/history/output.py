@@ -40,18 +40,18 @@ class ResultTable:
 
 def console() -> Screen:
     """Returns the console for people. In a pipe it has no colours and does not cut lines to a terminal's width."""
-    found = Screen()
-    return found if found.is_terminal else Screen(width=_PIPED_WIDTH, no_color=True)
+    screen = Screen()
+    return screen if screen.is_terminal else Screen(width=_PIPED_WIDTH, no_color=True)
 
 
-def show(what: RenderableType) -> None:
+def show(renderable: RenderableType) -> None:
     """Prints a renderable; in a pipe without blanks at the ends of lines."""
     out = console()
     if out.is_terminal:
-        out.print(what)
+        out.print(renderable)
         return
     with out.capture() as captured:
-        out.print(what)
+        out.print(renderable)
     write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
 
 
@@ -69,36 +69,36 @@ class _Output:
         write_data(text)
 
 
-def print_rows(found: ResultTable, form: OutputFormat) -> None:
+def print_rows(result: ResultTable, form: OutputFormat) -> None:
     """Prints all rows."""
     match form:
         case OutputFormat.CSV:
             writer = csv.writer(_Output(), lineterminator="\n")
-            writer.writerow(found.columns)
-            writer.writerows([_csv_cell(value) for value in row] for row in found.rows)
+            writer.writerow(result.columns)
+            writer.writerows([_csv_cell(value) for value in row] for row in result.rows)
         case OutputFormat.JSON:
             separator = "["
-            for row in found.rows:
-                text = json.dumps(dict(zip(found.columns, map(plain, row), strict=True)), ensure_ascii=False)
+            for row in result.rows:
+                text = json.dumps(dict(zip(result.columns, map(plain, row), strict=True)), ensure_ascii=False)
                 write_json(f"{separator}\n  {text}")
                 separator = ","
             write_json("[]\n" if separator == "[" else "\n]\n")
         case OutputFormat.TABLE:
-            out, rows = console(), [list(row) for row in found.rows]
-            fits = _width(found.columns, rows) <= out.width
-            show(_table(found.columns, rows) if fits or not rows else _records(found.columns, rows))
+            out, rows = console(), [list(row) for row in result.rows]
+            fits = _width(result.columns, rows) <= out.width
+            show(_table(result.columns, rows) if fits or not rows else _records(result.columns, rows))
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
     """Returns the width of a table in which only long texts are wrapped."""
-    widest = [max(len(name), *(len(cell(row[place])) for row in rows), 0) for place, name in enumerate(columns)]
+    widest = [max(len(name), *(len(cell(row[index])) for row in rows), 0) for index, name in enumerate(columns)]
     return sum(min(cells, _WRAPPED_FROM) + 3 for cells in widest) + 1
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     table = Table(header_style="bold")
-    for place, name in enumerate(columns):
-        is_number = bool(rows) and all(isinstance(row[place], int | float | Decimal | None) for row in rows)
+    for index, name in enumerate(columns):
+        is_number = bool(rows) and all(isinstance(row[index], int | float | Decimal | None) for row in rows)
         table.add_column(escape_invisible(name), overflow="fold", justify="right" if is_number else "left")
     for row in rows:
         table.add_row(*(escape_invisible(cell(value)) for value in row))
@@ -131,7 +131,7 @@ def cell(value: Any) -> str:
         case datetime():
             return format_time(value)
         case Mapping():
-            return ", ".join(f"{key}={cell(each)}" for key, each in value.items())
+            return ", ".join(f"{key}={cell(item)}" for key, item in value.items())
         case list() | tuple():
             return ", ".join(map(cell, value))
         case _:
@@ -150,9 +150,9 @@ def plain(value: Any) -> Any:
         case datetime():
             return f"{value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value:%Y-%m-%dT%H:%M:%S.%fZ}"
         case Mapping():
-            return {str(key): plain(each) for key, each in value.items()}
+            return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple():
-            return [plain(each) for each in value]
+            return [plain(item) for item in value]
         case timedelta():
             return value.total_seconds()
         case bytes():
@@ -164,8 +164,8 @@ def plain(value: Any) -> Any:
 
 
 def _csv_cell(value: Any) -> Any:
-    found = plain(value)
-    return json.dumps(found, ensure_ascii=False) if isinstance(found, dict | list) else found
+    plain_value = plain(value)
+    return json.dumps(plain_value, ensure_ascii=False) if isinstance(plain_value, dict | list) else plain_value
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------

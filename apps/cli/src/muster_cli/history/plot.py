@@ -76,7 +76,7 @@ def _largest_first(usage: UsageSeries) -> list[str]:
     """Returns the parts in stacking order: the part with the highest share of any type first."""
     shares: dict[str, float] = {}
     for parts in usage.parts.values():
-        most = max((int(each.values.max(initial=0)) for each in parts.values()), default=0) or 1
+        most = max((int(series.values.max(initial=0)) for series in parts.values()), default=0) or 1
         for name, series in parts.items():
             shares[name] = max(shares.get(name, 0.0), int(series.values.max(initial=0)) / most)
     return sorted(shares, key=lambda name: (-shares[name], name))
@@ -86,31 +86,31 @@ def _panel(panel: Any, usage: UsageSeries, resource_type: str, names: list[str],
     parts = usage.parts.get(resource_type, {})
     limits = usage.limits.get(resource_type, {})
     total = usage.total(resource_type)
-    top = max(int(total.values.max(initial=0)), *(int(each.values.max(initial=0)) for each in limits.values()), 1)
+    top = max(int(total.values.max(initial=0)), *(int(limit.values.max(initial=0)) for limit in limits.values()), 1)
     scale, unit = _unit(resource_type, top)
     edges = _edges(usage, [*parts.values(), *limits.values()], total)
     seconds = _x(usage, edges)
     below = np.zeros(len(edges))
     shown = names if len(names) <= _PARTS_MAX + 1 else names[:_PARTS_MAX]
     groups = [(name, [name]) for name in shown]
-    if rest := names[len(shown) :]:
-        groups.append((f"{len(rest)} others", rest))
-    for place, (label, members) in enumerate(groups):
+    if others := names[len(shown) :]:
+        groups.append((f"{len(others)} others", others))
+    for index, (label, members) in enumerate(groups):
         values = np.sum([parts[name].at(edges) for name in members if name in parts], axis=0) / scale
         if not np.any(values):
             continue
-        colour = _COLOURS[place % len(_COLOURS)]
+        colour = _COLOURS[index % len(_COLOURS)]
         area = panel.fill_between(
             seconds, below, below + values, step="post", color=colour, alpha=0.85, linewidth=0.4, edgecolor="white"
         )
         handles.setdefault(label, area)
         below = below + values
-    for what, series in limits.items():
-        colour, line = _LIMIT_STYLES[what]
+    for limit_name, series in limits.items():
+        colour, line = _LIMIT_STYLES[limit_name]
         values = series.at(edges).astype(float)
         values[(values == NO_LIMIT) | (edges < series.at_ns[0])] = np.nan
         (drawn,) = panel.step(seconds, values / scale, where="post", color=colour, linestyle=line, linewidth=1.6)
-        handles.setdefault(what, drawn)
+        handles.setdefault(limit_name, drawn)
     panel.set_ylim(0, top / scale * 1.08)
     panel.set_ylabel(f"{resource_type}\n[{unit}]" if unit else resource_type)
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
@@ -128,7 +128,7 @@ def _edges(usage: UsageSeries, series: list[StepSeries], total: StepSeries) -> A
     peaks stay.
     """
     ends = np.array([usage.begin_ns, usage.end_ns])
-    times = np.unique(np.concatenate([ends, *(each.at_ns for each in series)]))
+    times = np.unique(np.concatenate([ends, *(step_series.at_ns for step_series in series)]))
     times = times[(times >= usage.begin_ns) & (times <= usage.end_ns)]
     if len(times) <= _POINTS_MAX:
         return times
@@ -171,7 +171,7 @@ def _unit(resource_type: str, top: int) -> tuple[float, str]:
     if resource_type == CPU:
         return 1000.0, "cores"
     base, units = (1024, _BINARY) if resource_type in (MEMORY, "ephemeral-storage") else (1000, _DECIMAL)
-    place = 0
-    while top >= base ** (place + 1) * 10 and place + 1 < len(units):
-        place += 1
-    return float(base**place), units[place]
+    exponent = 0
+    while top >= base ** (exponent + 1) * 10 and exponent + 1 < len(units):
+        exponent += 1
+    return float(base**exponent), units[exponent]

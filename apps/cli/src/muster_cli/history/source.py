@@ -88,31 +88,31 @@ def find(flags: HistoryFlags, settings_file: Path | None, assignments: Sequence[
         data_dir = DEFAULT_DATA_DIR
     if flags.data_dir is not None and not flags.data_dir.is_dir():
         raise UsageError(f"--data-dir {flags.data_dir}: the directory does not exist")
-    given = load(settings_file, assignments, defaults=embedded_defaults(data_dir) if data_dir is not None else None)
-    settings = given.values
+    resolved = load(settings_file, assignments, defaults=embedded_defaults(data_dir) if data_dir is not None else None)
+    settings = resolved.values
     try:
-        place = _parquet_place(settings)
+        store = _parquet_place(settings)
     except PublisherError as error:
         raise UsageError(str(error)) from error
     log_file = settings.log.sqlite_path if settings.log.backend == "sqlite" else None
     if log_file is not None and not log_file.is_file():
         log_file = None
-    if place is None and log_file is None and not http:
+    if store is None and log_file is None and not http:
         return find(replace(flags, data_dir=_of_running()), settings_file, assignments)
-    return HistoryLocation(place, log_file, settings.log.topics().events, http, flags.timeout_s)
+    return HistoryLocation(store, log_file, settings.log.topics().events, http, flags.timeout_s)
 
 
 def _of_running() -> Path:
     """Returns the data directory of the Muster that client commands reach, if it runs here. Raises UsageError."""
     address = os.environ.get(HTTP_VARIABLE, DEFAULT_HTTP)
     usual = DEFAULT_HTTP.partition("://")[2]
-    found = local_instance.data_dir_of(address.rpartition("://")[2].rstrip("/"), usual)
-    if found is None:
+    data_dir = local_instance.data_dir_of(address.rpartition("://")[2].rstrip("/"), usual)
+    if data_dir is None:
         raise UsageError(
             "there is nothing to read: expected --data-dir (of `muster up`), --history (Parquet files) or --http"
         )
-    print_lines(f"muster: this is the history of the Muster that runs in {found}", error=True)
-    return found
+    print_lines(f"muster: this is the history of the Muster that runs in {data_dir}", error=True)
+    return data_dir
 
 
 def _parquet_place(settings: MusterSettings) -> FileStore | None:

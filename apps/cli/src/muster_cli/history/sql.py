@@ -57,26 +57,26 @@ def answer(
 
 
 def _one_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, files_allowed: bool) -> str:
-    found = connection.extract_statements(sql)
-    if len(found) != 1:
-        raise UsageError(f"expected one SQL statement, not {len(found)}")
-    kind = found[0].type.name
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise UsageError(f"expected one SQL statement, not {len(statements)}")
+    kind = statements[0].type.name
     if kind not in (*_READING, *([_WRITING_FILES] if files_allowed else [])):
         more = " (COPY … TO: --allow-files)" if kind == _WRITING_FILES else ""
         raise UsageError(
             f"expected a statement that reads, such as SELECT, not {kind}: the history is not changed{more}"
         )
-    return str(found[0].query)
+    return str(statements[0].query)
 
 
 def _rows(cursor: duckdb.DuckDBPyConnection, most: int) -> Iterator[Sequence[Any]]:
-    left = most or -1
-    while left:
-        rows = cursor.fetchmany(min(left, _ROWS_AT_ONCE) if left > 0 else _ROWS_AT_ONCE)
+    remaining = most or -1
+    while remaining:
+        rows = cursor.fetchmany(min(remaining, _ROWS_AT_ONCE) if remaining > 0 else _ROWS_AT_ONCE)
         if not rows:
             return
         yield from rows
-        left -= len(rows) if left > 0 else 0
+        remaining -= len(rows) if remaining > 0 else 0
 
 
 def _count(
@@ -105,7 +105,7 @@ def _count(
 def _explained(error: duckdb.Error) -> str:
     """Returns DuckDB's message with the place in front; keeps the excerpt with its mark."""
     text = str(error).strip()
-    head, _, rest = text.partition("\n")
+    head, _, excerpt = text.partition("\n")
     head = _KIND.sub("", head)
     where = ""
     if match := _POSITION.search(text):
@@ -116,7 +116,9 @@ def _explained(error: duckdb.Error) -> str:
         else:
             where = f"line {match[1]}: "
     if "does not exist" in head and head.startswith("Table with name"):
-        rest = re.sub(r"^Did you mean .*$", f"There are: events, {', '.join(views.VIEWS)}.", rest, flags=re.MULTILINE)
+        excerpt = re.sub(
+            r"^Did you mean .*$", f"There are: events, {', '.join(views.VIEWS)}.", excerpt, flags=re.MULTILINE
+        )
     if "file system operations are disabled" in head:
         head += "; --allow-files allows them"
-    return f"SQL: {where}{head}" + (f"\n{rest.strip(chr(10))}" if rest.strip() else "")
+    return f"SQL: {where}{head}" + (f"\n{excerpt.strip(chr(10))}" if excerpt.strip() else "")

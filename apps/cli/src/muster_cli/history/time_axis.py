@@ -36,9 +36,9 @@ class Axis:
         count = max(self.cells // _LABEL_CELLS, 1)
         line = ""
         for number in range(count):
-            place = self.cells * number // count
+            column = self.cells * number // count
             seconds = (self.until_ns - self.begin_ns) * number / count / 1e9
-            line = f"{line:<{place}}{'|' if self.plain else '▏'}{format_duration(seconds)}"
+            line = f"{line:<{column}}{'|' if self.plain else '▏'}{format_duration(seconds)}"
         return Text(line[: self.cells], style="dim", no_wrap=True)
 
     def bar(
@@ -76,8 +76,8 @@ class Axis:
         for begin_ns, end_ns in spans:
             change[self.cell(begin_ns)] += 1
             change[(self.cell(end_ns) if end_ns is not None else self.cells - 1) + 1] -= 1
-        found, count = [], 0
+        counts, count = [], 0
         for step in change[:-1]:
             count += step
-            found.append(count)
-        return found
+            counts.append(count)
+        return counts

@@ -92,18 +92,18 @@ def from_log(path: Path, topic: str, exported: Exported) -> UnexportedEvents:
     try:
         with LogFile(path) as file:
             for partition in file.partitions(topic):
-                found: list[tuple[str, str, int, bytes]] = []
+                unexported: list[tuple[str, str, int, bytes]] = []
                 passed: list[LogDamaged] = []
                 for records in file.newest_first(topic, partition, passed):
                     events = list(_tracked(records))
                     new = [event for event in events if event[2] > exported.get(event[:2], -1)]
-                    found += reversed(new)
+                    unexported += reversed(new)
                     if len(new) < len(events):
                         break
-                    if len(found) >= EVENTS_MAX:
+                    if len(unexported) >= EVENTS_MAX:
                         tail.cut = True
                         break
-                _add(tail, found[::-1])
+                _add(tail, unexported[::-1])
                 tail.damaged += map(str, passed)
     except BusError as error:
         raise CommandError(str(error)) from error
@@ -167,14 +167,14 @@ def from_rest(url: str, exported: Exported, timeout_s: float) -> UnexportedEvent
 def _rms(client: Any, exported: Exported) -> list[str]:
     answer = client.get("/ws/v1/resource-managers")
     answer.raise_for_status()
-    registered: list[str] = [one["rmID"] for one in answer.json()]
+    registered: list[str] = [manager["rmID"] for manager in answer.json()]
     return sorted({*registered, *(rm for rm, _ in exported)})
 
 
 def _rest_of(client: Any, rm: str, exported: Exported, tail: UnexportedEvents) -> None:
-    known = {instance: last for (name, instance), last in exported.items() if name == rm}
+    last_ids = {instance: last for (name, instance), last in exported.items() if name == rm}
     start, instance = 0, ""
-    found = 0
+    record_count = 0
     while True:
         answer = client.get("/ws/v1/events/batch", params={"rm": rm, "start": start, "count": _REST_COUNT})
         if answer.status_code == 404:
@@ -183,8 +183,8 @@ def _rest_of(client: Any, rm: str, exported: Exported, tail: UnexportedEvents) -
         batch = answer.json()
         if not instance:
             instance = batch["InstanceUUID"]
-            if known.get(instance, -1) >= start:
-                start = known[instance] + 1
+            if last_ids.get(instance, -1) >= start:
+                start = last_ids[instance] + 1
                 continue
         if batch["InstanceUUID"] != instance:
             raise ValueError(f"the instance of {rm} changed meanwhile")
@@ -196,10 +196,10 @@ def _rest_of(client: Any, rm: str, exported: Exported, tail: UnexportedEvents) -
             start = after  # no store has the events in between
             continue
         missing = set(_spans(answer.headers.get("X-Muster-Events-Missing", "")))
-        rows = [(start + place, record) for place, record in enumerate(records) if start + place not in missing]
+        rows = [(start + index, record) for index, record in enumerate(records) if start + index not in missing]
         _add_json(tail, rm, instance, rows)
-        start, found = start + len(records), found + len(records)
-        if found >= EVENTS_MAX:
+        start, record_count = start + len(records), record_count + len(records)
+        if record_count >= EVENTS_MAX:
             tail.cut = True
             return
 
@@ -213,11 +213,11 @@ def _spans(text: str) -> Iterator[int]:
 def _add_json(tail: UnexportedEvents, rm: str, instance: str, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
     import pyarrow as pa
 
-    found = []
+    table_rows = []
     for event_id, record in rows:
         kind, change, detail = (record.get(name, 0) for name in ("type", "eventChangeType", "eventChangeDetail"))
         resources = (record.get("resource") or {}).get("resources") or {}
-        found.append(
+        table_rows.append(
             {
                 "rm": rm, "instance": instance, "id": event_id, "timestamp_ns": record.get("timestampNano", 0),
                 "type": enum_name(TYPE_NAMES, kind), "type_number": kind,
@@ -228,5 +228,5 @@ def _add_json(tail: UnexportedEvents, rm: str, instance: str, rows: Iterable[tup
                 "resource": sorted((name, quantity.get("value", 0)) for name, quantity in resources.items()),
             }
         )  # fmt: skip
-    if found:
-        tail.add(pa.Table.from_pylist(found, schema=schema()))
+    if table_rows:
+        tail.add(pa.Table.from_pylist(table_rows, schema=schema()))

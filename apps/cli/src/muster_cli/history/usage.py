@@ -36,8 +36,8 @@ class StepSeries(NamedTuple):
     def at(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns its values at given times."""
         places = np.searchsorted(self.at_ns, times_ns, side="right") - 1
-        found: NDArray[np.int64] = np.where(places >= 0, self.values[np.maximum(places, 0)], 0)
-        return found
+        values: NDArray[np.int64] = np.where(places >= 0, self.values[np.maximum(places, 0)], 0)
+        return values
 
 
 NO_LIMIT = -1
@@ -65,8 +65,8 @@ class UsageSubject:
 
     @property
     def name(self) -> str:
-        found: str = getattr(self, self.kind)
-        return found
+        name: str = getattr(self, self.kind)
+        return name
 
 
 class UsageWindow(NamedTuple):
@@ -103,8 +103,8 @@ class UsageSeries:
         series = list(self.parts.get(resource_type, {}).values())
         if not series:
             return EMPTY
-        times = np.unique(np.concatenate([each.at_ns for each in series]))
-        return StepSeries(times, np.sum([each.at(times) for each in series], axis=0))
+        times = np.unique(np.concatenate([part_series.at_ns for part_series in series]))
+        return StepSeries(times, np.sum([part_series.at(times) for part_series in series], axis=0))
 
     def windows(self) -> list[UsageWindow]:
         """Returns one row per window and resource type. Windows begin at whole multiples of their length."""
@@ -112,7 +112,7 @@ class UsageSeries:
         edges = np.arange(first, self.end_ns + self.window_ns, self.window_ns, dtype=np.int64)
         edges = np.clip(edges, self.begin_ns, self.end_ns)
         edges = np.unique(edges)
-        found: list[UsageWindow] = []
+        windows: list[UsageWindow] = []
         for resource_type in sorted(self.parts):
             total = self.total(resource_type)
             times = np.unique(
@@ -121,22 +121,22 @@ class UsageSeries:
             values = total.at(times[:-1])
             lasts = np.diff(times)
             which = np.searchsorted(edges, times[:-1], side="right") - 1
-            for place in range(len(edges) - 1):
-                inside = which == place
-                begin, end = int(edges[place]), int(edges[place + 1])
-                held = float(np.dot(values[inside].astype(float), lasts[inside] / 1e9))
-                found.append(
+            for index in range(len(edges) - 1):
+                inside = which == index
+                begin, end = int(edges[index]), int(edges[index + 1])
+                resource_seconds = float(np.dot(values[inside].astype(float), lasts[inside] / 1e9))
+                windows.append(
                     UsageWindow(
                         begin,
                         end,
                         resource_type,
-                        held / ((end - begin) / 1e9),
+                        resource_seconds / ((end - begin) / 1e9),
                         int(values[inside].max(initial=0)),
-                        held,
+                        resource_seconds,
                     )
                 )
-        found.sort(key=lambda window: (window.begin_ns, window.resource_type))
-        return found
+        windows.sort(key=lambda window: (window.begin_ns, window.resource_type))
+        return windows
 
 
 def read(
@@ -167,26 +167,26 @@ def read(
     if (end_ns - begin_ns) / window_ns > _WINDOWS_MAX:
         raise UsageError(f"--window {window}: more than {_WINDOWS_MAX:,} windows; expected a longer one")
     # 3. the amounts
-    found = UsageSeries(subject, rm, begin_ns, end_ns, window_ns)
+    usage = UsageSeries(subject, rm, begin_ns, end_ns, window_ns)
     raw: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
     for resource_type, part, at_ns, used in rows:
         times, values = raw.setdefault((resource_type, part), ([], []))
         times.append(at_ns)
         values.append(used)
     for (resource_type, part), (times, values) in sorted(raw.items()):
-        found.parts.setdefault(resource_type, {})[part] = StepSeries(np.array(times), np.array(values))
+        usage.parts.setdefault(resource_type, {})[part] = StepSeries(np.array(times), np.array(values))
     if subject.queue:
-        _read_limits(history.connection, found)
-    return found
+        _read_limits(history.connection, usage)
+    return usage
 
 
 def _rm_of(history: HistoryDatabase, rm: str) -> str:
-    known = sorted({span.rm for span in history.spans})
+    rms = sorted({span.rm for span in history.spans})
     if rm:
         return rm
-    if len(known) > 1:
-        raise UsageError(f"--rm: the history is of {len(known)} RMs, expected one of {', '.join(known)}")
-    return known[0]
+    if len(rms) > 1:
+        raise UsageError(f"--rm: the history is of {len(rms)} RMs, expected one of {', '.join(rms)}")
+    return rms[0]
 
 
 # A subject's gains and losses: (resource type, part, ns, delta).
@@ -234,13 +234,13 @@ _SUMMED = """
 def _steps(
     connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str
 ) -> Sequence[tuple[str, str, int, int]]:
-    given: dict[str, object] = {"rm": rm, "name": subject.name}
+    parameters: dict[str, object] = {"rm": rm, "name": subject.name}
     if not subject.queue:
-        return connection.execute(_SUMMED.format(steps=_STEPS[subject.kind]), given).fetchall()
+        return connection.execute(_SUMMED.format(steps=_STEPS[subject.kind]), parameters).fetchall()
     if subject.by != "queue":
-        return connection.execute(_SUMMED.format(steps=_STEPS[f"queue by {subject.by}"]), given).fetchall()
-    given["depth"] = _depth_of_parts(connection, subject.queue, rm)
-    return connection.execute(_SUMMED.format(steps=_STEPS["queue"]), given).fetchall()
+        return connection.execute(_SUMMED.format(steps=_STEPS[f"queue by {subject.by}"]), parameters).fetchall()
+    parameters["depth"] = _depth_of_parts(connection, subject.queue, rm)
+    return connection.execute(_SUMMED.format(steps=_STEPS["queue"]), parameters).fetchall()
 
 
 def _depth_of_parts(connection: duckdb.DuckDBPyConnection, queue: str, rm: str) -> int:
@@ -256,24 +256,24 @@ def _depth_of_parts(connection: duckdb.DuckDBPyConnection, queue: str, rm: str) 
     return next(levels, max(deepest, next_level))
 
 
-def _read_limits(connection: duckdb.DuckDBPyConnection, found: UsageSeries) -> None:
+def _read_limits(connection: duckdb.DuckDBPyConnection, usage: UsageSeries) -> None:
     """Reads guaranteed and max at their settings. A type that a later setting omits has no limit from then on."""
     rows = connection.execute(
         "SELECT change_detail, timestamp_ns, resource FROM events WHERE type = 'QUEUE' AND change_type = 'SET' "
         "AND change_detail IN ('QUEUE_MAX', 'QUEUE_GUARANTEED') AND rm = $rm AND object_id = $queue "
         "ORDER BY timestamp_ns, id",
-        {"rm": found.rm, "queue": found.subject.queue},
+        {"rm": usage.rm, "queue": usage.subject.queue},
     ).fetchall()
     raw: dict[tuple[str, str], dict[int, int]] = {}
     for detail, at_ns, resource in rows:
-        what = "max" if detail == "QUEUE_MAX" else "guaranteed"
+        limit_kind = "max" if detail == "QUEUE_MAX" else "guaranteed"
         amounts: Mapping[str, int] = resource or {}
-        for resource_type in {*amounts, *(name for name, kind in raw if kind == what)}:
-            raw.setdefault((resource_type, what), {})[at_ns] = amounts.get(resource_type, NO_LIMIT)
-    for (resource_type, what), steps in sorted(raw.items()):
+        for resource_type in {*amounts, *(name for name, kind in raw if kind == limit_kind)}:
+            raw.setdefault((resource_type, limit_kind), {})[at_ns] = amounts.get(resource_type, NO_LIMIT)
+    for (resource_type, limit_kind), steps in sorted(raw.items()):
         times = sorted(steps)
         series = StepSeries(np.array(times), np.array([steps[at_ns] for at_ns in times]))
-        found.limits.setdefault(resource_type, {})[what] = series
+        usage.limits.setdefault(resource_type, {})[limit_kind] = series
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------
@@ -287,11 +287,11 @@ _NAMES = {
 
 
 def _is_known(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str) -> bool:
-    found = connection.execute(
+    row = connection.execute(
         f"SELECT count(*) FROM ({_NAMES[subject.kind]}) WHERE name = $name",  # noqa: S608 - of this module
         {"rm": rm, "name": subject.name},
     ).fetchone()
-    return bool(found and found[0])
+    return bool(row and row[0])
 
 
 def _unknown(connection: duckdb.DuckDBPyConnection, subject: UsageSubject, rm: str) -> str:

@@ -21,10 +21,10 @@ def show(usage: UsageSeries, form: OutputFormat) -> None:
     if form is not OutputFormat.TABLE:
         rows = [
             (
-                _at(each.begin_ns), _at(each.end_ns), each.resource_type, round(each.average, 3), each.peak,
-                round(each.resource_seconds, 3),
+                _at(window.begin_ns), _at(window.end_ns), window.resource_type, round(window.average, 3), window.peak,
+                round(window.resource_seconds, 3),
             )
-            for each in windows
+            for window in windows
         ]  # fmt: skip
         output.print_rows(ResultTable(_LONG, rows), form)
         return
@@ -35,12 +35,12 @@ def show(usage: UsageSeries, form: OutputFormat) -> None:
         table.add_column(escape_invisible(name), justify="right")
         table.add_column("peak", justify="right")
     by_begin: dict[int, dict[str, UsageWindow]] = {}
-    for each in windows:
-        by_begin.setdefault(each.begin_ns, {})[each.resource_type] = each
-    for begin_ns, found in by_begin.items():
+    for window in windows:
+        by_begin.setdefault(window.begin_ns, {})[window.resource_type] = window
+    for begin_ns, by_type in by_begin.items():
         cells = [format_time(_at(begin_ns))]
         for name in types:
-            cells += [format_quantity(name, found[name].average), format_quantity(name, found[name].peak)]
+            cells += [format_quantity(name, by_type[name].average), format_quantity(name, by_type[name].peak)]
         table.add_row(*cells)
     output.show(table)
     output.show(_sums(usage, windows))
@@ -54,8 +54,8 @@ def title(usage: UsageSeries) -> str:
 
 def _sums(usage: UsageSeries, windows: list[UsageWindow]) -> str:
     sums: dict[str, float] = {}
-    for each in windows:
-        sums[each.resource_type] = sums.get(each.resource_type, 0.0) + each.resource_seconds
+    for window in windows:
+        sums[window.resource_type] = sums.get(window.resource_type, 0.0) + window.resource_seconds
     length_s = (usage.end_ns - usage.begin_ns) / 1e9
     averages = {name: value / length_s for name, value in sums.items()}
     if not sums:

@@ -56,7 +56,7 @@ def _among(words: Mapping[str, str] | tuple[str, ...]) -> str:
 
 
 def _case(words: Mapping[str, str]) -> str:
-    return " ".join(f"WHEN '{word}' THEN '{said}'" for word, said in words.items())
+    return " ".join(f"WHEN '{word}' THEN '{label}'" for word, label in words.items())
 
 
 _REPLACED_BY = "replaced by "
@@ -371,10 +371,10 @@ NODES = """
 
 def statements() -> list[str]:
     """Returns the statements that create the views over `events`."""
-    made = ["CREATE SCHEMA parts"]
-    made += [f"CREATE VIEW parts.{name} AS {sql}" for name, sql in _PARTS.items() if name != "used"]
+    statements = ["CREATE SCHEMA parts"]
+    statements += [f"CREATE VIEW parts.{name} AS {sql}" for name, sql in _PARTS.items() if name != "used"]
     for name, (_, sql) in VIEWS.items():
-        made.append(f"CREATE VIEW {name} AS {sql}")
+        statements.append(f"CREATE VIEW {name} AS {sql}")
         if name == "allocations":
-            made.append(f"CREATE VIEW parts.used AS {_PARTS['used']}")
-    return made
+            statements.append(f"CREATE VIEW parts.used AS {_PARTS['used']}")
+    return statements

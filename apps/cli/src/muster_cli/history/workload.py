@@ -120,8 +120,8 @@ class _MeanRunTimes:
         for (app, _), (_, seconds, runs_on) in runs.items():
             if not runs_on and seconds is not None:
                 times[places.get(app, ("root.default", ""))[0]].append(float(seconds))
-        self._of = {queue: median(found) for queue, found in times.items()}
-        every = [each for found in times.values() for each in found]
+        self._of = {queue: median(run_times_s) for queue, run_times_s in times.items()}
+        every = [run_time_s for run_times_s in times.values() for run_time_s in run_times_s]
         self._of_all = median(every) if every else 0.0
 
     def of(self, queue: str) -> float:
@@ -134,9 +134,10 @@ def _by_kind(machines: Sequence[WorkloadNode]) -> list[WorkloadNode]:
     sizes: dict[tuple[tuple[str, int], ...], int] = defaultdict(int)
     for machine in machines:
         sizes[tuple(sorted(machine.quantities.items()))] += 1
-    order = {size: f"size-{number}" for number, size in enumerate(sorted(sizes, key=lambda each: -sizes[each]), 1)}
+    order = {size: f"size-{number}" for number, size in enumerate(sorted(sizes, key=lambda size: -sizes[size]), 1)}
     return [
-        WorkloadNode(each.name, each.quantities, order[tuple(sorted(each.quantities.items()))]) for each in machines
+        WorkloadNode(machine.name, machine.quantities, order[tuple(sorted(machine.quantities.items()))])
+        for machine in machines
     ]
 
 
@@ -147,13 +148,13 @@ def _quantities(resource: Any) -> dict[str, int]:
 def _facts(
     tasks: Sequence[WorkloadTask], nodes: Sequence[object], counts: Mapping[str, int], withdrawn: int
 ) -> list[str]:
-    found = [f"{len(nodes):,} nodes, all from the beginning, and {len(tasks):,} asks"]
+    facts = [f"{len(nodes):,} nodes, all from the beginning, and {len(tasks):,} asks"]
     if counts["run on"]:
-        found.append(f"{counts['run on']:,} still run: to the history's end, where the play ends")
+        facts.append(f"{counts['run on']:,} still run: to the history's end, where the play ends")
     if counts["never ran"]:
-        found.append(
+        facts.append(
             f"{counts['never ran']:,} never ran: as long as half of the ended ones of their queue, if there are any"
         )
     if withdrawn:
-        found.append(f"{withdrawn:,} asks that were withdrawn before they ran are left out")
-    return found
+        facts.append(f"{withdrawn:,} asks that were withdrawn before they ran are left out")
+    return facts

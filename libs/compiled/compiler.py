@@ -46,13 +46,13 @@ def is_built(where: str) -> bool:
 
 
 def suffix() -> str:
-    found: str = sysconfig.get_config_var("EXT_SUFFIX")
-    return found
+    extension_suffix: str = sysconfig.get_config_var("EXT_SUFFIX")
+    return extension_suffix
 
 
 def _installed() -> tuple[str, set[str]]:
-    place = Path(sysconfig.get_path("platlib")) / "muster_compiled"
-    return (place / "built.py").read_text(), {file.name for file in place.iterdir()}
+    directory = Path(sysconfig.get_path("platlib")) / "muster_compiled"
+    return (directory / "built.py").read_text(), {file.name for file in directory.iterdir()}
 
 
 def _in_wheel(directory: Path) -> tuple[str, set[str]]:

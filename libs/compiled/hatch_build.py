@@ -162,19 +162,19 @@ class Build:
     """One build.
 
     :param root: of the repository.
-    :param place: for everything that is made.
+    :param directory: for everything that is made.
     """
 
-    def __init__(self, root: Path, place: Path) -> None:
+    def __init__(self, root: Path, directory: Path) -> None:
         self.root = root
-        self.place = place
+        self.directory = directory
         self.modules = {package: sorted(self._modules(package)) for package in PACKAGES}
         self._compiled: dict[str, dict[str, bytes]] = {package: {} for package in PACKAGES}  # sources, by module
 
     def run(self) -> dict[str, Path]:
         """Compiles. Returns the files by their path in the package ``muster_compiled``."""
         begun = time.monotonic()
-        self.place.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         sources = self._sources()
         _progress(f"{len(sources)} modules become C, in a minute or so")
         extensions = self._translate(sources)
@@ -196,42 +196,42 @@ class Build:
 
     def _modules(self, package: str) -> list[str]:
         base = self.root / PACKAGES[package]
-        found = [".".join(path.relative_to(base).with_suffix("").parts) for path in base.glob(f"{package}/**/*.py")]
+        names = [".".join(path.relative_to(base).with_suffix("").parts) for path in base.glob(f"{package}/**/*.py")]
         if package not in WHOLE:
-            return [name for name in found if name in PASSED]
-        return [name for name in found if not name.endswith("__init__") and name not in PLAIN]
+            return [name for name in names if name in PASSED]
+        return [name for name in names if not name.endswith("__init__") and name not in PLAIN]
 
     def _sources(self) -> list[str]:
-        """Copies the packages. Returns the paths of what to compile, from :attr:`place`."""
-        found = []
+        """Copies the packages. Returns the paths of what to compile, from :attr:`directory`."""
+        paths = []
         for package, modules in self.modules.items():
             base = self.root / PACKAGES[package]
             for path in sorted(base.glob(f"{package}/**/*.py")):
                 name = ".".join(path.relative_to(base).with_suffix("").parts)
-                copy = self.place / path.relative_to(base)
+                copy = self.directory / path.relative_to(base)
                 source = path.read_bytes()
                 text = source.decode()
                 if name in modules:
                     self._compiled[package][name] = source
                     text = adapted(name, text)
-                    found.append(str(copy.relative_to(self.place)))
+                    paths.append(str(copy.relative_to(self.directory)))
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 _write(copy, text)
-        return found
+        return paths
 
     def _translate(self, sources: list[str]) -> list[Any]:
         """Runs mypyc, which gives descriptions of extensions in C."""
         import setuptools  # noqa: F401  (mypyc looks whether it is there)
         from mypyc.build import mypycify
 
-        settings = self.place / "mypy.ini"
+        settings = self.directory / "mypy.ini"
         _write(settings, _SETTINGS)
-        os.chdir(self.place)
-        os.environ["MYPYPATH"] = ":".join([".", *(str(self.root / each) for each in _TYPES)])
-        options = [f"--config-file={settings}", f"--cache-dir={self.place / 'mypy'}"]
-        said = io.StringIO()  # (a warning for each generator that becomes a list: of no use unless it fails)
+        os.chdir(self.directory)
+        os.environ["MYPYPATH"] = ":".join([".", *(str(self.root / folder) for folder in _TYPES)])
+        options = [f"--config-file={settings}", f"--cache-dir={self.directory / 'mypy'}"]
+        output = io.StringIO()  # (a warning for each generator that becomes a list: of no use unless it fails)
         try:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 extensions: list[Any] = mypycify(
                     [*options, *sources],
                     opt_level=LEVEL,
@@ -241,23 +241,23 @@ class Build:
                     group_name=GROUP,
                 )
         except BaseException:
-            sys.stderr.write(said.getvalue())
+            sys.stderr.write(output.getvalue())
             raise
         return extensions
 
     def _compile(self, extensions: list[Any]) -> dict[str, Path]:
         group, entries = self._entries(extensions)
-        headers = _digest(*sorted(self.place.glob("c/**/*.h")))
+        headers = _digest(*sorted(self.directory.glob("c/**/*.h")))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             sources = [*group.sources, entries]
             objects = {}
-            made = pool.map(lambda source: self._object(source, group, headers), sources)
-            for source, path in zip(sources, made, strict=True):
+            paths = pool.map(lambda source: self._object(source, group, headers), sources)
+            for source, path in zip(sources, paths, strict=True):
                 objects[source] = path
                 _progress(f"{len(objects)} of {len(sources)} files in machine code")
             _progress("")
         return {
-            self._file(GROUP_LIBRARY): self._link(GROUP_LIBRARY, [objects[each] for each in group.sources]),
+            self._file(GROUP_LIBRARY): self._link(GROUP_LIBRARY, [objects[source] for source in group.sources]),
             self._file(ENTRIES): self._link(ENTRIES, [objects[entries]]),
         }
 
@@ -278,48 +278,48 @@ class Build:
             parts.append(text[: text.index("// distutils sometimes")])
         assert group is not None
         assert len(parts) == sum(map(len, self.modules.values()))
-        made = self.place / "entries.c"
-        _write(made, "".join(parts))
-        return group, str(made)
+        path = self.directory / "entries.c"
+        _write(path, "".join(parts))
+        return group, str(path)
 
     def _object(self, source: str, extension: Any, headers: str) -> Path:
         command = [
             *sysconfig.get_config_var("CC").split(),
             *_flags("CCSHARED"),
             f"-I{sysconfig.get_path('include')}",
-            *(f"-I{each}" for each in extension.include_dirs),
+            *(f"-I{folder}" for folder in extension.include_dirs),
             *extension.extra_compile_args,
             "-fvisibility=hidden",  # calls and variables between the files need no tables of the linker then
             "-DNDEBUG",
             "-c",
         ]
-        made = self.place / "objects" / f"{_digest(Path(source), headers, *command)}.o"
-        if not made.exists():
-            made.parent.mkdir(exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=made.parent) as beside:
+        path = self.directory / "objects" / f"{_digest(Path(source), headers, *command)}.o"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent) as beside:
                 subprocess.run([*command, source, "-o", beside.name], check=True)
-                os.link(beside.name, made)
-        return made
+                os.link(beside.name, path)
+        return path
 
     def _link(self, name: str, objects: list[Path]) -> Path:
-        made = self.place / "libraries" / self._file(name)
-        made.parent.mkdir(parents=True, exist_ok=True)
+        path = self.directory / "libraries" / self._file(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
         linker = sysconfig.get_config_var("LDSHARED").split()
-        subprocess.run([*linker, "-s", *map(str, objects), "-o", str(made)], check=True)
-        return made
+        subprocess.run([*linker, "-s", *map(str, objects), "-o", str(path)], check=True)
+        return path
 
     def _file(self, name: str) -> str:
         return f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
     def _listing(self) -> Path:
         digests = {package: _HERE.digest(self._compiled[package]) for package in PACKAGES}
-        made = self.place / "built.py"
+        path = self.directory / "built.py"
         _write(
-            made,
+            path,
             f'"""What was compiled."""\n\nLIBRARY = "{GROUP_LIBRARY}"\nENTRIES = "{ENTRIES}"\n'
             f"MODULES = {self.modules}\nDIGESTS = {digests}\nBY = {built_by()!r}\n",
         )
-        return made
+        return path
 
 
 def built_by() -> str:
@@ -340,16 +340,16 @@ def adapted(module: str, text: str) -> str:
     return text
 
 
-def _progress(said: str) -> None:
+def _progress(text: str) -> None:
     """Shows to people how far it is, on a line that the next call replaces."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{said}")
+        sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
 
 
 def _flags(variable: str) -> list[str]:
-    found: str = sysconfig.get_config_var(variable) or ""
-    return found.split()
+    flags: str = sysconfig.get_config_var(variable) or ""
+    return flags.split()
 
 
 def _write(path: Path, text: str) -> None:
@@ -357,14 +357,14 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text)
 
 
-def _digest(*what: Path | str) -> str:
-    found = hashlib.sha256()
-    for each in what:
-        found.update(each.read_bytes() if isinstance(each, Path) else each.encode())
-    return found.hexdigest()
+def _digest(*contents: Path | str) -> str:
+    hasher = hashlib.sha256()
+    for content in contents:
+        hasher.update(content.read_bytes() if isinstance(content, Path) else content.encode())
+    return hasher.hexdigest()
 
 
 if __name__ == "__main__":  # without a wheel
-    place = Path(__file__).parents[2]
-    for name in Build(place, place / "build/compiled").run():
+    repository = Path(__file__).parents[2]
+    for name in Build(repository, repository / "build/compiled").run():
         sys.stdout.write(f"{name}\n")

@@ -26,11 +26,11 @@ _SUFFIX = EXTENSION_SUFFIXES[0]
 
 def digest(sources: Mapping[str, bytes]) -> str:
     """A digest of the sources of some modules, by the modules' names."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for module in sorted(sources):
-        found.update(b"%s %d\n" % (module.encode(), len(sources[module])))
-        found.update(sources[module])
-    return found.hexdigest()
+        hasher.update(b"%s %d\n" % (module.encode(), len(sources[module])))
+        hasher.update(sources[module])
+    return hasher.hexdigest()
 
 
 def sources_in(package: Path, modules: list[str]) -> dict[str, bytes]:
@@ -66,7 +66,7 @@ class CompiledFinder:
         self.digests = digests
         self.obstacle: str | None = None
         self._library, self._entries = library, entries
-        self._all = {library, *(module for found in modules.values() for module in found)}
+        self._all = {library, *(module for names in modules.values() for module in names)}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Returns the spec of a compiled module; None: another finder is asked. Raises ImportError."""
@@ -77,13 +77,13 @@ class CompiledFinder:
         if self.obstacle:
             return None
         is_library = name == self._library
-        place = str(_HERE / (self._library if is_library else self._entries)) + _SUFFIX
-        loader = (ExtensionFileLoader if is_library else _Loader)(name, place)
-        return spec_from_file_location(name, place, loader=loader)
+        location = str(_HERE / (self._library if is_library else self._entries)) + _SUFFIX
+        loader = (ExtensionFileLoader if is_library else _Loader)(name, location)
+        return spec_from_file_location(name, location, loader=loader)
 
     def _find_obstacle(self) -> str:
-        wanted = os.environ.get(VARIABLE, "")
-        if wanted == "0":
+        mode = os.environ.get(VARIABLE, "")
+        if mode == "0":
             return f"{VARIABLE} is 0"
         for package, modules in self.modules.items():
             spec = PathFinder.find_spec(package)
@@ -93,7 +93,7 @@ class CompiledFinder:
                 obstacle = f"{package} changed since it was compiled"
             else:
                 continue
-            if wanted == "1":
+            if mode == "1":
                 raise ImportError(f"{VARIABLE} is 1, but {obstacle}")
             return obstacle
         return ""
@@ -115,4 +115,4 @@ def install() -> None:
 
 def finder() -> CompiledFinder | None:
     """The finder that is installed; None: there is none."""
-    return next((each for each in sys.meta_path if isinstance(each, CompiledFinder)), None)
+    return next((candidate for candidate in sys.meta_path if isinstance(candidate, CompiledFinder)), None)

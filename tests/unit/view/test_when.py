@@ -8,7 +8,12 @@ from typing import Any
 import httpx
 import pytest
 from muster_core.model.commands import AskItem, Termination, UpdateAllocations, UpdateApplications
+from muster_runtime.child_process import ChildProcess
+from muster_runtime.message_channel import Channel
+from muster_state import snapshot, state_codec
 from muster_view import ViewService
+from muster_view.fold_gate import TimeSlice
+from muster_whatif.errors import ForecastUnavailable
 from muster_whatif.forecast.forecaster import Forecaster, ForecastInput
 from muster_whatif.forecast.settings import ForecastSettings
 from unit.view.recorded import Bench, Recorded, client_of
@@ -137,6 +142,147 @@ async def test_too_many_at_a_time_are_refused() -> None:
     assert await forecaster.forecast("a", look) is None, "it shares the one that is being made"
     held.set()
     await forecaster.close()
+
+
+# ---- what happens while a forecast is made ---------------------------------------------------------------------------
+
+
+def turn_of(view: ViewService) -> asyncio.Lock:
+    """The turn of forecasts: whoever holds it, delays them."""
+    return view.asgi._explanations._forecaster._turn
+
+
+async def in_turn(view: ViewService) -> None:
+    """Wait until a forecast waits for its turn."""
+    await eventually(lambda: len(view.asgi._explanations._forecaster._tasks) == 1, "a forecast waits for its turn")
+
+
+@pytest.mark.parametrize("path", ["when/x/k2", "when/x", "futures"])
+async def test_a_forecast_that_fails_is_refused_with_the_time_to_try_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    def broken(_: object) -> Any:
+        raise KeyError("secret of the state")
+
+    monkeypatch.setattr(snapshot, "entries", broken)
+    await bench.write(waiting(bench, 1_000))
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        answer = await client.request("POST" if path == "futures" else "GET", f"/ws/v1/explain/{path}")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), answer.text
+        assert "the forecast failed, and the service's log says why: try again" in answer.text
+        assert "secret" not in answer.text
+
+
+async def test_without_a_thread_for_its_process_there_is_no_forecast(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ChildProcess, "spawn", full)
+    await bench.write(waiting(bench, 1_000))
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        found = await when(client)
+        assert (found["state"], found["why"]) == ("UNKNOWN", "NOT_SIMULATED")
+        assert "because its process ended before it was done" in found["sentence"]
+
+
+async def test_on_a_loop_without_sockets_there_is_no_forecast(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(*_: object) -> Any:
+        raise NotImplementedError
+
+    monkeypatch.setattr(Channel, "over", none)
+    await bench.write(waiting(bench, 1_000))
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        found = await when(client)
+        assert (found["state"], found["why"]) == ("UNKNOWN", "NOT_SIMULATED")
+
+
+async def test_an_ask_that_has_started_meanwhile_is_not_found(bench: Bench) -> None:
+    rm = waiting(bench, 3_600_000)
+    await bench.write(rm)
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        async with turn_of(view):
+            asking = asyncio.create_task(client.get("/ws/v1/explain/when/x/k2"))
+            await in_turn(view)
+            rm.cluster.release("x", "k1", Termination.STOPPED_BY_RM)
+            await bench.write(rm)
+            await eventually(lambda: "k2" in view.states()["rm1"].core.partitions["default"].apps["x"].allocations)
+        answer = await asking
+        assert answer.status_code == 404, answer.text
+        assert "Ask not found: it was allocated " in answer.text
+
+
+async def test_an_application_that_has_ended_meanwhile_is_not_found(bench: Bench) -> None:
+    rm = waiting(bench, 3_600_000)
+    await bench.write(rm)
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        async with turn_of(view):
+            asking = asyncio.create_task(client.get("/ws/v1/explain/when/x/k2"))
+            await in_turn(view)
+            rm.do(UpdateApplications((), (("default", "x"),)))
+            await bench.write(rm)
+            await eventually(lambda: "x" not in view.states()["rm1"].core.partitions["default"].apps)
+        answer = await asking
+        assert (answer.status_code, "Application not found" in answer.text) == (404, True), answer.text
+
+
+@pytest.mark.parametrize("path", ["when/x/k2", "when/x", "futures"])
+async def test_a_resource_manager_that_is_forgotten_meanwhile_is_not_found(bench: Bench, path: str) -> None:
+    rm = waiting(bench, 3_600_000)
+    await bench.write(rm)
+    async with bench.view(**SLOW) as view, client_of(view) as client:
+        async with turn_of(view):
+            method = "POST" if path == "futures" else "GET"
+            asking = asyncio.create_task(client.request(method, f"/ws/v1/explain/{path}"))
+            await in_turn(view)
+            await bench.commit(rm.partition, [rm.record(state_codec.RM, "-", value=None)])
+            await eventually(lambda: not view.states())
+        answer = await asking
+        assert (answer.status_code, "No resource manager" in answer.text) == (404, True), answer.text
+
+
+async def test_a_forecast_starts_from_the_resource_manager_that_is_there_in_its_turn(bench: Bench) -> None:
+    """The answer that began it is over: nothing keeps the state of then whole."""
+    await bench.write(first := waiting(bench, 1_000))
+    async with bench.view(forecast={"wait_s": 0.0, "cpu_s": 600.0}) as view, client_of(view) as client:
+        async with turn_of(view):
+            assert (await asked(client))["state"] == "MAKING"
+            core = view.states()["rm1"].core
+            await bench.commit(first.partition, [first.record(state_codec.RM, "-", value=None)])
+            await eventually(lambda: not view.states() and not core.partitions, "its core was taken apart")
+            await bench.write(second := waiting(bench, 3_600_000))
+            await eventually(lambda: bool(view.states()))
+        forecaster = view.asgi._explanations._forecaster
+        await eventually(lambda: bool(forecaster._made), "it is made", within_s=300)
+        found = await asked(client)
+        assert (found["state"], found["likely"]) == ("ESTIMATED", second.cluster.now_ns + 3_600 * 10**9)
+
+
+async def test_partitions_may_come_while_a_forecast_looks_at_the_state(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.write(waiting(bench, 3_600_000))
+    original = TimeSlice.yield_loop
+    async with bench.view(**SLOW, render_slice_ms=1e-6) as view, client_of(view) as client:
+        partitions = view.states()["rm1"].core.partitions
+
+        async def grown(self: TimeSlice, pause_s: float = 0.0) -> None:
+            partitions[f"more-{len(partitions)}"] = partitions["default"]
+            await original(self, pause_s)
+
+        monkeypatch.setattr(TimeSlice, "yield_loop", grown)
+        assert (await client.get("/ws/v1/explain/when/x/k2")).status_code == 200
+
+
+async def test_a_forecaster_that_was_closed_starts_no_process() -> None:
+    async def look() -> ForecastInput:
+        return ForecastInput(0, None)
+
+    forecaster = Forecaster(ForecastSettings(wait_s=60))
+    await forecaster.close()
+    with pytest.raises(ForecastUnavailable, match="the service stops"):
+        await forecaster.forecast("a", look)
 
 
 # ---- the asks of an application that wait for one reason -------------------------------------------------------------

@@ -378,13 +378,20 @@ _EXPLAIN = (
         notes="explain.md",
     ),
     _why("/ws/v1/explain/ask/{application}/{key}", "explanations.ask", "Why one ask is pending", explain.PendingDao),
-    _why("/ws/v1/explain/when/{application}/{key}", "explanations.when", "When one ask will run", explain.WhenDao),
+    _why(
+        "/ws/v1/explain/when/{application}/{key}",
+        "explanations.when",
+        "When one ask will run",
+        explain.WhenDao,
+        statuses=(200, 400, 404, 503),
+    ),
     _own(
         "/ws/v1/explain/when/{application}",
         "explanations.row_when",
         "When the first and the last of an application's asks will run",
         explain.RowWhenDao,
         parameters=(RM, OF_PARTITION, REASON, NOT_OLDER),
+        statuses=(200, 400, 404, 503),
         notes="explain.md",
     ),
     Route(

@@ -13,7 +13,7 @@ from muster_runtime.child_process import ChildProcess
 from muster_runtime.elapsed import elapsed_s
 from muster_state.snapshot import Entry
 
-from muster_whatif.errors import ForecastBusy
+from muster_whatif.errors import ForecastBusy, ForecastUnavailable
 from muster_whatif.forecast import messages
 from muster_whatif.forecast.messages import (
     AskEstimate,
@@ -105,7 +105,7 @@ class _Done(NamedTuple):
     reasons: Mapping[AskName, str]
 
 
-Look = Callable[[], Awaitable[ForecastInput]]
+Look = Callable[[], Awaitable[ForecastInput | None]]
 
 
 class Forecaster:
@@ -115,17 +115,18 @@ class Forecaster:
         self._settings = settings
         self._turn = asyncio.Lock()
         # By RM, or RM and configuration.
-        self._tasks: dict[tuple[str, str], asyncio.Task[_Done]] = {}
+        self._tasks: dict[tuple[str, str], asyncio.Task[_Done | None]] = {}
         self._made: dict[tuple[str, str], _Done] = {}
         self._child: ChildProcess[Any] | None = None
+        self._closed = False
 
     async def forecast(self, rm_id: str, look: Look, since_ns: int = 0) -> ForecastReply | None:
         """Returns the forecast of an RM; None: it is still being made.
 
-        :param look: takes the present state, when the forecast has its turn.
+        :param look: takes the present state, when the forecast has its turn; None: the RM is not there any more.
         :param since_ns: an older state is not enough.
 
-        Raises ForecastBusy.
+        Raises ForecastBusy and ForecastUnavailable.
         """
         found = await self._answer((rm_id, ""), look, None, since_ns)
         if found is None:
@@ -141,7 +142,7 @@ class Forecaster:
     async def futures(self, rm_id: str, config: str, look: Look) -> ComparisonReply | None:
         """Returns the futures of an RM under its own and another configuration; None: they are still being made.
 
-        Raises ForecastBusy.
+        Raises ForecastBusy and ForecastUnavailable.
         """
         found = await self._answer((rm_id, sha256(config.encode()).hexdigest()), look, config, 0)
         if found is None:
@@ -154,7 +155,8 @@ class Forecaster:
         )
 
     async def close(self) -> None:
-        """Ends the child, and what waits for it."""
+        """Ends the child, and what waits for it. No forecast begins after this."""
+        self._closed = True
         for task in list(self._tasks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -170,19 +172,31 @@ class Forecaster:
             return made
         task = self._tasks.get(key)
         if task is None:
+            if self._closed:
+                raise ForecastUnavailable("no forecast is made: the service stops")
             if len(self._tasks) >= self._settings.waiting_max:
                 raise ForecastBusy(f"{len(self._tasks)} forecasts are being made already: try again")
             self._tasks[key] = task = asyncio.create_task(self._make(key, look, config), name="forecast")
-            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+            task.add_done_callback(lambda task: self._ended(key, task))
         done, _ = await asyncio.wait([task], timeout=self._settings.wait_s)
         if not done or task.cancelled():
             return None
+        if task.exception() is not None:
+            raise ForecastUnavailable("the forecast failed, and the service's log says why: try again")
         found = task.result()
-        return found if found.at_ns >= since_ns else None  # it had begun before
+        return found if found is not None and found.at_ns >= since_ns else None  # else it had begun before
 
-    async def _make(self, key: tuple[str, str], look: Look, config: str | None) -> _Done:
+    def _ended(self, key: tuple[str, str], task: asyncio.Task[_Done | None]) -> None:
+        """Forgets a task; logs its error once, however many requests wait for it, and if none does."""
+        self._tasks.pop(key, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("forecast failed", exc_info=error)
+
+    async def _make(self, key: tuple[str, str], look: Look, config: str | None) -> _Done | None:
         async with self._turn:
             present = await look()
+            if present is None:
+                return None
             answer: Answer
             if present.entries is None:
                 answer = ForecastFailed(f"the state is larger than {self._settings.state_bytes_max >> 20} MiB")
@@ -222,7 +236,7 @@ class Forecaster:
             finally:
                 child, self._child = self._child, None
                 await child.end()
-        except (OSError, TimeoutError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no thread, or a loop without sockets
             log.warning("forecast failed", error=error)
         return answer if answer is not None else ForecastFailed("its process ended before it was done")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from muster_bus.clock import Clock, recorded_ns
-from muster_core.model.application import Application
+from muster_core.model.application import Application, Ask
 from muster_core.partition import Partition
 from muster_state import snapshot
 from muster_state.snapshot import Entry
 from muster_state.state_folder import RmEntry
-from muster_whatif.errors import ForecastBusy
+from muster_whatif.errors import ForecastBusy, ForecastUnavailable
 from muster_whatif.forecast.forecaster import AskName, Forecaster, ForecastInput, ForecastReply
 
 from muster_view.errors import HttpError
@@ -64,42 +64,35 @@ class ExplainEndpoints:
         return HttpAnswer(json_render.body(asks.summary(state, description)))
 
     async def ask(self, call: HttpCall) -> HttpAnswer:
-        state, partition, app = self._explained(call)
-        wanted, now_ns = app.asks.get(call.path["key"]), self._now_ns(state)
-        if wanted is None:
-            raise HttpError(404, asks.no_ask(app, call.path["key"], now_ns))
-        return HttpAnswer(json_render.body(asks.ask(state, partition, wanted, now_ns)))
+        state, partition, wanted = self._ask(call)
+        return HttpAnswer(json_render.body(asks.ask(state, partition, wanted, self._now_ns(state))))
 
     async def when(self, call: HttpCall) -> HttpAnswer:
-        state, partition, app = self._explained(call)
-        wanted, now_ns = app.asks.get(call.path["key"]), self._now_ns(state)
-        if wanted is None:
-            raise HttpError(404, asks.no_ask(app, call.path["key"], now_ns))
-        pause = asks.pause_of(state)
+        state, partition, wanted = self._ask(call)
+        pause, now_ns = asks.pause_of(state), self._now_ns(state)
         if pause is not None:
             return HttpAnswer(json_render.body(forecast.paused(partition.name, wanted, now_ns, pause.clause())))
-        try:
-            told = await self._forecaster.forecast(
-                state.info.rm_id, lambda: self._present(state), since_ns=wanted.demand.created_ns
-            )
-        except ForecastBusy as busy:
-            raise HttpError(503, str(busy)) from None
+        told = await self._forecast(state.info.rm_id, wanted.created_ns)
+        # (The ask may have started, or ended with its application or its RM, while the forecast was made.)
+        state, partition, wanted = self._ask(call)
         now_ns = self._now_ns(state)
-        if told is None:
+        if told is None or told.at_ns < wanted.created_ns:
             return HttpAnswer(json_render.body(forecast.not_ready(partition.name, wanted, now_ns)))
         return HttpAnswer(json_render.body(forecast.answer(partition.name, wanted, told, now_ns)))
+
+    async def _forecast(self, rm_id: str, since_ns: int) -> ForecastReply | None:
+        """The forecast of an RM; None: it is still being made. Raises HttpError."""
+        try:
+            return await self._forecaster.forecast(rm_id, lambda: self._present(rm_id), since_ns=since_ns)
+        except (ForecastBusy, ForecastUnavailable) as error:
+            raise HttpError(503, str(error)) from None
 
     async def row_when(self, call: HttpCall) -> HttpAnswer:
         state, row = self._row(call, since(call))
         pause, now_ns = asks.pause_of(state), self._now_ns(state)
         if pause is not None:
             return HttpAnswer(json_render.body(forecast.row_unknown(row, now_ns, pause.clause())))
-        try:
-            told = await self._forecaster.forecast(
-                state.info.rm_id, lambda: self._present(state), since_ns=row.since_ns
-            )
-        except ForecastBusy as busy:
-            raise HttpError(503, str(busy)) from None
+        told = await self._forecast(state.info.rm_id, row.since_ns)
         # (The application may have changed, or ended, while the forecast was made.)
         state, row = self._row(call, row.since_ns, told)
         now_ns = self._now_ns(state)
@@ -128,10 +121,7 @@ class ExplainEndpoints:
         return state, forecast.Row(partition.name, app_id, app, reason, since_ns)
 
     async def futures(self, call: HttpCall) -> HttpAnswer:
-        state = self._lookup.find_rm(call, in_parts=True)
-        partition = next((each.name for each in self._lookup.partitions_of(call, state)), "")
-        if not partition:
-            raise HttpError(404, "Partition not found")
+        state, partition = self._compared(call)
         most = self._settings.queue_config.max_bytes
         if len(call.body) > most:
             raise HttpError(400, f"body: over {most:,} bytes, expected a queue configuration")
@@ -142,21 +132,39 @@ class ExplainEndpoints:
         pause = asks.pause_of(state)
         if pause is not None:
             return HttpAnswer(json_render.body(explain_futures.paused(partition, self._now_ns(state), pause.clause())))
+        rm_id = state.info.rm_id
         try:
-            found = await self._forecaster.futures(state.info.rm_id, config, lambda: self._present(state))
-        except ForecastBusy as busy:
-            raise HttpError(503, str(busy)) from None
+            found = await self._forecaster.futures(rm_id, config, lambda: self._present(rm_id))
+        except (ForecastBusy, ForecastUnavailable) as error:
+            raise HttpError(503, str(error)) from None
+        state, partition = self._compared(call)  # (either may have ended meanwhile)
         if found is None:
             return HttpAnswer(json_render.body(explain_futures.not_ready(partition, self._now_ns(state))))
         return HttpAnswer(json_render.body(explain_futures.answer(partition, found)))
 
-    async def _present(self, state: RmEntry) -> ForecastInput:
-        """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit."""
-        now_ns = max(self._now_ns(state), state.info.last_decided_ns)
-        taken: list[Entry] = []
-        left = self._settings.forecast.state_bytes_max
-        slice_ = TimeSlice(self._clock, self._settings.render_slice_ms / 1000)
-        with self._gate.block_folding():
+    def _compared(self, call: HttpCall) -> tuple[RmEntry, str]:
+        """The RM and the partition whose futures a request compares."""
+        state = self._lookup.find_rm(call, in_parts=True)
+        partition = next((each.name for each in self._lookup.partitions_of(call, state)), "")
+        if not partition:
+            raise HttpError(404, "Partition not found")
+        return state, partition
+
+    async def _present(self, rm_id: str) -> ForecastInput | None:
+        """Takes a snapshot of an RM, in slices; folding waits meanwhile, up to its limit. None: there is no such RM.
+
+        It runs when a forecast has its turn, perhaps long after the answer that began it: the RM may be another one
+        then, or forgotten. What the fold drops stays whole, as for an answer.
+        """
+        await self._source.wait_fresh()
+        with self._gate.answering(), self._gate.block_folding():
+            state = self._source.states().get(rm_id)
+            if state is None:
+                return None
+            now_ns = max(self._now_ns(state), state.info.last_decided_ns)
+            taken: list[Entry] = []
+            left = self._settings.forecast.state_bytes_max
+            slice_ = TimeSlice(self._clock, self._settings.render_slice_ms / 1000)
             for entry in snapshot.entries(state):
                 taken.append(entry)
                 left -= len(entry[0]) + len(entry[1])
@@ -165,13 +173,13 @@ class ExplainEndpoints:
                 if slice_.is_over():
                     await slice_.yield_loop()
             reasons = await self._reasons(state, slice_)
-        return ForecastInput(now_ns, taken, self._source.run_time_history(state.info.rm_id), reasons)
+        return ForecastInput(now_ns, taken, self._source.run_time_history(rm_id), reasons)
 
     async def _reasons(self, state: RmEntry, slice_: TimeSlice) -> dict[AskName, str]:
         """Why each ask of an RM is pending."""
         pause, turns = asks.pause_of(state), asks.turns_of(state)
         found: dict[AskName, str] = {}
-        for partition in state.core.partitions.values():
+        for partition in list(state.core.partitions.values()):  # (folding may go on beside this)
             for app in [app for app in partition.apps.values() if app.asks]:
                 for wanted, code in asks.reasons(app, pause=pause, turns=turns):
                     found[partition.name, app.app_id, wanted.key] = code
@@ -236,6 +244,14 @@ class ExplainEndpoints:
             raise HttpError(400, f"Allocation {name!r} is in {len(found)} applications, {', '.join(apps)}: {ask}")
         ((partition, held),) = found
         return HttpAnswer(json_render.body(asks.preemption(partition, held, self._now_ns(state))))
+
+    def _ask(self, call: HttpCall) -> tuple[RmEntry, Partition, Ask]:
+        """The pending ask that the path names."""
+        state, partition, app = self._explained(call)
+        wanted = app.asks.get(call.path["key"])
+        if wanted is None:
+            raise HttpError(404, asks.no_ask(app, call.path["key"], self._now_ns(state)))
+        return state, partition, wanted
 
     def _explained(self, call: HttpCall, *, ended: bool = False) -> tuple[RmEntry, Partition, Application]:
         """The application that the path names, in the partition that ``?partition=`` names, else in any.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ from muster_gateway.settings import GatewaySettings
 from muster_rest.shapes.health import SystemHealthDao
 from muster_rest.system_health import unreachable
 from muster_runtime.caller import Caller
+from prometheus_client import REGISTRY
 from starlette.types import Receive, Scope, Send
 
 
@@ -84,3 +86,61 @@ async def test_a_stream_without_a_place_is_audited_and_no_other_read() -> None:
         for path in ("/ws/v1/events/batch?rm=mine", "/ws/v1/partitions", "/ws/v1/events/stream?rm=mine"):
             assert (await client.get(path)).status_code == 503
     assert trail.entries == [("GET /ws/v1/events/stream", "call", "mine", "status 503: no place for the stream")]
+
+
+def _forwarded() -> dict[str, float]:
+    """Return the requests that were sent to the view so far, by status."""
+    return {
+        sample.labels["status"]: sample.value
+        for metric in REGISTRY.collect()
+        if metric.name == "muster_gateway_http_forwarded"
+        for sample in metric.samples
+        if sample.name.endswith("_total") and sample.labels["target"] == "view"
+    }
+
+
+async def _answers_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    """As where the client has left."""
+
+
+async def _answers_never(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    await asyncio.Event().wait()
+
+
+async def _fails(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise KeyError
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [(_answers_nothing, "499"), (_answers_never, "499"), (_fails, "500"), (_called("view"), "200")],
+)
+async def test_a_request_whose_client_leaves_is_counted_as_such(target: HttpBackend, status: str) -> None:
+    front = HttpFront(target, _called("publisher"), Authenticator(GatewaySettings()), _live, _fine, _well)
+    before = _forwarded()
+    asking = asyncio.create_task(front(_scope("/ws/v1/partitions"), _left, _into_nothing))
+    await asyncio.wait([asking], timeout=0.05)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert _forwarded() == {**before, status: before.get(status, 0) + 1}
+
+
+def _scope(path: str) -> Scope:
+    return {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+
+
+async def _left() -> Any:
+    return {"type": "http.disconnect"}
+
+
+async def _into_nothing(_: Any) -> None:
+    pass

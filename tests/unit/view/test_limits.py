@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from muster_view import ViewService
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 from unit.view.recorded import Bench, Recorded
 
 P = "/ws/v1/partition/default"
@@ -110,6 +112,39 @@ async def test_a_reader_that_takes_nothing_is_cut_and_holds_nothing(bench: Bench
             assert each.body == b""
         assert (view.asgi.limits.held_bytes, view.asgi.limits.dumps) == (0, 0)
         assert (await Reader(view, DUMP).answered()).status == 200
+
+
+def counted(route: str) -> dict[str, float]:
+    """Return the requests of a route so far, by status."""
+    return {
+        sample.labels["status"]: sample.value
+        for metric in REGISTRY.collect()
+        if metric.name == "muster_view_requests"
+        for sample in metric.samples
+        if sample.name.endswith("_total") and sample.labels["route"] == route
+    }
+
+
+async def test_a_request_that_is_cancelled_is_no_error(bench: Bench) -> None:
+    await large(bench)
+    async with bench.view() as view:
+        before = counted(DUMP)
+        with capture_logs() as logs:
+            reader = Reader(view, DUMP, takes=False)
+            await asyncio.wait_for(reader.is_asked.wait(), 60)
+            reader.task.cancel()
+            await asyncio.gather(reader.task, return_exceptions=True)
+        assert counted(DUMP) == {**before, "499": before.get("499", 0) + 1}
+        assert [each for each in logs if each["log_level"] in ("error", "warning")] == []
+        assert (view.asgi.limits.held_bytes, view.asgi.limits.dumps) == (0, 0)
+
+
+async def test_a_request_whose_reader_is_cut_is_no_error(bench: Bench) -> None:
+    await large(bench)
+    async with bench.view(stalled_s=0.05) as view:
+        before = counted(DUMP)
+        await Reader(view, DUMP, takes=False).answered()
+        assert counted(DUMP) == {**before, "499": before.get("499", 0) + 1}
 
 
 @pytest.mark.parametrize("encoding", [b"identity", b"gzip"])

@@ -31,6 +31,9 @@ from muster_runtime.transports import release
 _STOP_MARGIN_S = 1.0
 # Limit of a request's line and headers. h11's own limit, 16 KiB, is too small for what proxies and sign-on systems add.
 _HEAD_BYTES_MAX = 64 * 1024
+# What metrics count instead of an answer's status, as nginx does: the client has left, or was cut, or its request was
+# cancelled.
+CLIENT_LEFT = 499
 # The key of an extension of the scope, for :func:`cut`.
 _CUT = "muster.cut"
 # The key of another one, for :func:`peer_certificate`.

@@ -31,7 +31,7 @@ from muster_runtime.exposition import ExpositionBusy, SharedExposition
 from muster_runtime.gateway_note import HEADER as NOTE_HEADER
 from muster_runtime.gateway_note import GatewayNote
 from muster_runtime.go_json import error_body, go_json
-from muster_runtime.http_server import cutter
+from muster_runtime.http_server import CLIENT_LEFT, cutter
 from muster_runtime.identity import IDENTITY_HEADERS, Identity, Right, Role
 from muster_runtime.positions import position_given
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -167,22 +167,16 @@ class HttpFront:
                 return
         identity = caller.identity
         # 2. the answer
-        status = 0
-
-        async def seen(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        answered = _Answered(send)
         try:
             headers = _told(scope["headers"], identity.headers(needed), [*self._default_rm, *self._note().header()])
             if route_rights.is_stream(scope["method"], scope["path"]):
                 caller.claims.append((needed, rm_id))
                 caller.on_withdrawn(cutter(scope))
-            with self._calls.track(caller):
-                await self._route({**scope, "headers": headers}, identity, receive, seen)
+            with self._calls.track(caller), answered:
+                await self._route({**scope, "headers": headers}, identity, receive, answered.send)
         finally:
+            status = answered.status
             # 3. the log: requests that may change something at level info, others at debug
             strong = needed.role is Role.ADMIN or scope["method"] not in _LOOKS
             tell = log.info if strong else log.debug
@@ -243,18 +237,12 @@ class HttpFront:
         }
 
     async def _pass(self, target: HttpBackend, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-        status = 0
-
-        async def counted(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        answered = _Answered(send)
         try:
-            await target(scope, receive, counted)
+            with answered:
+                await target(scope, receive, answered.send)
         finally:
-            metrics.http_forwarded.labels(name, str(status)).inc()
+            metrics.http_forwarded.labels(name, str(answered.status)).inc()
 
     async def _own(self, scope: Scope, identity: Identity, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
@@ -346,6 +334,29 @@ class HttpFront:
 def _shown(state: SystemHealthDao, identity: Identity) -> SystemHealthDao:
     may = identity.rights.may
     return system_health.shown_to(state, inspects=may(Right.INSPECT), reads=may(Right.READ))
+
+
+class _Answered:
+    """Is around an answer, and has its status afterwards.
+
+    :ivar status: CLIENT_LEFT: it did not begin, because the client had left, or the request was cancelled.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not self.status:
+            self.status = 500 if isinstance(error, Exception) else CLIENT_LEFT
 
 
 class _Shared(Generic[T]):

@@ -16,6 +16,7 @@ from muster_runtime import rm_status_text
 from muster_runtime.default_rm import default_from_headers
 from muster_runtime.gateway_note import note_of
 from muster_runtime.go_json import error_body
+from muster_runtime.http_server import CLIENT_LEFT
 from muster_runtime.positions import PositionWaits
 from muster_runtime.read_scope import scope_from_headers
 from starlette.types import Receive, Scope, Send
@@ -109,7 +110,10 @@ class HttpEngine:
             with self.limits.account() as held, self._gate.answering():
                 status = await self._answer(action, call, scope, send, match.pattern, started_s, held)
         except ReaderStalled:
-            pass  # the body is cut there
+            status = CLIENT_LEFT  # the body is cut there
+        except asyncio.CancelledError:
+            status = CLIENT_LEFT
+            raise
         finally:
             metrics.REQUESTS.labels(match.pattern, str(status)).inc()
 

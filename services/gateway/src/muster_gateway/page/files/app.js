@@ -25,6 +25,8 @@ const THEMES = ["auto", "light", "dark"];
 // Each view has its own refresh interval. To spare the server, the page also rests after each answer this many times as
 // long as the answer took.
 const REST_TIMES = 10;
+// But no longer than this: an answer that came late once does not leave the page old for minutes.
+const REST_LONGEST_MS = 60_000;
 // Without an answer: the first wait. It doubles up to the longest.
 const AWAY_FIRST_MS = 1000;
 const AWAY_LONGEST_MS = 30_000;
@@ -185,13 +187,18 @@ async function show() {
       mine.context.lag = 0;
       const data = canShow(view) ? await view.load(mine.context) : null;
       if (current !== mine) return;
+      if (wanted) {
+        // The reader has chosen something else, or acted, meanwhile: this is the answer to an older question.
+        wanted = false;
+        continue;
+      }
       Object.assign(mine, { data, trouble: null });
       away = 0;
       shell.malformed = false;
       const absence = standing(managerShown());
       if (absence) tellStatus(isReplay(managerShown()) ? "ended" : "away", absence.toLowerCase());
       else tellStatus("live", mine.context.lag > LAG_WORTH_TELLING ? `${count(mine.context.lag, "record")} behind` : "live");
-      rest = Math.max(rest, REST_TIMES * (performance.now() - began));
+      rest = Math.max(rest, Math.min(REST_TIMES * (performance.now() - began), REST_LONGEST_MS));
     } catch (error) {
       if (current !== mine || ends.signal.aborted) return;
       rest = troubled(mine, error, away);
@@ -260,7 +267,8 @@ async function asleepFor(milliseconds, signal, tell) {
   const until = performance.now() + milliseconds;
   let woken = wanted;
   wanted = false;
-  const wakened = new Promise((resolve) => { asleep = () => { woken = true; resolve(); }; });
+  let mine;
+  const wakened = new Promise((resolve) => { asleep = mine = () => { woken = true; resolve(); }; });
   while (!woken && !signal.aborted && performance.now() < until) {
     const left = until - performance.now();
     tell?.(left);
@@ -269,7 +277,7 @@ async function asleepFor(milliseconds, signal, tell) {
     await Promise.race([passed, wakened, gone(signal)]);
     clearTimeout(timer);
   }
-  asleep = null;
+  if (asleep === mine) asleep = null; // (else the next view sleeps already)
 }
 
 function gone(signal) {

@@ -101,7 +101,7 @@ const ORDERS = {
 function matching(apps, { state = "", queue = "", user = "", q = "" }) {
   const wanted = q.toLowerCase();
   return apps.filter((app) =>
-    (state === "" || state === "all" || app.state === state) &&
+    (state === "all" || (state === "" ? ACTIVE.includes(app.state) : app.state === state)) &&
     (!queue || app.queue === queue || app.queue.startsWith(`${queue}.`)) &&
     (!user || app.user === user) &&
     (!wanted || app.id.toLowerCase().includes(wanted) || app.queue.toLowerCase().includes(wanted) || app.user.toLowerCase().includes(wanted)));

@@ -24,7 +24,7 @@ export function when(context, id, asks) {
     const told = known.get(keyOf(id, code));
     const waits = asks.some((each) => each.reason === code);
     const label = codes.size > 1 ? `When will it run? ${reason(code)}` : "When will it run?";
-    return h("p", { class: "note when", key: `when ${code}` },
+    return h("p", { class: "note when", key: `when ${code}`, "data-reason": code },
       waits ? h("button", { type: "button", "aria-label": `When will it run? ${id}, ${reason(code)}`, disabled: told?.busy, on: { click: () => find(context, id, code, asks) } }, label) : h("b", {}, reason(code)),
       told ? h("span", { role: "status" }, " ", told.text) : null);
   });
@@ -58,6 +58,7 @@ async function find(context, id, code, asks) {
       if (!(error instanceof ApiError)) throw error;
       if (error.status === 404) return put(false, "Its asks do not wait any more: the application has ended meanwhile, or was removed.");
       if (!error.away) return put(false, error.message);
+      put(true, `Simulating … ${error.message}`);
     }
     await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
     if (context.signal.aborted) return undefined;

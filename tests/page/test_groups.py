@@ -32,7 +32,9 @@ async def test_queues_of_a_policy_group_show_each_resource_managers_share(muster
                 await page.get_by_role("link", name="b", exact=True).click()
                 group = page.get_by_role("region", name="root.b in the policy group company")
                 await group.get_by_role("link", name="twin-west").click()
-                await expect(page.get_by_label("Resource manager")).to_have_value("twin-west")
+                await expect(page.get_by_role("combobox", name="Resource manager", exact=True)).to_have_value(
+                    "twin-west"
+                )
                 await expect(page).to_have_url(re.compile(r"#/queues/root\.b\?rm=twin-west$"))
                 await expect(group.locator("tr.chosen")).to_contain_text("5 of 8 cores")
                 await page.get_by_role("link", name="Nodes", exact=True).click()

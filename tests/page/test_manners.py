@@ -61,7 +61,7 @@ async def test_everything_is_reached_by_tab_in_reading_order(muster: Up, opened:
     await expect(page.locator("main")).to_be_focused()
     assert "#/applications" in page.url
     await page.keyboard.press("Tab")
-    await expect(page.get_by_label("Text")).to_be_focused()
+    await expect(page.get_by_role("searchbox", name="Text", exact=True)).to_be_focused()
     reached = 0
     places: list[float] = []
     for _ in range(60):
@@ -190,7 +190,7 @@ async def test_a_gateway_that_is_away_is_said_and_waited_for(guarded: Up, opened
         # The chosen RM stays when others register, and the address names it from then on.
         async with world.Rm(guarded, "above", world.LARGE):
             await page.clock.fast_forward(11_000)
-            await expect(page.get_by_label("Resource manager")).to_have_value("empty")
+            await expect(page.get_by_role("combobox", name="Resource manager", exact=True)).to_have_value("empty")
             await expect(page).to_have_url(re.compile(r"#/applications\?rm=empty$"))
         await page.context.set_offline(True)
         # From here on the page's time stands still, so that it tries again only when it is told to.

@@ -70,4 +70,4 @@ async def test_groups_of_the_partition_are_found_and_long_lists_are_cut(muster: 
     nodes = page.get_by_role("region", name="Nodes", exact=True)
     await expect(nodes.locator("li")).to_have_count(20)
     await nodes.get_by_role("link", name="all in Nodes").click()
-    await expect(page.get_by_label("Text")).to_have_value("node-1")
+    await expect(page.get_by_role("searchbox", name="Text", exact=True)).to_have_value("node-1")

@@ -211,12 +211,13 @@ async def lives(rm: Rm) -> None:
         await rm.has(await rm.asks(name, pods, {"vcore": 2_000, "memory": 6 * GI}))
     await rm.ends([f"search-{n}" for n in range(0, 24, 3)])
     await rm.has(await rm.asks("search", 5, {"vcore": 2_000, "memory": 6 * GI}, "search-again"))
-    # 4. A gang that runs, one without room; notebooks up to a user's limit.
+    # 4. A gang that runs, one without room (it waits longer than all tests may take); notebooks up to a user's limit.
     await rm.app("train-vision", "root.research.training", "ann", placeholder_ask={"nvidia.com/gpu": 16})
     gpus = {"vcore": 8_000, "memory": 32 * GI, "nvidia.com/gpu": 4}
     await rm.asks("train-vision", 4, gpus, "vision-ph", placeholder=True, task_group="workers")
     await rm.has(await rm.asks("train-vision", 4, gpus, "vision", task_group="workers"))
-    await rm.app("train-speech", "root.research.training", "cleo", placeholder_ask={"nvidia.com/gpu": 20})
+    waits = {"execution_timeout_ms": 86_400_000, "placeholder_ask": {"nvidia.com/gpu": 20}}
+    await rm.app("train-speech", "root.research.training", "cleo", **waits)
     await rm.asks("train-speech", 5, gpus, "speech-ph", placeholder=True, task_group="workers")
     await rm.app("notebook-ben", "root.research.notebooks", "ben")
     await rm.has((await rm.asks("notebook-ben", 6, {"vcore": 8_000, "memory": 16 * GI}))[:4])

@@ -36,6 +36,18 @@ def test_sent_events_are_removed() -> None:
     assert positions(store.reader()) == []
 
 
+@pytest.mark.parametrize(("position", "left"), [(-1, [1, 2, 3, 4]), (1, [2, 3, 4]), (3, [4]), (9, [])])
+def test_a_reader_passes_over_events_up_to_a_position(position: int, left: list[int]) -> None:
+    store = filled(10, 5)
+    reader = store.reader()
+    assert positions(reader, 1) == [0]
+    reader.skip_to(position)
+    assert len(store) == len(left), "what is passed over waits no longer"
+    assert bool(reader) == bool(left)
+    assert positions(reader) == left
+    assert reader.dropped == store.dropped == 0
+
+
 def test_full_keeps_the_newest_and_counts_the_rest() -> None:
     store = filled(3, 10)
     assert (len(store), store.dropped) == (3, 7)

@@ -17,7 +17,9 @@ three sources
     In this order: answers of the gateway itself, the feed, events. Events have the lowest priority.
 request events
     The session holds the position at which they resume. A written event counts as sent. If a gateway is killed between
-    writing and recording, the next one repeats the last events, unless the RM names its position.
+    writing and recording, the next one repeats the last events, unless the RM names its position. The stream before
+    this one may still be ending at another gateway. So this stream reads the position again before its first push, and
+    before each push it makes sure that it has its seat.
 updates
     The stream puts a new configuration to the scheduler as Admin/UpdateConfiguration does: one after the other, with a
     bounded queue. If the stream breaks during an update, the configuration may be in force.
@@ -40,9 +42,9 @@ from muster_gateway.admission import check_rm_id
 from muster_gateway.callback_admission import callback_steps, hello_steps
 from muster_gateway.callback_codec import CallbackSubscription, connected_note, encode_result, encode_welcome
 from muster_gateway.codec import ConfigurationAnswer
-from muster_gateway.errors import GatewayError, InvalidRequest, LogDown, append_failure_text
+from muster_gateway.errors import GatewayError, InvalidRequest, LogDown, SessionStoreDown, append_failure_text
 from muster_gateway.event_feed import EventFeed, SubscribedEvents
-from muster_gateway.session_manager import SeatGrant
+from muster_gateway.session_manager import SeatGrant, seat_loss_error
 from muster_gateway.sessions.contract import UNKNOWN, Advance, Cursor
 from muster_gateway.stream import RmStream, StreamContext, StreamDependencies, count_request, unexpected
 from muster_gateway.stream_kind import StreamKind
@@ -53,6 +55,7 @@ log = structlog.get_logger(__name__)
 Update = Callable[[bytes], Awaitable[ConfigurationAnswer]]
 
 _MAX_UPDATES = 16
+_STORE_RETRY_S = 1.0
 
 
 class CallbackStream(RmStream):
@@ -66,6 +69,7 @@ class CallbackStream(RmStream):
         self._events: EventFeed | None = None
         self._requests_sent = UNKNOWN  # the session's value
         self._requests_written = asyncio.Event()
+        self._requests_stored = True
         self._updates: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_MAX_UPDATES)
         self._beside: list[asyncio.Task[None]] = []
 
@@ -129,6 +133,7 @@ class CallbackStream(RmStream):
                 timeout_s,
                 interval_s,
                 parts.tails[self._partition].positions,
+                self._before_push,
             )
             await self._events.start()
         # 2. the scheduler
@@ -174,21 +179,41 @@ class CallbackStream(RmStream):
         while self.reason is None:
             await self._requests_written.wait()
             self._requests_written.clear()
-            await self._store_requests_place()
+            if not await self._store_requests_place():
+                await asyncio.sleep(_STORE_RETRY_S)
+                self._requests_written.set()
 
-    async def _store_requests_place(self) -> None:
-        """Stores the position. If the session store fails, a later call stores it, at the latest when the stream
-        ends.
+    async def _store_requests_place(self) -> bool:
+        """Stores the position. Returns False if the session store fails: a later call stores it. Ends a stream that
+        has lost its seat.
         """
         position = self._events.requests_place if self._events is not None else None
         if position is None or position == self._requests_sent:
-            return
+            return True
         try:
-            await self._parts.life.store_request_position(self.rm_id, self.epoch, position)
+            lost = await self._parts.life.store_request_position(self.seat, position, self._requests_sent)
         except GatewayError as error:
-            log.warning("place of request events not stored", rm_id=self.rm_id, error=str(error))
-        else:
-            self._requests_sent = position
+            if self._requests_stored:  # not repeated: a line a second would have no more information
+                log.warning("place of request events not stored", rm_id=self.rm_id, error=str(error))
+            self._requests_stored = False
+            return False
+        self._requests_sent, self._requests_stored = position, True
+        if lost is not None:
+            self.end(lost)
+        return True
+
+    async def _before_push(self) -> int | None:
+        """Returns the session's position; None: it is not known. Raises GatewayError if the stream lost its seat."""
+        try:
+            session = await self._parts.sessions.get(self.rm_id)
+        except SessionStoreDown:
+            return None  # the events are more important than that none comes twice
+        if session is None:
+            return None
+        if (lost := seat_loss_error(session, self.seat)) is not None:
+            raise lost
+        self._requests_sent = session.requests_sent
+        return session.requests_sent if session.requests_sent != UNKNOWN else None
 
     async def _leave(self) -> None:
         await self._store_requests_place()

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -96,6 +96,8 @@ class EventFeed:
     :param search_timeout_s: a search for the place that takes longer ends; the feed then reads on from where it is.
     :param push_interval_s: interval between batches of request events.
     :param positions: gives the batches' positions; None: they get none.
+    :param before_push: awaited before each push. It returns the position of the last request event that the RM's
+        streams are known to have sent. Raises GatewayError: this stream may send none.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class EventFeed:
         search_timeout_s: float,
         push_interval_s: float,
         positions: Positions | None = None,
+        before_push: Callable[[], Awaitable[int | None]] | None = None,
     ) -> None:
         self._bus, self._topic, self._partition = bus, topics.events, topics.partition_of(rm_id)
         self.key = rm_id.encode()
@@ -126,6 +129,9 @@ class EventFeed:
         self._store = RequestStore()
         self._requests = self._store.reader()
         self._push_due = False
+        self._before_push = before_push
+        self._has_pushed = False
+        self._sent_until = -1  # an earlier stream sent request events up to this position after this one began
         self._positions, self._stamp = positions, NO_STAMP  # of the newest event that was read
 
     async def start(self) -> None:
@@ -226,12 +232,24 @@ class EventFeed:
         return self._tail.subscribe(self, position, at_end=records < _READ_RECORDS)
 
     async def push(self) -> None:
-        """Releases request events at each interval, until cancelled."""
+        """Releases request events at each interval, until cancelled. Raises GatewayError."""
         while True:
             await asyncio.sleep(self._push_interval_s)
-            if self._requests:
-                self._push_due = True
-                self._wake()
+            if not self._requests:
+                continue
+            if self._before_push is not None:
+                sent = await self._before_push()
+                if sent is not None and not self._has_pushed:
+                    self._pass_over(sent)
+            self._has_pushed = True
+            self._push_due = bool(self._requests)
+            self._wake()
+
+    def _pass_over(self, sent: int) -> None:
+        """Drops the request events that an earlier stream sent after this one began: it was still ending."""
+        if sent != self._wanted.requests_sent and not self._is_position_named:
+            self._sent_until = sent
+            self._requests.skip_to(sent)
 
     async def close(self) -> None:
         self._tail.unsubscribe(self)
@@ -291,7 +309,7 @@ class EventFeed:
 
     def _take_request(self, record: Record) -> None:
         """Takes a request event. Never raises, whatever the record holds."""
-        if not self._is_wanted_request(record.offset):
+        if not self._is_wanted_request(record.offset) or record.offset <= self._sent_until:
             return
         store = self._store
         dropped, empty = store.dropped, store.empty
@@ -313,10 +331,16 @@ class EventFeed:
 
         A position that this log has not reached belongs to another log and is ignored.
         """
-        for after in (self._wanted.requests_after, self._wanted.requests_sent):
-            if after is not None and after < self._end_at_start:
-                return after
-        return None
+        if self._is_position_named:
+            return self._wanted.requests_after
+        sent = self._wanted.requests_sent
+        return sent if sent is not None and sent < self._end_at_start else None
+
+    @property
+    def _is_position_named(self) -> bool:
+        """Whether the RM names a position of this log."""
+        after = self._wanted.requests_after
+        return after is not None and after < self._end_at_start
 
     async def _place(self, reader: LogReader) -> int:
         """Returns the offset to read from: at or before the first wanted event."""

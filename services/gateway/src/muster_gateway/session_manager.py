@@ -176,17 +176,30 @@ class SessionManager:
 
         await self._change(rm_id, change)
 
-    async def store_request_position(self, rm_id: str, epoch: int, position: int) -> None:
-        """Stores the position of the last request event that the callback stream with this epoch sent. Raises
-        SessionStoreDown.
+    async def store_request_position(self, held: HeldSeat, position: int, stored: int) -> GatewayError | None:
+        """Stores the position of the last request event that a callback stream sent. Returns why the stream no longer
+        has its seat; None: it has.
+
+        A stream may write until it notices that it lost its seat. Its position counts too, unless a newer stream has
+        stored one. The newer stream reads it before its first push, and does not lower it.
+
+        :param stored: the session's position, as the stream knows it.
+
+        Raises SessionStoreDown.
         """
+        own = Seat(self._gateway_id, held.epoch)
 
         def change(session: Session | None) -> Session | None:
-            if session is None or session.seats.get(StreamKind.CALLBACK) != Seat(self._gateway_id, epoch):
+            if session is None:
                 return None
-            return replace(session, requests_sent=position)
+            if session.requests_sent == stored:
+                return replace(session, requests_sent=position)
+            if session.seats.get(held.kind) != own:
+                return None
+            return replace(session, requests_sent=max(position, session.requests_sent))
 
-        await self._change(rm_id, change)
+        session = await self._change(held.rm_id, change)
+        return seat_loss_error(session, held) if session is not None else None
 
     async def release_seat(self, rm_id: str, kind: StreamKind, epoch: int) -> None:
         """Empties the seat of a stream that ended. Changes nothing if another stream has taken the seat meanwhile."""

@@ -184,24 +184,3 @@ async def _forget(world: Rig) -> None:
 def apart(told: list[tuple[str, int | None]]) -> tuple[list[tuple[str, int]], list[str]]:
     """Split into tracked events and request events, each in its order."""
     return [(name, number) for name, number in told if number is not None], [n for n, number in told if number is None]
-
-
-async def test_a_stream_that_has_events_at_its_start_catches_up_with_questions_first(quick: Rig) -> None:
-    gateway = await quick.gateway()
-    channel = await quick.registered(gateway)
-    await quick.scheduler.happen("rm", *[f"e{n}" for n in range(2_000)], padding="x" * 1_000)
-    quotas = gateway._servicer._parts.quotas  # type: ignore[union-attr]
-    seated = quotas.on_stream_opened
-
-    async def seated_with_events(*of: Any) -> None:
-        """The last step before the stream writes: until then events pile up."""
-        await seated(*of)
-        feed = gateway._table.get("rm", CALLBACK)._events  # type: ignore[union-attr]
-        await eventually(lambda: feed._waiting_bytes >= 500_000, "what may wait is full")
-        await quick.scheduler.ask("rm", 1)
-
-    quotas.on_stream_opened = seated_with_events  # type: ignore[method-assign]
-    stream = await channel.connect(events=True, events_after=0, predicates=True)
-    first = await stream.receive()
-    assert [question.id for question in first.predicates] == [1], "the question comes before the events"
-    assert (await stream.events(1_999))[-1] == ("e1999", 1_999)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import httpx
+import muster_gateway.sessions
+import pytest
 from muster_bus.clock import NO_ANCHOR, Anchor, SystemClock
 from muster_bus.log import Log
 from muster_bus.log_factory import make_log
@@ -32,7 +34,7 @@ from muster_client.callbacks import Rejection
 from muster_proto.si.v1 import si_pb2 as si
 from muster_replay.local_process import free_ports
 from virtual.loop import VirtualLoop
-from virtual.stores import log_at
+from virtual.stores import log_at, sessions_at
 from waiting import answered, eventually
 
 PATIENCE_S = 60.0
@@ -115,7 +117,10 @@ async def muster_here(
     settings = load(None, assignments, given, defaults).values
     clock = clock or MovableClock()
     log = log_at(directory, settings.log.topics(), clock) if is_virtual else make_log(settings.log, clock)
-    _, parts, checks = _everything(settings, log, clock)
+    with pytest.MonkeyPatch.context() as patch:
+        if is_virtual:
+            patch.setattr(muster_gateway.sessions, "make_sessions", lambda _, clock: sessions_at(directory, clock))
+        _, parts, checks = _everything(settings, log, clock)
     async with AsyncExitStack() as stack:
         await log.start()
         stack.push_async_callback(log.close)

@@ -132,6 +132,17 @@ async def test_a_gateway_that_stops_notes_the_end_and_the_next_one_goes_on(world
     await eventually(lambda: world.scheduler.notes("rm")[-1] == (True, 3), "and of the new one")
 
 
+async def test_request_events_continue_behind_those_that_another_gateway_sent(world: Rig) -> None:
+    first, second = await world.gateway(), await world.gateway()
+    stream = await (await world.registered(first)).connect(request_events_only=True, events=True)
+    await world.scheduler.happen("rm", "a", "b", tracked=False)
+    assert await stream.events(2) == [("a", None), ("b", None)]
+    await first.stop()  # (it has stored the position when it has stopped)
+    await world.scheduler.happen("rm", "c", tracked=False)
+    stream = await world.channel(second).connect(request_events_only=True, events=True)
+    assert await stream.events(1) == [("c", None)]
+
+
 async def test_a_store_that_lost_everything_goes_on_with_the_epochs_of_the_log(world: Rig) -> None:
     gateway = await world.gateway(lease_ttl_s=0.3)
     channel = await world.registered(gateway)

@@ -66,11 +66,11 @@ class AnswerLimits:
     @contextlib.contextmanager
     def account(self) -> Iterator[AnswerMemory]:
         """Returns the account of one answer, until it is sent."""
-        held = AnswerMemory(self)
+        memory = AnswerMemory(self)
         try:
-            yield held
+            yield memory
         finally:
-            held.release()
+            memory.release()
 
     def sending(self, scope: Scope, send: Send) -> Send:
         """Sends like ``send``; raises ReaderStalled when the client reads nothing for ``stalled_s``."""

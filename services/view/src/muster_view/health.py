@@ -89,7 +89,7 @@ class HealthCheck:
 
     def _closed(self) -> str:
         return _named(
-            [f"{state.info.rm_id}: {masked_text(each)}" for state in self.states for each in state.info.closed]
+            [f"{state.info.rm_id}: {masked_text(problem)}" for state in self.states for problem in state.info.closed]
         )
 
     def _overcommitted(self) -> str:
@@ -126,16 +126,16 @@ class HealthCheck:
         if _negative(node.available):
             self.overcommitted.append(f"{name} {node.node_id}")
         allocated = [0] * len(partition.types.names)
-        for held in node.allocations.values():
-            for number, value in held.shape.items:
+        for allocation in node.allocations.values():
+            for number, value in allocation.shape.items:
                 allocated[number] += value
-            app = held.app
+            app = allocation.app
             if (
                 app is None
-                or app.allocations.get(held.unique_key) is not held
+                or app.allocations.get(allocation.unique_key) is not allocation
                 or partition.apps.get(app.app_id) is not app
             ):
-                self.orphans_on_nodes.append(f"{held.key} on node {name} {node.node_id}")
+                self.orphans_on_nodes.append(f"{allocation.key} on node {name} {node.node_id}")
         for ask in node.reservations:
             if ask.reserved_node != node.node_id or ask.app.asks.get(ask.key) is not ask:
                 self.lost_reservations.append(f"{ask.key} of application {name} {ask.app.app_id}")
@@ -148,10 +148,10 @@ class HealthCheck:
             kept = partition.nodes.get(ask.reserved_node)
             if ask.reserved_node and (kept is None or ask not in kept.reservations):
                 self.lost_reservations.append(f"{ask.key} of application {name} {app.app_id}")
-        for held in app.allocations.values():
-            node = partition.nodes.get(held.node_id)
-            if node is None or node.allocations.get((app.app_id, held.unique_key)) is not held:
-                self.orphans_of_apps.append(f"{held.key} of application {name} {app.app_id}")
+        for allocation in app.allocations.values():
+            node = partition.nodes.get(allocation.node_id)
+            if node is None or node.allocations.get((app.app_id, allocation.unique_key)) is not allocation:
+                self.orphans_of_apps.append(f"{allocation.key} of application {name} {app.app_id}")
 
 
 def _negative(vector: Vector) -> bool:

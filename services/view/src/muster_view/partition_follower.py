@@ -384,14 +384,14 @@ class PartitionFollower:
     def _learn(self, rm_id: str, partition: Partition, app_id: str, unique_key: str = "") -> None:
         """Takes the length of an allocation that ended by itself: this runs for each one."""
         app, state = partition.apps.get(app_id), self.rms.get(rm_id)
-        held = app.allocations.get(unique_key) if app is not None else None
-        if app is None or held is None or state is None or held.releasing or held.demand.placeholder:
+        allocation = app.allocations.get(unique_key) if app is not None else None
+        if app is None or allocation is None or state is None or allocation.releasing or allocation.demand.placeholder:
             return
         learnt = self.lengths.get(rm_id)
         if learnt is None:
             self.lengths[rm_id] = learnt = RunTimeHistory(self._since_ns)
-        ran_s = (state.info.last_decided_ns - held.allocated_ns) / _NS_PER_S
-        learnt.record(came_of(app, held.demand), ran_s)
+        ran_s = (state.info.last_decided_ns - allocation.allocated_ns) / _NS_PER_S
+        learnt.record(came_of(app, allocation.demand), ran_s)
 
     async def _rebuild(self) -> None:
         """Folds everything again; the old state answers until the new one is complete."""

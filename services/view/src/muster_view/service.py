@@ -185,13 +185,15 @@ class ViewService:
 
     def states(self) -> Mapping[str, RmEntry]:
         """The registered RMs, by id, sorted."""
-        found = [each for follower in self._followers for each in follower.rms.items()]
-        return dict(sorted(found)) if len(found) > 1 else dict(found)
+        entries = [entry for follower in self._followers for entry in follower.rms.items()]
+        return dict(sorted(entries)) if len(entries) > 1 else dict(entries)
 
     def external(self) -> Mapping[str, ExternalReports]:
         """The objects of external sources, sorted by RM id; also for RMs that have not registered."""
-        found = [each for follower in self._followers for each in follower.external.items() if each[1]]
-        return dict(sorted(found))
+        reports = [
+            rm_reports for follower in self._followers for rm_reports in follower.external.items() if rm_reports[1]
+        ]
+        return dict(sorted(reports))
 
     async def event_streams(self, rm_id: str) -> list[EventStreamDao]:
         """The open event streams of an RM, if the view knows an event publisher and it answers."""
@@ -199,14 +201,16 @@ class ViewService:
 
     def rm_samples(self, rm_id: str | None = None) -> list[RmSample]:
         """The figures for metrics, of one RM; None: of all RMs, sorted by id."""
-        found = []
+        samples = []
         for follower in self._of(rm_id):
             census = follower.census
-            for known, state in follower.rms.items():
-                if rm_id in (None, known):
-                    partitions = tuple((each, census.counts_of(each)) for each in state.core.partitions.values())
-                    found.append(RmSample(state, census.counts.get(known) or ObjectCounts(), partitions))
-        return sorted(found, key=lambda each: each.state.info.rm_id)
+            for candidate_id, state in follower.rms.items():
+                if rm_id in (None, candidate_id):
+                    partitions = tuple(
+                        (partition, census.counts_of(partition)) for partition in state.core.partitions.values()
+                    )
+                    samples.append(RmSample(state, census.counts.get(candidate_id) or ObjectCounts(), partitions))
+        return sorted(samples, key=lambda sample: sample.state.info.rm_id)
 
     def removed_objects(self, rm_id: str) -> RemovedObjects:
         """The last states of removed objects, in an RM's partition."""
@@ -284,10 +288,10 @@ class ViewService:
         chosen = list(states.values()) if rm_id is None else [states[rm_id]] if rm_id in states else []
         problems = [follower.problem for follower in self._of(rm_id) if follower.problem]
         lost = [
-            each
-            for known, books in self.external().items()
-            if rm_id in (None, known)
-            for each in external.lost(known, books)
+            sentence
+            for candidate_id, books in self.external().items()
+            if rm_id in (None, candidate_id)
+            for sentence in external.lost(candidate_id, books)
         ]
         check = HealthCheck(chosen, problems, self._lagging(rm_id), lost, self._damaged())
         with self._gate.answering(), self._gate.block_folding():

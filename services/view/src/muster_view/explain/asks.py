@@ -95,15 +95,15 @@ def past_pauses(state: RmEntry) -> Past:
         for since_ns, until_ns, reason, kind in info.pauses
     ]
     causes = [*((reason, _GOES_ON) for reason in now), *over]
-    causes.sort(key=lambda each: _RM_PAUSES.index(each[0].code))
-    found: list[PastReason] = []
+    causes.sort(key=lambda cause: _RM_PAUSES.index(cause[0].code))
+    pauses: list[PastReason] = []
     taken: list[tuple[int, int]] = []
     for reason, until_ns in causes:
         for start_ns, end_ns in wait_history.uncovered_spans(reason.since_ns, until_ns, taken):
             if end_ns != _GOES_ON and lasts(start_ns, end_ns):
-                found.append(PastReason(replace(reason, since_ns=start_ns), end_ns))
+                pauses.append(PastReason(replace(reason, since_ns=start_ns), end_ns))
         taken.append((reason.since_ns, until_ns))
-    return tuple(sorted(found, key=lambda each: each.until_ns))
+    return tuple(sorted(pauses, key=lambda pause: pause.until_ns))
 
 
 class ScopeWaits:
@@ -117,19 +117,21 @@ class ScopeWaits:
         self._somewhere = somewhere
         self._proposed: dict[Application, Ask | None] = {}
 
-    def reason(self, wanted: Ask) -> Reason | None:
+    def reason(self, ask: Ask) -> Reason | None:
         """Why an ask without a recorded reason waits for its turn; None: it does not wait for a turn."""
-        if not self._somewhere and not wanted.demand.alone:
+        if not self._somewhere and not ask.demand.alone:
             return None
         # (A proposal is recorded only if its answer takes long.)
-        app = wanted.app
+        app = ask.app
         if app not in self._proposed:
-            self._proposed[app] = next((each for each in app.asks.values() if each.asked is not None), None)
-        other = self._proposed[app]
-        if other is None or other.asked is None:
-            return Reason(ReasonCode.RM_TURN, since_ns=wanted.created_ns)
+            self._proposed[app] = next(
+                (candidate for candidate in app.asks.values() if candidate.asked is not None), None
+            )
+        proposed = self._proposed[app]
+        if proposed is None or proposed.asked is None:
+            return Reason(ReasonCode.RM_TURN, since_ns=ask.created_ns)
         return Reason(
-            ReasonCode.RM_TURN, node=other.asked.node_id, placeholder=other.key, since_ns=other.asked.since_ns
+            ReasonCode.RM_TURN, node=proposed.asked.node_id, placeholder=proposed.key, since_ns=proposed.asked.since_ns
         )
 
 
@@ -139,22 +141,22 @@ def turns_of(state: RmEntry) -> ScopeWaits:
     return ScopeWaits(somewhere=bool(stream.predicates and stream.open_proposals))
 
 
-def reason_of(wanted: Ask, *, pause: Reason | None, turns: ScopeWaits | None = None) -> Reason:
+def reason_of(ask: Ask, *, pause: Reason | None, turns: ScopeWaits | None = None) -> Reason:
     """Why an ask is pending now.
 
     If the scheduler makes no decisions (the RM is stopped or paused, or a queue of the path is stopped), that is the
     reason, and a recorded one does not count. Without a recorded reason the scheduler has not tried the ask yet.
     """
     if pause is not None:
-        return replace(pause, since_ns=max(wanted.created_ns, pause.since_ns))
-    for queue in wanted.app.queue.ancestry:
+        return replace(pause, since_ns=max(ask.created_ns, pause.since_ns))
+    for queue in ask.app.queue.ancestry:
         if queue.state is QueueState.STOPPED:
-            return Reason(ReasonCode.QUEUE_STOPPED, queue.path, since_ns=wanted.created_ns)
-    reason = ask_reason(wanted)
+            return Reason(ReasonCode.QUEUE_STOPPED, queue.path, since_ns=ask.created_ns)
+    reason = ask_reason(ask)
     if reason is not None:
         return reason
-    turn = (turns or ScopeWaits()).reason(wanted)
-    return turn or Reason(ReasonCode.WAITING_FOR_TURN, since_ns=wanted.created_ns)
+    turn = (turns or ScopeWaits()).reason(ask)
+    return turn or Reason(ReasonCode.WAITING_FOR_TURN, since_ns=ask.created_ns)
 
 
 class Explainer:
@@ -185,79 +187,79 @@ class Explainer:
         self._holds: dict[int, Reason | None] = {}
         self._kept: dict[int, Reason] = {}  # so that no later reason gets the id() of a deleted one
 
-    def ask(self, wanted: Ask) -> PendingDao:
+    def ask(self, ask: Ask) -> PendingDao:
         """A pending ask: its reason, its reservation, its preemption."""
-        reason = reason_of(wanted, pause=self._pause, turns=self._turns)
-        made = reason.code in explain_gang.MADE_WHEN_ASKED or reason.code in _NOT_RECORDED
-        now = None if made else self._now(wanted, reason)
-        recorded, reason = reason, reason if made else self._as_it_is(reason)
-        since_ns = wait_history.since_ns(wanted, recorded, self._pauses)
-        preemption = explain_preemption.of_ask(self._partition, wanted, reason, self._victims, self._now_ns)
+        reason = reason_of(ask, pause=self._pause, turns=self._turns)
+        is_derived = reason.code in explain_gang.MADE_WHEN_ASKED or reason.code in _NOT_RECORDED
+        now = None if is_derived else self._now(ask, reason)
+        recorded, reason = reason, reason if is_derived else self._as_it_is(reason)
+        since_ns = wait_history.since_ns(ask, recorded, self._pauses)
+        preemption = explain_preemption.of_ask(self._partition, ask, reason, self._victims, self._now_ns)
         holds = self._with_figures_of_now(reason, now)
-        said = [_wants(wanted) if reason.code is ReasonCode.FREE_RESOURCES_SCATTERED else ""]
-        said += [self._sentence(holds or reason, explain_preemption.display_code(preemption))]
-        said.append(explain_preemption.sentence_of_ask(preemption, self._now_ns))
+        sentences = [_wants(ask) if reason.code is ReasonCode.FREE_RESOURCES_SCATTERED else ""]
+        sentences += [self._sentence(holds or reason, explain_preemption.display_code(preemption))]
+        sentences.append(explain_preemption.sentence_of_ask(preemption, self._now_ns))
         if holds is None:
-            said.append(current_state.changed_text(reason, now, self._now_ns))
+            sentences.append(current_state.changed_text(reason, now, self._now_ns))
         kept = None
-        if wanted.reserved_node:
-            kept = KeptNodeDao(node=wanted.reserved_node, since=wanted.reserved_ns)
-            said.append(f"Node {wanted.reserved_node} is reserved for it.")
-            said += self._reserved(wanted)
-        if wanted.app.queue.fair_uses is not None:
-            said.append(self._place_of(wanted))
+        if ask.reserved_node:
+            kept = KeptNodeDao(node=ask.reserved_node, since=ask.reserved_ns)
+            sentences.append(f"Node {ask.reserved_node} is reserved for it.")
+            sentences += self._reserved(ask)
+        if ask.app.queue.fair_uses is not None:
+            sentences.append(self._place_of(ask))
         return PendingDao(
             partition=self._partition.name,
-            application_id=wanted.app.app_id,
-            allocation_key=wanted.key,
-            queue=wanted.app.queue.path,
-            count=wanted.pending,
-            priority=wanted.priority,
-            resource=wanted.shape.quantities,
-            placeholder=wanted.placeholder,
-            task_group=wanted.task_group,
+            application_id=ask.app.app_id,
+            allocation_key=ask.key,
+            queue=ask.app.queue.path,
+            count=ask.pending,
+            priority=ask.priority,
+            resource=ask.shape.quantities,
+            placeholder=ask.placeholder,
+            task_group=ask.task_group,
             gang=explain_gang.missing_item(reason),
             reservation=kept,
             preemption=preemption,
-            refusals=_refusals(wanted),
-            refused_until=wanted.refusals.until_ns if wanted.refusals is not None else 0,
-            scaled_up=wanted.scaled_up,
+            refusals=_refusals(ask),
+            refused_until=ask.refusals.until_ns if ask.refusals is not None else 0,
+            scaled_up=ask.scaled_up,
             as_of=reason.as_of_ns or reason.since_ns,
             now=now,
-            waiting_since=wanted.created_ns,
-            history=wait_history.of_ask(wanted, recorded, self._pauses),
+            waiting_since=ask.created_ns,
+            history=wait_history.of_ask(ask, recorded, self._pauses),
             at=self._now_ns,
-            sentence=_one_sentence(wanted, holds or reason, since_ns, self._now_ns),
-            message=" ".join(text for text in said if text),
+            sentence=_one_sentence(ask, holds or reason, since_ns, self._now_ns),
+            message=" ".join(text for text in sentences if text),
             **{**explain_gang.figures(reason), "since": since_ns},
         )
 
-    def _place_of(self, wanted: Ask) -> str:
+    def _place_of(self, ask: Ask) -> str:
         """The place of the ask's user in an order by use."""
-        queue = wanted.app.queue
+        queue = ask.app.queue
         if queue not in self._shares:
             self._shares[queue] = fair.of_queue(self._partition, queue, self._now_ns)
-        return fair.sentence_of_user(queue, wanted.app.user, self._shares[queue])
+        return fair.sentence_of_user(queue, ask.app.user, self._shares[queue])
 
-    def _reserved(self, wanted: Ask) -> Iterator[str]:
+    def _reserved(self, ask: Ask) -> Iterator[str]:
         """When the ask's node is due, where others may use it until then; and what was reported there meanwhile, which
         may be why it is due later than before.
         """
-        node = self._partition.nodes.get(wanted.reserved_node)
+        node = self._partition.nodes.get(ask.reserved_node)
         if node is None or self._partition.config.backfill == BACKFILL_OFF:
             return
-        due = due_of(node, wanted, self._now_ns)
+        due = due_of(node, ask, self._now_ns)
         if due is not None:
             yield f"By declared ends it is due in {format_duration(due[0] - self._now_ns)}."
-        found = [held for held in node.allocations.values() if is_reported(held, wanted.reserved_ns)]
-        if found:
-            names = [_reported(held) for held in found[:_REPORTED_MAX]]
-            left = len(found) - len(names)
-            yield f"Reported there since then: {join_words([*names, f'{left} more'] if left else names)}."
+        reported = [allocation for allocation in node.allocations.values() if is_reported(allocation, ask.reserved_ns)]
+        if reported:
+            names = [_reported(allocation) for allocation in reported[:_REPORTED_MAX]]
+            remaining = len(reported) - len(names)
+            yield f"Reported there since then: {join_words([*names, f'{remaining} more'] if remaining else names)}."
 
-    def _now(self, wanted: Ask, reason: Reason) -> NowDao | None:
+    def _now(self, ask: Ask, reason: Reason) -> NowDao | None:
         self._kept[id(reason)] = reason
-        return self._present.of(wanted.app, reason)
+        return self._present.of(ask.app, reason)
 
     def _as_it_is(self, reason: Reason) -> Reason:
         """The reason with the nodes that are closed now: the scheduler tries no ask again when a node closes."""
@@ -284,41 +286,43 @@ class Explainer:
     def _sentence(self, reason: Reason, no: str) -> str:
         if reason.code in explain_gang.MADE_WHEN_ASKED:
             return reason.sentence()
-        found = self._sentences.get((id(reason), no))
-        if found is None:
+        sentence = self._sentences.get((id(reason), no))
+        if sentence is None:
             self._kept[id(reason)] = reason
             own = replace(reason, preemption=NoPreemptionReason(no) if no else None)
-            self._sentences[id(reason), no] = found = own.sentence()
-        return found
+            self._sentences[id(reason), no] = sentence = own.sentence()
+        return sentence
 
 
-def _wants(wanted: Ask) -> str:
+def _wants(ask: Ask) -> str:
     """The amounts of an ask, for a reason without a single type."""
-    return f"It asks for {join_words(_amounts(wanted))}."
+    return f"It asks for {join_words(_amounts(ask))}."
 
 
-def _reported(held: Allocation) -> str:
-    return f"{held.key} of {held.app_id or 'another manager'} ({join_words(_amounts(held))})"
+def _reported(allocation: Allocation) -> str:
+    return f"{allocation.key} of {allocation.app_id or 'another manager'} ({join_words(_amounts(allocation))})"
 
 
-def _amounts(what: Ask | Allocation) -> list[str]:
-    return [format_amount(name, value) for name, value in sorted(what.shape.quantities.items())]
+def _amounts(obj: Ask | Allocation) -> list[str]:
+    return [format_amount(name, value) for name, value in sorted(obj.shape.quantities.items())]
 
 
-def _one_sentence(wanted: Ask, reason: Reason, since_ns: int, now_ns: int) -> str:
+def _one_sentence(ask: Ask, reason: Reason, since_ns: int, now_ns: int) -> str:
     """The ask, its waiting time, and its reason."""
-    who = f"{'Placeholder' if wanted.placeholder else 'Ask'} {wanted.key} of application {wanted.app.app_id}"
-    waited = f"has waited for {format_duration(now_ns - wanted.created_ns)}"
-    if lasts(wanted.created_ns, since_ns):  # else it has had this reason since its arrival
+    who = f"{'Placeholder' if ask.placeholder else 'Ask'} {ask.key} of application {ask.app.app_id}"
+    waited = f"has waited for {format_duration(now_ns - ask.created_ns)}"
+    if lasts(ask.created_ns, since_ns):  # else it has had this reason since its arrival
         waited += f", the last {format_duration(now_ns - since_ns)} of it" if lasts(since_ns, now_ns) else ", just now"
     return f"{who} {waited} because {reason.clause()}."
 
 
-def _refusals(wanted: Ask) -> list[RefusedNodeDao]:
-    refused = list(wanted.refusals.nodes.values())[-REFUSALS_KEPT:] if wanted.refusals is not None else []
+def _refusals(ask: Ask) -> list[RefusedNodeDao]:
+    refused = list(ask.refusals.nodes.values())[-REFUSALS_KEPT:] if ask.refusals is not None else []
     return [
-        RefusedNodeDao(node=each.node_id, reason=each.reason, since=each.refused_ns, unanswered=each.unanswered)
-        for each in refused
+        RefusedNodeDao(
+            node=refusal.node_id, reason=refusal.reason, since=refusal.refused_ns, unanswered=refusal.unanswered
+        )
+        for refusal in refused
     ]
 
 
@@ -334,13 +338,13 @@ def pending(state: RmEntry, now_ns: int) -> Pieces:
     asks: list[tuple[Explainer, Ask]] = []
     for partition in state.core.partitions.values():
         explainer = _explainer(state, partition, now_ns)
-        asks += [(explainer, wanted) for wanted in _asks(partition)]
+        asks += [(explainer, ask) for ask in _asks(partition)]
 
     def shown(of: tuple[Explainer, Ask]) -> PendingDao:
-        explainer, wanted = of
-        found = explainer.ask(wanted)
-        counts[found.reason] += wanted.pending
-        return found
+        explainer, ask = of
+        pending_ask = explainer.ask(ask)
+        counts[pending_ask.reason] += ask.pending
+        return pending_ask
 
     yield b'{"rm":%b,"pending":[' % go_json(state.info.rm_id)
     yield from small((of for of in asks if not of[1].gone), shown)
@@ -373,22 +377,22 @@ def summary(state: RmEntry, description: str) -> SummaryDao:
 def _counts(app: Application, pause: Reason | None, *, turns: ScopeWaits) -> Counter[str]:
     """The missing allocations of an application, by reason."""
     counts: Counter[str] = Counter()
-    for wanted, code in reasons(app, pause=pause, turns=turns):
-        counts[code] += wanted.pending
+    for ask, code in reasons(app, pause=pause, turns=turns):
+        counts[code] += ask.pending
     return counts
 
 
 def reasons(app: Application, *, pause: Reason | None, turns: ScopeWaits) -> Iterator[tuple[Ask, str]]:
     """Yields the pending asks of an application, each with its reason's code. Asks of one group share a reason."""
     codes: dict[AskGroup, str] = {}
-    for wanted in app.asks.values():
-        group = wanted.group
+    for ask in app.asks.values():
+        group = ask.group
         code = codes.get(group) if group is not None else None
         if code is None:
-            code = reason_of(wanted, pause=pause, turns=turns).code.value
+            code = reason_of(ask, pause=pause, turns=turns).code.value
             if group is not None:
                 codes[group] = code
-        yield wanted, code
+        yield ask, code
 
 
 def _asks(partition: Partition) -> Iterator[Ask]:
@@ -407,12 +411,12 @@ def _explainer(state: RmEntry, partition: Partition, now_ns: int) -> Explainer:
 # ---- one of them -----------------------------------------------------------------------------------------------------
 
 
-def ask(state: RmEntry, partition: Partition, wanted: Ask, now_ns: int) -> PendingDao:
+def ask(state: RmEntry, partition: Partition, ask: Ask, now_ns: int) -> PendingDao:
     """One pending ask."""
-    victims = explain_preemption.victims_of(partition) if wanted.preempts else {}
+    victims = explain_preemption.victims_of(partition) if ask.preempts else {}
     return Explainer(
         partition, victims, now_ns, pause=pause_of(state), pauses=past_pauses(state), turns=turns_of(state)
-    ).ask(wanted)
+    ).ask(ask)
 
 
 def application(state: RmEntry, partition: Partition, app: Application, now_ns: int) -> Pieces:
@@ -450,7 +454,7 @@ def application(state: RmEntry, partition: Partition, app: Application, now_ns: 
     )
     explainer = _explainer(state, partition, now_ns)
     lists: list[tuple[bytes, Pieces]] = [
-        (b"asks", small((each for each in sorted(app.asks.values(), key=_came) if not each.gone), explainer.ask)),
+        (b"asks", small((ask for ask in sorted(app.asks.values(), key=_came) if not ask.gone), explainer.ask)),
         (b"preempted", small(explain_preemption.of_application(app), _preempted_by(partition, now_ns))),
         (b"replacements", small(explain_gang.replacements(app), explain_gang.replacement)),
     ]
@@ -464,17 +468,17 @@ def application(state: RmEntry, partition: Partition, app: Application, now_ns: 
 
 def no_ask(app: Application, key: str, now_ns: int) -> str:
     """The answer for a key without a pending ask."""
-    held = app.allocations_of(key)
-    if not held:
+    allocations = app.allocations_of(key)
+    if not allocations:
         return "Ask not found: no ask or allocation has this key"
-    last = held[-1]
+    last = allocations[-1]
     return f"Ask not found: it was allocated {format_duration(now_ns - last.allocated_ns)} ago, on node {last.node_id}"
 
 
 def find_finished(partition: Partition, app_id: str) -> Application | None:
     """The last finished or rejected application of the id, while Muster keeps it."""
-    known = (partition.apps.get(app_id), partition.rejected.get(app_id))
-    return max((app for app in known if app is not None), key=lambda app: app.finished_ns, default=None)
+    candidates = (partition.apps.get(app_id), partition.rejected.get(app_id))
+    return max((app for app in candidates if app is not None), key=lambda app: app.finished_ns, default=None)
 
 
 def _as_now(partition: Partition, app: Application) -> Reason | None:
@@ -525,12 +529,12 @@ def _rejected(app: Application, now_ns: int) -> str:
 
 def _has(app: Application) -> str:
     """The number of its allocations, and of those that are being released, as text."""
-    held = len(app.allocations)
-    releasing = sum(each.releasing for each in app.allocations.values())
+    count = len(app.allocations)
+    releasing = sum(allocation.releasing for allocation in app.allocations.values())
     if not releasing:
-        return f"has {pluralize(held, 'allocation') if held else 'no allocation'}"
-    which = f"{releasing:,} of which" if releasing < held else "which" if held == 1 else "all of which"
-    return f"has {pluralize(held, 'allocation')}, {which} {'is' if releasing == 1 else 'are'} being released,"
+        return f"has {pluralize(count, 'allocation') if count else 'no allocation'}"
+    which = f"{releasing:,} of which" if releasing < count else "which" if count == 1 else "all of which"
+    return f"has {pluralize(count, 'allocation')}, {which} {'is' if releasing == 1 else 'are'} being released,"
 
 
 def _application_one(
@@ -543,16 +547,16 @@ def _application_one(
     if app.state in _ENDS and app.finished_ns:
         return f"Application {app.app_id} {end_clause(app, now_ns)}{_because(app)}."
     pending = counts.total()
-    said = f"Application {app.app_id} is {app.state.lower()}{_because(app)}, {_has(app)}"
+    status = f"Application {app.app_id} is {app.state.lower()}{_because(app)}, {_has(app)}"
     if not pending:
-        return f"{said} and wants no more."
+        return f"{status} and wants no more."
     if waits is not None:
         waited = format_duration(now_ns - waits.since_ns)
-        return f"{said} and wants {pending:,} more, but has waited for {waited} because {waits.clause()}."
+        return f"{status} and wants {pending:,} more, but has waited for {waited} because {waits.clause()}."
     code, most = min(counts.items(), key=lambda item: (-item[1], item[0]))
     which = "which" if most == pending else f"of which {most:,}"
     behind = f"{'waits' if most == 1 else 'wait'} {wait_history.wait_clause(history, code, most, now_ns)}"
-    return f"{said} and wants {pending:,} more, {which} {behind}."
+    return f"{status} and wants {pending:,} more, {which} {behind}."
 
 
 def _application_sentence(
@@ -561,14 +565,14 @@ def _application_sentence(
     if app.state in _ENDS and app.finished_ns:
         return " ".join(text for text in (f"It {end_clause(app, now_ns)}{_because(app)}.", gang) if text)
     pending = counts.total()
-    said = [f"It is {app.state.lower()}{_because(app)}."]
-    said.append(f"It {_has(app).removesuffix(',')}, and wants {f'{pending:,} more' if pending else 'no more'}.")
-    said.append(gang)
+    sentences = [f"It is {app.state.lower()}{_because(app)}."]
+    sentences.append(f"It {_has(app).removesuffix(',')}, and wants {f'{pending:,} more' if pending else 'no more'}.")
+    sentences.append(gang)
     if waits is not None:
-        said.append(waits.sentence())
+        sentences.append(waits.sentence())
     elif pending:
-        said += wait_history.sentences(history, now_ns)
-    return " ".join(text for text in said if text)
+        sentences += wait_history.sentences(history, now_ns)
+    return " ".join(text for text in sentences if text)
 
 
 # ---- who must go -----------------------------------------------------------------------------------------------------
@@ -588,30 +592,32 @@ def preempted(state: RmEntry, now_ns: int, ended: Sequence[PreemptedDao] = ()) -
     yield b'],"ended":%b}\n' % go_json(ended)
 
 
-def preemption(partition: Partition, held: Allocation, now_ns: int) -> PreemptedDao | None:
+def preemption(partition: Partition, allocation: Allocation, now_ns: int) -> PreemptedDao | None:
     """The preemption of one allocation; None: it is not preempted."""
-    why = held.preempted
-    return explain_preemption.preempted(partition, held, why, now_ns) if why is not None else None
+    record = allocation.preempted
+    return explain_preemption.preempted(partition, allocation, record, now_ns) if record is not None else None
 
 
 def preempted_named(partition: Partition, name: str) -> list[Allocation]:
     """The preempted allocations with this key or UUID; keys are unique only within an application."""
-    return [held for held in _still_there(explain_preemption.releasing(partition)) if name in _names(held)]
+    return [
+        allocation for allocation in _still_there(explain_preemption.releasing(partition)) if name in _names(allocation)
+    ]
 
 
-def _names(held: Allocation) -> tuple[str, ...]:
-    return (held.unique_key, held.uuid) if held.uuid else (held.unique_key,)
+def _names(allocation: Allocation) -> tuple[str, ...]:
+    return (allocation.unique_key, allocation.uuid) if allocation.uuid else (allocation.unique_key,)
 
 
-def _still_there(found: Iterable[Allocation]) -> Iterator[Allocation]:
-    for held in found:
-        if not held.gone:
-            yield held
+def _still_there(allocations: Iterable[Allocation]) -> Iterator[Allocation]:
+    for allocation in allocations:
+        if not allocation.gone:
+            yield allocation
 
 
 def _preempted_by(partition: Partition, now_ns: int) -> Callable[[Allocation], PreemptedDao]:
-    def tell(held: Allocation) -> PreemptedDao:
-        assert held.preempted is not None, f"{held} was not preempted"
-        return explain_preemption.preempted(partition, held, held.preempted, now_ns)
+    def tell(allocation: Allocation) -> PreemptedDao:
+        assert allocation.preempted is not None, f"{allocation} was not preempted"
+        return explain_preemption.preempted(partition, allocation, allocation.preempted, now_ns)
 
     return tell

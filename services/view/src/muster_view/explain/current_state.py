@@ -62,8 +62,8 @@ class CurrentState:
     @cached_property
     def _closers(self) -> list[tuple[Cordon, Node]]:
         external = self._partition.external
-        found = ((external.cordon_of(node), node) for node in self._partition.nodes.values())
-        return [(closer, node) for closer, node in found if closer is not None]
+        cordons = ((external.cordon_of(node), node) for node in self._partition.nodes.values())
+        return [(closer, node) for closer, node in cordons if closer is not None]
 
     @cached_property
     def _taken_back(self) -> Counter[Cordon]:
@@ -108,8 +108,8 @@ class CurrentState:
     def _ledger(self, app: Application, reason: Reason) -> Ledger | None:
         if not reason.who:
             return self._partition.queues.get(reason.queue)
-        found = (each for each in app.trackers if each.path == reason.queue and each.who == reason.who)
-        return next(found, None)
+        ledgers = (ledger for ledger in app.trackers if ledger.path == reason.queue and ledger.who == reason.who)
+        return next(ledgers, None)
 
     def _of_ledger(self, ledger: Ledger, number: int, reason: Reason) -> NowDao:
         limit = ledger.limit[number]

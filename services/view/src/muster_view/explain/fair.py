@@ -27,7 +27,7 @@ def of_queue(partition: Partition, queue: Queue, now_ns: int) -> list[FairShareD
     pending: dict[str, int] = {}
     for app in partition.apps_in(queue):
         pending[app.user] = pending.get(app.user, 0) + sum(ask.pending for ask in app.asks.values())
-    found = [
+    shares = [
         _user(
             partition,
             queue,
@@ -38,8 +38,8 @@ def of_queue(partition: Partition, queue: Queue, now_ns: int) -> list[FairShareD
         )
         for user in sorted({*uses.users, *pending})
     ]
-    found.sort(key=lambda each: each.share_ahead)
-    return found[:USERS_MAX]
+    shares.sort(key=lambda share: share.share_ahead)
+    return shares[:USERS_MAX]
 
 
 def _user(partition: Partition, leaf: Queue, use: UserUsage, pending: int, now_ns: int, ahead_ns: int) -> FairShareDao:
@@ -81,7 +81,7 @@ def _fair_max(partition: Partition, queue: Queue, number: int) -> int:
 
 def sentence_of_queue(queue: Queue, shares: list[FairShareDao]) -> str:
     """Which user comes first and which last, with figures."""
-    uses, waiting = queue.fair_uses, [each for each in shares if each.pending]
+    uses, waiting = queue.fair_uses, [share for share in shares if share.pending]
     if uses is None or not shares:
         return ""
     half_life = duration_text(uses.half_life_ns)
@@ -97,17 +97,17 @@ def sentence_of_queue(queue: Queue, shares: list[FairShareDao]) -> str:
 
 def sentence_of_user(queue: Queue, user: str, shares: list[FairShareDao]) -> str:
     """The place of a user with a pending ask; "": the leaf has another order, or no other user waits."""
-    waiting = [each for each in shares if each.pending]
-    place = next((number for number, each in enumerate(waiting) if each.user == user), None)
-    if queue.fair_uses is None or place is None or len(waiting) < 2:
+    waiting = [share for share in shares if share.pending]
+    index = next((number for number, share in enumerate(waiting) if share.user == user), None)
+    if queue.fair_uses is None or index is None or len(waiting) < 2:
         return ""
-    own = waiting[place]
+    own = waiting[index]
     text = (
         f"By use (half-life {duration_text(queue.fair_uses.half_life_ns)}), {_named(user)} with {_percent(own.share)} "
-        f"of {queue.path} is number {place + 1} of {pluralize(len(waiting), 'user')} with asks there"
+        f"of {queue.path} is number {index + 1} of {pluralize(len(waiting), 'user')} with asks there"
     )
-    if place:
-        ahead = waiting[place - 1]
+    if index:
+        ahead = waiting[index - 1]
         text += f", behind {_named(ahead.user)} with {_percent(ahead.share)}"
     return f"{text}."
 

@@ -18,41 +18,41 @@ def paused(partition: str, now_ns: int, clause: str) -> FuturesDao:
     return _without(partition, "UNKNOWN", now_ns, f"Neither future is known, because {clause}.")
 
 
-def answer(partition: str, found: ComparisonReply) -> FuturesDao:
+def answer(partition: str, reply: ComparisonReply) -> FuturesDao:
     """An answer from both futures, or why there are none."""
-    if found.problems:
-        said = f"It would be refused: {pluralize(len(found.problems), 'problem')}."
-        return _without(partition, "REFUSED", found.at_ns, said, list(found.problems))
-    if found.compared is None:
-        return _without(partition, "UNKNOWN", found.at_ns, f"Neither future is known, because {found.why}.")
-    return _compared(partition, found.at_ns, found.compared)
+    if reply.problems:
+        message = f"It would be refused: {pluralize(len(reply.problems), 'problem')}."
+        return _without(partition, "REFUSED", reply.at_ns, message, list(reply.problems))
+    if reply.compared is None:
+        return _without(partition, "UNKNOWN", reply.at_ns, f"Neither future is known, because {reply.why}.")
+    return _compared(partition, reply.at_ns, reply.compared)
 
 
-def _compared(partition: str, at_ns: int, found: ComparisonResult) -> FuturesDao:
+def _compared(partition: str, at_ns: int, result: ComparisonResult) -> FuturesDao:
     queues = [
-        FutureQueueDao(queue=each.queue, asks=each.asks, present=_outlook(each.present), other=_outlook(each.other))
-        for each in found.queues
-        if each.partition == partition
+        FutureQueueDao(queue=queue.queue, asks=queue.asks, present=_outlook(queue.present), other=_outlook(queue.other))
+        for queue in result.queues
+        if queue.partition == partition
     ]
-    rise = next((each for each in found.rises if each.partition == partition), None)
-    asks = sum(each.asks for each in queues)
+    rise = next((rise for rise in result.rises if rise.partition == partition), None)
+    asks = sum(queue.asks for queue in queues)
     return FuturesDao(
         partition=partition,
         state="COMPARED",
         problems=[],
         queues=queues,
         rise=RiseDao(moments=rise.moments_s, present=rise.present, other=rise.other) if rise is not None else None,
-        simulations=found.runs,
+        simulations=result.runs,
         at=at_ns,
         message=(
-            f"{pluralize(asks, 'waiting ask')}, {pluralize(found.runs, 'simulation')} of the present state under each "
+            f"{pluralize(asks, 'waiting ask')}, {pluralize(result.runs, 'simulation')} of the present state under each "
             "configuration. Asks that come are taken to come as before."
         ),
     )
 
 
-def _outlook(found: tuple[float, float | None, float | None]) -> OutlookDao:
-    started, half_s, most_s = found
+def _outlook(outlook: tuple[float, float | None, float | None]) -> OutlookDao:
+    started, half_s, most_s = outlook
     return OutlookDao(started=started, half=half_s, most=most_s)
 
 

@@ -122,7 +122,7 @@ def _task_group(gang: Gang, group: TaskGroup, reason_of: Callable[[Ask], Reason]
 
 def _sentence(gang: Gang, groups: list[TaskGroupDao]) -> str:
     parts = []
-    for one, several, number in (
+    for singular, plural, number in (
         ("is pending", "are pending", sum(group.pending for group in groups)),
         ("holds room", "hold room", sum(group.held - group.leaving for group in groups)),
         ("is being released", "are being released", sum(group.leaving for group in groups)),
@@ -131,12 +131,12 @@ def _sentence(gang: Gang, groups: list[TaskGroupDao]) -> str:
         ("was lost", "were lost", sum(group.lost for group in groups)),
     ):
         if number:
-            parts.append(pluralize(number, one, several))
-    asked = sum(group.asked for group in groups)
-    said = _PHASES[gang.phase]
-    if not asked:
-        return f"{said} It has asked for no placeholder."
-    return f"{said} Of {pluralize(asked, 'placeholder')} {join_words(parts)}."
+            parts.append(pluralize(number, singular, plural))
+    requested = sum(group.asked for group in groups)
+    phase = _PHASES[gang.phase]
+    if not requested:
+        return f"{phase} It has asked for no placeholder."
+    return f"{phase} Of {pluralize(requested, 'placeholder')} {join_words(parts)}."
 
 
 def _too_large(partition: Partition, gang: Gang) -> str:
@@ -150,32 +150,36 @@ def _too_large(partition: Partition, gang: Gang) -> str:
 
 def replacements(app: Application) -> Iterator[Allocation]:
     """Completed and pending replacements of placeholders, in the order of time."""
-    found = [held for held in app.allocations.values() if held.replaces is not None or held.replaced_by]
-    found.sort(key=lambda held: (_since_ns(held), held.submission, held.ordinal))
-    for held in found:
-        if not held.gone:
-            yield held
+    allocations = [
+        allocation
+        for allocation in app.allocations.values()
+        if allocation.replaces is not None or allocation.replaced_by
+    ]
+    allocations.sort(key=lambda allocation: (_since_ns(allocation), allocation.submission, allocation.ordinal))
+    for allocation in allocations:
+        if not allocation.gone:
+            yield allocation
 
 
-def replacement(held: Allocation) -> ReplacementDao:
+def replacement(allocation: Allocation) -> ReplacementDao:
     """One replacement."""
-    for_key = held.replaced_by or ""
-    placeholder = held.replaces.key if held.replaces is not None else held.key
-    key = for_key or held.key
-    leaving = f"Placeholder {placeholder} on node {held.node_id} is being released for {key}."
+    for_key = allocation.replaced_by or ""
+    placeholder = allocation.replaces.key if allocation.replaces is not None else allocation.key
+    key = for_key or allocation.key
+    leaving = f"Placeholder {placeholder} on node {allocation.node_id} is being released for {key}."
     return ReplacementDao(
         allocation_key=key,
         placeholder=placeholder,
-        task_group=held.task_group,
-        node=held.node_id,
+        task_group=allocation.task_group,
+        node=allocation.node_id,
         state="LEAVING" if for_key else "DONE",
-        since=_since_ns(held),
-        message=leaving if for_key else f"{key} replaced placeholder {placeholder} on node {held.node_id}.",
+        since=_since_ns(allocation),
+        message=leaving if for_key else f"{key} replaced placeholder {placeholder} on node {allocation.node_id}.",
     )
 
 
-def _since_ns(held: Allocation) -> int:
-    return held.releasing_since_ns if held.replaced_by else held.allocated_ns
+def _since_ns(allocation: Allocation) -> int:
+    return allocation.releasing_since_ns if allocation.replaced_by else allocation.allocated_ns
 
 
 # ---- of a queue ------------------------------------------------------------------------------------------------------
@@ -199,13 +203,13 @@ def promised_at(partition: Partition, ledger: Ledger, number: int) -> int:
     return sum(
         app.gang.unplaced_by_type.get(number, 0)
         for app in (partition.apps_below(queue) if queue is not None else ())
-        if app.gang is not None and (not ledger.who or any(each is ledger for each in app.trackers))
+        if app.gang is not None and (not ledger.who or any(tracker is ledger for tracker in app.trackers))
     )
 
 
 def waiting_for_placeholders(app: Application) -> Iterator[Ask]:
     """The asks without a group, because placeholders are being released for all their allocations."""
     for key in list(app.gang.replacing) if app.gang is not None else ():
-        wanted = app.asks.get(key)
-        if wanted is not None and wanted.group is None and wanted.pending:
-            yield wanted
+        ask = app.asks.get(key)
+        if ask is not None and ask.group is None and ask.pending:
+            yield ask

@@ -63,8 +63,8 @@ def explain(
     merged = merge(node.reported, parts) if parts else None
     waiting = yield from _waiting(partition, node, pause, turns or ScopeWaits())
     quantities = partition.types.quantities
-    held, foreign = _in_order(node.allocations.values()), _in_order(node.foreign.values())
-    found = NodeHeadDao(
+    allocations, foreign = _in_order(node.allocations.values()), _in_order(node.foreign.values())
+    head = NodeHeadDao(
         partition=partition.name,
         node=node.node_id,
         schedulable=node.schedulable,
@@ -79,8 +79,8 @@ def explain(
         allocated=quantities(node.allocated),
         occupied=quantities(node.occupied),
         available=quantities(node.available),
-        kept_for=[_kept_for(wanted) for wanted in node.reservations],
-        told_to_go=sum(each.releasing for each in held),
+        kept_for=[_kept_for(ask) for ask in node.reservations],
+        told_to_go=sum(allocation.releasing for allocation in allocations),
         waiting=waiting,
         refusals=len(node.refused_by),
         refused_for=list(islice(_refused_for(node), _REFUSED_MAX)),
@@ -89,13 +89,13 @@ def explain(
         message="",
     )
     closer = partition.external.cordon_of(node)
-    found.closed_by = closer.by.value if closer is not None else ""
-    found.sentence = _sentence(found, len(held), pause)
-    found.message = _message(found, len(held), len(foreign), pause)
-    yield go_json(found)[:-1]
-    for name, objects in ((b"allocations", held), (b"foreign", foreign)):
+    head.closed_by = closer.by.value if closer is not None else ""
+    head.sentence = _sentence(head, len(allocations), pause)
+    head.message = _message(head, len(allocations), len(foreign), pause)
+    yield go_json(head)[:-1]
+    for name, objects in ((b"allocations", allocations), (b"foreign", foreign)):
         yield b',"%b":[' % name
-        yield from small((each for each in objects if not each.gone), _on_node)
+        yield from small((allocation for allocation in objects if not allocation.gone), _on_node)
         yield b"]"
     yield b"}\n"
 
@@ -111,15 +111,15 @@ def _said_of(partition: Partition, node: Node, external: ExternalReports | None)
 
 def _wanted_back(on: NodeReports) -> Iterator[WantedBackDao]:
     """The node's REVOKED offers, by source and id."""
-    revoked = (each for offers in on.offers.values() for each in offers if each.offer_state is OfferState.REVOKED)
-    for each in sorted(revoked, key=lambda each: each.order):
-        assert isinstance(each.said, ExternalOffer)
+    revoked = (offer for offers in on.offers.values() for offer in offers if offer.offer_state is OfferState.REVOKED)
+    for offer in sorted(revoked, key=lambda offer: offer.order):
+        assert isinstance(offer.said, ExternalOffer)
         yield WantedBackDao(
-            source=each.source,
-            offer=each.object_id,
-            resource=dict(each.said.quantities),
-            withdrawn=each.withdrawn,
-            deadline=each.deadline_ns,
+            source=offer.source,
+            offer=offer.object_id,
+            resource=dict(offer.said.quantities),
+            withdrawn=offer.withdrawn,
+            deadline=offer.deadline_ns,
         )
 
 
@@ -135,52 +135,61 @@ def _source(part: SourceNodeReport) -> NodeSourceDao:
     )
 
 
-def _kept_for(wanted: Ask) -> KeptForDao:
+def _kept_for(ask: Ask) -> KeptForDao:
     return KeptForDao(
-        application_id=wanted.app.app_id,
-        allocation_key=wanted.key,
-        resource=wanted.shape.quantities,
-        since=wanted.reserved_ns,
+        application_id=ask.app.app_id,
+        allocation_key=ask.key,
+        resource=ask.shape.quantities,
+        since=ask.reserved_ns,
     )
 
 
 def _refused_for(node: Node) -> Iterator[RefusedForDao]:
-    for wanted in node.refused_by:
-        refusal = wanted.refusals.nodes.get(node.node_id) if wanted.refusals is not None else None
+    for ask in node.refused_by:
+        refusal = ask.refusals.nodes.get(node.node_id) if ask.refusals is not None else None
         if refusal is not None:
             yield RefusedForDao(
-                application_id=wanted.app.app_id,
-                allocation_key=wanted.key,
+                application_id=ask.app.app_id,
+                allocation_key=ask.key,
                 reason=refusal.reason,
                 since=refusal.refused_ns,
                 unanswered=refusal.unanswered,
             )
 
 
-def _in_order(found: Iterable[Allocation]) -> list[Allocation]:
+def _in_order(allocations: Iterable[Allocation]) -> list[Allocation]:
     """Sorts by arrival: after a restart of the view, a changed object has another place in its dictionary."""
-    return sorted(found, key=lambda each: (each.allocated_ns, each.app_id, each.submission, each.ordinal, each.key))
-
-
-def _on_node(held: Allocation) -> OnNodeDao:
-    return OnNodeDao(
-        application_id=held.app_id,
-        allocation_key=held.key,
-        resource=held.shape.quantities,
-        priority=held.priority,
-        placeholder=held.placeholder,
-        since=held.allocated_ns,
-        told=_told(held),
-        told_at=held.releasing_since_ns,
+    return sorted(
+        allocations,
+        key=lambda allocation: (
+            allocation.allocated_ns,
+            allocation.app_id,
+            allocation.submission,
+            allocation.ordinal,
+            allocation.key,
+        ),
     )
 
 
-def _told(held: Allocation) -> str:
-    if held.preempted is not None:
+def _on_node(allocation: Allocation) -> OnNodeDao:
+    return OnNodeDao(
+        application_id=allocation.app_id,
+        allocation_key=allocation.key,
+        resource=allocation.shape.quantities,
+        priority=allocation.priority,
+        placeholder=allocation.placeholder,
+        since=allocation.allocated_ns,
+        told=_told(allocation),
+        told_at=allocation.releasing_since_ns,
+    )
+
+
+def _told(allocation: Allocation) -> str:
+    if allocation.preempted is not None:
         return "PREEMPTED"
-    if held.replaced_by is not None:
+    if allocation.replaced_by is not None:
         return "REPLACED"
-    return "TIMED_OUT" if held.timed_out else ""
+    return "TIMED_OUT" if allocation.timed_out else ""
 
 
 # ---- what waits ------------------------------------------------------------------------------------------------------
@@ -192,29 +201,29 @@ def _waiting(
     """Counts the pending asks that fit on the node now, and the others. Only its free resources count, no limits."""
     lacking: Counter[str] = Counter()
     fitting: Counter[str] = Counter()
-    found = WouldFitDao(asks=0, fit=0, reasons={}, lacking=[], elsewhere=0)
+    would_fit = WouldFitDao(asks=0, fit=0, reasons={}, lacking=[], elsewhere=0)
     names = partition.types.names
     rooms: dict[Shape, str] = {}
-    for looked, (wanted, asks) in enumerate(_pending(partition), 1):
+    for looked, (ask, asks) in enumerate(_pending(partition), 1):
         if looked % _PER_STEP == 0:
             yield b""
-        if wanted is None or wanted.gone:
+        if ask is None or ask.gone:
             continue
-        found.asks += asks
-        if wanted.demand.required_node not in ("", node.node_id):
-            found.elsewhere += asks
+        would_fit.asks += asks
+        if ask.demand.required_node not in ("", node.node_id):
+            would_fit.elsewhere += asks
             continue
-        lack = rooms.get(wanted.shape)
+        lack = rooms.get(ask.shape)
         if lack is None:
-            lack = rooms[wanted.shape] = _lack(wanted.shape, node, names)
+            lack = rooms[ask.shape] = _lack(ask.shape, node, names)
         if lack:
             lacking[lack] += asks
         else:
-            found.fit += asks
-            fitting[reason_of(wanted, pause=pause, turns=turns).code.value] += asks
-    found.reasons = dict(fitting)
-    found.lacking = [LacksDao(resource_type=name, asks=count) for name, count in sorted(lacking.items())]
-    return found
+            would_fit.fit += asks
+            fitting[reason_of(ask, pause=pause, turns=turns).code.value] += asks
+    would_fit.reasons = dict(fitting)
+    would_fit.lacking = [LacksDao(resource_type=name, asks=count) for name, count in sorted(lacking.items())]
+    return would_fit
 
 
 def _lack(shape: Shape, node: Node, names: list[str]) -> str:
@@ -235,26 +244,26 @@ def _pending(partition: Partition) -> Iterator[tuple[Ask | None, int]]:
                 head = group.head()
                 if head is not None:
                     yield head, group.asks
-            for wanted in gang.waiting_for_placeholders(app):
-                yield wanted, 1
+            for ask in gang.waiting_for_placeholders(app):
+                yield ask, 1
 
 
 # ---- for people ------------------------------------------------------------------------------------------------------
 
 
-def _sentence(found: NodeHeadDao, allocations: int, pause: Reason | None) -> str:
+def _sentence(head: NodeHeadDao, allocations: int, pause: Reason | None) -> str:
     """One sentence: whether the node takes allocations, its allocations, and how many pending asks fit."""
-    waiting, takes = found.waiting, "takes new allocations"
-    if not (found.schedulable and found.ready):
-        takes = f"takes no new allocations ({_closed(found)})"
-    full = _full(found)
+    waiting, takes = head.waiting, "takes new allocations"
+    if not (head.schedulable and head.ready):
+        takes = f"takes no new allocations ({_closed(head)})"
+    full = _full(head)
     has = f"has {pluralize(allocations, 'allocation') if allocations else 'no allocation'}"
     parts = [takes, f"{has} and no {join_words(full, 'or')} free" if full else has]
     if waiting.asks:
         parts.append(f"and has room for {f'{waiting.fit:,}' if waiting.fit else 'none'} of {_asks(waiting)}")
     else:
         parts.append("and its partition has no pending asks")
-    sentence = f"Node {found.node} {', '.join(parts)}"
+    sentence = f"Node {head.node} {', '.join(parts)}"
     return f"{sentence}; {pause.clause()}." if pause is not None else f"{sentence}."
 
 
@@ -262,89 +271,89 @@ def _asks(waiting: WouldFitDao) -> str:
     return pluralize(waiting.asks, "pending ask")
 
 
-def _full(found: NodeHeadDao) -> list[str]:
+def _full(head: NodeHeadDao) -> list[str]:
     """The types with nothing free."""
-    return sorted(name for name in found.capacity if found.available.get(name, 0) <= 0)
+    return sorted(name for name in head.capacity if head.available.get(name, 0) <= 0)
 
 
-def _message(found: NodeHeadDao, allocations: int, foreign: int, pause: Reason | None) -> str:
+def _message(head: NodeHeadDao, allocations: int, foreign: int, pause: Reason | None) -> str:
     sentences = [
         pause.sentence() if pause is not None else "",
-        _takes(found),
-        _spoken_of(found),
-        _back(found),
-        _kept(found),
+        _takes(head),
+        _spoken_of(head),
+        _back(head),
+        _kept(head),
     ]
-    sentences += [_has(found, allocations, foreign), _refused(found), _would_fit(found.waiting)]
+    sentences += [_has(head, allocations, foreign), _refused(head), _would_fit(head.waiting)]
     return " ".join(text for text in sentences if text)
 
 
-def _takes(found: NodeHeadDao) -> str:
-    if found.schedulable and found.ready:
+def _takes(head: NodeHeadDao) -> str:
+    if head.schedulable and head.ready:
         return ""
-    if found.closed and not found.schedulable:
-        return f"Only asks that require this node can start on it: {found.closed}."
-    return f"It is {_closed(found)}: only asks that require this node can start on it."
+    if head.closed and not head.schedulable:
+        return f"Only asks that require this node can start on it: {head.closed}."
+    return f"It is {_closed(head)}: only asks that require this node can start on it."
 
 
-def _closed(found: NodeHeadDao) -> str:
+def _closed(head: NodeHeadDao) -> str:
     """Why the node takes no new allocations."""
-    if found.schedulable:
+    if head.schedulable:
         return "not ready"
-    by = "an operator" if found.closed_by == CordonKind.OPERATOR else "the resource manager"
-    return found.closed or f"drained by {by}"
+    by = "an operator" if head.closed_by == CordonKind.OPERATOR else "the resource manager"
+    return head.closed or f"drained by {by}"
 
 
-def _spoken_of(found: NodeHeadDao) -> str:
+def _spoken_of(head: NodeHeadDao) -> str:
     """The sources that report the node, and which report counts where they differ."""
-    if not found.sources:
+    if not head.sources:
         return ""
-    names = [each.source for each in found.sources]
+    names = [source.source for source in head.sources]
     who = f"source{'s' if len(names) > 1 else ''} {join_words(names)}"
-    besides = "Besides the resource manager, " if found.rm is not None else "Only "
+    besides = "Besides the resource manager, " if head.rm is not None else "Only "
     sentence = f"{besides}{who} {'reports' if len(names) == 1 else 'report'} it."
-    return f"{sentence} The reports differ ({found.disputed})." if found.disputed else sentence
+    return f"{sentence} The reports differ ({head.disputed})." if head.disputed else sentence
 
 
-def _back(found: NodeHeadDao) -> str:
+def _back(head: NodeHeadDao) -> str:
     """The node's revoked offers, and when preemption begins to clear them."""
-    if not found.wanted_back:
+    if not head.wanted_back:
         return ""
-    first, *others = found.wanted_back
+    first, *others = head.wanted_back
     more, be, them = (f" and {len(others):,} more", "were", "them") if others else ("", "was", "it")
-    until = datetime.fromtimestamp(min(each.deadline for each in found.wanted_back) // 10**9, tz=UTC)
+    until = datetime.fromtimestamp(min(offer.deadline for offer in head.wanted_back) // 10**9, tz=UTC)
     return (
         f"Offer {first.offer} of source {first.source}{more} {be} revoked: "
         f"allocations that do not fit without {them} are preempted from {until:%Y-%m-%d %H:%M:%S} UTC."
     )
 
 
-def _kept(found: NodeHeadDao) -> str:
-    if not found.kept_for:
+def _kept(head: NodeHeadDao) -> str:
+    if not head.kept_for:
         return ""
-    first = found.kept_for[0]
-    more = f" and {len(found.kept_for) - 1:,} more" if len(found.kept_for) > 1 else ""
+    first = head.kept_for[0]
+    more = f" and {len(head.kept_for) - 1:,} more" if len(head.kept_for) > 1 else ""
     return f"It is reserved for {first.allocation_key} of application {first.application_id}{more}."
 
 
-def _refused(found: NodeHeadDao) -> str:
-    if not found.refusals:
+def _refused(head: NodeHeadDao) -> str:
+    if not head.refusals:
         return ""
-    sentence = f"The resource manager refused it for {pluralize(found.refusals, 'ask')}"
-    why = next((each.reason for each in found.refused_for if each.reason), "")
-    return f"{sentence} ({why})." if why else f"{sentence}."
+    sentence = f"The resource manager refused it for {pluralize(head.refusals, 'ask')}"
+    reason = next((refusal.reason for refusal in head.refused_for if refusal.reason), "")
+    return f"{sentence} ({reason})." if reason else f"{sentence}."
 
 
-def _has(found: NodeHeadDao, allocations: int, foreign: int) -> str:
+def _has(head: NodeHeadDao, allocations: int, foreign: int) -> str:
     if not allocations:
         sentence = "It has no allocation"
     else:
         sentence = f"It has {pluralize(allocations, 'allocation')}"
-        if found.told_to_go:
-            sentence += f", {found.told_to_go:,} of which {'is' if found.told_to_go == 1 else 'are'} being released"
+        if head.told_to_go:
+            sentence += f", {head.told_to_go:,} of which {'is' if head.told_to_go == 1 else 'are'} being released"
     if foreign:
         sentence += f", and {pluralize(foreign, 'foreign allocation')}"
-    full = _full(found)
+    full = _full(head)
     return f"{sentence}." + (f" No {' and no '.join(full)} is free." if full else "")
 
 
@@ -361,7 +370,7 @@ def _would_fit(waiting: WouldFitDao) -> str:
         sentence += f" ({', '.join(waits)})"
     if waiting.lacking:
         sentence += "; " + ", ".join(
-            f"for {each.asks:,} it has too little {each.resource_type}" for each in waiting.lacking
+            f"for {lack.asks:,} it has too little {lack.resource_type}" for lack in waiting.lacking
         )
     if waiting.elsewhere:
         sentence += f"; {waiting.elsewhere:,} require another node"

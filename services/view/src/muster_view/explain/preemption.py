@@ -45,56 +45,61 @@ def of_application(app: Application) -> Iterator[Allocation]:
     """The preempted allocations of one application, in the order of preemption: a restarted view has them in another
     order.
     """
-    found = [held for held in app.allocations.values() if held.preempted is not None]
-    yield from sorted(found, key=lambda held: (held.releasing_since_ns, held.submission, held.ordinal))
+    victims = [allocation for allocation in app.allocations.values() if allocation.preempted is not None]
+    yield from sorted(
+        victims, key=lambda allocation: (allocation.releasing_since_ns, allocation.submission, allocation.ordinal)
+    )
 
 
 def victims_of(partition: Partition) -> Victims:
     """The preempted allocations, by the ask that needs their room."""
-    found: Victims = {}
-    for held in releasing(partition):
-        why = held.preempted
-        if why is not None and why.app_id:  # (else no ask needs the room)
-            found.setdefault((why.app_id, why.key), []).append(held)
-    return found
+    victims: Victims = {}
+    for allocation in releasing(partition):
+        record = allocation.preempted
+        if record is not None and record.app_id:  # (else no ask needs the room)
+            victims.setdefault((record.app_id, record.key), []).append(allocation)
+    return victims
 
 
 # ---- of an ask -------------------------------------------------------------------------------------------------------
 
 
-def of_ask(partition: Partition, wanted: Ask, reason: Reason, victims: Victims, now_ns: int) -> AskPreemptionDao:
+def of_ask(partition: Partition, ask: Ask, reason: Reason, victims: Victims, now_ns: int) -> AskPreemptionDao:
     """The help of preemption for a pending ask.
 
     The recorded code belongs to a whole group of asks; the facts of this ask come before it.
     """
-    if wanted.preempts:
-        held = victims.get((wanted.app.app_id, wanted.key), ())
-        told = [
+    if ask.preempts:
+        allocations = victims.get((ask.app.app_id, ask.key), ())
+        chosen = [
             ToldToGoDao(
-                application_id=each.app_id, allocation_key=each.key, node=each.node_id, since=each.releasing_since_ns
+                application_id=allocation.app_id,
+                allocation_key=allocation.key,
+                node=allocation.node_id,
+                since=allocation.releasing_since_ns,
             )
-            for each in held
+            for allocation in allocations
         ]
-        return AskPreemptionDao(state="CHOSEN", victims=told)
+        return AskPreemptionDao(state="CHOSEN", victims=chosen)
     no = reason.preemption
-    daemon = bool(wanted.demand.required_node)
-    may_at = preempts_from(wanted) if wanted.planned_ns or not daemon else 0
+    daemon = bool(ask.demand.required_node)
+    may_at = preempts_from(ask) if ask.planned_ns or not daemon else 0
     too_early = reason.code in _WAITS_FOR_ROOM and now_ns < may_at
     if reason.code in _WAITS_FOR_ROOM and not daemon:
         if not partition.config.preemption.enabled:
             no = NoPreemptionReason.DISABLED
-        elif not wanted.allow_preempt_other:
+        elif not ask.allow_preempt_other:
             no = NoPreemptionReason.NOT_ALLOWED
-        elif too_early and not wanted.planned_ns:
+        elif too_early and not ask.planned_ns:
             no = NoPreemptionReason.TOO_YOUNG
     if no in (NoPreemptionReason.DISABLED, NoPreemptionReason.NOT_ALLOWED):
-        return AskPreemptionDao(state="NO", no=no.value, lost=wanted.lost)
-    if too_early and wanted.planned_ns:  # (it has preempted, and what the last search said is about others)
-        return AskPreemptionDao(state="PENDING", may_at=may_at, lost=wanted.lost)
+        return AskPreemptionDao(state="NO", no=no.value, lost=ask.lost)
+    if too_early and ask.planned_ns:  # (it has preempted, and what the last search said is about others)
+        return AskPreemptionDao(state="PENDING", may_at=may_at, lost=ask.lost)
     if no is not None:
-        return AskPreemptionDao(state="NO", no=no.value, may_at=may_at if too_early else 0, lost=wanted.lost)
+        return AskPreemptionDao(state="NO", no=no.value, may_at=may_at if too_early else 0, lost=ask.lost)
     comes = reason.code in _WAITS_FOR_ROOM and not reason.is_for_ever
-    return AskPreemptionDao(state="PENDING" if comes else "NONE", lost=wanted.lost)
+    return AskPreemptionDao(state="PENDING" if comes else "NONE", lost=ask.lost)
 
 
 def display_code(preemption: AskPreemptionDao) -> str:
@@ -104,20 +109,20 @@ def display_code(preemption: AskPreemptionDao) -> str:
 
 def sentence_of_ask(preemption: AskPreemptionDao, now_ns: int) -> str:
     """The sentence besides the code; "": none."""
-    said = []
+    sentences = []
     if preemption.lost:
-        said.append(f"The room that was made for it is lost: {preemption.lost}.")
+        sentences.append(f"The room that was made for it is lost: {preemption.lost}.")
     if preemption.may_at:
         again = " again" if preemption.state == "PENDING" else ""
-        said.append(f"It may preempt{again} in {format_duration(preemption.may_at - now_ns)}.")
-    if said:
-        return " ".join(said)
+        sentences.append(f"It may preempt{again} in {format_duration(preemption.may_at - now_ns)}.")
+    if sentences:
+        return " ".join(sentences)
     if preemption.state != "CHOSEN":
         return ""
     victims = len(preemption.victims)
     if not victims:
         return "All allocations preempted for it have ended."
-    ago = format_duration(now_ns - min(each.since for each in preemption.victims))
+    ago = format_duration(now_ns - min(victim.since for victim in preemption.victims))
     were, have = ("were", "have") if victims > 1 else ("was", "has")
     return f"{pluralize(victims, 'allocation')} {were} preempted for it {ago} ago and {have} not ended yet."
 
@@ -125,54 +130,60 @@ def sentence_of_ask(preemption: AskPreemptionDao, now_ns: int) -> str:
 # ---- of an allocation that must go -----------------------------------------------------------------------------------
 
 
-def no_preemption(held: Allocation) -> str:
+def no_preemption(allocation: Allocation) -> str:
     """The answer for an allocation that is not preempted."""
     text = "Allocation was not preempted"
-    if held.replaced_by:
-        return f"{text}: it is a placeholder that was released for {held.replaced_by}"
-    return f"{text}: it is a placeholder that timed out" if held.timed_out else text
+    if allocation.replaced_by:
+        return f"{text}: it is a placeholder that was released for {allocation.replaced_by}"
+    return f"{text}: it is a placeholder that timed out" if allocation.timed_out else text
 
 
-def preempted(partition: Partition, held: Allocation, why: PreemptionRecord, now_ns: int) -> PreemptedDao:
+def preempted(partition: Partition, allocation: Allocation, record: PreemptionRecord, now_ns: int) -> PreemptedDao:
     """One preemption: the allocation, the rule and the ask."""
-    queue = held.app.queue.path if held.app is not None else ""
+    queue = allocation.app.queue.path if allocation.app is not None else ""
     return PreemptedDao(
         partition=partition.name,
-        application_id=held.app_id,
-        allocation_key=held.key,
+        application_id=allocation.app_id,
+        allocation_key=allocation.key,
         queue=queue,
-        node=held.node_id,
-        priority=held.priority,
-        resource=held.shape.quantities,
-        placeholder=held.placeholder,
-        task_group=held.task_group,
-        with_gang=is_evicted_whole(held),
-        rule=why.rule,
-        since=why.since_ns,
-        for_application_id=why.app_id,
-        for_allocation_key=why.key,
-        for_queue=why.queue,
-        victim_share_before=why.victim_share_before,
-        victim_share_after=why.victim_share_after,
-        asker_share_before=why.asker_share_before,
-        asker_share_after=why.asker_share_after,
+        node=allocation.node_id,
+        priority=allocation.priority,
+        resource=allocation.shape.quantities,
+        placeholder=allocation.placeholder,
+        task_group=allocation.task_group,
+        with_gang=is_evicted_whole(allocation),
+        rule=record.rule,
+        since=record.since_ns,
+        for_application_id=record.app_id,
+        for_allocation_key=record.key,
+        for_queue=record.queue,
+        victim_share_before=record.victim_share_before,
+        victim_share_after=record.victim_share_after,
+        asker_share_before=record.asker_share_before,
+        asker_share_after=record.asker_share_after,
         at=now_ns,
-        sentence=sentence(queue, held, why, now_ns),
-        message=_message(queue, held, why) + (" Its whole gang is preempted." if is_evicted_whole(held) else ""),
+        sentence=sentence(queue, allocation, record, now_ns),
+        message=_message(queue, allocation, record)
+        + (" Its whole gang is preempted." if is_evicted_whole(allocation) else ""),
     )
 
 
-def sentence(queue: str, held: Allocation, why: PreemptionRecord, now_ns: int) -> str:
+def sentence(queue: str, allocation: Allocation, record: PreemptionRecord, now_ns: int) -> str:
     """The summary in one sentence."""
-    victim = f"{'Placeholder' if held.placeholder else 'Allocation'} {held.key} of application {held.app_id}"
-    event = f"{victim} on node {held.node_id} was preempted {format_duration(now_ns - why.since_ns)} ago"
-    rule = registry.rule_named(why.rule)
-    return rule.sentence(event, queue, held, why) if rule is not None else f"{event} by the rule {why.rule}."
+    kind = "Placeholder" if allocation.placeholder else "Allocation"
+    victim = f"{kind} {allocation.key} of application {allocation.app_id}"
+    event = f"{victim} on node {allocation.node_id} was preempted {format_duration(now_ns - record.since_ns)} ago"
+    rule = registry.rule_named(record.rule)
+    return (
+        rule.sentence(event, queue, allocation, record) if rule is not None else f"{event} by the rule {record.rule}."
+    )
 
 
-def _message(queue: str, held: Allocation, why: PreemptionRecord) -> str:
-    rule = registry.rule_named(why.rule)
-    return rule.message(queue, held, why) if rule is not None else f"It was preempted by the rule {why.rule}."
+def _message(queue: str, allocation: Allocation, record: PreemptionRecord) -> str:
+    rule = registry.rule_named(record.rule)
+    return (
+        rule.message(queue, allocation, record) if rule is not None else f"It was preempted by the rule {record.rule}."
+    )
 
 
 # ---- of a queue ------------------------------------------------------------------------------------------------------

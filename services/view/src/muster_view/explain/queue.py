@@ -44,7 +44,7 @@ def explain(
     headroom = dao.headroom(partition, queue)
     forming = dao.allocating_applications(partition, queue).forming
     policy = queue.policy
-    found = QueueDao(
+    queue_dao = QueueDao(
         partition=partition.name,
         queue=queue.path,
         state=queue.state.value,
@@ -79,8 +79,8 @@ def explain(
         sentence="",
         message="",
     )
-    found.sentence, found.message = _sentence(found), _message(queue, found)
-    return found
+    queue_dao.sentence, queue_dao.message = _sentence(queue_dao), _message(queue, queue_dao)
+    return queue_dao
 
 
 def _share(partition: Partition, queue: Queue) -> float:
@@ -147,8 +147,8 @@ def _asks(partition: Partition, queue: Queue, pause: Reason | None, turns: Scope
             head = group.head()
             if head is not None:  # asks of a group share one reason
                 counts[reason_of(head, pause=pause, turns=turns).code.value] += group.asks
-        for wanted in gang.waiting_for_placeholders(app):
-            counts[reason_of(wanted, pause=pause, turns=turns).code.value] += 1
+        for ask in gang.waiting_for_placeholders(app):
+            counts[reason_of(ask, pause=pause, turns=turns).code.value] += 1
     return counts
 
 
@@ -158,38 +158,38 @@ def _asks(partition: Partition, queue: Queue, pause: Reason | None, turns: Scope
 _STATES = {QueueState.DRAINING: "is draining", QueueState.STOPPED: "is stopped"}
 
 
-def _sentence(found: QueueDao) -> str:
+def _sentence(queue_dao: QueueDao) -> str:
     """The queue's usage, and the most frequent reason of its pending asks, as text."""
-    state = _STATES.get(QueueState(found.state), "")
-    sentence = _usage(found, state)
-    if not found.asks:
+    state = _STATES.get(QueueState(queue_dao.state), "")
+    sentence = _usage(queue_dao, state)
+    if not queue_dao.asks:
         return f"{sentence}."
-    code, most = min(found.asks.items(), key=lambda item: (-item[1], item[0]))
-    which = "which" if most == sum(found.asks.values()) else f"{most:,} of which"
+    code, most = min(queue_dao.asks.items(), key=lambda item: (-item[1], item[0]))
+    which = "which" if most == sum(queue_dao.asks.values()) else f"{most:,} of which"
     behind = "waits" if most == 1 else "wait"
-    return f"{sentence}, {which} {behind} {wait_history.wait_clause(found.history, code, most, found.at)}."
+    return f"{sentence}, {which} {behind} {wait_history.wait_clause(queue_dao.history, code, most, queue_dao.at)}."
 
 
-def _usage(found: QueueDao, state: str = "") -> str:
+def _usage(queue_dao: QueueDao, state: str = "") -> str:
     """The queue's usage, and the number of its pending asks; before them its state."""
     parts = [state] if state else []
     uses = []
-    for name, most in sorted(found.maximum.items()):
-        used, limit = format_amounts(name, found.allocated.get(name, 0), most)
+    for name, most in sorted(queue_dao.maximum.items()):
+        used, limit = format_amounts(name, queue_dao.allocated.get(name, 0), most)
         uses.append(f"{used} of its max of {limit}")
-    uses = uses or [format_amount(name, used) for name, used in sorted(found.allocated.items())]
+    uses = uses or [format_amount(name, used) for name, used in sorted(queue_dao.allocated.items())]
     parts.append(f"uses {join_words(uses) or 'nothing'}")
-    waiting = sum(found.asks.values())
+    waiting = sum(queue_dao.asks.values())
     asks = pluralize(waiting, "pending ask") if waiting else "no pending asks"
-    return f"Queue {found.queue} {', '.join(parts)}, and has {asks}"
+    return f"Queue {queue_dao.queue} {', '.join(parts)}, and has {asks}"
 
 
-def _message(queue: Queue, found: QueueDao) -> str:
+def _message(queue: Queue, queue_dao: QueueDao) -> str:
     """The whole text: all that the sentence says, and more, each of it once."""
-    sentences = [f"{_usage(found)}.", _state(queue), _guarantee(queue, found), _maximum(found)]
-    sentences += [_applications_max(found), _preemption(found)]
-    sentences.append(fair.sentence_of_queue(queue, found.fair_shares))
-    sentences += wait_history.sentences(found.history, found.at)
+    sentences = [f"{_usage(queue_dao)}.", _state(queue), _guarantee(queue, queue_dao), _maximum(queue_dao)]
+    sentences += [_applications_max(queue_dao), _preemption(queue_dao)]
+    sentences.append(fair.sentence_of_queue(queue, queue_dao.fair_shares))
+    sentences += wait_history.sentences(queue_dao.history, queue_dao.at)
     return " ".join(text for text in sentences if text)
 
 
@@ -203,42 +203,47 @@ def _state(queue: Queue) -> str:
             return ""
 
 
-def _guarantee(queue: Queue, found: QueueDao) -> str:
-    own = [each for each in found.guarantees if each.queue == queue.path]
+def _guarantee(queue: Queue, queue_dao: QueueDao) -> str:
+    own = [guarantee for guarantee in queue_dao.guarantees if guarantee.queue == queue.path]
     if not own:
         return "It has no guarantee of its own."
-    missing = [format_amount(each.resource_type, each.missing) for each in own if each.missing]
+    missing = [format_amount(guarantee.resource_type, guarantee.missing) for guarantee in own if guarantee.missing]
     if missing:
         return f"It is below its guarantee by {join_words(missing)}."
     return "It has its guarantee."
 
 
-def _maximum(found: QueueDao) -> str:
-    used_up = sorted(name for name, left in found.headroom.items() if left <= 0)
+def _maximum(queue_dao: QueueDao) -> str:
+    used_up = sorted(name for name, remaining in queue_dao.headroom.items() if remaining <= 0)
     sentence = ""
-    if found.disputed:
-        sentence = f"Several reports set its max ({found.disputed}). "
-    elif found.sources:
-        what = "Its max is set" if found.queue != ROOT else "Its pools are reported"
-        sentence = f"{what} by source{'s' if len(found.sources) > 1 else ''} {', '.join(found.sources)}. "
+    if queue_dao.disputed:
+        sentence = f"Several reports set its max ({queue_dao.disputed}). "
+    elif queue_dao.sources:
+        subject = "Its max is set" if queue_dao.queue != ROOT else "Its pools are reported"
+        sentence = f"{subject} by source{'s' if len(queue_dao.sources) > 1 else ''} {', '.join(queue_dao.sources)}. "
     if used_up:
         sentence += f"No {' and no '.join(used_up)} is left in its headroom."
-    if found.quota_at:
+    if queue_dao.quota_at:
         sentence += " Preemption will remove the usage above its max."
     return sentence.strip()
 
 
-def _applications_max(found: QueueDao) -> str:
-    if not found.max_applications or found.running_applications + found.forming_applications < found.max_applications:
+def _applications_max(queue_dao: QueueDao) -> str:
+    if (
+        not queue_dao.max_applications
+        or queue_dao.running_applications + queue_dao.forming_applications < queue_dao.max_applications
+    ):
         return ""
-    forming = f" ({found.forming_applications:,} of them with a forming gang)" if found.forming_applications else ""
-    return f"It runs its maximum of {pluralize(found.max_applications, 'application')}{forming}."
+    forming = (
+        f" ({queue_dao.forming_applications:,} of them with a forming gang)" if queue_dao.forming_applications else ""
+    )
+    return f"It runs its maximum of {pluralize(queue_dao.max_applications, 'application')}{forming}."
 
 
-def _preemption(found: QueueDao) -> str:
+def _preemption(queue_dao: QueueDao) -> str:
     sentences = []
-    if found.preemption_fence != found.queue.partition(".")[0]:
-        sentences.append(f"Asks in it preempt nothing outside of {found.preemption_fence}.")
-    if found.protected_by:
+    if queue_dao.preemption_fence != queue_dao.queue.partition(".")[0]:
+        sentences.append(f"Asks in it preempt nothing outside of {queue_dao.preemption_fence}.")
+    if queue_dao.protected_by:
         sentences.append("Its allocations are protected from preemption.")
     return " ".join(sentences)

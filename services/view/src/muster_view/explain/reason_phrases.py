@@ -49,21 +49,21 @@ def waits_for(code: str, *, queue: str = "", who: str = "", kind: str = "") -> s
         case ReasonCode.QUEUE_MAX if queue == ROOT:
             return f"for the pool of {kind}"
         case ReasonCode.QUEUE_MAX:
-            what = f"for room below the max of queue {queue}"
+            phrase = f"for room below the max of queue {queue}"
         case ReasonCode.USER_LIMIT:
-            what = f"for room below the limit of user {who}{at}"
+            phrase = f"for room below the limit of user {who}{at}"
         case ReasonCode.GROUP_LIMIT:
-            what = f"for room below the limit of {group}{at}"
+            phrase = f"for room below the limit of {group}{at}"
         case ReasonCode.QUEUE_MAX_APPLICATIONS:
-            what = f"for another application of queue {queue} to end"
+            phrase = f"for another application of queue {queue} to end"
         case ReasonCode.USER_MAX_APPLICATIONS:
-            what = f"for another application of user {who}{at} to end"
+            phrase = f"for another application of user {who}{at} to end"
         case ReasonCode.GROUP_MAX_APPLICATIONS:
-            what = f"for another application of {group}{at} to end"
+            phrase = f"for another application of {group}{at} to end"
         case ReasonCode.GANG_ROOM:
-            what = f"{WAITS[code]}{at}"
+            phrase = f"{WAITS[code]}{at}"
         case ReasonCode.QUEUE_STOPPED:
-            what = f"for the stopped queue {queue}"
+            phrase = f"for the stopped queue {queue}"
         case _:
-            what = WAITS[code]
-    return f"{what} ({kind})" if kind else what
+            phrase = WAITS[code]
+    return f"{phrase} ({kind})" if kind else phrase

@@ -28,23 +28,23 @@ SENTENCES_MAX = 5
 # ---- of an ask -------------------------------------------------------------------------------------------------------
 
 
-def since_ns(wanted: Ask, reason: Reason, pauses: Past) -> int:
+def since_ns(ask: Ask, reason: Reason, pauses: Past) -> int:
     """The start of the reason for this ask. Other asks may have the reason for longer, and a pause may have hidden it
     before.
     """
-    return max(reason.since_ns, wanted.created_ns, *(each.until_ns for each in pauses))
+    return max(reason.since_ns, ask.created_ns, *(pause.until_ns for pause in pauses))
 
 
-def of_ask(wanted: Ask, reason: Reason, pauses: Past = ()) -> list[PastDao]:
+def of_ask(ask: Ask, reason: Reason, pauses: Past = ()) -> list[PastDao]:
     """The ask's earlier reasons before ``reason``, oldest first.
 
     A time without decisions (``pauses``) hides all other reasons. A reason of the whole application hides those of the
     waitlist at the same time. The reasons that the application kept of a deleted waitlist come last.
     """
-    began_ns = since_ns(wanted, reason, pauses)
-    app, group = wanted.app, wanted.group
+    began_ns = since_ns(ask, reason, pauses)
+    app, group = ask.app, ask.group
     own = app.past if app.reason is None or app.reason is reason else (*app.past, _open(app.reason, reason))
-    pauses = tuple(each for each in pauses if each.until_ns > wanted.created_ns)
+    pauses = tuple(past_reason for past_reason in pauses if past_reason.until_ns > ask.created_ns)
     waitlist = app.queue.waitlists.get(group.wait_key) if group is not None else None
     listed: Past = waitlist.past if waitlist is not None else ()
     if waitlist is not None and waitlist.reason is not None and waitlist.reason is not reason:
@@ -55,21 +55,21 @@ def of_ask(wanted: Ask, reason: Reason, pauses: Past = ()) -> list[PastDao]:
         return []
     sources = (
         pauses,
-        [each for each in own if each.shape is None],
+        [past_reason for past_reason in own if past_reason.shape is None],
         listed,
-        [each for each in own if each.shape == wanted.shape],
+        [past_reason for past_reason in own if past_reason.shape == ask.shape],
     )
-    found: list[PastDao] = []
+    history: list[PastDao] = []
     taken: list[tuple[int, int]] = []
     for past in sources:
-        for each in past:
-            from_ns, until_ns = max(each.reason.since_ns, wanted.created_ns), min(each.until_ns, began_ns)
+        for past_reason in past:
+            from_ns, until_ns = max(past_reason.reason.since_ns, ask.created_ns), min(past_reason.until_ns, began_ns)
             for start_ns, end_ns in uncovered_spans(from_ns, until_ns, taken):
                 if is_significant(start_ns, end_ns):
-                    found.append(_past(each.reason, start_ns, end_ns))
-        taken = [(each.since, each.until) for each in found]
-    found.sort(key=lambda each: each.since)
-    return found[-PAST_KEPT:]
+                    history.append(_past(past_reason.reason, start_ns, end_ns))
+        taken = [(past_reason.since, past_reason.until) for past_reason in history]
+    history.sort(key=lambda past_reason: past_reason.since)
+    return history[-PAST_KEPT:]
 
 
 def _open(recorded: Reason, reason: Reason) -> PastReason:
@@ -114,8 +114,8 @@ def _past(reason: Reason, since_ns: int, until_ns: int) -> PastDao:
 def _was(reason: Reason) -> str:
     match reason.code:
         case ReasonCode.RM_HELD:
-            said = f" ({reason.said})" if reason.said else ""
-            return f"an operator had paused the resource manager{said}; nothing was scheduled until it was resumed"
+            detail = f" ({reason.said})" if reason.said else ""
+            return f"an operator had paused the resource manager{detail}; nothing was scheduled until it was resumed"
         case ReasonCode.RM_ABSENT:
             return "the resource manager wants predicate calls before placements, but its callback stream was closed"
         case ReasonCode.SOURCE_LISTING:
@@ -140,20 +140,22 @@ class _ReasonTimes:
     """The times in which some ask had a reason; overlapping times become one."""
 
     def __init__(self, pauses: Past) -> None:
-        self._pauses = [(each.reason.since_ns, each.until_ns) for each in pauses]
+        self._pauses = [(pause.reason.since_ns, pause.until_ns) for pause in pauses]
         self._pieces: dict[_ReasonKey, list[tuple[int, int]]] = {}
         self._asks: dict[_ReasonKey, int] = {}
 
     def add_pauses(self, pauses: Past, since_ns: int) -> None:
         """The times without decisions since the arrival of an ask."""
-        for each in pauses:
-            self._add(_about(each.reason), max(each.reason.since_ns, since_ns), each.until_ns)
+        for pause in pauses:
+            self._add(_about(pause.reason), max(pause.reason.since_ns, since_ns), pause.until_ns)
 
     def past(self, past: Past, since_ns: int) -> None:
         """The ended reasons since the arrival of an ask."""
-        for each in past:
-            for start_ns, end_ns in uncovered_spans(max(each.reason.since_ns, since_ns), each.until_ns, self._pauses):
-                self._add(_about(each.reason), start_ns, end_ns)
+        for past_reason in past:
+            for start_ns, end_ns in uncovered_spans(
+                max(past_reason.reason.since_ns, since_ns), past_reason.until_ns, self._pauses
+            ):
+                self._add(_about(past_reason.reason), start_ns, end_ns)
 
     def now(self, reason: Reason, asks: int, since_ns: int) -> None:
         """The current reason of some asks."""
@@ -169,11 +171,11 @@ class _ReasonTimes:
 
     def told(self) -> list[EpisodeDao]:
         """The last episodes, in the order of their start."""
-        found = []
+        episodes = []
         for about, pieces in self._pieces.items():
             asks = self._asks.get(about, 0)
             for since_ns, until_ns in _joined(pieces):
-                found.append(
+                episodes.append(
                     EpisodeDao(
                         reason=about.code,
                         resource_type=about.resource_type,
@@ -185,12 +187,12 @@ class _ReasonTimes:
                     )
                 )
         # Current reasons come before any number of past ones.
-        found.sort(key=lambda each: (not each.until, each.until, *_order(each)))
-        return sorted(found[-EPISODES_MAX:], key=_order)
+        episodes.sort(key=lambda episode: (not episode.until, episode.until, *_order(episode)))
+        return sorted(episodes[-EPISODES_MAX:], key=_order)
 
 
-def _order(each: EpisodeDao) -> tuple[int, int, str, str, str, str]:
-    return each.since, each.until, each.reason, each.limit_queue, each.who, each.resource_type
+def _order(episode: EpisodeDao) -> tuple[int, int, str, str, str, str]:
+    return episode.since, episode.until, episode.reason, episode.limit_queue, episode.who, episode.resource_type
 
 
 def _about(reason: Reason) -> _ReasonKey:
@@ -212,22 +214,22 @@ def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 def sentences(history: Iterable[EpisodeDao], now_ns: int) -> list[str]:
     """One sentence for each current reason: the first few."""
-    now = [each for each in history if not each.until and each.asks]
-    said = [
-        f"{pluralize(each.asks, 'ask waits', 'asks wait')} {_for(each)}, "
-        f"{wait_duration_text(each.asks, now_ns - each.since)}."
-        for each in now[:SENTENCES_MAX]
+    now = [episode for episode in history if not episode.until and episode.asks]
+    sentences = [
+        f"{pluralize(episode.asks, 'ask waits', 'asks wait')} {_for(episode)}, "
+        f"{wait_duration_text(episode.asks, now_ns - episode.since)}."
+        for episode in now[:SENTENCES_MAX]
     ]
-    if others := sum(each.asks for each in now[SENTENCES_MAX:]):
-        said.append(f"{pluralize(others, 'ask more waits', 'asks more wait')} for other things.")
-    return said
+    if others := sum(episode.asks for episode in now[SENTENCES_MAX:]):
+        sentences.append(f"{pluralize(others, 'ask more waits', 'asks more wait')} for other things.")
+    return sentences
 
 
 def wait_clause(history: Iterable[EpisodeDao], code: str, asks: int, now_ns: int) -> str:
     """The words after "wait" for asks with a reason: for what, and for how long."""
-    alike = [each for each in history if each.reason == code and not each.until and each.asks]
-    said = _for(alike[0]) if len(alike) == 1 else WAITS[code]
-    return f"{said}, {wait_duration_text(asks, now_ns - min((each.since for each in alike), default=now_ns))}"
+    alike = [episode for episode in history if episode.reason == code and not episode.until and episode.asks]
+    phrase = _for(alike[0]) if len(alike) == 1 else WAITS[code]
+    return f"{phrase}, {wait_duration_text(asks, now_ns - min((episode.since for episode in alike), default=now_ns))}"
 
 
 def wait_duration_text(asks: int, longest_ns: int) -> str:
@@ -235,8 +237,8 @@ def wait_duration_text(asks: int, longest_ns: int) -> str:
     return f"{'the longest ' if asks > 1 and longest_ns >= SECOND_NS else ''}for {format_duration(longest_ns)}"
 
 
-def _for(each: EpisodeDao) -> str:
-    return waits_for(each.reason, queue=each.limit_queue, who=each.who, kind=each.resource_type)
+def _for(episode: EpisodeDao) -> str:
+    return waits_for(episode.reason, queue=episode.limit_queue, who=episode.who, kind=episode.resource_type)
 
 
 def of_application(app: Application, reason_of: Callable[[Ask], Reason], pauses: Past = ()) -> list[EpisodeDao]:
@@ -266,9 +268,9 @@ def _add(app: Application, times: _ReasonTimes, reason_of: Callable[[Ask], Reaso
             times.now(reason, group.asks, head.created_ns)
             first_ns = min(first_ns or head.created_ns, head.created_ns)
             _add_list(group, reason, head.created_ns, times)
-    for wanted in gang.waiting_for_placeholders(app):
-        times.now(reason_of(wanted), 1, wanted.created_ns)
-        first_ns = min(first_ns or wanted.created_ns, wanted.created_ns)
+    for ask in gang.waiting_for_placeholders(app):
+        times.now(reason_of(ask), 1, ask.created_ns)
+        first_ns = min(first_ns or ask.created_ns, ask.created_ns)
     if pauses and first_ns:
         times.add_pauses(pauses, first_ns)
 

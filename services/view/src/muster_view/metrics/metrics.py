@@ -47,10 +47,10 @@ class RmStateCollector(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         state = GaugeMetricFamily(RM_STATE, "1 for the state that the RM is in", labels=["rm", "state"])
         paused = GaugeMetricFamily(RM_PAUSED, "1 while an operator has paused the RM", labels=["rm"])
-        for rm_id, (life, held) in self._states().items():
+        for rm_id, (life, is_paused) in self._states().items():
             for name in rm_status_text.STATES:
                 state.add_metric([rm_id, name], int(name == life))
-            paused.add_metric([rm_id], int(held))
+            paused.add_metric([rm_id], int(is_paused))
         return (state, paused)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:

@@ -137,18 +137,18 @@ class StateCounts:
 
     def counts_of(self, partition: Partition) -> PartitionCounts:
         """The counts of one partition. A new partition is counted first."""
-        found = self._partitions.get(partition)
-        if found is None:
+        counts = self._partitions.get(partition)
+        if counts is None:
             # A configuration may have taken others away. That takes empty ones alone, and these are soon counted again.
-            for each in [each for each in self._partitions if not (each.nodes or each.apps or each.rejected)]:
-                del self._partitions[each]
-            found = self._counted(partition)
-        return found
+            for empty in [empty for empty in self._partitions if not (empty.nodes or empty.apps or empty.rejected)]:
+                del self._partitions[empty]
+            counts = self._counted(partition)
+        return counts
 
     def _counted(self, partition: Partition) -> PartitionCounts:
-        self._partitions[partition] = found = PartitionCounts()
-        found.look_through(partition)
-        return found
+        self._partitions[partition] = counts = PartitionCounts()
+        counts.look_through(partition)
+        return counts
 
     # ---- Witness -----------------------------------------------------------------------------------------------------
 
@@ -180,9 +180,9 @@ class StateCounts:
                 node = partition.nodes.get(parts[0])
                 if node is not None:
                     self._nodes.append(node)
-                    for held in node.allocations.values():
-                        if held.app is not None:
-                            path = held.app.queue.path
+                    for allocation in node.allocations.values():
+                        if allocation.app is not None:
+                            path = allocation.app.queue.path
                             self._held[path] = self._held.get(path, 0) + 1
 
     def after(self, rm_id: str, partition: Partition, kind: str, parts: tuple[str, ...]) -> None:
@@ -194,11 +194,11 @@ class StateCounts:
             case state_codec.ALLOC:
                 was = self._app is not None
                 app = partition.apps.get(parts[0])
-                held = app.allocations.get(parts[1]) if app is not None else None
-                if app is not None and held is not None:
+                allocation = app.allocations.get(parts[1]) if app is not None else None
+                if app is not None and allocation is not None:
                     if not was:
                         _containers(counts, partition, app.queue.path)[ALLOCATED] += 1
-                    node = partition.nodes.get(held.node_id)
+                    node = partition.nodes.get(allocation.node_id)
                     if node is not None:
                         census.node_changed(node)
                 elif self._app is not None:
@@ -236,10 +236,10 @@ class StateCounts:
 
     def _look_at_allocation(self, partition: Partition, parts: tuple[str, ...]) -> None:
         app = partition.apps.get(parts[0])
-        held = app.allocations.get(parts[1]) if app is not None else None
-        if app is not None and held is not None:
+        allocation = app.allocations.get(parts[1]) if app is not None else None
+        if app is not None and allocation is not None:
             self._app = (app.queue.path, app.state, app.submission)
-            node = partition.nodes.get(held.node_id)
+            node = partition.nodes.get(allocation.node_id)
             if node is not None:
                 self._nodes.append(node)
 
@@ -259,8 +259,8 @@ class StateCounts:
             if now[1] in APP_TERMINAL and (was_open or (now[1] is AppState.REJECTED and now[0] in partition.queues)):
                 counts.ended[now[:2]] = counts.ended.get(now[:2], 0) + 1
         elif kind == state_codec.APP:
-            for path, held in self._held.items():
-                _containers(counts, partition, path)[RELEASED] += held
+            for path, count in self._held.items():
+                _containers(counts, partition, path)[RELEASED] += count
         if old is not None:
             self._forget_if_gone(partition, counts, old[0])
 
@@ -280,11 +280,11 @@ def where(app: Application) -> str:
 
 def add_up(censuses: Iterable[PartitionCounts]) -> dict[AppState, int]:
     """Applications by state, of several partitions."""
-    found: dict[AppState, int] = {}
+    totals: dict[AppState, int] = {}
     for census in censuses:
         for (_, state), count in census.applications.items():
-            found[state] = found.get(state, 0) + count
-    return found
+            totals[state] = totals.get(state, 0) + count
+    return totals
 
 
 def _tenths(node: Node) -> Iterable[tuple[int, int]]:
@@ -298,7 +298,7 @@ def _tenths(node: Node) -> Iterable[tuple[int, int]]:
 
 def _containers(counts: ObjectCounts, partition: Partition, path: str) -> list[int]:
     key = (partition.name, path)
-    found = counts.containers.get(key)
-    if found is None:
-        found = counts.containers[key] = [0, 0]
-    return found
+    totals = counts.containers.get(key)
+    if totals is None:
+        totals = counts.containers[key] = [0, 0]
+    return totals

@@ -51,12 +51,12 @@ class RecentAllocations:
         first, last = self._counts[0], self._counts[-1]
         # (A second at least: few allocations right after the start are no rate.)
         seconds = min(max(now_ns - first.at_ns, _STEP_NS), WINDOW_NS) / 1e9
-        made = last.allocated - first.allocated
+        allocated = last.allocated - first.allocated
         spread = [now - then for now, then in zip(last.spread, first.spread, strict=True)]
         return RecentDao(
             seconds=round(seconds, 3),
-            allocations=made,
-            per_second=round(made / seconds, 3),
+            allocations=allocated,
+            per_second=round(allocated / seconds, 3),
             wait_p50_ms=quantile_ms(spread, 0.5),
             wait_p99_ms=quantile_ms(spread, 0.99),
         )

@@ -159,7 +159,7 @@ RUNTIME = MetricDefinition(
 )
 
 # All of them, in the order of the text.
-FAMILIES = tuple(each for each in tuple(globals().values()) if isinstance(each, MetricDefinition))
+FAMILIES = tuple(family for family in tuple(globals().values()) if isinstance(family, MetricDefinition))
 
 # The core's states of applications as a whole; a queue has the others, too.
 _OF_ALL = (
@@ -204,20 +204,20 @@ class HistoricTypes:
 
     def forget_but(self, paths: Mapping[str, object]) -> None:
         """Drops removed queues: they have no series."""
-        for path in [each for each in self._types if each not in paths]:
+        for path in [path for path in self._types if path not in paths]:
             del self._types[path]
 
 
-def exposition(rms: Sequence[RmSample], seen: HistoricTypes, *, by_name: bool = False) -> Pieces:
+def exposition(rms: Sequence[RmSample], historic_types: HistoricTypes, *, by_name: bool = False) -> Pieces:
     """The text, family by family.
 
-    :param seen: kept from one rendering of these RMs to the next.
+    :param historic_types: kept from one rendering of these RMs to the next.
     :param by_name: adds a family for each queue, as cores up to 1.6 have them, which doubles the text for queues.
     """
     yield from _of_scheduler(rms)
     yield from _of_nodes(rms)
     yield from _of_decisions(rms)
-    yield from _of_queues(rms, seen, by_name)
+    yield from _of_queues(rms, historic_types, by_name)
     yield from _of_events(rms)
     yield from _of_process()
 
@@ -226,7 +226,7 @@ def exposition(rms: Sequence[RmSample], seen: HistoricTypes, *, by_name: bool = 
 
 
 def _of_scheduler(rms: Sequence[RmSample]) -> Pieces:
-    tallies = [each.state.info.tally for each in rms]
+    tallies = [rm.state.info.tally for rm in rms]
     accepted = sum(tally.applications_accepted for tally in tallies)
     rejected = sum(tally.applications_rejected for tally in tallies)
     attempts = {
@@ -237,28 +237,28 @@ def _of_scheduler(rms: Sequence[RmSample]) -> Pieces:
     }
     yield _simple(ATTEMPTS, attempts)
     yield _simple(SUBMISSIONS, {"new": accepted + rejected, "accepted": accepted, "rejected": rejected})
-    states = add_up(census for each in rms for _, census in each.partitions)
+    states = add_up(census for rm in rms for _, census in rm.partitions)
     yield _simple(APPLICATIONS, {state.lower(): states.get(state, 0) for state in _OF_ALL})
 
 
 def _of_nodes(rms: Sequence[RmSample]) -> Pieces:
     active = draining = 0
     usage: dict[str, list[int]] = {}
-    for each in rms:
-        for partition, census in each.partitions:
+    for rm in rms:
+        for partition, census in rm.partitions:
             active += len(partition.nodes)
             draining += len(census.draining)
             while census.weigh(_NODES_PER_STEP):
                 yield b""
             names = partition.types.names
             for number, tenths in census.usage.items():
-                found = usage.setdefault(names[number], [0] * USAGE_BUCKETS)
-                found[:] = [a + b for a, b in zip(found, tenths, strict=True)]
+                buckets = usage.setdefault(names[number], [0] * USAGE_BUCKETS)
+                buckets[:] = [a + b for a, b in zip(buckets, tenths, strict=True)]
     states = {
         "active": active,
-        "failed": sum(each.state.info.tally.nodes_rejected for each in rms),
+        "failed": sum(rm.state.info.tally.nodes_rejected for rm in rms),
         "draining": draining,
-        "decommissioned": sum(each.counts.decommissioned for each in rms),
+        "decommissioned": sum(rm.counts.decommissioned for rm in rms),
     }
     yield _simple(NODES, states)
     exposed: dict[str, None] = {}
@@ -270,8 +270,8 @@ def _of_nodes(rms: Sequence[RmSample]) -> Pieces:
 
 
 def _of_decisions(rms: Sequence[RmSample]) -> Pieces:
-    tallies = [each.state.info.tally for each in rms]
-    spread = [sum(each) for each in zip(*(tally.deciding_spread for tally in tallies), strict=True)]
+    tallies = [rm.state.info.tally for rm in rms]
+    spread = [sum(bucket) for bucket in zip(*(tally.deciding_spread for tally in tallies), strict=True)]
     seconds = sum(tally.deciding_us for tally in tallies) / 1e6
     for family in (SCHEDULING_LATENCY, SCHEDULING_CYCLE):
         yield _head(family) + _histogram(family.name, "", spread or _NOTHING, seconds)
@@ -285,29 +285,29 @@ _USED = ("allocated", "pending", "preempting")
 _NOTHING = [0] * (len(DECIDING_LIMITS_US) + 1)
 
 
-def _of_queues(rms: Sequence[RmSample], seen: HistoricTypes, by_name: bool) -> Pieces:
+def _of_queues(rms: Sequence[RmSample], historic_types: HistoricTypes, by_name: bool) -> Pieces:
     queues: dict[str, list[tuple[Partition, Queue]]] = {}
     applications: dict[str, dict[AppState, int]] = {}
     containers: dict[str, list[int]] = {}
     ended: dict[tuple[str, AppState], int] = {}
-    for each in rms:
-        for partition, census in each.partitions:
+    for rm in rms:
+        for partition, census in rm.partitions:
             for path, queue in partition.queues.items():
                 queues.setdefault(path, []).append((partition, queue))
                 if queue.leaf:
                     total = containers.setdefault(metric_name(path), [0, 0])
-                    made = each.counts.containers.get((partition.name, path), (0, 0))
-                    total[ALLOCATED] += made[ALLOCATED]
-                    total[RELEASED] += made[RELEASED]
+                    counted = rm.counts.containers.get((partition.name, path), (0, 0))
+                    total[ALLOCATED] += counted[ALLOCATED]
+                    total[RELEASED] += counted[RELEASED]
             yield b""
             for (path, state), count in census.applications.items():
                 if path in partition.queues:
                     states = applications.setdefault(path, {})
                     states[state] = states.get(state, 0) + count
             yield b""
-        for key, count in each.counts.ended.items():
+        for key, count in rm.counts.ended.items():
             ended[key] = ended.get(key, 0) + count
-    seen.forget_but(queues)
+    historic_types.forget_but(queues)
     yield _head(QUEUE_APPLICATIONS)
     for paths in _batches(sorted(applications)):
         yield b"".join(
@@ -326,7 +326,7 @@ def _of_queues(rms: Sequence[RmSample], seen: HistoricTypes, by_name: bool) -> P
     for paths in _batches(sorted(queues)):
         pieces: list[bytes] = []
         for path in paths:
-            samples = list(_queue_resources(path, queues[path], seen))
+            samples = list(_queue_resources(path, queues[path], historic_types))
             of_queue = ("queue", path)
             pieces += [_sample(QUEUE_RESOURCES.name, (of_queue, *labels), value) for labels, value in samples]
             if by_name:
@@ -360,7 +360,7 @@ def _named(
 
 
 def _queue_resources(
-    path: str, queues: Sequence[tuple[Partition, Queue]], seen: HistoricTypes
+    path: str, queues: Sequence[tuple[Partition, Queue]], historic_types: HistoricTypes
 ) -> Iterator[tuple[Labels, int]]:
     states: dict[str, dict[str, int]] = {
         name: {} for name in ("guaranteed", "max", "allocated", "pending", "preempting")
@@ -375,19 +375,19 @@ def _queue_resources(
         _add(states["pending"], partition.types.quantities(queue.pending))
         _add(states["preempting"], partition.types.quantities(queue.preempting))
         most += queue.max_applications
-    used = seen.union(path, "used", states["allocated"] | states["pending"] | states["preempting"])
+    used = historic_types.union(path, "used", states["allocated"] | states["pending"] | states["preempting"])
     for state, quantities in states.items():
         # (A used type has a series for each kind of use, so that a graph begins with 0.)
-        shown = used if state in _USED else seen.union(path, state, quantities)
+        shown = used if state in _USED else historic_types.union(path, state, quantities)
         for resource in shown:
             yield (("state", state), ("resource", resource)), quantities.get(resource, 0)
     yield (("state", "maxRunningApps"), ("resource", "apps")), most
 
 
 def _of_events(rms: Sequence[RmSample]) -> Pieces:
-    made = sum(each.state.info.next_event_id for each in rms)
+    created = sum(rm.state.info.next_event_id for rm in rms)
     for family in (EVENTS_CREATED, EVENTS_CHANNELED, EVENTS_PROCESSED):
-        yield _head(family) + _sample(family.name, (), made)
+        yield _head(family) + _sample(family.name, (), created)
     yield _head(EVENTS_NOT_CHANNELED) + _sample(EVENTS_NOT_CHANNELED.name, (), 0)
 
 

@@ -196,8 +196,8 @@ def headroom(partition: Partition, queue: Queue) -> Quantities:
     }
     for level in queue.line:
         for number, value in (level.maximum or {}).items():
-            left = value - level.allocated[number]
-            least[number] = min(least.get(number, left), left)
+            remaining = value - level.allocated[number]
+            least[number] = min(least.get(number, remaining), remaining)
     return {names[number]: saturated(value) for number, value in least.items()}
 
 
@@ -216,9 +216,9 @@ def allocating_applications(partition: Partition, queue: Queue) -> AllocatingApp
 
 def joined(parts: Iterable[AllocatingApplications]) -> AllocatingApplications:
     """The allocating applications of several queues."""
-    found = list(parts)
+    collected = list(parts)
     return AllocatingApplications(
-        [app_id for each in found for app_id in each.app_ids], sum(each.forming for each in found)
+        [app_id for part in collected for app_id in part.app_ids], sum(part.forming for part in collected)
     )
 
 
@@ -282,7 +282,7 @@ def application_head(partition: Partition, app: Application) -> ApplicationHeadD
 
 def application_tail(app: Application) -> ApplicationTailDao:
     """The part of an application's JSON after its asks and allocations."""
-    reservations = [wanted.key for wanted in app.asks.values() if wanted.reserved_node]
+    reservations = [ask.key for ask in app.asks.values() if ask.reserved_node]
     return ApplicationTailDao(
         application_state=app.state.value,
         user=app.user,
@@ -328,30 +328,30 @@ def is_completed(app: Application) -> bool:
 # ---- asks and allocations --------------------------------------------------------------------------------------------
 
 
-def ask(wanted: Ask) -> AskDao:
+def ask(ask: Ask) -> AskDao:
     """An ask."""
-    reason = ask_reason(wanted)
-    found = AskDao(
-        allocation_key=wanted.key,
-        allocation_tags=masked(wanted.tags),
-        request_time=wanted.created_ns,
-        resource=wanted.shape.quantities,
-        priority=str(wanted.priority),
-        required_node_id=wanted.demand.required_node,
-        application_id=wanted.app.app_id,
-        placeholder=wanted.placeholder,
-        task_group_name=wanted.task_group,
-        triggered_preemption=wanted.planned_ns > 0,
-        originator=wanted.originator,
-        triggered_scale_up=wanted.scaled_up,
-        pending_count=wanted.pending,
+    reason = ask_reason(ask)
+    ask_dao = AskDao(
+        allocation_key=ask.key,
+        allocation_tags=masked(ask.tags),
+        request_time=ask.created_ns,
+        resource=ask.shape.quantities,
+        priority=str(ask.priority),
+        required_node_id=ask.demand.required_node,
+        application_id=ask.app.app_id,
+        placeholder=ask.placeholder,
+        task_group_name=ask.task_group,
+        triggered_preemption=ask.planned_ns > 0,
+        originator=ask.originator,
+        triggered_scale_up=ask.scaled_up,
+        pending_count=ask.pending,
     )
     if reason is not None:
         shown = reason_of(reason)
-        found.scheduling_attempted = True
-        found.allocation_log = [AskLogDao(message=shown.message, last_occurrence=reason.since_ns, count=1)]
-        found.pending_reason = shown
-    return found
+        ask_dao.scheduling_attempted = True
+        ask_dao.allocation_log = [AskLogDao(message=shown.message, last_occurrence=reason.since_ns, count=1)]
+        ask_dao.pending_reason = shown
+    return ask_dao
 
 
 def reason_of(reason: Reason) -> ReasonDao:
@@ -381,42 +381,42 @@ def reason_of(reason: Reason) -> ReasonDao:
     )
 
 
-def allocation(held: Allocation) -> AllocationDao:
+def allocation(allocation: Allocation) -> AllocationDao:
     """An allocation. A replacement has the request time of its placeholder."""
-    replaces = held.replaces
-    asked_ns = held.created_ns if replaces is None else replaces.created_ns
+    replaces = allocation.replaces
+    asked_ns = allocation.created_ns if replaces is None else replaces.created_ns
     return AllocationDao(
-        allocation_key=held.key,
-        allocation_tags=masked(held.tags),
+        allocation_key=allocation.key,
+        allocation_tags=masked(allocation.tags),
         request_time=asked_ns,
-        allocation_time=held.created_ns,
-        allocation_delay=held.created_ns - asked_ns,
-        resource=held.shape.quantities,
-        priority=str(held.priority),
-        node_id=held.node_id,
-        application_id=held.app_id,
-        placeholder=held.placeholder,
+        allocation_time=allocation.created_ns,
+        allocation_delay=allocation.created_ns - asked_ns,
+        resource=allocation.shape.quantities,
+        priority=str(allocation.priority),
+        node_id=allocation.node_id,
+        application_id=allocation.app_id,
+        placeholder=allocation.placeholder,
         placeholder_used=replaces is not None,
-        task_group_name=held.task_group,
-        preempted=held.preempted is not None,
-        originator=held.originator,
-        bind_time=held.allocated_ns,
-        uuid=held.uuid,
-        source=held.source,
+        task_group_name=allocation.task_group,
+        preempted=allocation.preempted is not None,
+        originator=allocation.originator,
+        bind_time=allocation.allocated_ns,
+        uuid=allocation.uuid,
+        source=allocation.source,
     )
 
 
-def foreign(held: Allocation) -> ForeignDao:
+def foreign(allocation: Allocation) -> ForeignDao:
     """A foreign allocation."""
     return ForeignDao(
-        allocation_key=held.key,
-        allocation_tags=masked(held.tags),
-        allocation_time=held.created_ns,
-        resource=held.shape.quantities,
-        priority=str(held.priority),
-        node_id=held.node_id,
-        preemptable=not held.source and held.tags.get(FOREIGN) != ALLOC_TYPE_STATIC,
-        source=held.source,
+        allocation_key=allocation.key,
+        allocation_tags=masked(allocation.tags),
+        allocation_time=allocation.created_ns,
+        resource=allocation.shape.quantities,
+        priority=str(allocation.priority),
+        node_id=allocation.node_id,
+        preemptable=not allocation.source and allocation.tags.get(FOREIGN) != ALLOC_TYPE_STATIC,
+        source=allocation.source,
     )
 
 
@@ -448,7 +448,7 @@ def node_tail(node: Node) -> NodeTailDao:
     return NodeTailDao(
         schedulable=node.schedulable,
         is_reserved=bool(node.reservations),
-        reservations=[wanted.key for wanted in node.reservations],
+        reservations=[ask.key for ask in node.reservations],
         sources=list(node.sources),
         reported=reported(node),
     )

@@ -37,10 +37,10 @@ Quantities = dict[str, int]
 Place = tuple[str, str]  # kind and id of the last object of a page
 
 
-def sources(rm_id: str, found: Iterable[SourceEntry]) -> Pieces:
+def sources(rm_id: str, owners: Iterable[SourceEntry]) -> Pieces:
     """A list of sources: O(their objects), counted in steps between which other tasks may run."""
     separator = b"["
-    for owner in list(found):
+    for owner in list(owners):
         counts: Counter[str] = Counter()
         stale = problems = 0
         entries = iter(list(owner.entries.values()))
@@ -62,27 +62,27 @@ def objects(owner: SourceEntry, kind: ExternalKind | None, after: Place | None, 
     :param after: where the last page ended.
     """
     entries: Sequence[ReportedObject] = list(owner.entries.values())
-    wanted: list[ReportedObject] = []
+    matches: list[ReportedObject] = []
     for start in range(0, len(entries), _PER_STEP):
         some = entries[start : start + _PER_STEP]
-        wanted += [
-            each for each in some if (kind is None or each.kind is kind) and (after is None or _place(each) > after)
+        matches += [
+            entry for entry in some if (kind is None or entry.kind is kind) and (after is None or _place(entry) > after)
         ]
         # (Only one page is kept, so little is sorted.)
-        if len(wanted) > limit + _PER_STEP:
-            wanted = nsmallest(limit + 1, wanted, key=_place)
+        if len(matches) > limit + _PER_STEP:
+            matches = nsmallest(limit + 1, matches, key=_place)
         yield b""
-    shown = nsmallest(limit + 1, wanted, key=_place)
+    shown = nsmallest(limit + 1, matches, key=_place)
     more = len(shown) > limit
     yield b'{"objects":['
-    yield from small((each for each in shown[:limit] if not each.gone), _object)
+    yield from small((entry for entry in shown[:limit] if not entry.gone), _object)
     last = shown[limit - 1] if more else None
     yield b'],"next":%b}\n' % go_json(f"{last.kind.value}/{last.object_id}" if last is not None else "")
 
 
 def named(books: ExternalReports, source: str) -> list[SourceEntry]:
     """The sources with that name, at most one in each partition."""
-    return [each for each in books.all_sources() if each.source == source]
+    return [owner for owner in books.all_sources() if owner.source == source]
 
 
 def _place(entry: ReportedObject) -> Place:
@@ -121,40 +121,45 @@ def _object(entry: ReportedObject) -> ObjectDao:
     )
 
 
-def _said(what: ExternalObject) -> dict[str, object]:
-    match what:
+def _said(report: ExternalObject) -> dict[str, object]:
+    match report:
         case ExternalNode():
             return {
-                "capacity": what.capacity,
-                "occupied": what.occupied,
-                "attributes": masked(what.attributes),
-                "schedulable": what.schedulable,
-                "whole": what.whole,
-                "brings": what.brings,
+                "capacity": report.capacity,
+                "occupied": report.occupied,
+                "attributes": masked(report.attributes),
+                "schedulable": report.schedulable,
+                "whole": report.whole,
+                "brings": report.brings,
             }
         case ExternalAllocation():
             return {
-                "nodeID": what.node_id,
-                "resource": what.quantities,
-                "applicationID": what.app_id,
-                "priority": what.priority,
-                "tags": masked(what.tags),
+                "nodeID": report.node_id,
+                "resource": report.quantities,
+                "applicationID": report.app_id,
+                "priority": report.priority,
+                "tags": masked(report.tags),
             }
         case ExternalQueue():
-            return {"max": what.maximum}
+            return {"max": report.maximum}
         case ExternalApplication():
-            return {"queue": what.queue, "user": what.user, "groups": list(what.groups), "tags": masked(what.tags)}
+            return {
+                "queue": report.queue,
+                "user": report.user,
+                "groups": list(report.groups),
+                "tags": masked(report.tags),
+            }
         case ExternalOffer():
             return {
-                "nodeID": what.node_id,
-                "resource": what.quantities,
-                "attributes": masked(what.attributes),
-                "idle": what.idle_ns,
-                "revoked": what.revoked,
-                "grace": what.grace_ns,
+                "nodeID": report.node_id,
+                "resource": report.quantities,
+                "attributes": masked(report.attributes),
+                "idle": report.idle_ns,
+                "revoked": report.revoked,
+                "grace": report.grace_ns,
             }
         case ExternalPool():
-            return {"quantity": what.quantity, "occupied": what.occupied}
+            return {"quantity": report.quantity, "occupied": report.occupied}
 
 
 # ---- health ----------------------------------------------------------------------------------------------------------
@@ -164,5 +169,5 @@ def lost(rm_id: str, books: ExternalReports) -> Iterator[str]:
     """A sentence for each lost source. A source without objects whose informer has stopped does not count as lost."""
     for owner in books.all_sources():
         if owner.lost and (owner.entries or owner.reason != NOT_CONFIGURED):
-            why = f" ({owner.reason})" if owner.reason else ""
-            yield f"source {rm_id}/{owner.partition}/{owner.source}{why}"
+            reason = f" ({owner.reason})" if owner.reason else ""
+            yield f"source {rm_id}/{owner.partition}/{owner.source}{reason}"

@@ -49,8 +49,8 @@ def query_unescape(text: str) -> str | None:
 
 
 def _decimal(value: int, unit: int) -> str:
-    whole, rest = divmod(value, unit)
-    if not rest:
+    whole, fraction = divmod(value, unit)
+    if not fraction:
         return str(whole)
     digits = len(str(unit)) - 1
-    return f"{whole}.{rest:0{digits}d}".rstrip("0")
+    return f"{whole}.{fraction:0{digits}d}".rstrip("0")

@@ -37,13 +37,14 @@ class CountHistory:
 
     def take(self, states: Mapping[str, RmEntry], now_ns: int) -> None:
         """Takes a sample of each RM: O(applications). Drops the samples of RMs that are not registered any more."""
-        for rm_id in [each for each in self._samples if each not in states]:
+        for rm_id in [rm_id for rm_id in self._samples if rm_id not in states]:
             del self._samples[rm_id]
         for rm_id, state in states.items():
             samples = self._samples.setdefault(rm_id, deque(maxlen=SAMPLES_MAX))
             partitions = state.core.partitions.values()
             running = sum(
-                sum(map(AppState.RUNNING.__eq__, map(attrgetter("state"), each.apps.values()))) for each in partitions
+                sum(map(AppState.RUNNING.__eq__, map(attrgetter("state"), partition.apps.values())))
+                for partition in partitions
             )
             samples.append(CountSample(now_ns, running, total_containers(partitions)))
 

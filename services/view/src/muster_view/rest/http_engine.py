@@ -107,8 +107,8 @@ class HttpEngine:
         status = 500
         send = self.limits.sending(scope, send)
         try:
-            with self.limits.account() as held, self._gate.answering():
-                status = await self._answer(action, call, scope, send, match.pattern, started_s, held)
+            with self.limits.account() as memory, self._gate.answering():
+                status = await self._answer(action, call, scope, send, match.pattern, started_s, memory)
         except ReaderStalled:
             status = CLIENT_LEFT  # the body is cut there
         except asyncio.CancelledError:
@@ -125,7 +125,7 @@ class HttpEngine:
         send: Send,
         pattern: str,
         started_s: float,
-        held: AnswerMemory,
+        memory: AnswerMemory,
     ) -> int:
         # 1. wait until visible records are folded
         torn = False
@@ -133,10 +133,10 @@ class HttpEngine:
         # 2. find the endpoint, 3. render the part that fits in memory
         try:
             if action.route.dump:
-                held.take_dump()
+                memory.take_dump()
             answer = await action.endpoint(call)
             version, torn = self._source.version(), self._source.is_partial(call.rm_id)
-            chunks, complete = await self._render(answer.pieces, held)
+            chunks, complete = await self._render(answer.pieces, memory)
         except HttpError as refused:
             answer, version = _refusal(refused), self._source.version()
             chunks, complete = list(answer.pieces), True
@@ -167,7 +167,7 @@ class HttpEngine:
         metrics.ANSWER_BYTES.labels(pattern).inc(size)
         return answer.status
 
-    async def _render(self, pieces: Pieces, held: AnswerMemory) -> tuple[list[bytes], bool]:
+    async def _render(self, pieces: Pieces, memory: AnswerMemory) -> tuple[list[bytes], bool]:
         """Returns the first chunks, and whether there are no more. Folding waits meanwhile, up to its limit."""
         limit = self._settings.snapshot_bytes_max
         chunks: list[bytes] = []
@@ -178,7 +178,7 @@ class HttpEngine:
             for chunk in gathered:
                 chunks.append(chunk)
                 size += len(chunk)
-                held.charge(len(chunk))
+                memory.charge(len(chunk))
                 if size > limit:
                     return chunks, False
                 if slice_.is_over():
@@ -276,8 +276,8 @@ def _query(scope: Scope) -> dict[str, str]:
     return query
 
 
-def _header(scope: Scope, wanted: bytes) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
+def _header(scope: Scope, header_name: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == header_name), "")
 
 
 async def _body(receive: Receive, most: int) -> bytes:
@@ -297,8 +297,8 @@ def _accepts_gzip(scope: Scope) -> bool:
     for name, value in scope["headers"]:
         if name == b"accept-encoding":
             for coding in value.decode("latin-1").split(","):
-                what, _, quality = coding.partition(";")
-                if what.strip().lower() in ("gzip", "*"):
+                token, _, quality = coding.partition(";")
+                if token.strip().lower() in ("gzip", "*"):
                     return quality.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
     return False
 

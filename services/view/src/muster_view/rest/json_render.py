@@ -43,12 +43,12 @@ def listing(objects: Iterable[T], pieces_of: Callable[[T], Pieces]) -> Pieces:
     """A list of objects that are rendered in pieces, with the final line feed."""
     yield b"["
     separator = b""
-    for each in objects:
-        if getattr(each, "gone", False):
+    for obj in objects:
+        if getattr(obj, "gone", False):
             continue
         # One object is mostly a few small pieces, which are joined.
         yield separator
-        yield from pieces_of(each)
+        yield from pieces_of(obj)
         separator = b","
     yield b"]\n"
 
@@ -61,7 +61,7 @@ def line(pieces: Pieces) -> Pieces:
 
 def small(objects: Iterable[T], make: Callable[[T], Any]) -> Pieces:
     """Small objects, comma-separated, without brackets."""
-    return _joined(objects, lambda batch: go_json([make(each) for each in batch])[1:-1])
+    return _joined(objects, lambda batch: go_json([make(obj) for obj in batch])[1:-1])
 
 
 def _joined(objects: Iterable[T], text_of: Callable[[list[T]], bytes]) -> Pieces:
@@ -74,21 +74,23 @@ def _joined(objects: Iterable[T], text_of: Callable[[list[T]], bytes]) -> Pieces
 
 
 def _asks(asks: list[Ask]) -> bytes:
-    return go_json([dao.ask(each) for each in asks])[1:-1]
+    return go_json([dao.ask(ask) for ask in asks])[1:-1]
 
 
-def _allocations(held: list[Allocation]) -> bytes:
+def _allocations(allocations: list[Allocation]) -> bytes:
     """Allocations of the scheduler's own state, which change."""
-    return go_json([dao.foreign(each) if each.foreign else dao.allocation(each) for each in held])[1:-1]
+    return go_json(
+        [dao.foreign(allocation) if allocation.foreign else dao.allocation(allocation) for allocation in allocations]
+    )[1:-1]
 
 
-def _kept_allocations(held: list[Allocation]) -> bytes:
+def _kept_allocations(allocations: list[Allocation]) -> bytes:
     """Allocations of a follower never change: another record makes another object. So their text is cached."""
-    return b",".join([each.shown or _keep(each) for each in held])
+    return b",".join([allocation.shown or _keep(allocation) for allocation in allocations])
 
 
-def _keep(held: Allocation) -> bytes:
-    held.shown = text = go_json(dao.foreign(held) if held.foreign else dao.allocation(held))
+def _keep(allocation: Allocation) -> bytes:
+    allocation.shown = text = go_json(dao.foreign(allocation) if allocation.foreign else dao.allocation(allocation))
     return text
 
 
@@ -108,7 +110,7 @@ def application(partition: Partition, shown: Application, only: Collection[str] 
     """
     if only is not None and len(shown.asks) + len(shown.allocations) > _SMALL:
         asks = [shown.asks[key] for key in only if key in shown.asks]
-        allocations = [each for key in only for each in shown.allocations_of(key)]
+        allocations = [allocation for key in only for allocation in shown.allocations_of(key)]
     else:
         asks, allocations = list(shown.asks.values()), list(shown.allocations.values())
     head, tail = go_json(dao.application_head(partition, shown)), go_json(dao.application_tail(shown))
@@ -151,7 +153,7 @@ def _texts_of(partition: Partition) -> Callable[[list[Allocation]], bytes]:
 
 
 def _with_lists(head: bytes, lists: Lists, tail: bytes) -> Pieces:
-    filled = [each for each in lists if each[1]]
+    filled = [field for field in lists if field[1]]
     if sum(len(objects) for _, objects, _ in filled) <= _SMALL:
         parts = [head[:-1]]
         for name, objects, text_of in filled:

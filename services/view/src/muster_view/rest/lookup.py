@@ -77,7 +77,9 @@ class Lookup:
 
     def _seen(self, call: HttpCall, state: RmEntry) -> list[Partition]:
         rm_id = state.info.rm_id
-        return [each for name, each in state.core.partitions.items() if call.reach.can_read_partition(rm_id, name)]
+        return [
+            partition for name, partition in state.core.partitions.items() if call.reach.can_read_partition(rm_id, name)
+        ]
 
     def partition(self, call: HttpCall) -> Partition:
         partition = self.partition_or_none(call)
@@ -88,7 +90,7 @@ class Lookup:
     def partition_or_none(self, call: HttpCall) -> Partition | None:
         """The partition for usage: YuniKorn does not check it there, and an unknown partition has no usage."""
         _, partitions = self.partitions(call)
-        return next((each for each in partitions if _is(each, call.path["partition"])), None)
+        return next((partition for partition in partitions if _is(partition, call.path["partition"])), None)
 
     def leaf(self, call: HttpCall) -> tuple[Partition, Queue]:
         """The queue that the path names. As in YuniKorn, an unknown partition is reported before an unknown queue."""
@@ -106,13 +108,13 @@ class Lookup:
 
     def partitions_of(self, call: HttpCall, state: RmEntry) -> list[Partition]:
         """The partition that the query names, or all that the caller may read."""
-        named, seen = call.query.get("partition", ""), self._seen(call, state)
+        named, readable = call.query.get("partition", ""), self._seen(call, state)
         if not named:
-            return seen
-        found = [each for each in seen if _is(each, named)]
-        if not found:
+            return readable
+        matches = [partition for partition in readable if _is(partition, named)]
+        if not matches:
             raise HttpError(404, "Partition not found")
-        return found
+        return matches
 
 
 def _is(partition: Partition, named: str) -> bool:

@@ -60,7 +60,7 @@ def application_created_ns(app: Application) -> int:
 @lru_cache(maxsize=_KEPT)
 def _ulid(rm_id: str, partition: str, kind: str, name: str, created_ns: int) -> str:
     time_ms = min(max(created_ns, 0) // 1_000_000, _TIME_MS_MAX)
-    known = "\0".join((rm_id, partition, kind, name, str(created_ns))).encode()
+    identity = "\0".join((rm_id, partition, kind, name, str(created_ns))).encode()
     # 30 unused bits and 130 bits for the ULID's 128: so base 32 has no remainder.
-    bits = bytes(4) + time_ms.to_bytes(6) + blake2b(known, digest_size=10).digest()
+    bits = bytes(4) + time_ms.to_bytes(6) + blake2b(identity, digest_size=10).digest()
     return b32encode(bits)[6:].translate(_CROCKFORD).decode()

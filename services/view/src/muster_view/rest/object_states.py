@@ -48,12 +48,12 @@ _DECODER = msgspec.json.Decoder(list[WantedObject])
 def read(body: bytes) -> list[WantedObject]:
     """The objects in a request's body; an empty body names none. Raises RequestRefused."""
     try:
-        wanted = _DECODER.decode(body or b"[]")
+        objects = _DECODER.decode(body or b"[]")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HttpError(400, f"The body is not a list of objects: {error}") from error
-    if len(wanted) > WANTED_MAX:
-        raise HttpError(400, f"The body has {len(wanted)} objects: expected at most {WANTED_MAX}")
-    return wanted
+    if len(objects) > WANTED_MAX:
+        raise HttpError(400, f"The body has {len(objects)} objects: expected at most {WANTED_MAX}")
+    return objects
 
 
 class RemovedObjects:
@@ -69,11 +69,11 @@ class RemovedObjects:
         if kind == "alloc":
             self._note_preempted(rm_id, partition, parts)
             return
-        wanted = _KINDS.get(kind)
-        state = _found(partition, WantedObject(wanted, parts[0])) if wanted is not None else None
-        if wanted is None or state is None:
+        object_kind = _KINDS.get(kind)
+        state = _found(partition, WantedObject(object_kind, parts[0])) if object_kind is not None else None
+        if object_kind is None or state is None:
             return
-        key = ObjectKey(rm_id, wanted, parts[0])
+        key = ObjectKey(rm_id, object_kind, parts[0])
         states = self._known.setdefault(key, [])
         self._known.move_to_end(key)
         states.insert(0, state)
@@ -82,14 +82,14 @@ class RemovedObjects:
             self._bytes -= len(states.pop().state)
         while self._bytes > _KEPT_BYTES:
             _, oldest = self._known.popitem(last=False)
-            self._bytes -= sum(len(each.state) for each in oldest)
+            self._bytes -= sum(len(old_state.state) for old_state in oldest)
 
     def _note_preempted(self, rm_id: str, partition: Partition, parts: tuple[str, ...]) -> None:
         app = partition.apps.get(parts[0])
-        held = app.allocations.get(parts[1]) if app is not None else None
-        if held is not None and (why := held.preempted) is not None:
-            told = preemption.preempted(partition, held, why, why.since_ns)
-            self._preempted.setdefault(rm_id, deque(maxlen=_PREEMPTED_KEPT)).append(told)
+        allocation = app.allocations.get(parts[1]) if app is not None else None
+        if allocation is not None and (record := allocation.preempted) is not None:
+            preempted = preemption.preempted(partition, allocation, record, record.since_ns)
+            self._preempted.setdefault(rm_id, deque(maxlen=_PREEMPTED_KEPT)).append(preempted)
 
     def preempted(self, rm_id: str) -> list[PreemptedDao]:
         """The RM's preempted allocations that have ended since the follower started, the latest last; at most 100."""
@@ -100,7 +100,7 @@ class RemovedObjects:
         return self._known.get(key, [])
 
 
-def pieces(state: RmEntry, departed: RemovedObjects, wanted: Iterable[WantedObject]) -> Pieces:
+def pieces(state: RmEntry, departed: RemovedObjects, objects: Iterable[WantedObject]) -> Pieces:
     """``{"instanceUUID", "nextEventID", "states"}``: a list for each requested object, the latest of its name first.
 
     The states include all events before ``nextEventID`` and no others, as long as no fold runs meanwhile.
@@ -109,10 +109,10 @@ def pieces(state: RmEntry, departed: RemovedObjects, wanted: Iterable[WantedObje
     head = f'{{"instanceUUID":{go_text(info.instance_uuid)},"nextEventID":{info.next_event_id},"states":['
     partitions = list(state.core.partitions.values())
     separator = head.encode()
-    for each in wanted:
-        present = (_found(partition, each) for partition in partitions)
-        gone = departed.find(ObjectKey(info.rm_id, each.kind, each.id))
-        yield separator + go_json([found for found in (*present, *gone) if found is not None])
+    for obj in objects:
+        present = (_found(partition, obj) for partition in partitions)
+        gone = departed.find(ObjectKey(info.rm_id, obj.kind, obj.id))
+        yield separator + go_json([object_state for object_state in (*present, *gone) if object_state is not None])
         separator = b","
     yield b"%b]}\n" % (separator if separator != b"," else b"")
 
@@ -125,21 +125,21 @@ _KINDS: dict[str, Literal["application", "rejected", "queue", "node"]] = {
 }
 
 
-def _found(partition: Partition, wanted: WantedObject) -> ObjectStateDao | None:
-    match wanted.kind:
+def _found(partition: Partition, obj: WantedObject) -> ObjectStateDao | None:
+    match obj.kind:
         case "application" | "rejected":
-            refused = partition.rejected.get(wanted.id)
-            app = None if refused is not None and wanted.kind == "rejected" else partition.apps.get(wanted.id)
+            refused = partition.rejected.get(obj.id)
+            app = None if refused is not None and obj.kind == "rejected" else partition.apps.get(obj.id)
             if (app := app or refused) is None:
                 return None
-            return _state(object_ids.application_created_ns(app), json_render.application(partition, app, wanted.keys))
+            return _state(object_ids.application_created_ns(app), json_render.application(partition, app, obj.keys))
         case "queue":
-            queue = partition.queues.get(wanted.id)
+            queue = partition.queues.get(obj.id)
             return (
                 _state(queue.created_ns, json_render.queue(partition, queue, tree=False)) if queue is not None else None
             )
         case "node":
-            node = partition.nodes.get(wanted.id)
+            node = partition.nodes.get(obj.id)
             return _state(node.created_ns, json_render.node(partition, node)) if node is not None else None
 
 

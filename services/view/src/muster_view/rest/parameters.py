@@ -74,14 +74,14 @@ def since(call: HttpCall) -> int:
     return int(text or 0)
 
 
-def _number(call: HttpCall, name: str, what: str, default: int, most: int) -> int:
+def _number(call: HttpCall, name: str, label: str, default: int, most: int) -> int:
     """A number from 1 to ``most``; not given: the default."""
     text = call.query.get(name, "")
     if not text:
         return default
     number = int(text) if _NUMBER.fullmatch(text) else 0
     if not 0 < number <= most:
-        raise HttpError(400, f"{what} {quote(text)}: expected 1 to {most}")
+        raise HttpError(400, f"{label} {quote(text)}: expected 1 to {most}")
     return number
 
 
@@ -101,23 +101,24 @@ def after(call: HttpCall) -> external.Place | None:
     return (kind, object_id) if text else None
 
 
-def name(escaped: str, rule: re.Pattern[str], what: str) -> str:
+def name(escaped: str, rule: re.Pattern[str], kind: str) -> str:
     """A user's or group's name in a path, which is unescaped once more than the path, as in YuniKorn."""
     name = go_format.query_unescape(escaped)
     if name is None or not rule.match(name):
-        raise HttpError(400, f"Invalid {what} name")
+        raise HttpError(400, f"Invalid {kind} name")
     return name
 
 
 def status(call: HttpCall) -> Callable[[Application], bool]:
-    wanted = call.query.get("status", "").lower()
-    if not wanted:
+    expected = call.query.get("status", "").lower()
+    if not expected:
         return lambda _: True
-    if wanted not in _ACTIVE_STATES:
+    if expected not in _ACTIVE_STATES:
         raise HttpError(
-            400, f"Application status {quote(wanted)} is not known: expected one of {', '.join(sorted(_ACTIVE_STATES))}"
+            400,
+            f"Application status {quote(expected)} is not known: expected one of {', '.join(sorted(_ACTIVE_STATES))}",
         )
-    return lambda app: app.state.value.lower() == wanted
+    return lambda app: app.state.value.lower() == expected
 
 
 def quote(text: str) -> str:

@@ -30,19 +30,19 @@ def _rule(rule: PlacementRuleConfig) -> RuleDao:
     )
 
 
-def _filter(given: FilterConfig) -> FilterDao | None:
-    if not (given.users or given.groups or given.deny):
+def _filter(config: FilterConfig) -> FilterDao | None:
+    if not (config.users or config.groups or config.deny):
         return None  # it admits everybody, like a rule without a filter
-    found = FilterDao(type="deny" if given.deny else "allow")
-    if is_expression(given.users):
-        found.user_exp = given.users[0]
+    filter_dao = FilterDao(type="deny" if config.deny else "allow")
+    if is_expression(config.users):
+        filter_dao.user_exp = config.users[0]
     else:
-        found.user_list = list(given.users)
-    if is_expression(given.groups):
-        found.group_exp = given.groups[0]
+        filter_dao.user_list = list(config.users)
+    if is_expression(config.groups):
+        filter_dao.group_exp = config.groups[0]
     else:
-        found.group_list = list(given.groups)
-    return found
+        filter_dao.group_list = list(config.groups)
+    return filter_dao
 
 
 def _text(flag: bool) -> str:

@@ -52,7 +52,7 @@ def stacks(tasks: list[asyncio.Task[object]]) -> Iterator[bytes]:
         yield f"thread {thread.name}\n{_shown(frame)}\n".encode()
     for task in tasks[:_TASKS_MAX]:
         where = task.get_stack(limit=20)
-        text = "".join(f"  {_place(each)}\n" for each in where)
+        text = "".join(f"  {_place(stack_frame)}\n" for stack_frame in where)
         yield f"task {task.get_name()}\n{text or '  (ended)' + chr(10)}\n".encode()
     if len(tasks) > _TASKS_MAX:
         yield f"and {len(tasks) - _TASKS_MAX} more tasks\n".encode()
@@ -60,24 +60,24 @@ def stacks(tasks: list[asyncio.Task[object]]) -> Iterator[bytes]:
 
 def profile(seconds: int) -> bytes:
     """Samples all threads for this time; it blocks, so it runs in a thread of its own."""
-    own, seen = threading.get_ident(), Counter[str]()
+    own, samples = threading.get_ident(), Counter[str]()
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         for ident, frame in sys._current_frames().items():
             if ident != own:
-                seen[";".join(_places(frame))] += 1
+                samples[";".join(_places(frame))] += 1
         time.sleep(_PERIOD_S)
-    return "".join(f"{stack} {count}\n" for stack, count in sorted(seen.items())).encode()
+    return "".join(f"{stack} {count}\n" for stack, count in sorted(samples.items())).encode()
 
 
 def command_line() -> bytes:
     """The arguments, each ended by a zero byte as in Go's."""
-    return b"\0".join(masked_text(each).encode() for each in sys.argv)
+    return b"\0".join(masked_text(argument).encode() for argument in sys.argv)
 
 
 def index() -> bytes:
     """The index, for a browser."""
-    rows = "".join(f'<li><a href="{name}">{name}</a>: {what}</li>\n' for name, what in PROFILES.items())
+    rows = "".join(f'<li><a href="{name}">{name}</a>: {description}</li>\n' for name, description in PROFILES.items())
     return f"<html><head><title>/debug/pprof/</title></head><body><ul>\n{rows}</ul></body></html>\n".encode()
 
 
@@ -97,12 +97,16 @@ def set_level(name: str) -> None:
 
 
 def _places(frame: FrameType) -> list[str]:
-    found = [_place(each) for each, _ in traceback.walk_stack(frame)]
-    return found[::-1]
+    locations = [_place(stack_frame) for stack_frame, _ in traceback.walk_stack(frame)]
+    return locations[::-1]
 
 
 def _shown(frame: FrameType | None) -> str:
-    return "".join(f"  {_place(each)}\n" for each, _ in traceback.walk_stack(frame)) if frame is not None else ""
+    return (
+        "".join(f"  {_place(stack_frame)}\n" for stack_frame, _ in traceback.walk_stack(frame))
+        if frame is not None
+        else ""
+    )
 
 
 def _place(frame: FrameType) -> str:

@@ -66,7 +66,7 @@ def _value(node: Any, _go: bool) -> Any:
 
 
 def _texts(node: Any, go: bool) -> Any:
-    return [_text(each, go) for each in node] if isinstance(node, Sequence) else []
+    return [_text(child, go) for child in node] if isinstance(node, Sequence) else []
 
 
 def _text_map(node: Any, go: bool) -> Any:
@@ -74,11 +74,11 @@ def _text_map(node: Any, go: bool) -> Any:
 
 
 def _quantities(node: Any, go: bool) -> dict[str, str]:
-    return {name: _text(each, go) for name, each in sorted(node.items())} if isinstance(node, Mapping) else {}
+    return {name: _text(child, go) for name, child in sorted(node.items())} if isinstance(node, Mapping) else {}
 
 
 def _number_map(node: Any, go: bool) -> Any:
-    return {name: _value(each, go) for name, each in sorted(node.items())} if isinstance(node, Mapping) else {}
+    return {name: _value(child, go) for name, child in sorted(node.items())} if isinstance(node, Mapping) else {}
 
 
 def _one(level: _Level) -> Callable[[Any, bool], Any]:
@@ -86,25 +86,25 @@ def _one(level: _Level) -> Callable[[Any, bool], Any]:
 
 
 def _many(level: _Level) -> Callable[[Any, bool], Any]:
-    return lambda node, go: [_taken(each, level, go) for each in node] if isinstance(node, Sequence) else []
+    return lambda node, go: [_taken(child, level, go) for child in node] if isinstance(node, Sequence) else []
 
 
 def _taken(node: Any, level: _Level, go: bool) -> dict[str, Any]:
     """A mapping in Go's order of fields, without zero and empty values, as ``omitempty`` does."""
-    given = node if isinstance(node, Mapping) else {}
-    found: dict[str, Any] = {}
+    mapping = node if isinstance(node, Mapping) else {}
+    values: dict[str, Any] = {}
     for key, field in level.items():
-        value = field.read(given.get(key), go)
+        value = field.read(mapping.get(key), go)
         if field.go_name in _STRUCTS and isinstance(value, dict):
             # Go's JSON never leaves out a struct; its YAML leaves out a struct with only empty values, even required
             # ones. (False appears only if it was set.)
-            wanted = go or any(each or each is False for each in value.values())
+            is_shown = go or any(inner_value or inner_value is False for inner_value in value.values())
         else:
             # For a pointer, false differs from absent.
-            wanted = bool(value) or field.always or (value is False and field.go_name in _POINTERS)
-        if wanted:
-            found[field.go_name if go else key] = value
-    return found
+            is_shown = bool(value) or field.always or (value is False and field.go_name in _POINTERS)
+        if is_shown:
+            values[field.go_name if go else key] = value
+    return values
 
 
 # Structs in Go, which JSON keeps when they are empty.
@@ -203,8 +203,8 @@ def as_yaml(text: str, extra: dict[str, str]) -> bytes:
 def _shown(text: str, pairs: _Pairs, go: bool) -> dict[str, Any]:
     extra = dict(pairs)
     tree = read_tree(text if text.strip() else DEFAULT_TEXT, _unheard)
-    given: Iterable[Any] = tree.get("partitions") or () if isinstance(tree, Mapping) else ()
-    partitions = [_normal(_taken(each, _PARTITION, go), go) for each in given]
+    nodes: Iterable[Any] = tree.get("partitions") or () if isinstance(tree, Mapping) else ()
+    partitions = [_normal(_taken(node, _PARTITION, go), go) for node in nodes]
     values = {"Partitions": partitions, "Checksum": checksum(text)} | ({"Extra": masked(extra)} if extra else {})
     values |= {name: value for name, value in NOTHING.items() if name not in values}
     return values if go else {name.lower(): value for name, value in values.items()}
@@ -236,7 +236,7 @@ async def validate(body: bytes, judge: SandboxedParser) -> ValidatedDao:
         return ValidatedDao(allowed=False, reason=str(error))
     if judged.accepted:
         return ValidatedDao(allowed=True)
-    errors = [str(each) for each in judged.problems if each.severity == "error"]
+    errors = [str(problem) for problem in judged.problems if problem.severity == "error"]
     return ValidatedDao(allowed=False, reason="\n".join(errors))
 
 
@@ -256,8 +256,8 @@ def _normal(partition: dict[str, Any], go: bool) -> dict[str, Any]:
         partition[name("Queues")] = [above | ({name("Queues"): queues} if queues else {})]
     root: dict[str, Any] = partition[name("Queues")][0]
     if not root.get(name("Parent")):  # root is a parent, even if the text does not say so
-        (first, said), *others = root.items()
-        root = {first: said, name("Parent"): True, **dict(others)}
+        (first, value), *others = root.items()
+        root = {first: value, name("Parent"): True, **dict(others)}
         partition[name("Queues")][0] = root
     if partition.get(limits) and not root.get(limits):
         root[limits] = partition[limits]

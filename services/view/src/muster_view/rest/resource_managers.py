@@ -68,7 +68,7 @@ def counts(state: RmEntry) -> CountsDao:
     used = state.core.quotas.used
     return CountsDao(
         nodes=used(QuotaKind.NODES),
-        applications=sum(sum(each.users.values()) for each in partitions),
+        applications=sum(sum(partition.users.values()) for partition in partitions),
         asks=used(QuotaKind.ASKS),
         allocations=dao.total_containers(partitions),
         queues=used(QuotaKind.QUEUES),

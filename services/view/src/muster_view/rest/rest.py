@@ -80,10 +80,10 @@ class ViewRest(HttpEngine):
             if more is not None and route.handler in more:
                 return more[route.handler]
             subject, _, name = route.handler.partition(".")
-            found: Endpoint = getattr(subjects[subject], name)
-            return found
+            handler: Endpoint = getattr(subjects[subject], name)
+            return handler
 
-        super().__init__([(each, endpoint(each)) for each in routes], source, settings, clock, gate, waits)
+        super().__init__([(route, endpoint(route)) for route in routes], source, settings, clock, gate, waits)
 
     async def close(self) -> None:
         """Ends the processes that read configurations and make forecasts."""

@@ -48,27 +48,27 @@ class Routes(Generic[E]):
 
         :param parts: the parts between its slashes, if decoding has added slashes.
         """
-        given = parts if parts is not None else path.split("/")[1:]
-        for wanted, pattern, endpoint in self._by_length.get(len(given), ()):
-            parameters = _take(wanted, given)
+        path_parts = parts if parts is not None else path.split("/")[1:]
+        for route_parts, pattern, endpoint in self._by_length.get(len(path_parts), ()):
+            parameters = _take(route_parts, path_parts)
             if parameters is not None:
                 return RouteMatch(pattern, endpoint, parameters)
         return None
 
     def canonical(self, path: str) -> RouteRedirect[E] | None:
         """The right path for a nearly right one; None: no path is near."""
-        given = [part for part in path.split("/") if part]
-        for parts, _, endpoint in self._by_length.get(len(given), ()):
-            right = [mine if fixed[:1] == "{" else fixed for mine, fixed in zip(given, parts, strict=True)]
-            if all(a.lower() == b.lower() for a, b in zip(right, given, strict=True)):
-                found = "/" + "/".join(right)
-                return RouteRedirect(found, endpoint) if found != path else None
+        path_parts = [part for part in path.split("/") if part]
+        for parts, _, endpoint in self._by_length.get(len(path_parts), ()):
+            right = [mine if fixed[:1] == "{" else fixed for mine, fixed in zip(path_parts, parts, strict=True)]
+            if all(a.lower() == b.lower() for a, b in zip(right, path_parts, strict=True)):
+                right_path = "/" + "/".join(right)
+                return RouteRedirect(right_path, endpoint) if right_path != path else None
         return None
 
 
-def _take(parts: tuple[str, ...], given: list[str]) -> dict[str, str] | None:
+def _take(parts: tuple[str, ...], path_parts: list[str]) -> dict[str, str] | None:
     parameters: dict[str, str] = {}
-    for part, text in zip(parts, given, strict=True):
+    for part, text in zip(parts, path_parts, strict=True):
         if part[:1] == "{":
             if not text:
                 return None

@@ -72,10 +72,10 @@ class ViewLag:
 
 
 def snapshot(
-    state: RmEntry, wanted: SnapshotQuery, lag: ViewLag, recent: RecentAllocations, now_ns: int, description: str
+    state: RmEntry, query: SnapshotQuery, lag: ViewLag, recent: RecentAllocations, now_ns: int, description: str
 ) -> Pieces:
     """One snapshot: ``{"takenNs": …, "rmId": …, "state": …, "scheduler": {…}, "queues": […], "nodes": […], …}``."""
-    partition, info = wanted.partition, state.info
+    partition, info = query.partition, state.info
     yield b'{"takenNs":%d,"rmId":%b' % (now_ns, go_json(info.rm_id))
     yield b',"state":%b,"stateSinceNs":%d,"paused":%b,"description":%b' % (
         go_json(info.life),
@@ -83,18 +83,18 @@ def snapshot(
         go_json(info.paused),
         go_json(description),
     )
-    if Section.SCHEDULER in wanted.sections:
+    if Section.SCHEDULER in query.sections:
         yield b',"scheduler":'
         yield from _scheduler(state, partition, recent.figures(now_ns))
-    if Section.QUEUES in wanted.sections:
+    if Section.QUEUES in query.sections:
         yield b',"queues":['
-        yield from _queues(partition, wanted.queue)
+        yield from _queues(partition, query.queue)
         yield b"]"
-    if Section.NODES in wanted.sections:
+    if Section.NODES in query.sections:
         yield b',"nodes":['
-        yield from _nodes(partition, wanted.nodes_max)
+        yield from _nodes(partition, query.nodes_max)
         yield b"]"
-    if Section.RUNTIME in wanted.sections:
+    if Section.RUNTIME in query.sections:
         yield b',"runtime":%b' % go_json(_runtime(lag))
     yield b"}\n"
 
@@ -147,9 +147,9 @@ def _reasons(app: Application, pause: Reason | None, turns: asks.ScopeWaits) -> 
             grouped += group.asks
     if grouped < len(app.asks):
         # Asks that wait for their released placeholder are in no group.
-        for wanted in app.asks.values():
-            if wanted.group is None:
-                counts[asks.reason_of(wanted, pause=pause, turns=turns).code.value] += 1
+        for ask in app.asks.values():
+            if ask.group is None:
+                counts[asks.reason_of(ask, pause=pause, turns=turns).code.value] += 1
     return counts
 
 
@@ -244,15 +244,15 @@ def used_percent(node: Node) -> int:
 
 
 def _runtime(lag: ViewLag) -> RuntimeDao:
-    found = process_figures()
+    stats = process_figures()
     process = ProcessDao(
         name="view",
-        host=found.host,
-        pid=found.pid,
-        cpu_seconds=round(found.cpu_seconds, 3),
-        memory_bytes=found.memory_bytes,
-        garbage_collections=found.garbage_collections,
-        uptime_seconds=round(found.uptime_seconds, 3),
+        host=stats.host,
+        pid=stats.pid,
+        cpu_seconds=round(stats.cpu_seconds, 3),
+        memory_bytes=stats.memory_bytes,
+        garbage_collections=stats.garbage_collections,
+        uptime_seconds=round(stats.uptime_seconds, 3),
     )
     return RuntimeDao(processes=[process], view_lag_records=lag.records, view_lag_seconds=round(lag.seconds, 3))
 

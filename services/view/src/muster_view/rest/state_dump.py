@@ -37,20 +37,23 @@ def pieces(
     """
     partitions = list(state.core.partitions.values()) if state is not None else []
     rm_id = state.info.rm_id if state is not None else ""
-    infos = [dao.partition_info(state.info, each) for each in partitions] if state is not None else []
-    clusters = [dao.cluster(state.info, each) for each in partitions] if state is not None else []
-    rules = [{"partition": each.name, "rules": placement_rules.rules(each)} for each in partitions]
-    trees = (iter(json_render.queue(each, each.root, tree=True, shown_partition=each.name)) for each in partitions)
+    infos = [dao.partition_info(state.info, partition) for partition in partitions] if state is not None else []
+    clusters = [dao.cluster(state.info, partition) for partition in partitions] if state is not None else []
+    rules = [{"partition": partition.name, "rules": placement_rules.rules(partition)} for partition in partitions]
+    trees = (
+        iter(json_render.queue(partition, partition.root, tree=True, shown_partition=partition.name))
+        for partition in partitions
+    )
     # Both lists are of one moment: neither has a sample that is taken while the dump is sent.
-    ran, held = history.applications(rm_id), history.containers(rm_id)
+    application_history, container_history = history.applications(rm_id), history.containers(rm_id)
     callback = state is not None and state.info.callbacks.connected and state.info.callbacks.state_dump
     yield b'{"timestamp":%d' % now_ns
     yield _field(b"partitions", infos)
-    yield from _list(b"applications", _joined(_applications(each) for each in partitions))
-    yield _field(b"appHistory", ran)
-    yield from _list(b"nodes", _joined(_nodes(each) for each in partitions))
+    yield from _list(b"applications", _joined(_applications(partition) for partition in partitions))
+    yield _field(b"appHistory", application_history)
+    yield from _list(b"nodes", _joined(_nodes(partition) for partition in partitions))
     yield _field(b"clusterInfo", clusters)
-    yield _field(b"containerHistory", held)
+    yield _field(b"containerHistory", container_history)
     yield from _list(b"queues", _joined(trees))
     yield _field(b"rmDiagnostics", _ASK_ELSEWHERE if callback else _NO_CALLBACK)
     yield _field(b"logLevel", process_debug.level())
@@ -78,8 +81,8 @@ def _list(name: bytes, parts: Pieces) -> Pieces:
 
 
 def _applications(partition: Partition) -> Pieces:
-    found = chain(partition.apps.values(), partition.rejected.values())
-    live = (app for app in list(found) if not app.gone)
+    apps = chain(partition.apps.values(), partition.rejected.values())
+    live = (app for app in list(apps) if not app.gone)
     return _joined(json_render.application(partition, app) for app in live)
 
 
@@ -96,9 +99,9 @@ def _nodes(partition: Partition) -> Pieces:
 def _joined(parts: Iterator[Pieces]) -> Pieces:
     """Several fields with commas between; a field without content gets no comma."""
     written = False
-    for each in parts:
+    for part in parts:
         begun = False
-        for piece in each:
+        for piece in part:
             if written and not begun:
                 yield b","
             begun = written = True

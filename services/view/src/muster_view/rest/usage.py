@@ -30,21 +30,21 @@ ByName = dict[str, SubjectUsage]
 
 def by_user(partition: Partition) -> ByName:
     """All users, by name: O(applications + limits)."""
-    found = _limited(partition, group=False)
-    found.pop(WILDCARD, None)  # each user has a copy of its own
+    subjects = _limited(partition, group=False)
+    subjects.pop(WILDCARD, None)  # each user has a copy of its own
     for app in _counting(partition):
         if not app.independent:  # which belongs to no user
-            _of(found, app.user).apps.append(app)
-    return found
+            _of(subjects, app.user).apps.append(app)
+    return subjects
 
 
 def by_group(partition: Partition) -> ByName:
     """All groups that a limit names, likewise; an application without a group is in none."""
-    found = _limited(partition, group=True)
+    subjects = _limited(partition, group=True)
     for app in _counting(partition):
         if app.user_group:
-            _of(found, app.user_group).apps.append(app)
-    return found
+            _of(subjects, app.user_group).apps.append(app)
+    return subjects
 
 
 def of_user(partition: Partition, user: str, counted: SubjectUsage) -> UserUsageDao:
@@ -68,17 +68,17 @@ def of_group(partition: Partition, group: str, counted: SubjectUsage) -> GroupUs
 
 
 def _limited(partition: Partition, *, group: bool) -> ByName:
-    found: ByName = {}
+    subjects: ByName = {}
     for path, who, of_group in partition.limits.all_limits():
         if of_group is group:
-            _of(found, who).limited.append(path)
-    return found
+            _of(subjects, who).limited.append(path)
+    return subjects
 
 
-def _of(found: ByName, name: str) -> SubjectUsage:
-    counted = found.get(name)
+def _of(subjects: ByName, name: str) -> SubjectUsage:
+    counted = subjects.get(name)
     if counted is None:
-        counted = found[name] = SubjectUsage()
+        counted = subjects[name] = SubjectUsage()
     return counted
 
 
@@ -119,7 +119,7 @@ def _tree(
 
 def _way(partition: Partition, levels: dict[str, _QueueLevel], path: str) -> list[_QueueLevel]:
     """The levels from root to a queue; missing ones are created."""
-    found: list[_QueueLevel] = []
+    path_levels: list[_QueueLevel] = []
     below = ""
     for name in path.split("."):
         above, below = below, f"{below}.{name}" if below else name
@@ -128,8 +128,8 @@ def _way(partition: Partition, levels: dict[str, _QueueLevel], path: str) -> lis
             levels[below] = level = _QueueLevel(len(partition.types.names))
             if above:
                 levels[above].children[below] = None
-        found.append(level)
-    return found
+        path_levels.append(level)
+    return path_levels
 
 
 def _dao(partition: Partition, who: str, path: str, levels: dict[str, _QueueLevel], *, group: bool) -> UsageDao:

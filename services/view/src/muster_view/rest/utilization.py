@@ -35,8 +35,8 @@ def pieces(rm_id: str, partition: Partition) -> Iterator[bytes]:
             if of_type is None:
                 of_type = buckets[name] = [[] for _ in range(_BUCKETS)]
             of_type[bucket].append(node.node_id)
-    found = [TypeDao(type=name, utilization=_named(buckets[name])) for name in sorted(buckets)]
-    yield go_json(UtilizationDao(cluster_id=rm_id, partition=partition.name, utilizations=found))
+    utilizations = [TypeDao(type=name, utilization=_named(buckets[name])) for name in sorted(buckets)]
+    yield go_json(UtilizationDao(cluster_id=rm_id, partition=partition.name, utilizations=utilizations))
 
 
 def _places(partition: Partition, node: Node) -> list[tuple[str, int]]:

@@ -15,7 +15,7 @@ class YamlExecutor:
     def __init__(self) -> None:
         self._reading_yaml = asyncio.Lock()
 
-    async def read(self, read: Callable[..., T], *given: Any, **more: Any) -> T:
+    async def read(self, read: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Reads YAML, which may take seconds: one text at a time, beside the event loop."""
         async with self._reading_yaml:
-            return await asyncio.to_thread(read, *given, **more)
+            return await asyncio.to_thread(read, *args, **kwargs)

@@ -27,26 +27,26 @@ class ApplicationEndpoints:
         partition, queue = self._lookup.leaf(call)
         if call.path["state"].lower() != "active":
             raise HttpError(400, f"Application state {quote(call.path['state'])} is not known: expected active")
-        wanted = status(call)
-        return _applications(partition, [app for app in partition.apps_in(queue) if wanted(app)])
+        has_status = status(call)
+        return _applications(partition, [app for app in partition.apps_in(queue) if has_status(app)])
 
     async def applications(self, call: HttpCall) -> HttpAnswer:
         partition = self._lookup.partition(call)
         match call.path["state"].lower():
             case "active":
-                wanted = status(call)
-                found = [app for app in partition.apps.values() if dao.is_active(app) and wanted(app)]
+                has_status = status(call)
+                apps = [app for app in partition.apps.values() if dao.is_active(app) and has_status(app)]
             case "completed":
-                found = [app for app in partition.apps.values() if dao.is_completed(app)]
+                apps = [app for app in partition.apps.values() if dao.is_completed(app)]
             case "rejected":
-                found = list(partition.rejected.values())
+                apps = list(partition.rejected.values())
             case _:
                 raise HttpError(
                     400,
                     f"Application state {quote(call.path['state'])} is not known: "
                     "expected active, completed or rejected",
                 )
-        return _applications(partition, found)
+        return _applications(partition, apps)
 
     async def queue_application(self, call: HttpCall) -> HttpAnswer:
         unescaped_queue(call)  # (Here YuniKorn checks first whether the name can be unescaped.)
@@ -59,8 +59,8 @@ class ApplicationEndpoints:
         return _application(partition, partition.live_application(call.path["application"]))
 
 
-def _applications(partition: Partition, found: list[Application]) -> HttpAnswer:
-    return HttpAnswer(json_render.listing(found, lambda app: json_render.application(partition, app)))
+def _applications(partition: Partition, apps: list[Application]) -> HttpAnswer:
+    return HttpAnswer(json_render.listing(apps, lambda app: json_render.application(partition, app)))
 
 
 def _application(partition: Partition, app: Application | None) -> HttpAnswer:

@@ -46,28 +46,28 @@ class MetricEndpoints:
         queue = partition.queues.get(checked_path(path)) if path else partition.root
         if queue is None:
             raise HttpError(404, f"Queue not found: {quote(path)}")
-        wanted = SnapshotQuery(sections(call), partition, queue, nodes_max(call))
+        query = SnapshotQuery(sections(call), partition, queue, nodes_max(call))
         lag = ViewLag(self._source.lag_records(state.info.rm_id), self._source.lag_s(state.info.rm_id))
         recent = self._source.recent(state.info.rm_id)
         now_ns = recorded_ns(self._clock, state.info.clock)
         description = self._lookup.described(call, state, now_ns)
-        return HttpAnswer(snapshot.snapshot(state, wanted, lag, recent, now_ns, description))
+        return HttpAnswer(snapshot.snapshot(state, query, lag, recent, now_ns, description))
 
     async def core_metrics(self, call: HttpCall) -> HttpAnswer:
         # A scraper names no RM, so the answer has all RMs.
         state = self._lookup.rm(call) if call.query.get("rm") else None
         rm_id = state.info.rm_id if state is not None else None
-        seen = self._seen.setdefault(rm_id, yunikorn_metrics.HistoricTypes())
+        historic_types = self._seen.setdefault(rm_id, yunikorn_metrics.HistoricTypes())
         states = self._source.states()
-        for gone in [each for each in self._seen if each is not None and each not in states]:
+        for gone in [key for key in self._seen if key is not None and key not in states]:
             del self._seen[gone]
         of_process_too = self._process_metrics
         by_name = self._settings.queue_metrics_by_name
         counted = self._source.rm_samples(rm_id)
         if not call.reach.is_all:
-            counted = [each for each in counted if call.reach.can_read_all_of(each.state.info.rm_id)]
-            seen, of_process_too = yunikorn_metrics.HistoricTypes(), False
-        text = yunikorn_metrics.exposition(counted, seen, by_name=by_name)
+            counted = [sample for sample in counted if call.reach.can_read_all_of(sample.state.info.rm_id)]
+            historic_types, of_process_too = yunikorn_metrics.HistoricTypes(), False
+        text = yunikorn_metrics.exposition(counted, historic_types, by_name=by_name)
         of_process = (generate_latest() for _ in range(of_process_too))  # when its turn comes
         return HttpAnswer(chain(text, of_process), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 

@@ -31,4 +31,4 @@ class NodeEndpoints:
         if state is None:
             return HttpAnswer(json_render.body([]))
         rm_id, partitions = state.info.rm_id, list(state.core.partitions.values())
-        return HttpAnswer(json_render.listing(partitions, lambda each: utilization.pieces(rm_id, each)))
+        return HttpAnswer(json_render.listing(partitions, lambda partition: utilization.pieces(rm_id, partition)))

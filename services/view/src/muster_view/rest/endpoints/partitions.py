@@ -15,12 +15,14 @@ class PartitionEndpoints:
 
     async def clusters(self, call: HttpCall) -> HttpAnswer:
         state, partitions = self._lookup.partitions(call)
-        return HttpAnswer(json_render.body([dao.cluster(state.info, each) for each in partitions] if state else []))
+        return HttpAnswer(
+            json_render.body([dao.cluster(state.info, partition) for partition in partitions] if state else [])
+        )
 
     async def partitions(self, call: HttpCall) -> HttpAnswer:
         state, partitions = self._lookup.partitions(call)
         return HttpAnswer(
-            json_render.body([dao.partition_info(state.info, each) for each in partitions] if state else [])
+            json_render.body([dao.partition_info(state.info, partition) for partition in partitions] if state else [])
         )
 
     async def placement_rules(self, call: HttpCall) -> HttpAnswer:

@@ -43,9 +43,9 @@ class UsageEndpoints:
         partition = self._lookup.partition_or_none(call)
         if partition is None:
             return HttpAnswer(json_render.body([]))
-        found = by_name(partition)
+        subjects = by_name(partition)
         return HttpAnswer(
-            json_render.listing(sorted(found), lambda who: iter([go_json(of(partition, who, found[who]))]))
+            json_render.listing(sorted(subjects), lambda who: iter([go_json(of(partition, who, subjects[who]))]))
         )
 
     def _one(self, call: HttpCall, who: str, by_name: ByName, of: Of, unknown: str) -> HttpAnswer:

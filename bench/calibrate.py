@@ -65,7 +65,7 @@ def cases_of(sample: int, moments: Sequence[float], runs: int) -> list[Calibrati
         print(f"sample {sample}: {held:,} of {len(cases):,} held, {time.process_time():,.0f} s of cpu", file=sys.stderr)
 
     scenario = Scenario("as it is", workload.config)
-    return calibrate(workload, scenario, [last_s * part for part in moments], tick_s=TICK_S, runs=runs, told=told)
+    return calibrate(workload, scenario, [last_s * part for part in moments], tick_s=TICK_S, runs=runs, on_cases=told)
 
 
 def by_moment(cases: Sequence[CalibrationCase]) -> list[list[CalibrationCase]]:

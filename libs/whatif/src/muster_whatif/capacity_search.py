@@ -47,19 +47,19 @@ class CapacityGoal:
         group = {"": "", "queue": "queues", "user": "users", "priority": "priorities"}[kind]
         return cls(text, parts[1], group, parts[3] or "", float(parts[4]) * _SECONDS[parts[5]])
 
-    def value_s(self, found: SimulationStats) -> float | None:
+    def value_s(self, stats: SimulationStats) -> float | None:
         """Returns the wait; None: not all tasks started, so it has no end. Raises InvalidScenario."""
-        waits: WaitStats = found.all
+        waits: WaitStats = stats.all
         if self.group:
-            groups = getattr(found, self.group)
+            groups = getattr(stats, self.group)
             if self.name not in groups:
                 raise InvalidScenario(f"goal: no task of {self.name!r}, expected one of {', '.join(groups)}")
             waits = groups[self.name]
         value: float | None = getattr(waits, f"{self.percentile}_s")
         return None if waits.never or value is None else value
 
-    def is_reached(self, found: SimulationStats) -> bool:
-        value_s = self.value_s(found)
+    def is_reached(self, stats: SimulationStats) -> bool:
+        value_s = self.value_s(stats)
         return value_s is not None and value_s < self.below_s
 
 
@@ -80,8 +80,8 @@ def search(
 
     def reaches(more: int) -> bool:
         changes = (*point.scenario.changes, *((f"+{more}:{kind}",) if more else ()))
-        found = run(replace(point, scenario=replace(point.scenario, changes=changes)))
-        steps[more] = SearchStep(more, goal.value_s(found), goal.is_reached(found))
+        stats = run(replace(point, scenario=replace(point.scenario, changes=changes)))
+        steps[more] = SearchStep(more, goal.value_s(stats), goal.is_reached(stats))
         return steps[more].is_reached
 
     # 1. a number that is enough

@@ -48,32 +48,32 @@ class Row:
 
 def rows(plays: Sequence[Sequence[SimulationStats]]) -> list[Row]:
     """Returns the figures of all scenarios. ``plays``: for each scenario, its play with each seed."""
-    made: list[Row] = []
+    all_rows: list[Row] = []
 
     def add(group: str, name: str, unit: str, value: Callable[[SimulationStats], float | None]) -> None:
-        made.append(Row(group, name, unit, [_cell([value(each) for each in seeds]) for seeds in plays]))
+        all_rows.append(Row(group, name, unit, [_cell([value(stats) for stats in seeds]) for seeds in plays]))
 
     def add_waits(group: str, of: Callable[[SimulationStats], WaitStats | None]) -> None:
         for name, unit, field in _WAITS:
             add(group, name, unit, partial(_of_waits, of, field))
 
     every = [figures for seeds in plays for figures in seeds]
-    add("", "tasks", "", lambda each: each.all.tasks)
-    add_waits("", lambda each: each.all)
+    add("", "tasks", "", lambda stats: stats.all.tasks)
+    add_waits("", lambda stats: stats.all)
     for name in sorted({name for figures in every for name in figures.use}):
         add("", f"{name} in use", "%", partial(_share, name))
-    add("", "fairness of users (Jain)", "", lambda each: each.fairness)
-    add("", "makespan", "s", lambda each: each.makespan_s)
+    add("", "fairness of users (Jain)", "", lambda stats: stats.fairness)
+    add("", "makespan", "s", lambda stats: stats.makespan_s)
     for kind, field in (("queue", "queues"), ("user", "users"), ("priority", "priorities")):
         names = sorted({name for figures in every for name in getattr(figures, field)})
         for name in names if len(names) > 1 else ():
             add_waits(f"{kind} {name}", partial(_in_group, field, name))
-    return [row for row in made if any(cell.mean not in (None, 0) for cell in row.cells) or not row.group]
+    return [row for row in all_rows if any(cell.mean not in (None, 0) for cell in row.cells) or not row.group]
 
 
 def _of_waits(of: Callable[[SimulationStats], WaitStats | None], field: str, figures: SimulationStats) -> float | None:
-    found = of(figures)
-    value: float | None = getattr(found, field) if found is not None else None
+    waits = of(figures)
+    value: float | None = getattr(waits, field) if waits is not None else None
     return value
 
 
@@ -88,24 +88,24 @@ def _in_group(field: str, name: str, figures: SimulationStats) -> WaitStats | No
 
 def brief(compared: Sequence[Row]) -> list[Row]:
     """Returns the rows for a terminal: of a queue, a user or a priority only the wait of 95 %."""
-    found = []
+    rows = []
     for row in compared:
         if not row.group:
-            found.append(row)
+            rows.append(row)
         elif row.name == _WAIT_95:
-            found.append(replace(row, group=f"{row.name} of the tasks", name=row.group))
-    return found
+            rows.append(replace(row, group=f"{row.name} of the tasks", name=row.group))
+    return rows
 
 
 def _cell(values: Sequence[float | None]) -> Cell:
-    there = [value for value in values if value is not None]
-    if not there:
+    present = [value for value in values if value is not None]
+    if not present:
         return Cell(None, None)
-    mean = sum(there) / len(there)
-    if len(there) < 2:
+    mean = sum(present) / len(present)
+    if len(present) < 2:
         return Cell(mean, None)
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in there) / (len(there) - 1))
-    return Cell(mean, _NORMAL_95 * deviation / math.sqrt(len(there)))
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in present) / (len(present) - 1))
+    return Cell(mean, _NORMAL_95 * deviation / math.sqrt(len(present)))
 
 
 def shown(cell: Cell, unit: str) -> str:

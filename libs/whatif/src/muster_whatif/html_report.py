@@ -30,7 +30,7 @@ def page(
     """Returns the page. ``names``: of the scenarios; ``plays``: for each, its play with each seed."""
     drawings = "".join(
         f"<h2>{escape(name)} in use</h2>{_drawing(name, names, plays)}"
-        for name in sorted({name for seeds in plays for each in seeds for name in each.use})
+        for name in sorted({name for seeds in plays for stats in seeds for name in stats.use})
     )
     items = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
     return (

@@ -56,34 +56,34 @@ def run(
 
     Raises WhatIfError.
     """
-    found: dict[int, SimulationStats] = {}
+    results: dict[int, SimulationStats] = {}
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         for index, point in enumerate(points):
             file = keep / f"{point.key()}.json"
             if file.exists():
-                found[index] = msgspec.json.decode(file.read_bytes(), type=SimulationStats)
-    left = [index for index in range(len(points)) if index not in found]
-    count = min(processes or os.cpu_count() or 1, len(left))
+                results[index] = msgspec.json.decode(file.read_bytes(), type=SimulationStats)
+    missing = [index for index in range(len(points)) if index not in results]
+    count = min(processes or os.cpu_count() or 1, len(missing))
     if count <= 1:
-        for index in left:
-            found[index] = _kept(points[index], keep, _played(points[index], progress))
-        return [found[index] for index in range(len(points))]
+        for index in missing:
+            results[index] = _kept(points[index], keep, _played(points[index], progress))
+        return [results[index] for index in range(len(points))]
     context = multiprocessing.get_context("spawn")
     shared = context.Array("q", len(points))
     with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(shared,)) as pool:
-        running = {pool.submit(_in_a_process, index, points[index]): index for index in left}
+        running = {pool.submit(_in_a_process, index, points[index]): index for index in missing}
         try:
             while running:
                 done, _ = wait(running, timeout=_PROGRESS_S, return_when=FIRST_COMPLETED)
                 progress(sum(shared[:]))
-                for each in done:
-                    index = running.pop(each)
-                    found[index] = _kept(points[index], keep, each.result())
+                for future in done:
+                    index = running.pop(future)
+                    results[index] = _kept(points[index], keep, future.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [found[index] for index in range(len(points))]
+    return [results[index] for index in range(len(points))]
 
 
 def _played(point: ExperimentPoint, progress: Callable[[int], None]) -> SimulationStats:

@@ -38,12 +38,12 @@ class Scenario:
 
     def machines(self, workload: Workload) -> list[WorkloadNode]:
         """Returns the workload's machines with the changes. Raises InvalidScenario."""
-        found = list(workload.machines)
+        machines = list(workload.machines)
         for change in self.changes:
-            found = changed(found, change)
-        if not found:
+            machines = changed(machines, change)
+        if not machines:
             raise InvalidScenario(f"{self.name}: no machine is left")
-        return found
+        return machines
 
 
 def changed(machines: Sequence[WorkloadNode], change: str) -> list[WorkloadNode]:
@@ -57,8 +57,8 @@ def changed(machines: Sequence[WorkloadNode], change: str) -> list[WorkloadNode]
     sign, count, kind = parts[1], int(parts[2]), parts[3]
     alike = [machine for machine in machines if machine.kind == kind]
     if not alike:
-        known = ", ".join(sorted({machine.kind or "(no name)" for machine in machines}))
-        raise InvalidScenario(f"nodes: there is no machine of kind {kind!r}, expected one of {known}")
+        kinds = ", ".join(sorted({machine.kind or "(no name)" for machine in machines}))
+        raise InvalidScenario(f"nodes: there is no machine of kind {kind!r}, expected one of {kinds}")
     if sign == "+":
         return [*machines, *(replace(alike[0], name=f"{kind or 'node'}-more-{number + 1}") for number in range(count))]
     if count > len(alike):

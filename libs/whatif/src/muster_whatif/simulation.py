@@ -156,7 +156,7 @@ class _Simulation:
         )
         self._gangs = {gang.application_id: gang for gang in workload.gangs}
         self._bare = deque(workload.bare)
-        self._restarts_ns = deque(BEGIN_NS + round(each * NS_PER_S) for each in sorted(workload.restarts_s))
+        self._restarts_ns = deque(BEGIN_NS + round(restart_s * NS_PER_S) for restart_s in sorted(workload.restarts_s))
         self._arrivals = iter(workload.tasks)
         self._next: WorkloadTask | None = next(self._arrivals, None)
         self._ends: list[tuple[int, int, str, int]] = []  # (moment, order, task, which run)
@@ -202,8 +202,8 @@ class _Simulation:
         self._hear(self._core.apply(SetEvents(tracking=False, requests=False), now_ns), now_ns)
         for first in range(0, len(self._machines), _NODES_AT_ONCE):
             nodes = tuple(
-                NodeItem(each.name, NodeAction.CREATE, dict(each.attributes), capacity=each.quantities)
-                for each in self._machines[first : first + _NODES_AT_ONCE]
+                NodeItem(machine.name, NodeAction.CREATE, dict(machine.attributes), capacity=machine.quantities)
+                for machine in self._machines[first : first + _NODES_AT_ONCE]
             )
             self._hear(self._core.apply(UpdateNodes(nodes), now_ns), now_ns)
 
@@ -234,7 +234,7 @@ class _Simulation:
         while self._bare and BEGIN_NS + round(self._bare[0].arrives_s * NS_PER_S) <= now_ns:
             bare.append(self._bare.popleft())
         if bare:
-            items = tuple(self._application(each) for each in bare)
+            items = tuple(self._application(app) for app in bare)
             self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
         if not tasks:
             return False
@@ -260,8 +260,8 @@ class _Simulation:
         self._apps = {app_id: task for app_id, task in self._apps.items() if app_id in used}
         items = tuple(self._application(task) for task in self._apps.values())
         self._hear(self._core.apply(UpdateApplications(items), now_ns), now_ns)
-        held = [self._ask(lives[name].task, lives[name].node) for name in self._running]
-        self._hear(self._core.apply(UpdateAllocations(held), now_ns), now_ns)
+        allocations = [self._ask(lives[name].task, lives[name].node) for name in self._running]
+        self._hear(self._core.apply(UpdateAllocations(allocations), now_ns), now_ns)
         asks = [self._ask(lives[name].task) for name in self._waiting]
         self._hear(self._core.apply(UpdateAllocations(asks), now_ns), now_ns)
 

@@ -87,8 +87,8 @@ def figures(played: SimulationResult) -> SimulationStats:
         for name, capacity in sorted(played.capacity.items())
     }
     dominant = [
-        max((used / played.capacity[name] for name, used in each.items() if played.capacity.get(name)), default=0.0)
-        for each in user_seconds.values()
+        max((used / played.capacity[name] for name, used in usage.items() if played.capacity.get(name)), default=0.0)
+        for usage in user_seconds.values()
     ]
     return SimulationStats(
         played.scenario.name,
@@ -123,7 +123,7 @@ def _pieces(
             if edge <= low:  # rounding: the next piece
                 edge = low + width_s * 1e-9
             low = edge
-    return [each / (capacity * width_s) for each in sums]
+    return [piece_sum / (capacity * width_s) for piece_sum in sums]
 
 
 def wait_stats(lives: Iterable[TaskOutcome]) -> WaitStats:

@@ -15,9 +15,9 @@ from muster_whatif.workloads import generator, openb, swf, workload_file
 
 # What people declare: a round time that is long enough. Seconds.
 ROUND_S = (
-    *(60 * each for each in (1, 2, 5, 10, 15, 30)),
-    *(3_600 * each for each in (1, 2, 4, 8, 12)),
-    *(86_400 * each for each in (1, 2, 4, 7, 14, 30, 60, 90, 180, 365)),
+    *(60 * minutes for minutes in (1, 2, 5, 10, 15, 30)),
+    *(3_600 * hours for hours in (1, 2, 4, 8, 12)),
+    *(86_400 * days for days in (1, 2, 4, 7, 14, 30, 60, 90, 180, 365)),
 )
 GENERATE = "generate:"
 SAVED = ".workload.json"
@@ -32,8 +32,8 @@ def user_of(application_id: str, users: int) -> str:
 
 def rounded_up_s(seconds: float) -> float:
     """The next of ROUND_S; beyond them the time itself."""
-    place = bisect_left(ROUND_S, seconds)
-    return ROUND_S[place] if place < len(ROUND_S) else seconds
+    index = bisect_left(ROUND_S, seconds)
+    return ROUND_S[index] if index < len(ROUND_S) else seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,16 @@ class WorkloadSource:
         machines = workload.machines
         if self.part != 1.0:
             machines = [
-                each for place, each in enumerate(machines) if int((place + 1) * self.part) > int(place * self.part)
+                machine
+                for index, machine in enumerate(machines)
+                if int((index + 1) * self.part) > int(index * self.part)
             ]
             facts.append(f"{len(machines):,} of the machines, taken evenly")
         return replace(workload, machines=machines, tasks=tasks, facts=facts)
 
     def _generator(self) -> generator.Generator:
-        what = generator.Generator.parse(self.text.removeprefix(GENERATE))
-        return what if self.seed is None else replace(what, seed=self.seed)
+        parameters = generator.Generator.parse(self.text.removeprefix(GENERATE))
+        return parameters if self.seed is None else replace(parameters, seed=self.seed)
 
     def _read(self) -> Workload:
         if self.is_generated:

@@ -60,7 +60,7 @@ LEVELS = (20, 40, 60, 80)
 def coverage(cases: Sequence[CalibrationCase]) -> dict[int, float]:
     """Returns for each of LEVELS the share of cases whose truth lies in that range, in percent."""
     return {
-        level: 100 * sum(each.lies_within((each.runs + 1) * (100 - level) // 200) for each in cases) / len(cases)
+        level: 100 * sum(case.lies_within((case.runs + 1) * (100 - level) // 200) for case in cases) / len(cases)
         for level in LEVELS
     }
 
@@ -72,12 +72,12 @@ def calibrate(
     *,
     tick_s: float = 0.0,
     runs: int = RUNS[0],
-    told: Callable[[Sequence[CalibrationCase]], None] = lambda _: None,
+    on_cases: Callable[[Sequence[CalibrationCase]], None] = lambda _: None,
 ) -> list[CalibrationCase]:
     """Plays a workload, and makes a forecast for every pending ask at each moment. Durations are those of tasks that
     had ended by then.
 
-    :param told: called with the cases of each moment.
+    :param on_cases: called with the cases of each moment.
     """
     looked: list[tuple[int, list[snapshot.Entry]]] = []
 
@@ -91,18 +91,18 @@ def calibrate(
     for number, (now_ns, entries) in enumerate(looked):
         at_s = (now_ns - BEGIN_NS) / NS_PER_S
         learnt = _ended_by(played.lives.values(), at_s)
-        found = forecast(
+        prediction = forecast(
             entries, learnt.snapshot(), now_ns, seed=number, runs=runs, came=learnt.came, since_ns=learnt.since_ns
         )
-        of_moment = _cases(found, played.lives, at_s)
-        told(of_moment)
+        of_moment = _cases(prediction, played.lives, at_s)
+        on_cases(of_moment)
         cases += of_moment
     return cases
 
 
 def _ended_by(lives: Iterable[TaskOutcome], at_s: float) -> RunTimeHistory:
     learnt = RunTimeHistory(BEGIN_NS)
-    for life in sorted(lives, key=lambda each: each.ended_s or 0.0):
+    for life in sorted(lives, key=lambda outcome: outcome.ended_s or 0.0):
         if life.started_s is None or life.ended_s is None or life.ended_s > at_s:
             continue
         task = life.task
@@ -113,9 +113,9 @@ def _ended_by(lives: Iterable[TaskOutcome], at_s: float) -> RunTimeHistory:
     return learnt
 
 
-def _cases(found: Forecast, lives: dict[str, TaskOutcome], at_s: float) -> list[CalibrationCase]:
+def _cases(prediction: Forecast, lives: dict[str, TaskOutcome], at_s: float) -> list[CalibrationCase]:
     cases = []
-    for (_, _, key), estimate in found.estimates.items():
+    for (_, _, key), estimate in prediction.estimates.items():
         name, separator, _ = key.partition("#")
         if separator:
             continue  # a task that runs again: the play keeps its first start
@@ -138,8 +138,8 @@ def _cases(found: Forecast, lives: dict[str, TaskOutcome], at_s: float) -> list[
                 likely_s,
                 latest_s,
                 true_s,
-                [at(each) for each in estimate.times_ns],
-                found.runs,
+                [at(time_ns) for time_ns in estimate.times_ns],
+                prediction.runs,
             )
         )
     return cases

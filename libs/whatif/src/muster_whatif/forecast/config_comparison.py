@@ -89,21 +89,21 @@ def compare(
     Raises InvalidScenario with the configuration's errors, one in a line; ForecastUnavailable if the time is not enough
     for one pair of runs. Raises CodecError.
     """
-    other, problems = load_queue_config(config)
-    if other is None:
-        raise InvalidScenario("\n".join(str(each) for each in problems))
+    new_config, problems = load_queue_config(config)
+    if new_config is None:
+        raise InvalidScenario("\n".join(str(problem) for problem in problems))
     began_s, longest_s, done = spent_s(), 0.0, 0
     queue_of: dict[AskName, str] = {}
     past: list[PastAsk] = []
     starts: tuple[dict[AskName, list[float]], dict[AskName, list[float]]] = ({}, {})
     while done < runs and spent_s() - began_s + longest_s <= cpu_s:
         run_began_s = spent_s()
-        for side, changed in enumerate((None, other)):
+        for side, changed in enumerate((None, new_config)):
             core = fold_entries(entries, now_ns).core
-            wanted = pending(core)
+            ask_names = pending(core)
             if not done and changed is None:
                 past = past_asks(core, came, since_ns)
-                queue_of = {name: core.partitions[name[0]].apps[name[1]].queue.path for name in wanted}
+                queue_of = {name: core.partitions[name[0]].apps[name[1]].queue.path for name in ask_names}
             # (The state decides about what is to come, not the configuration.)
             dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
             draw = run_time_source(RunTimeSampler(learnt, running_of(core, now_ns), dice))
@@ -112,7 +112,7 @@ def compare(
                 _reconfigure(core, changed, now_ns)
             until_s = run_began_s + cpu_s
             forward = ForwardSimulation(core, draw, now_ns, comers, lambda until_s=until_s: spent_s() <= until_s)  # type: ignore[misc]
-            for name, started_ns in forward.run(wanted, now_ns + round(HORIZON_S * NS_PER_S)).items():
+            for name, started_ns in forward.run(ask_names, now_ns + round(HORIZON_S * NS_PER_S)).items():
                 starts[side].setdefault(name, []).append((started_ns - now_ns) / NS_PER_S)
         longest_s = max(longest_s, spent_s() - run_began_s)
         if longest_s > cpu_s:
@@ -139,8 +139,8 @@ def _futures(
     for name, queue in queue_of.items():
         asks.setdefault((name[0], queue), []).append(name)
     queues = {
-        place: (len(names), *(_outlook(_of(side, names), len(names) * runs) for side in starts))
-        for place, names in sorted(asks.items())
+        queue_key: (len(names), *(_outlook(_of(side, names), len(names) * runs) for side in starts))
+        for queue_key, names in sorted(asks.items())
     }
     rises = {}
     for partition in sorted({partition for partition, _ in asks}):
@@ -151,7 +151,7 @@ def _futures(
 
 
 def _of(starts: Mapping[AskName, list[float]], names: Sequence[AskName]) -> list[float]:
-    return sorted(each for name in names for each in starts.get(name, ()))
+    return sorted(start_s for name in names for start_s in starts.get(name, ()))
 
 
 def _outlook(times_s: Sequence[float], count: int) -> StartOutlook:
@@ -163,6 +163,8 @@ def _outlook(times_s: Sequence[float], count: int) -> StartOutlook:
 
 
 def _rise(present_s: Sequence[float], other_s: Sequence[float], count: int) -> StartCurve:
-    last_s = max(percentile(each, _SHOWN) or 0.0 for each in (present_s, other_s)) or 1.0
+    last_s = max(percentile(times_s, _SHOWN) or 0.0 for times_s in (present_s, other_s)) or 1.0
     moments = [last_s * number / MOMENTS for number in range(MOMENTS + 1)]
-    return StartCurve(moments, *([bisect_right(each, at) / count for at in moments] for each in (present_s, other_s)))
+    return StartCurve(
+        moments, *([bisect_right(times_s, at) / count for at in moments] for times_s in (present_s, other_s))
+    )

@@ -103,7 +103,7 @@ def forecast(
     Raises ForecastUnavailable if the time is not enough for any range. Raises CodecError.
     """
     began_s = spent_s()
-    found: dict[AskName, list[tuple[int, int]]] = {}  # (run, start)
+    starts: dict[AskName, list[tuple[int, int]]] = {}  # (run, start)
     done = 0
     counts: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
     longest_s = 0.0
@@ -111,26 +111,26 @@ def forecast(
         run_began_s = spent_s()
         state = fold_entries(entries, now_ns)
         core = state.core
-        wanted = pending(core)
+        ask_names = pending(core)
         running = running_of(core, now_ns)
         if not done:
             past = past_asks(core, came, since_ns)
-            found = {name: [] for name in wanted}
+            starts = {name: [] for name in ask_names}
             counts = sources_of(core, RunTimeSampler(learnt, running, random.Random(seed)))  # noqa: S311 - a simulation
         dice = random.Random(f"{seed}/{done}")  # noqa: S311 - a simulation
         draw = run_time_source(RunTimeSampler(learnt, running, dice))
         comers = future_asks(past, since_ns, now_ns, dice) if since_ns else iter(())
         run_until_s = run_began_s + cpu_s / RUNS[-1]
         forward = ForwardSimulation(core, draw, now_ns, comers, lambda until_s=run_until_s: spent_s() <= until_s)  # type: ignore[misc]
-        started = forward.run(wanted, now_ns + round(HORIZON_S * NS_PER_S))
+        started = forward.run(ask_names, now_ns + round(HORIZON_S * NS_PER_S))
         for name, started_ns in started.items():
-            found[name].append((done, started_ns))
+            starts[name].append((done, started_ns))
         done += 1
         longest_s = max(longest_s, spent_s() - run_began_s)
-    used = next((each for each in RUNS if each <= done), 0)
+    used = next((run_count for run_count in RUNS if run_count <= done), 0)
     if not used:
         raise ForecastUnavailable(f"one run takes {longest_s:.1f} s of processor time; {RUNS[-1]} are needed")
-    return Forecast({name: _estimate(times, used) for name, times in found.items()}, used, *counts)
+    return Forecast({name: _estimate(times, used) for name, times in starts.items()}, used, *counts)
 
 
 def _estimate(starts: Sequence[tuple[int, int]], runs: int) -> Estimate:
@@ -158,16 +158,16 @@ def past_asks(core: SchedulerCore, came: Sequence[PastAsk], since_ns: int) -> li
 
     :param came: those that have ended.
     """
-    found = [*(each for each in came if each.came_ns >= since_ns), *_present(core, since_ns)]
-    return sorted(found, key=lambda each: each.came_ns)
+    asks = [*(ask for ask in came if ask.came_ns >= since_ns), *_present(core, since_ns)]
+    return sorted(asks, key=lambda ask: ask.came_ns)
 
 
 def _present(core: SchedulerCore, since_ns: int) -> Iterator[PastAsk]:
     """Returns the asks that came since then, and are pending or run."""
     for partition in core.partitions.values():
         for app in partition.apps.values():
-            for each in (*app.asks.values(), *app.allocations.values()):
-                demand = each.demand
+            for obj in (*app.asks.values(), *app.allocations.values()):
+                demand = obj.demand
                 if demand.created_ns >= since_ns and not demand.placeholder:
                     yield came_of(app, demand)
 
@@ -180,31 +180,31 @@ def future_asks(past: Sequence[PastAsk], since_ns: int, now_ns: int, dice: rando
     begin_ns = max(since_ns, past[0].came_ns)
     window_ns = max(now_ns - begin_ns, NS_PER_S)
     turned_ns = dice.randrange(window_ns)
-    offsets = sorted(((each.came_ns - begin_ns - turned_ns) % window_ns, index) for index, each in enumerate(past))
+    offsets = sorted(((ask.came_ns - begin_ns - turned_ns) % window_ns, index) for index, ask in enumerate(past))
     for offset_ns, index in offsets:
-        each = past[index]
-        yield each._replace(came_ns=now_ns + max(offset_ns, 1), application_id=f"{each.application_id}~")
+        ask = past[index]
+        yield ask._replace(came_ns=now_ns + max(offset_ns, 1), application_id=f"{ask.application_id}~")
 
 
 def running_of(core: SchedulerCore, now_ns: int) -> dict[RunTimeKey, list[RunTimeSample]]:
     """Returns for how long the allocations run that the RM has made no promise about."""
-    found: dict[RunTimeKey, list[RunTimeSample]] = {}
+    running: dict[RunTimeKey, list[RunTimeSample]] = {}
     for partition in core.partitions.values():
-        for held in _held(partition):
-            if not held.end_ns and not held.demand.placeholder:
-                ran = RunTimeSample((now_ns - held.allocated_ns) / NS_PER_S, held.app_id)
-                found.setdefault(key_of(held, held.demand), []).append(ran)
-    return found
+        for allocation in _held(partition):
+            if not allocation.end_ns and not allocation.demand.placeholder:
+                ran = RunTimeSample((now_ns - allocation.allocated_ns) / NS_PER_S, allocation.app_id)
+                running.setdefault(key_of(allocation, allocation.demand), []).append(ran)
+    return running
 
 
 def sources_of(core: SchedulerCore, lengths: RunTimeSampler) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """Returns by partition how many running allocations have an unknown, a declared, and a learnt length."""
     unknown, declared, learnt = Counter[str](), Counter[str](), Counter[str]()
     for partition in core.partitions.values():
-        for held in _held(partition):
-            if held.end_ns:
+        for allocation in _held(partition):
+            if allocation.end_ns:
                 declared[partition.name] += 1
-            elif lengths.group_of(key_of(held, held.demand)) is not None:
+            elif lengths.group_of(key_of(allocation, allocation.demand)) is not None:
                 learnt[partition.name] += 1
             else:
                 unknown[partition.name] += 1
@@ -213,6 +213,6 @@ def sources_of(core: SchedulerCore, lengths: RunTimeSampler) -> tuple[Counter[st
 
 def _held(partition: Partition) -> Iterable[Allocation]:
     for app in partition.apps.values():
-        for held in app.allocations.values():
-            if not held.source:
-                yield held
+        for allocation in app.allocations.values():
+            if not allocation.source:
+                yield allocation

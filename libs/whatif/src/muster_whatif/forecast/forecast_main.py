@@ -60,19 +60,19 @@ def _answer(situation: ForecastRequest) -> ForecastResult | ComparisonResult | F
 
 def _known(situation: ForecastRequest) -> dict[RunTimeKey, RunTimeSamples]:
     return {
-        RunTimeKey(each.queue, each.user, each.task_group): RunTimeSamples(
-            each.ended, [RunTimeSample(*ran) for ran in each.lengths]
+        RunTimeKey(message.queue, message.user, message.task_group): RunTimeSamples(
+            message.ended, [RunTimeSample(*ran) for ran in message.lengths]
         )
-        for each in situation.learnt
+        for message in situation.learnt
     }
 
 
 def _came(situation: ForecastRequest) -> list[PastAsk]:
-    return [PastAsk(each[0], RunTimeKey(*each[1:4]), *each[4:]) for each in situation.came]
+    return [PastAsk(row[0], RunTimeKey(*row[1:4]), *row[4:]) for row in situation.came]
 
 
 def _made(situation: ForecastRequest) -> ForecastResult:
-    found = forecast(
+    prediction = forecast(
         situation.entries,
         _known(situation),
         situation.now_ns,
@@ -83,14 +83,16 @@ def _made(situation: ForecastRequest) -> ForecastResult:
         spent_s=time.process_time,
     )
     asks = [
-        AskEstimate(*name, each.earliest_ns, each.likely_ns, each.latest_ns, each.started)
-        for name, each in found.estimates.items()
+        AskEstimate(*name, estimate.earliest_ns, estimate.likely_ns, estimate.latest_ns, estimate.started)
+        for name, estimate in prediction.estimates.items()
     ]
-    return ForecastResult(asks, found.runs, dict(found.unknown), dict(found.declared), dict(found.learnt))
+    return ForecastResult(
+        asks, prediction.runs, dict(prediction.unknown), dict(prediction.declared), dict(prediction.learnt)
+    )
 
 
 def _compared(situation: ForecastRequest, config: str) -> ComparisonResult:
-    found = compare(
+    comparison = compare(
         situation.entries,
         config,
         _known(situation),
@@ -102,14 +104,16 @@ def _compared(situation: ForecastRequest, config: str) -> ComparisonResult:
         spent_s=time.process_time,
     )
     queues = [
-        QueueComparison(*place, asks, *((each.started, each.half_s, each.most_s) for each in (present, other)))
-        for place, (asks, present, other) in found.queues.items()
+        QueueComparison(
+            *queue_key, asks, *((outlook.started, outlook.half_s, outlook.most_s) for outlook in (present, changed))
+        )
+        for queue_key, (asks, present, changed) in comparison.queues.items()
     ]
     rises = [
-        PartitionComparison(partition, list(each.moments_s), list(each.present), list(each.other))
-        for partition, each in found.rises.items()
+        PartitionComparison(partition, list(curve.moments_s), list(curve.present), list(curve.other))
+        for partition, curve in comparison.rises.items()
     ]
-    return ComparisonResult(queues, rises, found.runs)
+    return ComparisonResult(queues, rises, comparison.runs)
 
 
 def limit(cpu_s: float, more_bytes: int) -> None:
@@ -124,9 +128,9 @@ def limit(cpu_s: float, more_bytes: int) -> None:
     _lower(resource.RLIMIT_CORE, 0)
 
 
-def _lower(what: int, wanted: int) -> None:
-    _, most = resource.getrlimit(what)
-    resource.setrlimit(what, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+def _lower(resource_id: int, new_limit: int) -> None:
+    _, most = resource.getrlimit(resource_id)
+    resource.setrlimit(resource_id, (new_limit if most == resource.RLIM_INFINITY else min(new_limit, most), most))
 
 
 if __name__ == "__main__":

@@ -73,9 +73,9 @@ class ForecastReply:
 
     def of_application(self, partition: str, application_id: str) -> Iterator[tuple[AskEstimate, str]]:
         """Yields an application's asks, each with its reason: O(all asks)."""
-        for name, found in self.asks.items():
+        for name, estimate in self.asks.items():
             if name[1] == application_id and name[0] == partition:
-                yield found, self.reasons.get(name, "")
+                yield estimate, self.reasons.get(name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,30 +128,30 @@ class Forecaster:
 
         Raises ForecastBusy and ForecastUnavailable.
         """
-        found = await self._answer((rm_id, ""), look, None, since_ns)
-        if found is None:
+        completed = await self._answer((rm_id, ""), look, None, since_ns)
+        if completed is None:
             return None
-        answer = found.answer
+        answer = completed.answer
         if isinstance(answer, ForecastResult):
-            asks = {(each.partition, each.application_id, each.key): each for each in answer.asks}
+            asks = {(estimate.partition, estimate.application_id, estimate.key): estimate for estimate in answer.asks}
             return ForecastReply(
-                found.at_ns, asks, found.reasons, answer.runs, answer.unknown, answer.declared, answer.learnt
+                completed.at_ns, asks, completed.reasons, answer.runs, answer.unknown, answer.declared, answer.learnt
             )
-        return ForecastReply(found.at_ns, {}, why=_why(answer))
+        return ForecastReply(completed.at_ns, {}, why=_why(answer))
 
     async def futures(self, rm_id: str, config: str, look: Look) -> ComparisonReply | None:
         """Returns the futures of an RM under its own and another configuration; None: they are still being made.
 
         Raises ForecastBusy and ForecastUnavailable.
         """
-        found = await self._answer((rm_id, sha256(config.encode()).hexdigest()), look, config, 0)
-        if found is None:
+        completed = await self._answer((rm_id, sha256(config.encode()).hexdigest()), look, config, 0)
+        if completed is None:
             return None
-        answer = found.answer
+        answer = completed.answer
         if isinstance(answer, ComparisonResult):
-            return ComparisonReply(found.at_ns, answer)
+            return ComparisonReply(completed.at_ns, answer)
         return ComparisonReply(
-            found.at_ns, None, _why(answer), answer.problems if isinstance(answer, ForecastFailed) else ()
+            completed.at_ns, None, _why(answer), answer.problems if isinstance(answer, ForecastFailed) else ()
         )
 
     async def close(self) -> None:
@@ -167,9 +167,9 @@ class Forecaster:
         return self._child.pid if self._child is not None else None
 
     async def _answer(self, key: tuple[str, str], look: Look, config: str | None, since_ns: int) -> _Done | None:
-        made = self._made.get(key)
-        if made is not None and made.at_ns >= since_ns and elapsed_s() - made.made_s < self._settings.reuse_s:
-            return made
+        cached = self._made.get(key)
+        if cached is not None and cached.at_ns >= since_ns and elapsed_s() - cached.made_s < self._settings.reuse_s:
+            return cached
         task = self._tasks.get(key)
         if task is None:
             if self._closed:
@@ -183,8 +183,8 @@ class Forecaster:
             return None
         if task.exception() is not None:
             raise ForecastUnavailable("the forecast failed, and the service's log says why: try again")
-        found = task.result()
-        return found if found is not None and found.at_ns >= since_ns else None  # else it had begun before
+        completed = task.result()
+        return completed if completed is not None and completed.at_ns >= since_ns else None  # else it had begun before
 
     def _ended(self, key: tuple[str, str], task: asyncio.Task[_Done | None]) -> None:
         """Forgets a task; logs its error once, however many requests wait for it, and if none does."""
@@ -203,25 +203,27 @@ class Forecaster:
             else:
                 answer = await self._by_child(present, config)
             now_s = elapsed_s()
-            for other in [each for each, old in self._made.items() if now_s - old.made_s >= self._settings.reuse_s]:
-                del self._made[other]
+            for stale_key in [
+                stale_key for stale_key, old in self._made.items() if now_s - old.made_s >= self._settings.reuse_s
+            ]:
+                del self._made[stale_key]
             self._made[key] = done = _Done(now_s, answer, present.now_ns, present.reasons)
             return done
 
     async def _by_child(self, present: ForecastInput, config: str | None) -> Answer:
         settings = self._settings
         learnt = present.learnt
-        known = learnt.snapshot() if learnt is not None else {}
+        samples_by_key = learnt.snapshot() if learnt is not None else {}
         situation = ForecastRequest(
             present.now_ns,
             1,
             settings.cpu_s,
             settings.memory_bytes,
             present.entries or [],
-            [RunTimeMessage(*key, each.ended, list(each.lengths)) for key, each in known.items()],
+            [RunTimeMessage(*key, samples.ended, list(samples.lengths)) for key, samples in samples_by_key.items()],
             [
-                (each.came_ns, *each.key, each.application_id, dict(each.quantities), *each[4:])
-                for each in (learnt.came if learnt is not None else ())
+                (past_ask.came_ns, *past_ask.key, past_ask.application_id, dict(past_ask.quantities), *past_ask[4:])
+                for past_ask in (learnt.came if learnt is not None else ())
             ],
             learnt.since_ns if learnt is not None else 0,
             config,

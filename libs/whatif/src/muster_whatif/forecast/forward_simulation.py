@@ -52,10 +52,10 @@ def pending(core: SchedulerCore) -> list[AskName]:
     ]
 
 
-def key_of(held: Allocation, demand: Demand) -> RunTimeKey:
+def key_of(allocation: Allocation, demand: Demand) -> RunTimeKey:
     """Returns the key under which an allocation's length is known."""
-    assert held.app is not None
-    return RunTimeKey(held.app.queue.path, held.app.user, demand.task_group)
+    assert allocation.app is not None
+    return RunTimeKey(allocation.app.queue.path, allocation.app.user, demand.task_group)
 
 
 class ForwardSimulation:
@@ -83,28 +83,30 @@ class ForwardSimulation:
         self._order = self._again = 0
         self.started_ns: dict[AskName, int] = {}
 
-    def run(self, wanted: Collection[AskName], until_ns: int) -> dict[AskName, int]:
-        """Runs until all wanted asks have started, or the time is over. Returns ``started_ns``."""
-        core, now_ns, left = self._core, self._now_ns, set(wanted)  # (now_ns stays the begin)
+    def run(self, ask_names: Collection[AskName], until_ns: int) -> dict[AskName, int]:
+        """Runs until all of these asks have started, or the time is over. Returns ``started_ns``."""
+        core, now_ns, remaining = self._core, self._now_ns, set(ask_names)  # (now_ns stays the begin)
         core.apply(SetEvents(tracking=False, requests=False), now_ns)
         # 1. what runs, and what the scheduler has released already
         confirmed = []
         for partition in core.partitions.values():
             for app in partition.apps.values():
-                for held in app.allocations.values():
-                    self._will_end(partition.name, held, held.demand, (now_ns - held.allocated_ns) / NS_PER_S)
-                    if held.releasing and not held.source:
-                        confirmed.append(_release(partition.name, held, Termination.STOPPED_BY_RM))
+                for allocation in app.allocations.values():
+                    self._will_end(
+                        partition.name, allocation, allocation.demand, (now_ns - allocation.allocated_ns) / NS_PER_S
+                    )
+                    if allocation.releasing and not allocation.source:
+                        confirmed.append(_release(partition.name, allocation, Termination.STOPPED_BY_RM))
         if confirmed:
-            self._hear(core.apply(UpdateAllocations((), confirmed), now_ns), left)
+            self._hear(core.apply(UpdateAllocations((), confirmed), now_ns), remaining)
         # 2. one moment after the other
         turns = 0
-        while left and (turns % _TURNS_BETWEEN or self._goes_on()):
+        while remaining and (turns % _TURNS_BETWEEN or self._goes_on()):
             turns += 1
-            self._end_due(left)
-            self._arrive(left)
+            self._end_due(remaining)
+            self._arrive(remaining)
             while True:
-                confirmed_some = self._hear(core.cycle(self._now_ns, _BUDGET), left)
+                confirmed_some = self._hear(core.cycle(self._now_ns, _BUDGET), remaining)
                 if core.exhausted and not confirmed_some:
                     break
             following = (
@@ -112,25 +114,25 @@ class ForwardSimulation:
                 self._next.came_ns if self._next is not None else None,
                 core.next_deadline_ns(),
             )
-            moments = [each for each in following if each]
+            moments = [moment_ns for moment_ns in following if moment_ns]
             if not moments or min(moments) > until_ns:
                 break
             self._now_ns = max(min(moments), self._now_ns + (self._now_ns - now_ns) // _TOGETHER)
         return self.started_ns
 
-    def _will_end(self, partition: str, held: Allocation, demand: Demand, elapsed_s: float = 0.0) -> None:
-        if held.app is None or held.source:
+    def _will_end(self, partition: str, allocation: Allocation, demand: Demand, elapsed_s: float = 0.0) -> None:
+        if allocation.app is None or allocation.source:
             return  # another manager's
-        length_s = self._draw(key_of(held, demand), in_force_ms(held), elapsed_s, held.app.app_id)
+        length_s = self._draw(key_of(allocation, demand), in_force_ms(allocation), elapsed_s, allocation.app.app_id)
         if length_s is None:
             return  # nobody knows it: it holds its room
         self._order += 1
-        name = (partition, held.app.app_id, held.unique_key)
+        name = (partition, allocation.app.app_id, allocation.unique_key)
         self._runs[name] = self._order
-        left_ns = round(max(length_s - elapsed_s, 0.0) * NS_PER_S)
-        heapq.heappush(self._ends, (self._now_ns + left_ns, self._order, *name))
+        remaining_ns = round(max(length_s - elapsed_s, 0.0) * NS_PER_S)
+        heapq.heappush(self._ends, (self._now_ns + remaining_ns, self._order, *name))
 
-    def _end_due(self, left: set[AskName]) -> None:
+    def _end_due(self, remaining: set[AskName]) -> None:
         releases = []
         while self._ends and self._ends[0][0] <= self._now_ns:
             _, order, *name = heapq.heappop(self._ends)
@@ -138,13 +140,13 @@ class ForwardSimulation:
             if self._runs.pop((partition, app_id, unique), None) != order:
                 continue
             app = self._core.partitions[partition].apps.get(app_id)
-            held = app.allocations.get(unique) if app is not None else None
-            if held is not None:
-                releases.append(_release(partition, held, Termination.STOPPED_BY_RM))
+            allocation = app.allocations.get(unique) if app is not None else None
+            if allocation is not None:
+                releases.append(_release(partition, allocation, Termination.STOPPED_BY_RM))
         if releases:
-            self._hear(self._core.apply(UpdateAllocations((), releases), self._now_ns), left)
+            self._hear(self._core.apply(UpdateAllocations((), releases), self._now_ns), remaining)
 
-    def _arrive(self, left: set[AskName]) -> None:
+    def _arrive(self, remaining: set[AskName]) -> None:
         apps: dict[str, AppItem] = {}
         asks = []
         partition = next(iter(self._core.partitions))
@@ -169,23 +171,23 @@ class ForwardSimulation:
                 )
             )
         if apps:
-            self._hear(self._core.apply(UpdateApplications(tuple(apps.values())), self._now_ns), left)
+            self._hear(self._core.apply(UpdateApplications(tuple(apps.values())), self._now_ns), remaining)
         if asks:
-            self._hear(self._core.apply(UpdateAllocations(asks), self._now_ns), left)
+            self._hear(self._core.apply(UpdateAllocations(asks), self._now_ns), remaining)
 
-    def _hear(self, out: Outcome, left: set[AskName]) -> bool:
+    def _hear(self, out: Outcome, remaining: set[AskName]) -> bool:
         """Takes an outcome, and confirms its releases. Returns whether there were any: they have made room."""
         confirmed_some = False
         while True:
             confirmed, again = [], []
             for fact in out.facts:
                 if isinstance(fact, NewAllocation):
-                    held = fact.allocation
-                    name = (fact.partition, held.app_id, held.key)
-                    if name in left:
-                        left.discard(name)
+                    allocation = fact.allocation
+                    name = (fact.partition, allocation.app_id, allocation.key)
+                    if name in remaining:
+                        remaining.discard(name)
                         self.started_ns[name] = self._now_ns
-                    self._will_end(fact.partition, held, fact.demand)
+                    self._will_end(fact.partition, allocation, fact.demand)
                 elif isinstance(fact, ReleasedAllocation) and fact.termination in _CONFIRMED and not fact.reminder:
                     confirmed.append(ReleaseItem(fact.partition, fact.app_id, fact.key, fact.termination, fact.uuid))
                     if fact.termination is Termination.PREEMPTED_BY_SCHEDULER:
@@ -197,10 +199,10 @@ class ForwardSimulation:
 
     def _asked_again(self, fact: ReleasedAllocation) -> list[AskItem]:
         app = self._core.partitions[fact.partition].apps.get(fact.app_id)
-        found = app.allocations_of(fact.key) if app is not None else []
-        if not found or found[0].demand.placeholder:
+        allocations = app.allocations_of(fact.key) if app is not None else []
+        if not allocations or allocations[0].demand.placeholder:
             return []
-        demand = found[0].demand
+        demand = allocations[0].demand
         self._again += 1
         return [
             AskItem(
@@ -219,5 +221,5 @@ class ForwardSimulation:
         ]
 
 
-def _release(partition: str, held: Allocation, termination: Termination) -> ReleaseItem:
-    return ReleaseItem(partition, held.app_id, held.key, termination, held.uuid)
+def _release(partition: str, allocation: Allocation, termination: Termination) -> ReleaseItem:
+    return ReleaseItem(partition, allocation.app_id, allocation.key, termination, allocation.uuid)

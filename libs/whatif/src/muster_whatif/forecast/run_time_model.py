@@ -114,19 +114,19 @@ class RunTimeHistory:
         """Takes an allocation that ended by itself after so long."""
         key = came.key
         self.came.append(came)
-        found = self._of.get(key)
-        if found is None:
-            self._of[key] = found = deque(maxlen=KEPT_OF_KEY)
+        samples = self._of.get(key)
+        if samples is None:
+            self._of[key] = samples = deque(maxlen=KEPT_OF_KEY)
             if len(self._of) > KEYS_MAX:
                 oldest, _ = self._of.popitem(last=False)
                 del self._ended[oldest]
         self._of.move_to_end(key)
         self._ended[key] = self._ended.get(key, 0) + 1
-        found.append(RunTimeSample(max(seconds, _SHORTEST_S), came.application_id))
+        samples.append(RunTimeSample(max(seconds, _SHORTEST_S), came.application_id))
 
     def snapshot(self) -> dict[RunTimeKey, RunTimeSamples]:
         """Returns a copy."""
-        return {key: RunTimeSamples(self._ended[key], list(found)) for key, found in self._of.items()}
+        return {key: RunTimeSamples(self._ended[key], list(samples)) for key, samples in self._of.items()}
 
 
 class SurvivalCurve:
@@ -140,7 +140,7 @@ class SurvivalCurve:
     def __init__(self, ended: Iterable[tuple[float, float]], running: Iterable[tuple[float, float]]) -> None:
         """Makes a curve of (seconds, weight)."""
         moments = sorted(
-            [(each, 0, weight) for each, weight in ended] + [(each, 1, weight) for each, weight in running]
+            [(time_s, 0, weight) for time_s, weight in ended] + [(time_s, 1, weight) for time_s, weight in running]
         )
         at_risk = total = sum(weight for _, _, weight in moments)
         self._last_s = _SHORTEST_S
@@ -155,7 +155,7 @@ class SurvivalCurve:
             if not censored or at_risk >= _SUPPORT * total:
                 self._last_s = max(seconds, _SHORTEST_S)
             at_risk -= weight
-        self._rising = [-each for each in self._shares]
+        self._rising = [-share for share in self._shares]
 
     def length_s(self, elapsed_s: float, dice: random.Random) -> float:
         """Returns a length at random of an allocation that has run for so long already."""
@@ -163,15 +163,15 @@ class SurvivalCurve:
 
     def longer_s(self, elapsed_s: float, share: float) -> float:
         """Returns the length that this share of those exceeds that have run for so long already; 0 < share <= 1."""
-        place = bisect_right(self._times, elapsed_s)
-        now = self._shares[place - 1] if place else 1.0
+        elapsed_index = bisect_right(self._times, elapsed_s)
+        now = self._shares[elapsed_index - 1] if elapsed_index else 1.0
         if now <= 0.0 or elapsed_s >= self._last_s:
             return max(elapsed_s, _SHORTEST_S) / share
-        wanted = now * share
-        index = bisect_right(self._rising, -wanted, lo=place)
+        target_share = now * share
+        index = bisect_right(self._rising, -target_share, lo=elapsed_index)
         if index < len(self._times):
             return self._times[index]
-        return self._last_s * (self._shares[-1] if self._shares else 1.0) / wanted
+        return self._last_s * (self._shares[-1] if self._shares else 1.0) / target_share
 
 
 class RunTimeSampler:
@@ -196,7 +196,7 @@ class RunTimeSampler:
         self._ended: dict[Wider, list[tuple[RunTimeSample, float]]] = {}
         for key, (ended, lengths) in learnt.items():
             for group in widening(key):
-                self._ended.setdefault(group, []).extend((each, ended / len(lengths)) for each in lengths)
+                self._ended.setdefault(group, []).extend((sample, ended / len(lengths)) for sample in lengths)
         self._running: dict[Wider, list[RunTimeSample]] = {}
         for key, so_far in running.items():
             for group in widening(key):
@@ -217,24 +217,24 @@ class RunTimeSampler:
 
     def _curve(self, group: Wider) -> SurvivalCurve:
         observed, still = self._ended[group], self._running.get(group, ())
-        applications = {each.application_id for each, _ in observed} | {each.application_id for each in still}
+        applications = {sample.application_id for sample, _ in observed} | {sample.application_id for sample in still}
         if len(applications) < _APPLICATIONS:
             draw = self._dice.expovariate
             return SurvivalCurve(
-                [(each.seconds, stands_for * draw(1.0)) for each, stands_for in observed],
-                [(each.seconds, draw(1.0)) for each in still],
+                [(sample.seconds, stands_for * draw(1.0)) for sample, stands_for in observed],
+                [(sample.seconds, draw(1.0)) for sample in still],
             )
-        ended = [(each.seconds, stands_for * self._weight(each.application_id)) for each, stands_for in observed]
-        running = [(each.seconds, self._weight(each.application_id)) for each in still]
+        ended = [(sample.seconds, stands_for * self._weight(sample.application_id)) for sample, stands_for in observed]
+        running = [(sample.seconds, self._weight(sample.application_id)) for sample in still]
         total = sum(weight for _, weight in ended) + sum(weight for _, weight in running)
         longest_s = max(seconds for seconds, _ in ended)
         return SurvivalCurve(ended, [*running, (longest_s, self._dice.expovariate(1.0) * total / len(applications))])
 
     def _weight(self, application_id: str) -> float:
-        found = self._weights.get(application_id)
-        if found is None:
-            self._weights[application_id] = found = self._dice.expovariate(1.0)
-        return found
+        weight = self._weights.get(application_id)
+        if weight is None:
+            self._weights[application_id] = weight = self._dice.expovariate(1.0)
+        return weight
 
     def _share(self, application_id: str) -> float:
         """Returns a share in (0, 1], evenly spread; those of one application are near each other."""

@@ -50,7 +50,7 @@ class Generator:
     @classmethod
     def parse(cls, text: str) -> Generator:
         """Reads ``tasks=1000,nodes=20,load=1.1``. Raises InvalidWorkload."""
-        kinds = {each.name: (float if each.type == "float" else int) for each in fields(cls)}
+        kinds = {field.name: (float if field.type == "float" else int) for field in fields(cls)}
         values: dict[str, float | int] = {}
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
@@ -62,47 +62,46 @@ class Generator:
             except ValueError:
                 values[name] = math.nan
             if not least <= values[name] <= most:
-                what = "a whole number" if kinds[name] is int else "a number"
+                constraint = "a whole number" if kinds[name] is int else "a number"
                 raise InvalidWorkload(
-                    f"generate: {name}: must be {what} from {least:,} to {most:,}, got {value[:40]!r}"
+                    f"generate: {name}: must be {constraint} from {least:,} to {most:,}, got {value[:40]!r}"
                 )
         return cls(**values)  # type: ignore[arg-type]
 
 
-def generate(what: Generator) -> Workload:
+def generate(parameters: Generator) -> Workload:
     """Returns the workload of a seed: the same for the same values."""
-    dice = random.Random(what.seed)  # noqa: S311 - a simulation
+    dice = random.Random(parameters.seed)  # noqa: S311 - a simulation
     machines = [
-        WorkloadNode(f"node-{index + 1}", {CPU: 1_000 * what.cores, MEMORY: 4 * what.cores * _GIB}, "node")
-        for index in range(what.nodes)
+        WorkloadNode(f"node-{index + 1}", {CPU: 1_000 * parameters.cores, MEMORY: 4 * parameters.cores * _GIB}, "node")
+        for index in range(parameters.nodes)
     ]
     mean_vcore = sum(size[0] * weight for size, weight in zip(_SIZES, _WEIGHTS, strict=True)) / sum(_WEIGHTS)
-    mean_run_s = what.median_run_s * math.exp(what.spread**2 / 2)
-    rate = what.load * what.nodes * what.cores * 1_000 / (mean_vcore * mean_run_s)
+    mean_run_s = parameters.median_run_s * math.exp(parameters.spread**2 / 2)
+    rate = parameters.load * parameters.nodes * parameters.cores * 1_000 / (mean_vcore * mean_run_s)
     sizes = [{CPU: vcore, MEMORY: memory * _GIB} for vcore, memory in _SIZES]  # shared by the tasks: a million is many
     tasks: list[WorkloadTask] = []
     moment_s = 0.0
-    for number in range(what.tasks):
+    for number in range(parameters.tasks):
         moment_s += dice.expovariate(rate)
-        user, queue = dice.randrange(what.users), dice.randrange(what.queues)
+        user, queue = dice.randrange(parameters.users), dice.randrange(parameters.queues)
         (quantities,) = dice.choices(sizes, _WEIGHTS)
         tasks.append(
             WorkloadTask(
                 f"task-{number + 1}",
-                f"app-{queue}-{user}-{number // (_TASKS_OF_AN_APPLICATION * what.users * what.queues)}",
+                f"app-{queue}-{user}-{number // (_TASKS_OF_AN_APPLICATION * parameters.users * parameters.queues)}",
                 f"root.queue-{queue + 1}",
                 f"user-{user + 1}",
                 quantities,
                 moment_s,
-                dice.lognormvariate(math.log(what.median_run_s), what.spread),
+                dice.lognormvariate(math.log(parameters.median_run_s), parameters.spread),
             )
         )
-    leaves = "".join(f"          - name: queue-{number + 1}\n" for number in range(what.queues))
+    leaves = "".join(f"          - name: queue-{number + 1}\n" for number in range(parameters.queues))
     config = (
         "partitions:\n  - name: default\n    queues:\n      - name: root\n        submitacl: '*'\n        queues:\n"
         + leaves
     )
-    facts = [
-        f"{what.tasks:,} tasks on {what.nodes:,} machines of {what.cores} cores, load {what.load:g}, seed {what.seed}"
-    ]
-    return Workload(f"generated, seed {what.seed}", machines, tasks, config, facts)
+    machines_text = f"{parameters.nodes:,} machines of {parameters.cores} cores"
+    facts = [f"{parameters.tasks:,} tasks on {machines_text}, load {parameters.load:g}, seed {parameters.seed}"]
+    return Workload(f"generated, seed {parameters.seed}", machines, tasks, config, facts)

@@ -21,7 +21,7 @@ class RegistrationEntry:
     """The resource manager registered."""
 
 
-Record = tuple[int, object]  # nanoseconds, and what
+Record = tuple[int, object]  # nanoseconds, and the command, fact or registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class _RequestLogReader:
         self._registered: list[int] = []
 
     def read(self, records: list[Record]) -> ReplayableWorkload:
-        for now_ns, what in records:
-            self._take(now_ns, what)
+        for now_ns, message in records:
+            self._take(now_ns, message)
         begin_ns = records[0][0] if records else 0
         until_ns = records[-1][0] if records else 0
 
@@ -75,21 +75,23 @@ class _RequestLogReader:
             tasks,
             gangs=list(self._gangs.values()),
             bare=bare,
-            restarts_s=[seconds(each) for each in self._registered[1:]],
+            restarts_s=[seconds(at_ns) for at_ns in self._registered[1:]],
         )
-        starts = {name: [(seconds(each), node) for each, node in found] for name, found in self._starts.items()}
+        starts = {
+            name: [(seconds(at_ns), node) for at_ns, node in task_starts] for name, task_starts in self._starts.items()
+        }
         return ReplayableWorkload(workload, starts, seconds(until_ns))
 
-    def _take(self, now_ns: int, what: object) -> None:
-        match what:
+    def _take(self, now_ns: int, message: object) -> None:
+        match message:
             case RegistrationEntry():
                 self._registered.append(now_ns)
             case UpdateNodes():
-                for node in what.nodes:
+                for node in message.nodes:
                     if node.action is NodeAction.CREATE and node.node_id not in self._machines:
                         self._machines[node.node_id] = WorkloadNode(node.node_id, dict(node.capacity or {}), "node")
             case UpdateApplications():
-                for app in what.new:
+                for app in message.new:
                     bare = BareApplication(app.app_id, app.queue, app.user, now_ns)
                     self._apps.setdefault(app.app_id, bare)
                     if app.placeholder_ask:
@@ -97,14 +99,14 @@ class _RequestLogReader:
                         gang = WorkloadGang(app.app_id, app.placeholder_ask, app.gang_style or "Soft", timeout_s)
                         self._gangs.setdefault(app.app_id, gang)
             case UpdateAllocations():
-                for ask in what.asks:
+                for ask in message.asks:
                     if not ask.node_id:
                         self._asks.setdefault(_name(ask.key), (now_ns, ask))
-                for release in what.releases:
+                for release in message.releases:
                     self._ends[_name(release.key)] = now_ns
             case NewAllocation(adopted=False):
-                held = what.allocation
-                self._starts.setdefault(_name(held.key), []).append((now_ns, held.node_id))
+                allocation = message.allocation
+                self._starts.setdefault(_name(allocation.key), []).append((now_ns, allocation.node_id))
 
     def _task(
         self, name: str, came_ns: int, item: AskItem, seconds: Callable[[int], float], until_ns: int

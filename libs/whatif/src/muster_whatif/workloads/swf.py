@@ -200,9 +200,9 @@ def _parse_header(line: int, comment: str, headers: dict[str, _Header], oddities
     name = _HEADERS.get("".join(text.split()).casefold())
     if name is None or not colon:
         return
-    found = _COUNT.match(value.strip())
-    total = int(found[1].replace(",", "")) if found else 0
-    if found is None or not 0 < total <= _HEADER_MAX.get(name, _PROCESSORS_MAX):
+    match = _COUNT.match(value.strip())
+    total = int(match[1].replace(",", "")) if match else 0
+    if match is None or not 0 < total <= _HEADER_MAX.get(name, _PROCESSORS_MAX):
         limit = _HEADER_MAX.get(name, _PROCESSORS_MAX)
         expected = f", expected a count from 1 to {limit:,}: it is ignored"
         oddities.add(line, expected, f"header {name} is {_quoted(value.strip())}")
@@ -210,7 +210,7 @@ def _parse_header(line: int, comment: str, headers: dict[str, _Header], oddities
         if headers[name].total != total:
             oddities.add(line, ": the first one counts", f"header {name} is there again, as {total:,}")
     else:
-        parts = [int(part) for part in re.findall(r"[0-9]{1,20}", found[2] or "")]
+        parts = [int(part) for part in re.findall(r"[0-9]{1,20}", match[2] or "")]
         headers[name] = _Header(line, total, parts)
 
 
@@ -221,10 +221,10 @@ def _parse_job(line: int, words: Sequence[str], oddities: _Oddities) -> _Job:
         oddities.add(line, f" fields, expected {_FIELDS}: the further ones are ignored", f"{len(words)}")
 
     def value(field: tuple[int, float]) -> float:
-        place, most = field
-        if place >= len(words):
+        index, most = field
+        if index >= len(words):
             return _UNKNOWN
-        word = words[place]
+        word = words[index]
         try:
             number = float(word)
         except ValueError:
@@ -232,7 +232,7 @@ def _parse_job(line: int, words: Sequence[str], oddities: _Oddities) -> _Job:
         if -most <= number <= most and "_" not in word:  # false for nan
             return number
         kind = ", expected a number in the field's bounds: it counts as unknown"
-        oddities.add(line, kind, f"field {place + 1} is {_quoted(word)}")
+        oddities.add(line, kind, f"field {index + 1} is {_quoted(word)}")
         return _UNKNOWN
 
     allocated, requested = value(_ALLOCATED), value(_REQUESTED)
@@ -352,17 +352,17 @@ def _tasks(job: _Job, name: str, task_cores: int) -> Iterator[WorkloadTask]:
     queue = f"root.swf.queue-{int(job.queue)}" if job.queue >= 0 else "root.swf.queue"
     user = f"user-{int(job.user)}" if job.user >= 0 else "nobody"
     declares_s = max(job.requested_s, job.run_s) if job.requested_s > 0 else 0.0
-    left = int(job.processors)
+    remaining = int(job.processors)
     index = 0
-    while left > 0:
-        cores = min(left, task_cores)
+    while remaining > 0:
+        cores = min(remaining, task_cores)
         quantities = {CPU: _MILLI * cores}
         if job.kib > 0:
             quantities[MEMORY] = math.ceil(job.kib) * _KIB * cores
         yield WorkloadTask(
             f"{name}.{index}", name, queue, user, quantities, job.submit_s, job.run_s, declares_s=declares_s
         )
-        left -= cores
+        remaining -= cores
         index += 1
 
 

@@ -64,21 +64,21 @@ class ExplainEndpoints:
         return HttpAnswer(json_render.body(asks.summary(state, description)))
 
     async def ask(self, call: HttpCall) -> HttpAnswer:
-        state, partition, wanted = self._ask(call)
-        return HttpAnswer(json_render.body(asks.ask(state, partition, wanted, self._now_ns(state))))
+        state, partition, ask = self._ask(call)
+        return HttpAnswer(json_render.body(asks.ask(state, partition, ask, self._now_ns(state))))
 
     async def when(self, call: HttpCall) -> HttpAnswer:
-        state, partition, wanted = self._ask(call)
+        state, partition, ask = self._ask(call)
         pause, now_ns = asks.pause_of(state), self._now_ns(state)
         if pause is not None:
-            return HttpAnswer(json_render.body(forecast.paused(partition.name, wanted, now_ns, pause.clause())))
-        told = await self._forecast(state.info.rm_id, wanted.created_ns)
+            return HttpAnswer(json_render.body(forecast.paused(partition.name, ask, now_ns, pause.clause())))
+        reply = await self._forecast(state.info.rm_id, ask.created_ns)
         # (The ask may have started, or ended with its application or its RM, while the forecast was made.)
-        state, partition, wanted = self._ask(call)
+        state, partition, ask = self._ask(call)
         now_ns = self._now_ns(state)
-        if told is None or told.at_ns < wanted.created_ns:
-            return HttpAnswer(json_render.body(forecast.not_ready(partition.name, wanted, now_ns)))
-        return HttpAnswer(json_render.body(forecast.answer(partition.name, wanted, told, now_ns)))
+        if reply is None or reply.at_ns < ask.created_ns:
+            return HttpAnswer(json_render.body(forecast.not_ready(partition.name, ask, now_ns)))
+        return HttpAnswer(json_render.body(forecast.answer(partition.name, ask, reply, now_ns)))
 
     async def _forecast(self, rm_id: str, since_ns: int) -> ForecastReply | None:
         """The forecast of an RM; None: it is still being made. Raises HttpError."""
@@ -92,15 +92,15 @@ class ExplainEndpoints:
         pause, now_ns = asks.pause_of(state), self._now_ns(state)
         if pause is not None:
             return HttpAnswer(json_render.body(forecast.row_unknown(row, now_ns, pause.clause())))
-        told = await self._forecast(state.info.rm_id, row.since_ns)
+        reply = await self._forecast(state.info.rm_id, row.since_ns)
         # (The application may have changed, or ended, while the forecast was made.)
-        state, row = self._row(call, row.since_ns, told)
+        state, row = self._row(call, row.since_ns, reply)
         now_ns = self._now_ns(state)
-        if told is None:
+        if reply is None:
             return HttpAnswer(json_render.body(forecast.row_making(row, now_ns)))
-        return HttpAnswer(json_render.body(forecast.row_explained(row, told, now_ns)))
+        return HttpAnswer(json_render.body(forecast.row_explained(row, reply, now_ns)))
 
-    def _row(self, call: HttpCall, since_ns: int, told: ForecastReply | None = None) -> tuple[RmEntry, forecast.Row]:
+    def _row(self, call: HttpCall, since_ns: int, reply: ForecastReply | None = None) -> tuple[RmEntry, forecast.Row]:
         """The asks that a request is about. If their application is not there any more: those that a forecast has.
 
         :param since_ns: 0: the newest of the asks.
@@ -110,9 +110,13 @@ class ExplainEndpoints:
             state, partition, app = self._explained(call, ended=True)
         except HttpError:
             state = self._lookup.find_rm(call, in_parts=True)
-            partitions = [each.name for each in self._lookup.partitions_of(call, state)]
-            had = [each for each in partitions if told is not None and any(told.of_application(each, app_id))]
-            if (told is not None and not had) or not since_ns or not partitions:
+            partitions = [candidate.name for candidate in self._lookup.partitions_of(call, state)]
+            had = [
+                candidate
+                for candidate in partitions
+                if reply is not None and any(reply.of_application(candidate, app_id))
+            ]
+            if (reply is not None and not had) or not since_ns or not partitions:
                 raise
             return state, forecast.Row((had or partitions)[0], app_id, None, reason, since_ns)
         if not since_ns:
@@ -134,18 +138,18 @@ class ExplainEndpoints:
             return HttpAnswer(json_render.body(explain_futures.paused(partition, self._now_ns(state), pause.clause())))
         rm_id = state.info.rm_id
         try:
-            found = await self._forecaster.futures(rm_id, config, lambda: self._present(rm_id))
+            reply = await self._forecaster.futures(rm_id, config, lambda: self._present(rm_id))
         except (ForecastBusy, ForecastUnavailable) as error:
             raise HttpError(503, str(error)) from None
         state, partition = self._compared(call)  # (either may have ended meanwhile)
-        if found is None:
+        if reply is None:
             return HttpAnswer(json_render.body(explain_futures.not_ready(partition, self._now_ns(state))))
-        return HttpAnswer(json_render.body(explain_futures.answer(partition, found)))
+        return HttpAnswer(json_render.body(explain_futures.answer(partition, reply)))
 
     def _compared(self, call: HttpCall) -> tuple[RmEntry, str]:
         """The RM and the partition whose futures a request compares."""
         state = self._lookup.find_rm(call, in_parts=True)
-        partition = next((each.name for each in self._lookup.partitions_of(call, state)), "")
+        partition = next((candidate.name for candidate in self._lookup.partitions_of(call, state)), "")
         if not partition:
             raise HttpError(404, "Partition not found")
         return state, partition
@@ -163,12 +167,12 @@ class ExplainEndpoints:
                 return None
             now_ns = max(self._now_ns(state), state.info.last_decided_ns)
             taken: list[Entry] = []
-            left = self._settings.forecast.state_bytes_max
+            remaining_bytes = self._settings.forecast.state_bytes_max
             slice_ = TimeSlice(self._clock, self._settings.render_slice_ms / 1000)
             for entry in snapshot.entries(state):
                 taken.append(entry)
-                left -= len(entry[0]) + len(entry[1])
-                if left < 0:
+                remaining_bytes -= len(entry[0]) + len(entry[1])
+                if remaining_bytes < 0:
                     return ForecastInput(now_ns, None)
                 if slice_.is_over():
                     await slice_.yield_loop()
@@ -178,14 +182,14 @@ class ExplainEndpoints:
     async def _reasons(self, state: RmEntry, slice_: TimeSlice) -> dict[AskName, str]:
         """Why each ask of an RM is pending."""
         pause, turns = asks.pause_of(state), asks.turns_of(state)
-        found: dict[AskName, str] = {}
+        reasons: dict[AskName, str] = {}
         for partition in list(state.core.partitions.values()):  # (folding may go on beside this)
             for app in [app for app in partition.apps.values() if app.asks]:
-                for wanted, code in asks.reasons(app, pause=pause, turns=turns):
-                    found[partition.name, app.app_id, wanted.key] = code
+                for ask, code in asks.reasons(app, pause=pause, turns=turns):
+                    reasons[partition.name, app.app_id, ask.key] = code
                 if slice_.is_over():
                     await slice_.yield_loop()
-        return found
+        return reasons
 
     async def application(self, call: HttpCall) -> HttpAnswer:
         state, partition, app = self._explained(call, ended=True)
@@ -199,8 +203,8 @@ class ExplainEndpoints:
             if queue is not None:
                 pause, pauses = asks.pause_of(state), asks.past_pauses(state)
                 now_ns, turns = self._now_ns(state), asks.turns_of(state)
-                found = explain_queue.explain(partition, queue, now_ns, pause=pause, pauses=pauses, turns=turns)
-                return HttpAnswer(json_render.body(found))
+                explanation = explain_queue.explain(partition, queue, now_ns, pause=pause, pauses=pauses, turns=turns)
+                return HttpAnswer(json_render.body(explanation))
         raise HttpError(404, "Queue not found")
 
     async def node(self, call: HttpCall) -> HttpAnswer:
@@ -223,35 +227,37 @@ class ExplainEndpoints:
 
     async def preemption(self, call: HttpCall) -> HttpAnswer:
         state, partition, app = self._explained(call)
-        held = app.allocations.get(call.path["key"])
-        if held is None:
+        allocation = app.allocations.get(call.path["key"])
+        if allocation is None:
             raise HttpError(404, "Allocation not found")
-        found = asks.preemption(partition, held, self._now_ns(state))
-        if found is None:
-            raise HttpError(404, explain_preemption.no_preemption(held))
-        return HttpAnswer(json_render.body(found))
+        explanation = asks.preemption(partition, allocation, self._now_ns(state))
+        if explanation is None:
+            raise HttpError(404, explain_preemption.no_preemption(allocation))
+        return HttpAnswer(json_render.body(explanation))
 
     async def preempted_allocation(self, call: HttpCall) -> HttpAnswer:
         """Finds a preempted allocation by its key or UUID alone: few allocations are preempted at a time."""
         state, name = self._lookup.find_rm(call, in_parts=True), call.path["allocation"]
         partitions = self._lookup.partitions_of(call, state)
-        found = [(each, held) for each in partitions for held in asks.preempted_named(each, name)]
-        if not found:
+        matches = [
+            (candidate, allocation) for candidate in partitions for allocation in asks.preempted_named(candidate, name)
+        ]
+        if not matches:
             raise HttpError(404, "Allocation not found among those that were preempted and are still there")
-        if len(found) > 1:
-            apps = sorted({held.app_id for _, held in found})
-            ask = "say which: /ws/v1/explain/preemption/{application}/{key}, ?partition="
-            raise HttpError(400, f"Allocation {name!r} is in {len(found)} applications, {', '.join(apps)}: {ask}")
-        ((partition, held),) = found
-        return HttpAnswer(json_render.body(asks.preemption(partition, held, self._now_ns(state))))
+        if len(matches) > 1:
+            apps = sorted({allocation.app_id for _, allocation in matches})
+            hint = "say which: /ws/v1/explain/preemption/{application}/{key}, ?partition="
+            raise HttpError(400, f"Allocation {name!r} is in {len(matches)} applications, {', '.join(apps)}: {hint}")
+        ((partition, allocation),) = matches
+        return HttpAnswer(json_render.body(asks.preemption(partition, allocation, self._now_ns(state))))
 
     def _ask(self, call: HttpCall) -> tuple[RmEntry, Partition, Ask]:
         """The pending ask that the path names."""
         state, partition, app = self._explained(call)
-        wanted = app.asks.get(call.path["key"])
-        if wanted is None:
+        ask = app.asks.get(call.path["key"])
+        if ask is None:
             raise HttpError(404, asks.no_ask(app, call.path["key"], self._now_ns(state)))
-        return state, partition, wanted
+        return state, partition, ask
 
     def _explained(self, call: HttpCall, *, ended: bool = False) -> tuple[RmEntry, Partition, Application]:
         """The application that the path names, in the partition that ``?partition=`` names, else in any.

@@ -549,7 +549,7 @@ class Silent:
         self.waited_s += 0.0 if self.has_processor else 100.0  # more than passes
         return Usage(0.0, self.waited_s)
 
-    def abandon(self, life: int, why: str) -> None:
+    def abandon(self, life: int, reason: str) -> None:
         self.given_up.append(life)
         self.life += 1
 

@@ -211,10 +211,10 @@ class ExternalProcess:
         """Returns what the handlers' process had of the processor. (None runs: it counts as asleep.)"""
         return self._child.usage() if self._child is not None else Usage()
 
-    def abandon(self, life: int, why: str) -> None:
+    def abandon(self, life: int, reason: str) -> None:
         """Ends a child that does not answer; the next one is started."""
         if self._child is not None and life == self._number:
-            self._child.kill(f"was ended: {why}")
+            self._child.kill(f"was ended: {reason}")
 
     def _problem(self, name: str) -> str:
         table, reason = self._tables[name], self._gone or "their process begins"

@@ -363,7 +363,7 @@ class ExternalService:
             judge.restart()
         return judge.call(calls)
 
-    def abandon(self, life: int, why: str) -> None:
+    def abandon(self, life: int, reason: str) -> None:
         """Does nothing: a part of this process cannot be ended alone."""
 
     # ---- one informer ------------------------------------------------------------------------------------------------

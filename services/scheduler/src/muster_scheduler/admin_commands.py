@@ -144,9 +144,9 @@ class AdminCommands:
         result: pb.AdminResult,
     ) -> None:
         """Judges a configuration update without applying it, not even its extra configuration."""
-        text, found = self._text_for(state.info, update.config)
+        text, text_problems = self._text_for(state.info, update.config)
         config, _, problems = self._judge.validate(text, judged, state.info.rm_id)
-        problems += found
+        problems += text_problems
         if too_large := too_large_with(state.info, text, update.extraConfig):
             problems.append(too_large)
         problems += generation.problems_of(update.extraConfig) + callback_ingest.problems_of(update.extraConfig)
@@ -181,7 +181,7 @@ class AdminCommands:
             result.message = NO_CALLBACK
             return False
         waiting = self._dumps.setdefault(info.rm_id, {})
-        for old in [each for each, asked_ns in waiting.items() if now_ns - asked_ns >= DUMP_WAITS_NS]:
+        for old in [dump_id for dump_id, asked_ns in waiting.items() if now_ns - asked_ns >= DUMP_WAITS_NS]:
             del waiting[old]
         if len(waiting) >= DUMPS_WAITING_MAX:
             result.message = f"{len(waiting)} dumps of the resource manager are waited for already: try again"
@@ -195,50 +195,50 @@ class AdminCommands:
 
 
 def _hold(
-    state: RmEntry, held: bool, reason: str, emitter: Emitter, now_ns: int, out: Outcome, outputs: list[OutRecord]
+    state: RmEntry, paused: bool, reason: str, emitter: Emitter, now_ns: int, out: Outcome, outputs: list[OutRecord]
 ) -> bool:
     """Pauses or resumes an RM. Returns whether that changed anything. A second pause keeps the first one's reason."""
     info = state.info
-    if info.paused == held:
+    if info.paused == paused:
         return False
-    lasted = not held and pauses.end(info, PauseKind.OPERATOR, info.paused_ns, now_ns, info.paused_reason)
-    info.paused, info.paused_reason, info.paused_ns = held, masked_text(reason), now_ns if held else 0
+    lasted = not paused and pauses.end(info, PauseKind.OPERATOR, info.paused_ns, now_ns, info.paused_reason)
+    info.paused, info.paused_reason, info.paused_ns = paused, masked_text(reason), now_ns if paused else 0
     state.core.apply(SetSchedulingEnabled(info.decides), now_ns, out)
     outputs.append(emitter.rm_record(state.core.next_submission))
     if lasted:
         outputs.append(emitter.registration_record())
-    log.info("rm paused" if held else "rm resumed", rm=info.rm_id, reason=reason)
+    log.info("rm paused" if paused else "rm resumed", rm=info.rm_id, reason=reason)
     return True
 
 
 def _drain(
-    state: RmEntry, wanted: pb.AdminCommand.DrainNode, result: pb.AdminResult, now_ns: int, out: Outcome
+    state: RmEntry, command: pb.AdminCommand.DrainNode, result: pb.AdminResult, now_ns: int, out: Outcome
 ) -> None:
-    name = partition_name(wanted.partition, state.info.rm_id)
+    name = partition_name(command.partition, state.info.rm_id)
     partition = state.core.partitions.get(name)
-    node = partition.nodes.get(wanted.node_id) if partition is not None else None
+    node = partition.nodes.get(command.node_id) if partition is not None else None
     if partition is None or node is None:
         result.code = pb.AdminResult.NOT_FOUND
         result.message = (
             f"partition {name[:_SHOWN_MAX]!r} does not exist"
             if partition is None
-            else f"node {wanted.node_id[:_SHOWN_MAX]!r} does not exist in partition {name}"
+            else f"node {command.node_id[:_SHOWN_MAX]!r} does not exist in partition {name}"
         )
         return
     result.allocations = len(node.allocations)
     # The states that external sources report for the node are separate. This command neither sets nor lifts them.
     report = partition.node_lives.report_of(node)
-    if (report is None or report.schedulable) == wanted.schedulable:
-        if wanted.schedulable and not node.schedulable:
+    if (report is None or report.schedulable) == command.schedulable:
+        if command.schedulable and not node.schedulable:
             result.code = pb.AdminResult.NOT_POSSIBLE
             result.message = (
                 f"node {node.node_id} is not drained by an operator or the RM: it takes no new allocations because "
                 f"of the statements of {', '.join(node.sources)}"
             )
         return
-    action = NodeAction.DRAIN_TO_SCHEDULABLE if wanted.schedulable else NodeAction.DRAIN_NODE
+    action = NodeAction.DRAIN_TO_SCHEDULABLE if command.schedulable else NodeAction.DRAIN_NODE
     already = len(out.facts)
-    state.core.apply(UpdateNodes((NodeItem(wanted.node_id, action, partition=name, by_operator=True),)), now_ns, out)
+    state.core.apply(UpdateNodes((NodeItem(command.node_id, action, partition=name, by_operator=True),)), now_ns, out)
     # The RM did not ask, so it gets no answer. (It gets the event, and the new allocations of its asks.)
     out.facts[already:] = [fact for fact in out.facts[already:] if not isinstance(fact, AcceptedNode | RejectedNode)]
     result.changed = True

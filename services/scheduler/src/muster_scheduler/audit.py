@@ -59,8 +59,8 @@ class AuditRecorder:
         if self._open is None:
             return
         opened, self._open = self._open, None
-        made = outputs[opened.start :]
-        if opened.body == "lifecycle" and not made:
+        records = outputs[opened.start :]
+        if opened.body == "lifecycle" and not records:
             return  # a repeated note
         envelope, record = opened.envelope, opened.record
         caller = envelope.caller
@@ -80,13 +80,13 @@ class AuditRecorder:
             count=1,
         )
         _describe(entry, opened)
-        if made and made[-1].topic == self._topics.dead_letters:
+        if records and records[-1].topic == self._topics.dead_letters:
             entry.result = AuditEntry.FAILED
-            reason = dict(made[-1].headers).get(HEADER_ERROR, b"").decode(errors="replace")
+            reason = dict(records[-1].headers).get(HEADER_ERROR, b"").decode(errors="replace")
         elif opened.body == "lifecycle":
             entry.result, reason = AuditEntry.ACCEPTED, envelope.lifecycle.reason
         else:
-            entry.result, reason = _result(made, self._topics.responses, envelope.request_id)
+            entry.result, reason = _result(records, self._topics.responses, envelope.request_id)
         entry.reason = masked_text(reason)[:_REASON_CHARACTERS_MAX]
         value = entry.SerializeToString(deterministic=True)
         outputs.append(OutRecord(self._topics.audit, record.partition, envelope.rm_id.encode(), value))
@@ -157,9 +157,9 @@ def _configuration(
         entry.objects["version"] = masked_text(request.version[:_ID_CHARACTERS_MAX])
 
 
-def _result(made: Sequence[OutRecord], responses: str, request_id: str) -> tuple[AuditEntry.Result.ValueType, str]:
+def _result(records: Sequence[OutRecord], responses: str, request_id: str) -> tuple[AuditEntry.Result.ValueType, str]:
     """Returns the result and its reason, from the answer among a request's records."""
-    for record in reversed(made):
+    for record in reversed(records):
         if record.topic != responses or not record.value:
             continue
         answer = pb.ResponseEnvelope.FromString(record.value)
@@ -171,12 +171,14 @@ def _result(made: Sequence[OutRecord], responses: str, request_id: str) -> tuple
             result = answer.admin
             if result.code != pb.AdminResult.OK:
                 return AuditEntry.REFUSED, result.message
-            told = "" if result.accepted else _problems(result.problems)
-            return (AuditEntry.REFUSED if told else AuditEntry.ACCEPTED), told
+            reason = "" if result.accepted else _problems(result.problems)
+            return (AuditEntry.REFUSED if reason else AuditEntry.ACCEPTED), reason
     return AuditEntry.FAILED, "the resource manager is gone: there is no answer"
 
 
 def _problems(problems: Sequence[pb.ConfigProblem]) -> str:
-    errors = [each for each in problems if each.severity == pb.ConfigProblem.ERROR]
-    told = "; ".join(f"{each.path}: {each.message}" if each.path else each.message for each in errors[:_PROBLEMS_MAX])
-    return f"{told}; and {len(errors) - _PROBLEMS_MAX} more" if len(errors) > _PROBLEMS_MAX else told
+    errors = [error for error in problems if error.severity == pb.ConfigProblem.ERROR]
+    summary = "; ".join(
+        f"{error.path}: {error.message}" if error.path else error.message for error in errors[:_PROBLEMS_MAX]
+    )
+    return f"{summary}; and {len(errors) - _PROBLEMS_MAX} more" if len(errors) > _PROBLEMS_MAX else summary

@@ -62,18 +62,18 @@ def take_note(info: RmInfo, note: pb.CallbackStream, now_ns: int) -> bool:
     Notes of two gateways may arrive in any order, and twice. Each carries the epoch of the stream's seat, which grows
     when a stream opens and when it ends. A note with an older epoch changes nothing.
     """
-    known = info.callbacks
-    if note.epoch <= known.epoch:
+    current = info.callbacks
+    if note.epoch <= current.epoch:
         return False
     if note.connected:
         info.callbacks = note
         info.callbacks_since_ns = now_ns
         return True
-    was_connected = known.connected
+    was_connected = current.connected
     # Makes a new object, because the old one may be on its way to a record. The stream's wishes stay valid for the
     # grace.
     info.callbacks = pb.CallbackStream()
-    info.callbacks.CopyFrom(known)
+    info.callbacks.CopyFrom(current)
     info.callbacks.connected, info.callbacks.epoch = False, note.epoch
     if was_connected or not info.callbacks_since_ns:
         info.callbacks_since_ns = now_ns
@@ -82,24 +82,28 @@ def take_note(info: RmInfo, note: pb.CallbackStream, now_ns: int) -> bool:
 
 def answers(message: callbacks_pb2.FromResourceManager) -> PredicateAnswers:
     """Returns the RM's answers to predicates. Their reasons are shown in explanations and events: without secrets."""
-    found = [PredicateAnswer(each.id, each.fits, masked_text(each.reason)) for each in message.predicates]
-    found += [
-        PredicateAnswer(each.id, each.response.success, masked_text(each.reason), each.response.index)
-        for each in message.preemption_predicates
+    predicate_answers = [
+        PredicateAnswer(answer.id, answer.fits, masked_text(answer.reason)) for answer in message.predicates
     ]
-    return PredicateAnswers(found)
+    predicate_answers += [
+        PredicateAnswer(answer.id, answer.response.success, masked_text(answer.reason), answer.response.index)
+        for answer in message.preemption_predicates
+    ]
+    return PredicateAnswers(predicate_answers)
 
 
 def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
     """Returns warnings for settings about callbacks in the registration's extraConfig that have no effect."""
-    found = []
+    problems = []
     for key, (least_ns, most_ns) in _BOUNDS_NS.items():
         if key in extra and _read_ns(extra, key) is None:
             bounds = f"from {duration_text(least_ns)} to {duration_text(most_ns)}"
-            found.append((key, f"{masked_text(extra[key])[:_SHOWN_MAX]!r}, expected a duration such as 10s, {bounds}"))
+            problems.append(
+                (key, f"{masked_text(extra[key])[:_SHOWN_MAX]!r}, expected a duration such as 10s, {bounds}")
+            )
     absent = extra.get(CALLBACKS_ABSENT_KEY, ACCEPT).strip().lower()
     if absent not in (WAIT, ACCEPT):
-        found.append(
+        problems.append(
             (
                 CALLBACKS_ABSENT_KEY,
                 f"{masked_text(extra[CALLBACKS_ABSENT_KEY])[:_SHOWN_MAX]!r}, expected {ACCEPT} or {WAIT}",
@@ -107,9 +111,9 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
         )
     return [
         pb.ConfigProblem(
-            severity=pb.ConfigProblem.WARNING, path=f"extraConfig[{key}]", message=f"{why}: the default holds"
+            severity=pb.ConfigProblem.WARNING, path=f"extraConfig[{key}]", message=f"{problem}: the default holds"
         )
-        for key, why in found
+        for key, problem in problems
     ]
 
 

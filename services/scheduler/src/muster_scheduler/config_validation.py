@@ -51,10 +51,14 @@ class ConfigValidator:
         :param judged: the gateway's verdict. Without it the text is read here, which takes about a second per MiB: only
             texts of this machine's files and of older gateways come without.
         """
-        found = self._found(text, judged)
-        problems = [*found.problems, *_resolver_problems(self._groups, found.config), *_others(rm_id, found.config)]
+        verdict = self._found(text, judged)
+        problems = [
+            *verdict.problems,
+            *_resolver_problems(self._groups, verdict.config),
+            *_others(rm_id, verdict.config),
+        ]
         refused = any(problem.severity == pb.ConfigProblem.ERROR for problem in problems)
-        return ConfigVerdict(None if refused else found.config, found.compiled, problems)
+        return ConfigVerdict(None if refused else verdict.config, verdict.compiled, problems)
 
     def _found(self, text: str, judged: pb.JudgedConfiguration | None) -> ConfigVerdict:
         if judged is not None:
@@ -64,30 +68,30 @@ class ConfigValidator:
             if config is not None:
                 return ConfigVerdict(config, judged.compiled, list(judged.problems))
         name = config_codec.digest(text)
-        found = self._kept.get(name)
-        if found is None:
+        verdict = self._kept.get(name)
+        if verdict is None:
             config, problems = load_queue_config(text)
             value = config_codec.encode(text, config) if config is not None and text.strip() else b""
-            found = self._kept[name] = ConfigVerdict(config, value, [*map(_problem, problems)])
+            verdict = self._kept[name] = ConfigVerdict(config, value, [*map(_problem, problems)])
             if len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
-        return found
+        return verdict
 
 
 def changes(old: ClusterConfig, new: ClusterConfig) -> list[str]:
     """Returns one line for each change between two configurations, in order. Masks secrets among the properties."""
-    found: list[str] = []
-    finish(add_changes(old, new, found))
-    return found
+    lines: list[str] = []
+    finish(add_changes(old, new, lines))
+    return lines
 
 
-def add_changes(old: ClusterConfig, new: ClusterConfig, found: list[str]) -> Steps:
+def add_changes(old: ClusterConfig, new: ClusterConfig, lines: list[str]) -> Steps:
     """Adds these lines in steps."""
     for change in config_diff.differences(old, new):
         if change is None:
             yield
         else:
-            found.append(_line(_masked(change)))
+            lines.append(_line(_masked(change)))
 
 
 def too_large(info: RmInfo) -> pb.ConfigProblem | None:
@@ -95,25 +99,25 @@ def too_large(info: RmInfo) -> pb.ConfigProblem | None:
     size = len(encode_registration(info))
     if size <= REGISTRATION_BYTES_MAX:
         return None
-    why = f"{size:,} bytes with the configuration, expected at most {REGISTRATION_BYTES_MAX:,}"
-    return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="extraConfig", message=why)
+    message = f"{size:,} bytes with the configuration, expected at most {REGISTRATION_BYTES_MAX:,}"
+    return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="extraConfig", message=message)
 
 
 def too_large_with(info: RmInfo, text: str, added: Mapping[str, str]) -> pb.ConfigProblem | None:
     """Returns the error if an update would make the registration too large, whether its text is accepted or not."""
-    largest = max(text, info.config, key=lambda each: len(each.encode()))
+    largest = max(text, info.config, key=lambda candidate: len(candidate.encode()))
     extra_config, _ = event_settings.merged(info.extra_config, added)
     return too_large(replace(info, config=largest, extra_config=extra_config))
 
 
 def event_warnings(problems: Iterable[str]) -> list[pb.ConfigProblem]:
-    """Returns warnings for event settings without effect; each problem has the form ``<key>: <why>``."""
-    found = []
+    """Returns warnings for event settings without effect; each problem has the form ``<key>: <reason>``."""
+    warnings = []
     for problem in problems:
-        key, _, why = problem.partition(": ")
+        key, _, reason = problem.partition(": ")
         severity = pb.ConfigProblem.WARNING
-        found.append(pb.ConfigProblem(severity=severity, path=f"extraConfig[{key}]", message=masked_text(why)))
-    return found
+        warnings.append(pb.ConfigProblem(severity=severity, path=f"extraConfig[{key}]", message=masked_text(reason)))
+    return warnings
 
 
 def _line(change: config_diff.ConfigChange) -> str:
@@ -147,10 +151,11 @@ def _others(rm_id: str, config: ClusterConfig | None) -> list[pb.ConfigProblem]:
         pb.ConfigProblem(
             severity=pb.ConfigProblem.ERROR,
             path=f"partitions[{number}].name",
-            message=f"must be {each.name} or [{rm_id}]{each.name}, got [{masked_text(each.of_rm)}]{each.name}",
+            message=f"must be {partition.name} or [{rm_id}]{partition.name}, "
+            f"got [{masked_text(partition.of_rm)}]{partition.name}",
         )
-        for number, each in enumerate(config.partitions if config is not None and rm_id else ())
-        if each.of_rm not in ("", rm_id)
+        for number, partition in enumerate(config.partitions if config is not None and rm_id else ())
+        if partition.of_rm not in ("", rm_id)
     ]
 
 

@@ -88,7 +88,7 @@ class HandlerHost(Protocol):
         """Returns what their process had of the processor."""
         ...
 
-    def abandon(self, life: int, why: str) -> None:
+    def abandon(self, life: int, reason: str) -> None:
         """Ends a life that does not answer."""
         ...
 
@@ -126,19 +126,19 @@ class RequestVerdict:
 
     def apply_to(self, item: Command, at: int, out: Outcome) -> Command | None:
         """Returns a request's item as the core must take it; None: it is refused and answered."""
-        why = self.refused.get(at)
-        if not why:
+        reason = self.refused.get(at)
+        if not reason:
             return item
         match item:
             case UpdateApplications():
-                return replace(item, new=tuple(replace(each, refused=why) for each in item.new))
+                return replace(item, new=tuple(replace(app, refused=reason) for app in item.new))
             case UpdateNodes():
                 for node in item.nodes:
-                    out.facts.append(RejectedNode(node.node_id, why))
-                    gone = f"node {node.node_id} was rejected: {why}"
-                    out.facts += (RejectedAsk(each.key, each.app_id, gone, False) for each in node.existing)
+                    out.facts.append(RejectedNode(node.node_id, reason))
+                    gone = f"node {node.node_id} was rejected: {reason}"
+                    out.facts += (RejectedAsk(ask.key, ask.app_id, gone, False) for ask in node.existing)
             case UpdateAllocations():
-                out.facts += (RejectedAsk(each.key, each.app_id, why, each.previous_generation) for each in item.asks)
+                out.facts += (RejectedAsk(ask.key, ask.app_id, reason, ask.previous_generation) for ask in item.asks)
         return None
 
 
@@ -224,56 +224,58 @@ class NativeConsultation:
     ) -> None:
         source = spoken.source
         core, registrations = machine.core_of(source.rm_id)
-        known = _ForeseenObjects(core, source.partition)
-        asked: list[_CallOrigin] = []
+        foreseen = _ForeseenObjects(core, source.partition)
+        origins: list[_CallOrigin] = []
         for record in records:
             # 2. the calls
             body, command = ingest.summarize_request(record.value)
             if body == "register":
-                await self._ask(spoken, machine, registrations, known, asked, verdicts)
-                registrations, asked = registrations + 1, []
-                known = _ForeseenObjects(None, source.partition)
+                await self._ask(spoken, machine, registrations, foreseen, origins, verdicts)
+                registrations, origins = registrations + 1, []
+                foreseen = _ForeseenObjects(None, source.partition)
             elif command is not None and registrations:
-                asked += (_CallOrigin(record.offset, *call) for call in known.calls(command))
-        await self._ask(spoken, machine, registrations, known, asked, verdicts)
+                origins += (_CallOrigin(record.offset, *call) for call in foreseen.calls(command))
+        await self._ask(spoken, machine, registrations, foreseen, origins, verdicts)
 
     async def _ask(
         self,
         spoken: _SourceProgress,
         machine: VerdictTarget,
         registrations: int,
-        known: _ForeseenObjects,
-        asked: Sequence[_CallOrigin],
+        foreseen: _ForeseenObjects,
+        origins: Sequence[_CallOrigin],
         verdicts: dict[int, RequestVerdict],
     ) -> None:
         """3. Asks the handler about the requests of one registration."""
-        if not asked:
+        if not origins:
             return
         source = spoken.source
         began_s = self._clock.monotonic()
         listed: list[CallResult] | None = None
         try:
-            listed, judged = await self._answers(spoken, machine, registrations, known, [each.call for each in asked])
+            listed, judged = await self._answers(
+                spoken, machine, registrations, foreseen, [origin.call for origin in origins]
+            )
         except HandlerTimeout as silent:
             spoken.knows = None
-            judged = [failure(each.call, str(silent), drains=source.drains) for each in asked]
+            judged = [failure(origin.call, str(silent), drains=source.drains) for origin in origins]
         metrics.native_seconds.labels(source.name).observe(self._clock.monotonic() - began_s)
-        place, life = (source.partition, source.name), f"{self._life}/{spoken.lives}"
-        for each, result in zip(asked, judged, strict=True):
+        source_id, life = (source.partition, source.name), f"{self._life}/{spoken.lives}"
+        for origin, result in zip(origins, judged, strict=True):
             metrics.native_objects.labels(source.name, _became(result)).inc()
-            if changes := known.news(source.name, result.changes):
-                verdict = verdicts.setdefault(each.offset, RequestVerdict(registrations))
-                verdict.changes.setdefault(each.at, []).append(ApplyExternalChanges(*place, life, changes))
-            if result.refused and each.is_refusable:
-                verdicts.setdefault(each.offset, RequestVerdict(registrations)).refused[each.at] = result.refused
+            if changes := foreseen.news(source.name, result.changes):
+                verdict = verdicts.setdefault(origin.offset, RequestVerdict(registrations))
+                verdict.changes.setdefault(origin.at, []).append(ApplyExternalChanges(*source_id, life, changes))
+            if result.refused and origin.is_refusable:
+                verdicts.setdefault(origin.offset, RequestVerdict(registrations)).refused[origin.at] = result.refused
         if listed is not None:
-            words = tuple(change for each in listed for raw in each.changes if (change := change_of(raw)).what)
-            verdict = verdicts.setdefault(asked[0].offset, RequestVerdict(registrations))
-            first = verdict.begins.setdefault(asked[0].at, [])
+            words = tuple(change for result in listed for raw in result.changes if (change := change_of(raw)).what)
+            verdict = verdicts.setdefault(origins[0].offset, RequestVerdict(registrations))
+            first = verdict.begins.setdefault(origins[0].at, [])
             first += (
-                SetSourceState(*place, life, SourceState.LISTING, source.drains),
-                ApplyExternalChanges(*place, life, words),
-                SetSourceState(*place, life, SourceState.LIVE, source.drains),
+                SetSourceState(*source_id, life, SourceState.LISTING, source.drains),
+                ApplyExternalChanges(*source_id, life, words),
+                SetSourceState(*source_id, life, SourceState.LIVE, source.drains),
             )
 
     async def _answers(
@@ -281,7 +283,7 @@ class NativeConsultation:
         spoken: _SourceProgress,
         machine: VerdictTarget,
         registrations: int,
-        known: _ForeseenObjects,
+        foreseen: _ForeseenObjects,
         calls: Sequence[HandlerCall],
     ) -> tuple[list[CallResult] | None, list[CallResult]]:
         """Returns the handler's answers: to everything that existed, if the handler began again (else None), and to the
@@ -291,17 +293,17 @@ class NativeConsultation:
         """
         source, handlers = spoken.source, self._handlers
         patience_s = source.timeout_s if handlers.synced else max(source.timeout_s, self._sync_timeout_s)
-        why = f"event handler {source.handler} did not answer within {patience_s:g} s"
+        reason = f"event handler {source.handler} did not answer within {patience_s:g} s"
         if self._clock.monotonic() < spoken.silent_until_s:
             raise HandlerTimeout(f"{spoken.silent}, a moment ago")
         life = 0
 
-        async def asked() -> tuple[list[CallResult] | None, list[CallResult]]:
+        async def call_in_batches() -> tuple[list[CallResult] | None, list[CallResult]]:
             nonlocal life
             while True:
                 life = await handlers.handlers_ready()
                 knows = (machine, registrations, life)
-                listing = [] if spoken.knows == knows else known.listing()
+                listing = [] if spoken.knows == knows else foreseen.listing()
                 begins, all_calls = spoken.knows != knows, [*listing, *calls]
                 judged: list[CallResult] = []
                 try:
@@ -317,13 +319,13 @@ class NativeConsultation:
 
         try:
             # (Its process is ended if it is stuck. So the wait counts its available time.)
-            return await patiently(asked(), until_stuck(lambda: 0, handlers.usage, lambda: patience_s))
+            return await patiently(call_in_batches(), until_stuck(lambda: 0, handlers.usage, lambda: patience_s))
         except TimeoutError:
-            spoken.silent = why
+            spoken.silent = reason
             spoken.silent_until_s = self._clock.monotonic() + self._pause_s
-            log.error("event handler does not answer", source=source.name, why=why, left_alone_s=self._pause_s)
-            handlers.abandon(life, why)
-            raise HandlerTimeout(why) from None
+            log.error("event handler does not answer", source=source.name, why=reason, left_alone_s=self._pause_s)
+            handlers.abandon(life, reason)
+            raise HandlerTimeout(reason) from None
 
 
 class _CallOrigin(NamedTuple):
@@ -391,7 +393,7 @@ class _ForeseenObjects:
         if self._node_of(item.node_id) is not None:
             return True
         elsewhere = self._core is not None and any(
-            item.node_id in each.nodes for each in self._core.partitions.values()
+            item.node_id in partition.nodes for partition in self._core.partitions.values()
         )
         return not elsewhere and partition_name("") == self._name
 
@@ -423,24 +425,24 @@ class _ForeseenObjects:
         else:
             node = replace(old, schedulable=item.action is NodeAction.DRAIN_TO_SCHEDULABLE)
             yield False, self._is(node, old)
-        for each in item.existing:
-            yield False, self._ask(replace(each, node_id=item.node_id))
+        for ask in item.existing:
+            yield False, self._ask(replace(ask, node_id=item.node_id))
 
     def _application(self, item: AppItem) -> HandlerCall:
         app = ExternalApplication(item.app_id, item.queue, item.user, tuple(item.groups), dict(item.tags))
         return self._is(app, self._app(item.app_id), may_refuse=not is_forced(item.tags))
 
     def _ask(self, item: AskItem) -> HandlerCall:
-        what = ExternalAllocation(
+        allocation = ExternalAllocation(
             item.key, item.node_id, dict(item.quantities), item.app_id, item.priority, dict(item.tags)
         )
         old = self._allocation(item.app_id, item.key)
         runs = bool(item.node_id) or FOREIGN in item.tags
-        return self._is(what, old, may_refuse=not runs and old is None)
+        return self._is(allocation, old, may_refuse=not runs and old is None)
 
-    def _is(self, what: RmObject, old: RmObject | None, *, may_refuse: bool = False) -> HandlerCall:
-        self._set(what, what)
-        return call_of(ObjectEvent.ADD if old is None else ObjectEvent.UPDATE, what, old, may_refuse=may_refuse)
+    def _is(self, obj: RmObject, old: RmObject | None, *, may_refuse: bool = False) -> HandlerCall:
+        self._set(obj, obj)
+        return call_of(ObjectEvent.ADD if old is None else ObjectEvent.UPDATE, obj, old, may_refuse=may_refuse)
 
     def _released(self, item: ReleaseItem) -> list[ExternalAllocation]:
         """Returns the RM's allocations and asks that a release ends, as far as they are known."""
@@ -456,24 +458,24 @@ class _ForeseenObjects:
                     keys[app.app_id, item.key] = None
                 elif not item.ask_only:
                     keys.update(dict.fromkeys(self._keys_of(app.app_id, item.uuid)))
-        found = [self._allocation(*key) for key in keys]
-        return [each for each in found if each is not None]
+        allocations = [self._allocation(*key) for key in keys]
+        return [allocation for allocation in allocations if allocation is not None]
 
     def _keys_of(self, app_id: str, uuid: str) -> list[tuple[str, str]]:
         """Returns the keys of an application's allocations and, without a UUID, of its asks."""
         app = self._partition.apps.get(app_id) if self._partition is not None else None
-        found: dict[tuple[str, str], None] = {}
+        keys: dict[tuple[str, str], None] = {}
         if app is not None:
-            held = app.by_uuid.get(uuid, ()) if uuid else app.allocations.values()
-            found.update(dict.fromkeys((app_id, each.key) for each in held))
+            allocations = app.by_uuid.get(uuid, ()) if uuid else app.allocations.values()
+            keys.update(dict.fromkeys((app_id, allocation.key) for allocation in allocations))
             if not uuid:
-                found.update(dict.fromkeys((app_id, key) for key in app.asks))
+                keys.update(dict.fromkeys((app_id, key) for key in app.asks))
         if not uuid:
-            later = [key for key, what in self._later.items() if what is not None]
-            found.update(
+            later = [key for key, obj in self._later.items() if obj is not None]
+            keys.update(
                 dict.fromkeys((owner, key) for kind, owner, key in later if kind == _ALLOCATION and owner == app_id)
             )
-        return list(found)
+        return list(keys)
 
     # ---- existing objects -------------------------------------------------------------------------------------------
 
@@ -482,23 +484,25 @@ class _ForeseenObjects:
         partition = self._partition
         if partition is None:
             return []
-        found: list[RmObject] = [node for each in partition.nodes if (node := self._node_now(each)) is not None]
+        objects: list[RmObject] = [node for node_id in partition.nodes if (node := self._node_now(node_id)) is not None]
         apps = [app for app in partition.apps.values() if not app.source]
-        found += (_as_application(app) for app in apps if not app.independent)
+        objects += (_as_application(app) for app in apps if not app.independent)
         for app in apps:
             owner = "" if app.independent else app.app_id
-            found += (_as_allocation(owner, ask) for ask in app.asks.values())
-            found += (
-                _as_allocation(owner, held)
-                for held in app.allocations.values()
-                if not held.ordinal and held.key not in app.asks
+            objects += (_as_allocation(owner, ask) for ask in app.asks.values())
+            objects += (
+                _as_allocation(owner, allocation)
+                for allocation in app.allocations.values()
+                if not allocation.ordinal and allocation.key not in app.asks
             )
-        found += (_as_allocation("", held) for held in partition.foreign.values() if not held.source)
-        return [call_of(ObjectEvent.ADD, what, initial=True) for what in found]
+        objects += (
+            _as_allocation("", allocation) for allocation in partition.foreign.values() if not allocation.source
+        )
+        return [call_of(ObjectEvent.ADD, obj, initial=True) for obj in objects]
 
     def news(self, source: str, changes: Sequence[bytes]) -> tuple[ExternalChange, ...]:
         """Returns a source's changes, without removals of objects that it never reported."""
-        found = []
+        relevant = []
         for raw in changes:
             change = change_of(raw)
             key = SourceKey(change.kind, change.object_id)
@@ -506,8 +510,8 @@ class _ForeseenObjects:
                 self._words[key] = None
             elif self._words.pop(key, 0) == 0 and not self._is_said(source, key):
                 continue
-            found.append(change)
-        return tuple(found)
+            relevant.append(change)
+        return tuple(relevant)
 
     def _is_said(self, source: str, key: SourceKey) -> bool:
         books = self._core.external.partitions.get(self._name) if self._core is not None else None
@@ -515,8 +519,8 @@ class _ForeseenObjects:
 
     def _node_of(self, node_id: str) -> ExternalNode | None:
         key = (ExternalKind.NODE.value, "", node_id)
-        found = self._later[key] if key in self._later else self._node_now(node_id)
-        return found if isinstance(found, ExternalNode) else None
+        obj = self._later[key] if key in self._later else self._node_now(node_id)
+        return obj if isinstance(obj, ExternalNode) else None
 
     def _node_now(self, node_id: str) -> ExternalNode | None:
         """Returns the node as the RM itself reports it."""
@@ -534,16 +538,16 @@ class _ForeseenObjects:
     def _app(self, app_id: str) -> ExternalApplication | None:
         key = (ExternalKind.APPLICATION.value, "", app_id)
         if key in self._later:
-            found = self._later[key]
-            return found if isinstance(found, ExternalApplication) else None
+            obj = self._later[key]
+            return obj if isinstance(obj, ExternalApplication) else None
         app = self._partition.live_application(app_id) if self._partition is not None else None
         return None if app is None or app.source else _as_application(app)
 
     def _allocation(self, app_id: str, key: str) -> ExternalAllocation | None:
-        place = (_ALLOCATION, app_id, key)
-        if place in self._later:
-            found = self._later[place]
-            return found if isinstance(found, ExternalAllocation) else None
+        object_key = (_ALLOCATION, app_id, key)
+        if object_key in self._later:
+            obj = self._later[object_key]
+            return obj if isinstance(obj, ExternalAllocation) else None
         partition = self._partition
         if partition is None:
             return None
@@ -556,12 +560,12 @@ class _ForeseenObjects:
             return None
         if (ask := app.asks.get(key)) is not None:
             return _as_allocation(app_id, ask)
-        held = app.allocations_of(key)
-        return _as_allocation(app_id, held[0]) if held else None
+        allocations = app.allocations_of(key)
+        return _as_allocation(app_id, allocations[0]) if allocations else None
 
-    def _set(self, what: RmObject, now: RmObject | None) -> None:
-        owner = what.app_id if isinstance(what, ExternalAllocation) else ""
-        kind, object_id = key_of(what)
+    def _set(self, obj: RmObject, now: RmObject | None) -> None:
+        owner = obj.app_id if isinstance(obj, ExternalAllocation) else ""
+        kind, object_id = key_of(obj)
         self._later[kind.value, owner, object_id] = now
 
 
@@ -572,6 +576,6 @@ def _as_application(app: Application) -> ExternalApplication:
     return ExternalApplication(app.app_id, app.requested_queue, app.user, tuple(app.groups_of_user), dict(app.tags))
 
 
-def _as_allocation(app_id: str, what: Ask | Allocation) -> ExternalAllocation:
-    node_id = what.node_id if isinstance(what, Allocation) else ""
-    return ExternalAllocation(what.key, node_id, dict(what.shape.quantities), app_id, what.priority, dict(what.tags))
+def _as_allocation(app_id: str, obj: Ask | Allocation) -> ExternalAllocation:
+    node_id = obj.node_id if isinstance(obj, Allocation) else ""
+    return ExternalAllocation(obj.key, node_id, dict(obj.shape.quantities), app_id, obj.priority, dict(obj.tags))

@@ -25,14 +25,14 @@ class UnreadableRequest(Exception):
     """A record that the scheduler cannot read. The text gives the reason, without the record's content."""
 
 
-def dead_letter(topic: str, record: Record, why: str) -> OutRecord:
+def dead_letter(topic: str, record: Record, reason: str) -> OutRecord:
     """Returns the record for the dead letters: the request, the reason, and its origin."""
     origin = f"{record.topic}/{record.partition}/{record.offset}"
-    log.warning("request to the dead letters", origin=origin, why=why)
+    log.warning("request to the dead letters", origin=origin, why=reason)
     value, left_out = without_secrets(record.value or b"")
     headers = (
         *record.headers,
-        (HEADER_ERROR, f"{masked_text(why)}{left_out}".encode()),
+        (HEADER_ERROR, f"{masked_text(reason)}{left_out}".encode()),
         (HEADER_ORIGIN, origin.encode()),
     )
     return OutRecord(topic, record.partition, record.key, value, headers)
@@ -65,5 +65,5 @@ def without_secrets(value: bytes) -> tuple[bytes, str]:
     return envelope.SerializeToString(), _left_out(str(body), size)
 
 
-def _left_out(what: str, size_bytes: int) -> str:
-    return f" (its {what} is left out, as it may hold secrets: {size_bytes} bytes in all)"
+def _left_out(content: str, size_bytes: int) -> str:
+    return f" (its {content} is left out, as it may hold secrets: {size_bytes} bytes in all)"

@@ -33,24 +33,24 @@ def absorb_unwritten(dropped: Outcome | None, out: Outcome) -> Generator[None, N
     out.reported += dropped.reported
     out.ended += dropped.ended
     out.released += dropped.released
-    for found in dropped.objects_in_steps(LIGHT_STEP):
-        if found is None:
+    for changed_object in dropped.objects_in_steps(LIGHT_STEP):
+        if changed_object is None:
             yield
             continue
-        place, what, alive = found
+        partition, obj, alive = changed_object
         if not alive:
-            removed.append((place, what))
-        elif isinstance(what, SourceEntry | ReportedObject):
-            out.mark_changed(what, place)  # external sources are not part of the dropped state
+            removed.append((partition, obj))
+        elif isinstance(obj, SourceEntry | ReportedObject):
+            out.mark_changed(obj, partition)  # external sources are not part of the dropped state
     return removed
 
 
 def published_objects(core: SchedulerCore) -> Iterator[tuple[str, Primary]]:
     """Yields every object of a core that has a record on the state topic."""
     for partition in core.partitions.values():
-        for what in _objects_of(partition):
-            if what.published:
-                yield partition.name, what
+        for obj in _objects_of(partition):
+            if obj.published:
+                yield partition.name, obj
 
 
 def _objects_of(partition: Partition) -> Iterator[Primary]:

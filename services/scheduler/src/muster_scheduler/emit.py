@@ -118,10 +118,10 @@ class Emitter:
         :param took_us: returns the duration of the outcome so far (µs).
         """
         self._stamps.begin()
-        place = len(records)
+        index = len(records)
         more = count_outcome(out)
         yield from write_states(self._topics, self.info.rm_id, out, records)
-        states = len(records) - place
+        states = len(records) - index
         waits_us: list[int] = []
         yield from self._responses(out.facts, more, waits_us, records)
         yield from self._events(out.events, records, self._stamps.now)
@@ -129,10 +129,10 @@ class Emitter:
         self.info.tally.add(more)
         self.info.tally.spread(more.deciding_us)
         # The decision's own time is a part of each ask's wait: the ask and its allocation may have one time.
-        waits_us = [each + more.deciding_us for each in waits_us]
+        waits_us = [wait_us + more.deciding_us for wait_us in waits_us]
         self.info.tally.waited(waits_us)
         self._counters.add(more, waits_us)
-        records.insert(place, self.rm_record(next_submission, states))
+        records.insert(index, self.rm_record(next_submission, states))
 
     def emit_forgotten(self, out: Outcome, records: list[OutRecord]) -> Iterator[None]:
         """Appends the last events of a forgotten RM, and removes the RM from this process's metrics; in steps."""
@@ -388,22 +388,22 @@ def heartbeat(
     """Returns the record that says what a scheduler owns, and what is the matter with it."""
     owned = [
         pb.SchedulerHeartbeat.Owned(
-            partition=each.partition,
-            state=_OWNER_STATES[each.state],
-            for_ms=round(each.for_s * 1000),
-            problem=each.problem[:_PROBLEM_CHARS],
+            partition=owner.partition,
+            state=_OWNER_STATES[owner.state],
+            for_ms=round(owner.for_s * 1000),
+            problem=owner.problem[:_PROBLEM_CHARS],
         )
-        for each in facts.owners
-        if each.state in _OWNER_STATES
+        for owner in facts.owners
+        if owner.state in _OWNER_STATES
     ]
-    made = pb.SchedulerHeartbeat(
+    message = pb.SchedulerHeartbeat(
         instance=instance,
         session_timeout_ms=round(session_timeout_s * 1000),
         owned=owned,
-        problems=[each[:_PROBLEM_CHARS] for each in facts.problems[:_PROBLEMS_MAX]],
-        external=[each[:_PROBLEM_CHARS] for each in facts.external[:_PROBLEMS_MAX]],
+        problems=[problem[:_PROBLEM_CHARS] for problem in facts.problems[:_PROBLEMS_MAX]],
+        external=[problem[:_PROBLEM_CHARS] for problem in facts.external[:_PROBLEMS_MAX]],
     )
-    return OutRecord(topics.responses, partition, None, pb.ResponseEnvelope(heartbeat=made).SerializeToString())
+    return OutRecord(topics.responses, partition, None, pb.ResponseEnvelope(heartbeat=message).SerializeToString())
 
 
 def admin_result(topics: Topics, rm_id: str, result: pb.AdminResult, stamp: Stamp = NO_STAMP) -> OutRecord:
@@ -416,14 +416,14 @@ def write_states(topics: Topics, rm_id: str, out: Outcome, records: list[OutReco
     """Appends the records of an outcome's objects, in steps. Removes the objects from the outcome."""
     topic, number = topics.state, topics.partition_of(rm_id)
     size = 0  # of the step so far: an ask may have thousands of tags
-    for found in out.objects_in_steps(_STEP):
-        if found is None:
+    for changed_object in out.objects_in_steps(_STEP):
+        if changed_object is None:
             size = 0
             yield
             continue
-        partition, what, alive = found
-        key = state_codec.key_of(rm_id, partition, what)
-        value = state_codec.encode(partition, what) if alive else None
+        partition, obj, alive = changed_object
+        key = state_codec.key_of(rm_id, partition, obj)
+        value = state_codec.encode(partition, obj) if alive else None
         records.append(_out_record((topic, number, key, value, ())))
         size += len(value or b"")
         if size >= _STEP_BYTES:

@@ -30,15 +30,17 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
     """Returns a warning if the key's value has no effect."""
     if extra.get(KEY, _FALSE).strip().lower() in (_TRUE, _FALSE):
         return []
-    why = f"{masked_text(extra[KEY])[:_SHOWN_MAX]!r}, expected {_TRUE} or {_FALSE}: operators cannot end applications"
-    return [pb.ConfigProblem(severity=pb.ConfigProblem.WARNING, path=f"extraConfig[{KEY}]", message=why)]
+    message = (
+        f"{masked_text(extra[KEY])[:_SHOWN_MAX]!r}, expected {_TRUE} or {_FALSE}: operators cannot end applications"
+    )
+    return [pb.ConfigProblem(severity=pb.ConfigProblem.WARNING, path=f"extraConfig[{KEY}]", message=message)]
 
 
 def end(
-    state: RmEntry, wanted: pb.AdminCommand.EndApplication, result: pb.AdminResult, now_ns: int, out: Outcome
+    state: RmEntry, command: pb.AdminCommand.EndApplication, result: pb.AdminResult, now_ns: int, out: Outcome
 ) -> Steps:
     """Ends the application, in steps, or says in the result why not."""
-    name, app_id = partition_name(wanted.partition, state.info.rm_id), wanted.application_id
+    name, app_id = partition_name(command.partition, state.info.rm_id), command.application_id
     partition = state.core.partitions.get(name)
     app = partition.live_application(app_id) if partition is not None else None
     if partition is None or app is None:
@@ -50,7 +52,7 @@ def end(
         result.code, result.message = pb.AdminResult.NOT_POSSIBLE, problem
         return
     if may_end(app):
-        reason = masked_text(wanted.reason)
+        reason = masked_text(command.reason)
         message = f"{ENDED}: {reason}" if reason else ENDED
         yield from state.core.apply_in_steps(EndApplication(name, app_id, message), now_ns, out)
         result.changed = True

@@ -85,19 +85,19 @@ def encode_event(event: Event) -> bytes:
     """Encodes the event as si.v1.EventRecord, with the fields in the order of their numbers."""
     about, change, detail, object_id, reference_id, resource, message, now_ns = event
     if resource is None:
-        what = NONE
+        encoded_resource = NONE
     elif type(resource) is Shape:
-        what = shape_wire(resource)[1]
+        encoded_resource = shape_wire(resource)[1]
     else:
         assert not isinstance(resource, Shape)
-        what = bytes_field(_RESOURCE, _resource(resource))
-    said = bytes_field(_MESSAGE, message[:MESSAGE_CHARACTERS_MAX].encode()) if message else NONE
+        encoded_resource = bytes_field(_RESOURCE, _resource(resource))
+    encoded_message = bytes_field(_MESSAGE, message[:MESSAGE_CHARACTERS_MAX].encode()) if message else NONE
     return (
         _TYPES[about]
         + (text_field(_OBJECT, object_id) if about is EventType.NODE else _object(object_id))
-        + said
+        + encoded_message
         + _timestamp(now_ns)
         + _CHANGES[change][detail]
         + _reference(reference_id)
-        + what
+        + encoded_resource
     )

@@ -45,8 +45,8 @@ def problems_of(extra: Mapping[str, str]) -> list[pb.ConfigProblem]:
     named = extra.get(KEY)
     if named is None or named.strip().lower() in (CURRENT, PREVIOUS):
         return []
-    why = f"{named[:_SHOWN_MAX]!r}, expected {CURRENT} or {PREVIOUS}: it is found out otherwise"
-    return [pb.ConfigProblem(severity=pb.ConfigProblem.WARNING, path=BY_KEY, message=why)]
+    message = f"{named[:_SHOWN_MAX]!r}, expected {CURRENT} or {PREVIOUS}: it is found out otherwise"
+    return [pb.ConfigProblem(severity=pb.ConfigProblem.WARNING, path=BY_KEY, message=message)]
 
 
 class GenerationEvidence(NamedTuple):

@@ -56,12 +56,12 @@ class GroupConfigurations:
 
     def _others(self, group: str, rm_id: str, rms: Mapping[str, RmEntry]) -> list[RmInfo]:
         """Returns the group's other registered RMs of this partition, in the order of their registrations."""
-        found = [
+        infos = [
             state.info
             for state in rms.values()
             if group and state.info.policy_group == group and state.info.rm_id != rm_id and state.info.life != "STOPPED"
         ]
-        return sorted(found, key=lambda info: (info.registered_ns, info.rm_id))
+        return sorted(infos, key=lambda info: (info.registered_ns, info.rm_id))
 
     def _file(self, group: str) -> tuple[str, str]:
         """Returns the file's text and the problem of reading it; ("", "") if there is no such file."""
@@ -80,12 +80,12 @@ class GroupConfigurations:
             return "", f"{path.name} is no text in UTF-8"
 
 
-def other_group(said: str, registered: str) -> list[pb.ConfigProblem]:
+def other_group(group: str, registered: str) -> list[pb.ConfigProblem]:
     """Returns a warning if a configuration update names another group than the registration."""
-    if not said or said == registered:
+    if not group or group == registered:
         return []
-    why = f"{said!r}, but the resource manager registered with {registered!r}: that stays"
-    return [_problem(pb.ConfigProblem.WARNING, why)]
+    message = f"{group!r}, but the resource manager registered with {registered!r}: that stays"
+    return [_problem(pb.ConfigProblem.WARNING, message)]
 
 
 def _problem(severity: pb.ConfigProblem.Severity.ValueType, message: str) -> pb.ConfigProblem:

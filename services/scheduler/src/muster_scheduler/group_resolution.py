@@ -205,10 +205,10 @@ _TEST_USERS = {
 
 def groups_of_test_users(user: str) -> tuple[str, ...]:
     """Returns the groups of one of the three test users. Raises UnknownUser."""
-    found = _TEST_USERS.get(user)
-    if found is None:
+    groups = _TEST_USERS.get(user)
+    if groups is None:
         raise UnknownUser(f"lookup failed for user: {user[:_SHOWN_MAX]}")
-    return found
+    return groups
 
 
 # ---- LDAP ------------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class LdapSource:
         from ldap3.utils.conv import escape_filter_chars
 
         config = self.config()
-        wanted = {"memberof", config.group_attribute.lower()}
+        group_attributes = {"memberof", config.group_attribute.lower()}
         try:
             connection = self._connect(config, self._timeout_s)
             try:
@@ -327,7 +327,7 @@ class LdapSource:
                     value
                     for entry in connection.response
                     for name, values in entry.get("attributes", {}).items()
-                    if name.lower() in wanted
+                    if name.lower() in group_attributes
                     for value in (values if isinstance(values, list) else [values])
                     if isinstance(value, str)
                 ]
@@ -335,8 +335,8 @@ class LdapSource:
                 connection.unbind()
         except LDAPException as error:
             raise GroupSourceUnavailable(f"LDAP: {type(error).__name__}") from error
-        found = (_first_value(name) for name in names)
-        return tuple(dict.fromkeys([user, *(name for name in found if name)]))
+        group_names = (_first_value(name) for name in names)
+        return tuple(dict.fromkeys([user, *(name for name in group_names if name)]))
 
 
 def _connect(config: LdapConfig, timeout_s: float) -> Any:
@@ -366,7 +366,7 @@ def _first_value(name: str) -> str:
     match = _FIRST_PART.match(name)
     if match is None:
         return ""
-    raw = re.sub(r"(?:\\[0-9A-Fa-f]{2})+", lambda found: _bytes(found[0]), match[1])
+    raw = re.sub(r"(?:\\[0-9A-Fa-f]{2})+", lambda escaped: _bytes(escaped[0]), match[1])
     return re.sub(r"\\(.)", r"\1", raw, flags=re.DOTALL).strip()
 
 
@@ -381,15 +381,15 @@ def with_groups(
     resolvers = {name: partition.config.user_group_resolver for name, partition in core.partitions.items()}
     if not any(resolvers.values()):
         return command  # the core gives each user a group of its own
-    found: list[AppItem] = []
+    items: list[AppItem] = []
     for item in command.new:
         resolver = resolvers.get(partition_name(item.partition), "")
         if item.user and not item.groups and resolver:
             try:
                 resolved = groups.resolve(item.user, (), resolver, now_ns)
-                found.append(replace(item, groups=resolved))
+                items.append(replace(item, groups=resolved))
             except UnknownUser as error:
-                found.append(replace(item, refused=error.reason))
+                items.append(replace(item, refused=error.reason))
         else:
-            found.append(item)
-    return UpdateApplications(tuple(found), command.remove)
+            items.append(item)
+    return UpdateApplications(tuple(items), command.remove)

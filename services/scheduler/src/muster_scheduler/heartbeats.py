@@ -73,10 +73,10 @@ class Heartbeats:
     def _beat(self, facts: SchedulerFacts) -> asyncio.Future[int] | None:
         """Writes one, if there is something to say and a partition takes it."""
         assert self._writer is not None
-        owned = [each for each in facts.owners if each.state is not OwnerState.NONE]
-        places = [each.partition for each in owned] or self._partitions
-        self._partitions = [each.partition for each in owned]
-        free = [each for each in places if each not in self._under_way]
+        owned = [owner for owner in facts.owners if owner.state is not OwnerState.NONE]
+        places = [owner.partition for owner in owned] or self._partitions
+        self._partitions = [owner.partition for owner in owned]
+        free = [partition for partition in places if partition not in self._under_way]
         if not free:
             return None
         self._count += 1

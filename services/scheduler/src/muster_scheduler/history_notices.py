@@ -16,8 +16,8 @@ _ROOT = "root"
 def apply_notice(message: str, core: SchedulerCore, now_ns: int, out: Outcome, *, records_lost: bool) -> None:
     """Takes a gateway's notice."""
     if records_lost:  # consumers of the state topic drop the RM's objects at a new InstanceUUID
-        for place, what in published_objects(core):
-            out.mark_changed(what, place)
+        for partition, obj in published_objects(core):
+            out.mark_changed(obj, partition)
     add_event(message, now_ns, out)
 
 

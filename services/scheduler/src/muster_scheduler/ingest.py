@@ -160,7 +160,7 @@ def _nodes(items: Iterable[si.NodeInfo], rm_id: str) -> Iterable[NodeItem]:
 def _existing_of(node: si.NodeInfo, rm_id: str) -> Collection[AskItem]:
     if len(node.existingAllocations) > _EXISTING_AT_ONCE:
         return ExistingAllocations(node, rm_id)
-    return tuple(_existing(each, node.nodeID, rm_id) for each in node.existingAllocations)
+    return tuple(_existing(item, node.nodeID, rm_id) for item in node.existingAllocations)
 
 
 class ExistingAllocations:
@@ -173,11 +173,11 @@ class ExistingAllocations:
         return len(self._node.existingAllocations)
 
     def __iter__(self) -> Iterator[AskItem]:
-        for each in self._node.existingAllocations:
-            yield _existing(each, self._node.nodeID, self._rm_id)
+        for item in self._node.existingAllocations:
+            yield _existing(item, self._node.nodeID, self._rm_id)
 
     def __contains__(self, item: object) -> bool:
-        return any(item == each for each in self)
+        return any(item == existing for existing in self)
 
 
 def _message(text: str) -> str:

@@ -188,7 +188,7 @@ class SchedulerMachine:
             state.core.activate(now_ns, state.info.last_decided_ns)
             if not followed:
                 invariants.check(state.core, merges=False)
-            migrate_tally(state.info.tally, sum(each.running for each in state.core.partitions.values()))
+            migrate_tally(state.info.tally, sum(partition.running for partition in state.core.partitions.values()))
             self._emitters[rm_id] = Emitter(self._topics, state.info, self._roster.stamps)
             self._unexhausted[rm_id] = None
         self._quotas.on_folded(now_ns)
@@ -202,7 +202,7 @@ class SchedulerMachine:
 
     def _last_decided(self) -> tuple[int, Anchor]:
         """Returns the latest recorded time, and the newest anchor; a forgotten RM has none."""
-        infos = (each.info for each in self._folder.rms.values())
+        infos = (state.info for state in self._folder.rms.values())
         newest = max(infos, key=lambda info: info.last_decided_ns, default=None)
         last_ns = max((kept.last_decided_ns for kept in self._folder.forgotten.values()), default=0)
         return (last_ns, Anchor()) if newest is None else (max(last_ns, newest.last_decided_ns), newest.clock)
@@ -243,8 +243,8 @@ class SchedulerMachine:
                 rm_id = yield from self._take(record, now_ns, outputs)
                 touched[rm_id] = None
                 self._watch.lap(rm_id)
-            except UnreadableRequest as why:
-                outputs.append(dead_letter(self._topics.dead_letters, record, str(why)))
+            except UnreadableRequest as error:
+                outputs.append(dead_letter(self._topics.dead_letters, record, str(error)))
             self._audit.end(outputs, self._times.anchor.offset_ns + now_ns)
             if not count % FEW:  # (a request of one item is a tenth of a millisecond)
                 yield ()
@@ -287,7 +287,7 @@ class SchedulerMachine:
         undecided = any(rm_id not in self._held for rm_id in self._outcomes)
         if self._unexhausted or undecided:
             return 0
-        deadlines = [each for each in (self._deadlines.first_ns(), self._times.step_due_ns()) if each is not None]
+        deadlines = [due_ns for due_ns in (self._deadlines.first_ns(), self._times.step_due_ns()) if due_ns is not None]
         if self._check_every_ns:
             deadlines.append(self._checked_ns + self._check_every_ns)
         return self._times.clock_ns(min(deadlines)) if deadlines else None
@@ -492,23 +492,23 @@ class SchedulerMachine:
             items = with_groups(self._groups, core, items, now_ns)
             yield from self._paused(rm_id, core.apply_in_steps(items, now_ns, out))
             return
-        seen = generation.generation_evidence(items) if state.info.generation_by in generation.TO_BE_SEEN else None
-        if seen is not None:
-            yield from self._paused(rm_id, core.apply_in_steps(items.between(0, seen.at), now_ns, out))
-            out = yield from self._recognise(state, seen, now_ns, outputs)
+        evidence = generation.generation_evidence(items) if state.info.generation_by in generation.TO_BE_SEEN else None
+        if evidence is not None:
+            yield from self._paused(rm_id, core.apply_in_steps(items.between(0, evidence.at), now_ns, out))
+            out = yield from self._recognise(state, evidence, now_ns, outputs)
             items = read()
-            items = items.between(seen.at, items.count)
+            items = items.between(evidence.at, items.count)
         yield from self._paused(rm_id, core.apply_in_steps(items, now_ns, out))
 
     def _recognise(
-        self, state: RmEntry, seen: generation.GenerationEvidence, now_ns: int, outputs: list[OutRecord]
+        self, state: RmEntry, evidence: generation.GenerationEvidence, now_ns: int, outputs: list[OutRecord]
     ) -> Generator[Sequence[OutRecord], None, Outcome]:
         """Takes the generation that an item shows. Returns the outcome to continue with."""
         info = state.info
-        if info.generation != seen.generation:
+        if info.generation != evidence.generation:
             # Events that earlier items caused carry the earlier texts.
             yield from self._emit_pending(state, now_ns, outputs)
-        info.generation, info.generation_by = seen.generation, seen.by
+        info.generation, info.generation_by = evidence.generation, evidence.by
         out = self._outcomes.setdefault(info.rm_id, Outcome())
         state.core.apply(SetGeneration(info.generation == generation.PREVIOUS), now_ns, out)
         log.info("generation recognised", rm=info.rm_id, generation=info.generation, by=info.generation_by)
@@ -578,10 +578,10 @@ class SchedulerMachine:
         # Writes earlier decisions first, because followers apply the new configuration to the state that they have
         # then.
         yield from self._emit_pending(state, now_ns, outputs)
-        text, found = self._text_for(info, update.config)
+        text, text_problems = self._text_for(info, update.config)
         config, compiled, all_problems = self._judge.validate(text, judged, info.rm_id)
-        all_problems += found + group_configuration.other_group(update.policyGroup, info.policy_group)
-        if any(problem.severity == pb.ConfigProblem.ERROR for problem in found):
+        all_problems += text_problems + group_configuration.other_group(update.policyGroup, info.policy_group)
+        if any(problem.severity == pb.ConfigProblem.ERROR for problem in text_problems):
             config = None
         added = dict(update.extraConfig)
         if problem := config_validation.too_large_with(info, text, added):
@@ -600,7 +600,9 @@ class SchedulerMachine:
             yield from self._paused(info.rm_id, state.core.apply_in_steps(command, now_ns, out))
             (answer,) = (fact for fact in out.facts if isinstance(fact, ConfigurationResult))
             out.facts.remove(answer)
-            all_problems += [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=why) for why in answer.obstacles]
+            all_problems += [
+                pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, message=obstacle) for obstacle in answer.obstacles
+            ]
             if answer.obstacles:
                 accepted, changes = False, []
             else:

@@ -134,11 +134,11 @@ class AllocationWaits(Collector):
 
     def observe(self, rm_id: str, waits_us: Sequence[int]) -> None:
         """Counts some allocations of an RM."""
-        found = self._by_rm.get(rm_id)
-        if found is None:
-            found = self._by_rm[rm_id] = (Tally(), [0.0])
-        found[0].waited(waits_us)
-        found[1][0] += sum(waits_us) / 1e6
+        series = self._by_rm.get(rm_id)
+        if series is None:
+            series = self._by_rm[rm_id] = (Tally(), [0.0])
+        series[0].waited(waits_us)
+        series[1][0] += sum(waits_us) / 1e6
 
     def forget(self, rm_id: str) -> None:
         """Removes the series of a forgotten RM."""
@@ -147,7 +147,7 @@ class AllocationWaits(Collector):
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yields the histogram."""
         family = HistogramMetricFamily(WAIT_SECONDS, "Time from an ask's admission to its allocation.", labels=_RM)
-        limits = [*(f"{each / 1e6:g}" for each in WAIT_LIMITS_US), "+Inf"]
+        limits = [*(f"{limit_us / 1e6:g}" for limit_us in WAIT_LIMITS_US), "+Inf"]
         for rm_id, (tally, seconds) in list(self._by_rm.items()):
             buckets = list(zip(limits, accumulate(tally.wait_spread), strict=True))
             family.add_metric([rm_id], buckets, seconds[0])

@@ -23,7 +23,7 @@ class OwnedPartitions:
 
     def facts(self, workers: Iterable[WorkerProgress], now_s: float) -> list[OwnerFacts]:
         """Returns the facts about every partition of the log."""
-        running = {each.partition: each for each in workers}
+        running = {worker.partition: worker for worker in workers}
         return [self._facts(partition, running.get(partition), now_s) for partition in range(len(self._since))]
 
     def _facts(self, partition: int, progress: WorkerProgress | None, now_s: float) -> OwnerFacts:
@@ -45,8 +45,8 @@ def problem_of(progress: WorkerProgress) -> str:
     if progress.state is WorkerState.RUNNING:
         behind = progress.end_offset - progress.committed
         return f"partition {progress.partition} has not moved for {progress.idle_s:.0f} s, {behind} records wait"
-    why = f": {progress.last_error}" if progress.last_error else ""
-    return f"partition {progress.partition} is {progress.state.value.replace('_', ' ')}{why}"
+    cause = f": {progress.last_error}" if progress.last_error else ""
+    return f"partition {progress.partition} is {progress.state.value.replace('_', ' ')}{cause}"
 
 
 def _state_of(progress: WorkerProgress | None) -> OwnerState:

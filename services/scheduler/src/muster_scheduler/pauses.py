@@ -30,9 +30,9 @@ def end(info: RmInfo, kind: PauseKind, since_ns: int, now_ns: int, reason: str =
     """
     if not since_ns or not is_significant(since_ns, now_ns):
         return False
-    alike = [each for each in info.pauses if each.kind is kind]
+    alike = [pause for pause in info.pauses if pause.kind is kind]
     dropped = alike[0] if len(alike) >= PAST_KEPT else None
-    info.pauses = (*(each for each in info.pauses if each is not dropped), Pause(since_ns, now_ns, reason, kind))
+    info.pauses = (*(pause for pause in info.pauses if pause is not dropped), Pause(since_ns, now_ns, reason, kind))
     return True
 
 
@@ -59,9 +59,9 @@ def mark_awaited(info: RmInfo, awaited: tuple[str, ...], now_ns: int) -> bool:
 
 def awaited_sources(gate: SyncGate, books: ExternalReports | None, rm_id: str) -> tuple[str, ...]:
     """Returns the sources that have not listed since the informers started. The scheduler waits for them."""
-    found = []
+    awaited = []
     for partition, source in gate.awaited_sources(rm_id):
         entry = books.source(partition, source) if books is not None else None
         if entry is None or not gate.is_of_this_start(entry.life) or entry.state is SourceState.LISTING:
-            found.append(source)
-    return tuple(found)
+            awaited.append(source)
+    return tuple(awaited)

@@ -78,12 +78,14 @@ class RmRegistrar:
     ) -> Steps:
         """Registers an RM, for the first time or again, or refuses it. The answer has the reasons. In steps."""
         rm_id = envelope.rm_id
-        known = self._roster.folder.rms.get(rm_id)
-        text, found = self._policy_groups.text_for(request.config, request.policyGroup, rm_id, self._roster.folder.rms)
+        existing = self._roster.folder.rms.get(rm_id)
+        text, text_problems = self._policy_groups.text_for(
+            request.config, request.policyGroup, rm_id, self._roster.folder.rms
+        )
         judged = envelope.judged if envelope.HasField("judged") else None
         # (Each part of the work on many queues is a step.)
         config, compiled, all_problems = yield from _then_pause(self._judge.validate(text, judged, rm_id))
-        all_problems += found
+        all_problems += text_problems
         extra_config, problems = event_settings.merged({}, request.extraConfig)
         all_problems += config_validation.event_warnings(problems)
         info = RmInfo(
@@ -101,10 +103,10 @@ class RmRegistrar:
         )
         if problem := config_validation.too_large(info):
             all_problems.append(problem)
-        refused = config is None or any(each.severity == pb.ConfigProblem.ERROR for each in all_problems)
-        over = self._quotas.problems(envelope, known, config) if config is not None and not refused else []
+        refused = config is None or any(problem.severity == pb.ConfigProblem.ERROR for problem in all_problems)
+        over = self._quotas.problems(envelope, existing, config) if config is not None and not refused else []
         if config is None or refused or over:
-            emitter = Emitter(self._topics, known.info if known is not None else RmInfo(rm_id))
+            emitter = Emitter(self._topics, existing.info if existing is not None else RmInfo(rm_id))
             exhausted = bool(over)
             outputs.append(
                 emitter.registration(envelope.request_id, all_problems + over, accepted=False, exhausted=exhausted)
@@ -117,18 +119,20 @@ class RmRegistrar:
         dropped = self._roster.outcomes.pop(rm_id, None)
         forgotten = self._roster.folder.forgotten.pop(rm_id, None)
         # The numbers continue, also those of a forgotten RM: an event's id, once given, means that event for ever.
-        before = ForgottenRm.of(known.info, known.core.next_submission, now_ns) if known is not None else forgotten
+        before = (
+            ForgottenRm.of(existing.info, existing.core.next_submission, now_ns) if existing is not None else forgotten
+        )
         if before is not None:
             before.go_on(info, now_ns)
         else:
             info.instance_uuid = self._new_uuid()
-        if known is not None:
-            info.tally, info.quotas_reached = known.info.tally, known.info.quotas_reached
-            info.sent = known.info.sent
+        if existing is not None:
+            info.tally, info.quotas_reached = existing.info.tally, existing.info.quotas_reached
+            info.sent = existing.info.sent
             # An operator's pause concerns the RM, not one registration of it. An RM that restarts, by itself or in a
             # crash loop, must not lift the pause.
-            info.paused, info.paused_reason = known.info.paused, known.info.paused_reason
-            info.paused_ns, info.pauses = known.info.paused_ns, known.info.pauses
+            info.paused, info.paused_reason = existing.info.paused, existing.info.paused_reason
+            info.paused_ns, info.pauses = existing.info.paused_ns, existing.info.pauses
             self._roster.unwritten.pop(rm_id, None)  # the registration's record includes it
             self._admin.on_callback_lost(rm_id, self._roster.emitters[rm_id], outputs)
         pauses.mark_absence(info, now_ns)
@@ -140,9 +144,9 @@ class RmRegistrar:
         info.last_decided_ns, info.clock = now_ns, self._times.anchor
         emitter = Emitter(self._topics, info, self._roster.stamps)
         out = Outcome()
-        if known is not None:
-            yield from known.core.end_in_steps(now_ns, out)
-        yield from core.start_in_steps(now_ns, out, known.core if known is not None else None)
+        if existing is not None:
+            yield from existing.core.end_in_steps(now_ns, out)
+        yield from core.start_in_steps(now_ns, out, existing.core if existing is not None else None)
         removed = yield from absorb_unwritten(dropped, out)
         core.apply(SetCallbacks(callback_ingest.policy_of(info)), now_ns, out)
         all_problems += callback_ingest.problems_of(info.extra_config) + end_application.problems_of(info.extra_config)
@@ -153,12 +157,12 @@ class RmRegistrar:
         kept = yield from _kept_keys(rm_id, core)
         # Decisions of the same batch before this registration belong to the state that is now dropped. Objects that
         # they removed still have records.
-        ended = chain(emptied(removed), published_objects(known.core) if known is not None else ())
+        ended = chain(emptied(removed), published_objects(existing.core) if existing is not None else ())
         yield from _tombstones(emitter, ended, kept, outputs)
         outputs.append(self._accepted(emitter, envelope.request_id, all_problems))
         self._enter(RmEntry(info, core), emitter, out)
-        if known is not None:
-            self._dispose(known.core.dispose())
+        if existing is not None:
+            self._dispose(existing.core.dispose())
         log.info("rm registered", rm=rm_id, registrations=info.registrations, warnings=len(all_problems))
 
     def _accepted(self, emitter: Emitter, request_id: str, problems: list[pb.ConfigProblem]) -> OutRecord:
@@ -181,39 +185,39 @@ class RmRegistrar:
         The RM's numbers stay. Reports of external sources belong to the RM's id and stay: they may be older than the
         RM, and no source repeats them.
         """
-        known = self._roster.folder.rms.get(rm_id)
+        state = self._roster.folder.rms.get(rm_id)
         result = pb.AdminResult(request_id=request_id)
-        if known is None and rm_id not in self._roster.folder.forgotten:
+        if state is None and rm_id not in self._roster.folder.forgotten:
             never_registered(rm_id, result)
-        if known is None and rm_id in self._roster.folder.forgotten:  # readers must know that they have passed this
+        if state is None and rm_id in self._roster.folder.forgotten:  # readers must know that they have passed this
             outputs.append(self._forgotten_record(rm_id, self._roster.folder.forgotten[rm_id]))
             outputs.append(admin_result(self._topics, rm_id, result, self._roster.stamps.now))
             return
-        if known is None or not may_forget(known.info, now_ns, result, force=force):
+        if state is None or not may_forget(state.info, now_ns, result, force=force):
             outputs.append(admin_result(self._topics, rm_id, result))
             return
         # 1. the events of the objects that end, after those of earlier decisions
         out = Outcome()
-        yield from known.core.end_in_steps(now_ns, out, why=FORGOTTEN)
+        yield from state.core.end_in_steps(now_ns, out, why=FORGOTTEN)
         removed = yield from absorb_unwritten(self._roster.outcomes.pop(rm_id, None), out)
         emitter = self._roster.emitters.pop(rm_id)
         self._admin.on_callback_lost(rm_id, emitter, outputs)
         # 2. first the RM's own record, so that followers drop the RM as a whole
         outputs += map(emitter.tombstone, own_keys(rm_id))
         yield from _tombstones(emitter, emptied(removed), (), outputs)
-        result.allocations = yield from _tombstones(emitter, published_objects(known.core), (), outputs)
+        result.allocations = yield from _tombstones(emitter, published_objects(state.core), (), outputs)
         yield from write_states(self._topics, rm_id, out, outputs)  # states of external sources
         yield from emitter.emit_forgotten(out, outputs)
         # 3. the numbers, which the events have advanced
-        kept = ForgottenRm.of(known.info, known.core.next_submission, now_ns)
+        kept = ForgottenRm.of(state.info, state.core.next_submission, now_ns)
         outputs.append(self._forgotten_record(rm_id, kept))
         result.changed = True
         outputs.append(admin_result(self._topics, rm_id, result, self._roster.stamps.now))
         # 4. the machine's own entries
         self._roster.drop(rm_id, kept)
         self._quotas.forget(rm_id)
-        self._dispose(known.core.dispose())
-        log.info("rm forgotten", rm=rm_id, was=known.info.life, force=force, allocations=result.allocations)
+        self._dispose(state.core.dispose())
+        log.info("rm forgotten", rm=rm_id, was=state.info.life, force=force, allocations=result.allocations)
 
     def _forgotten_record(self, rm_id: str, kept: ForgottenRm) -> OutRecord:
         before, step = self._roster.stamps.record()
@@ -234,8 +238,8 @@ def _kept_keys(rm_id: str, core: SchedulerCore) -> Generator[None, None, set[byt
     pace = Pace()
     for partition in core.partitions.values():
         for queue in partition.queues.values():
-            for each in (queue, *(queue.fair_uses.users.values() if queue.fair_uses is not None else ())):
-                kept.add(state_codec.key_of(rm_id, partition.name, each))
+            for obj in (queue, *(queue.fair_uses.users.values() if queue.fair_uses is not None else ())):
+                kept.add(state_codec.key_of(rm_id, partition.name, obj))
                 if pace.is_over():
                     yield
     return kept
@@ -248,11 +252,11 @@ def _tombstones(
     are allocations.
     """
     allocations = 0
-    for count, (place, what) in enumerate(objects, 1):
-        key = state_codec.key_of(emitter.info.rm_id, place, what)
+    for count, (partition, obj) in enumerate(objects, 1):
+        key = state_codec.key_of(emitter.info.rm_id, partition, obj)
         if key not in kept:
             outputs.append(emitter.tombstone(key))
-        if isinstance(what, Allocation) and not what.foreign:
+        if isinstance(obj, Allocation) and not obj.foreign:
             allocations += 1
         if not count % STEP:
             yield

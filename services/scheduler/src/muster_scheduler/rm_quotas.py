@@ -71,19 +71,23 @@ class ReachedQuotas:
             log.warning("registration over a quota", quota=kind, story=message)
         self._rms[message] = now_s
         if len(self._rms) > _SHOWN_MAX:
-            self._rms = {each: at_s for each, at_s in self._rms.items() if now_s - at_s < _SHOWN_S}
+            self._rms = {story: at_s for story, at_s in self._rms.items() if now_s - at_s < _SHOWN_S}
 
     def problems(self) -> list[str]:
         """Returns a bounded number of sentences."""
         now_s = self._monotonic_s()
-        found = [message for message, at_s in self._rms.items() if now_s - at_s < _SHOWN_S]
-        found += [
+        sentences = [message for message, at_s in self._rms.items() if now_s - at_s < _SHOWN_S]
+        sentences += [
             f"rm {rm_id}: {_message_of(state.core.quotas, kind)}"
             for rm_id, state in self._of_rm.items()
             for kind in state.info.quotas_reached
             if not _has_room(state.core.quotas, kind)
         ]
-        return found if len(found) <= _SHOWN_MAX else [*found[:_SHOWN_MAX], f"{len(found) - _SHOWN_MAX} more"]
+        return (
+            sentences
+            if len(sentences) <= _SHOWN_MAX
+            else [*sentences[:_SHOWN_MAX], f"{len(sentences) - _SHOWN_MAX} more"]
+        )
 
 
 class RmQuotas:
@@ -99,34 +103,34 @@ class RmQuotas:
             self._reached.set(rm_id, state, state.info.quotas_reached)
 
     def problems(
-        self, envelope: pb.RequestEnvelope, known: RmEntry | None, config: ClusterConfig
+        self, envelope: pb.RequestEnvelope, existing: RmEntry | None, config: ClusterConfig
     ) -> list[pb.ConfigProblem]:
         """Returns why an RM is one too many, or its configuration has too many queues; empty: neither. O(RMs) for a
         new one.
         """
         limits, rms = envelope.quotas, self._roster.folder.rms
-        if known is None and limits.all_resource_managers:
-            wanted = len(rms) + limits.all_elsewhere + 1
-            if wanted > limits.all_resource_managers:
-                return [self._too_many(_ALL, wanted, limits.all_resource_managers, "of all identities")]
-        if (known is None or known.info.identity != envelope.identity) and limits.resource_managers:
-            own = sum(each.info.identity == envelope.identity for each in rms.values())
-            wanted = own + limits.elsewhere + 1
-            if wanted > limits.resource_managers:
+        if existing is None and limits.all_resource_managers:
+            count = len(rms) + limits.all_elsewhere + 1
+            if count > limits.all_resource_managers:
+                return [self._too_many(_ALL, count, limits.all_resource_managers, "of all identities")]
+        if (existing is None or existing.info.identity != envelope.identity) and limits.resource_managers:
+            own = sum(state.info.identity == envelope.identity for state in rms.values())
+            count = own + limits.elsewhere + 1
+            if count > limits.resource_managers:
                 whose = f"of identity {envelope.identity}"
-                return [self._too_many(_IDENTITY, wanted, limits.resource_managers, whose)]
-        queues = sum(len(queue_paths(each)) for each in config.partitions) if limits.queues else 0
+                return [self._too_many(_IDENTITY, count, limits.resource_managers, whose)]
+        queues = sum(len(queue_paths(partition)) for partition in config.partitions) if limits.queues else 0
         if queues > limits.queues:
             metrics.quota_refused.labels(envelope.rm_id, QuotaKind.QUEUES).inc()
-            why = f"quota queues: {queues} with this configuration, expected at most {limits.queues}"
-            return [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="config", message=why)]
+            message = f"quota queues: {queues} with this configuration, expected at most {limits.queues}"
+            return [pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="config", message=message)]
         return []
 
-    def _too_many(self, kind: str, wanted: int, limit: int, whose: str) -> pb.ConfigProblem:
-        why = f"quota {kind}: {wanted} resource managers {whose} with this one, expected at most {limit}"
+    def _too_many(self, kind: str, count: int, limit: int, whose: str) -> pb.ConfigProblem:
+        message = f"quota {kind}: {count} resource managers {whose} with this one, expected at most {limit}"
         self._reached.refuse_rm(kind, f"a registration was refused: quota {kind}: {limit} resource managers {whose}")
         advice = "an operator can forget those that are gone (muster admin forget), or raise the limit"
-        return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="rmID", message=f"{why}: {advice}")
+        return pb.ConfigProblem(severity=pb.ConfigProblem.ERROR, path="rmID", message=f"{message}: {advice}")
 
     def on_registered(self, state: RmEntry) -> None:
         """Takes the place of the RM's former registration."""
@@ -180,8 +184,8 @@ def _has_room(quotas: RmQuotaState, kind: str) -> bool:
 
 
 def _message_of(quotas: RmQuotaState, kind: str) -> str:
-    known = QuotaKind(kind)
+    quota_kind = QuotaKind(kind)
     return (
-        f"quota {kind} reached: {quotas.used(known)} of {quotas.limit(known)}; what would be over it is rejected until "
-        "there is room"
+        f"quota {kind} reached: {quotas.used(quota_kind)} of {quotas.limit(quota_kind)}; what would be over it is "
+        "rejected until there is room"
     )

@@ -326,12 +326,12 @@ class SchedulerService:
     def _outside_of(self, partition: int) -> InformerHost:
         if self._whole is not None:
             return self._whole
-        found = self._outside.get(partition)
-        if found is None:
+        host = self._outside.get(partition)
+        if host is None:
             settings, of = self._settings.external, (partition,)
-            found = InformerHost(settings, self._log, self._topics, self._clock, of, self._chance, self._usage)
-            self._outside[partition] = found
-        return found
+            host = InformerHost(settings, self._log, self._topics, self._clock, of, self._chance, self._usage)
+            self._outside[partition] = host
+        return host
 
     def _follow(self, partition: int) -> None:
         assert self._make_machine is not None, "start comes first"
@@ -381,14 +381,14 @@ class SchedulerService:
 
     def _notes(self) -> list[str]:
         """Returns what an operator must know although partitions are decided."""
-        found = [*self._steps.problems(), *self._reached.problems()]
+        notes = [*self._steps.problems(), *self._reached.problems()]
         if difference := difference_text(self._difference_ns()):
-            found.append(difference)
+            notes.append(difference)
         for partition, standby in sorted(self._standbys.items()):
             if standby.last_error:
-                found.append(f"the standby of partition {partition} cannot follow: {standby.last_error}")
+                notes.append(f"the standby of partition {partition} cannot follow: {standby.last_error}")
         problem = self._membership.error_text() if self._membership.assignment is not None else ""
-        return [*found, problem] if problem else found
+        return [*notes, problem] if problem else notes
 
     def _outside_problems(self) -> list[str]:
         return [problem for outside in self._in_use() for problem in outside.problems()]
@@ -401,7 +401,7 @@ class SchedulerService:
     def _difference_ns(self) -> int:
         """Returns the largest difference of the wall clock and recorded time, of the owned partitions."""
         self._clock.now_ns()  # an idle scheduler has not read it for a while
-        owned = (self._times[each].difference_ns for each in self._running if each in self._times)
+        owned = (self._times[partition].difference_ns for partition in self._running if partition in self._times)
         return max(owned, key=abs, default=0)
 
     def facts(self) -> dict[str, object]:
@@ -423,15 +423,15 @@ class SchedulerService:
     def _worker_problems(self) -> list[str]:
         if self._membership.assignment is None:
             return [self._membership.error_text() or "the group of schedulers has not shared the partitions out yet"]
-        found = [problem_of(progress) for progress in self.progress() if not progress.serving]
-        found += [
+        problems = [problem_of(progress) for progress in self.progress() if not progress.serving]
+        problems += [
             f"partition {partition} was taken over by a scheduler outside of the group (with scheduler.partitions?); "
             "it is taken again after a wait"
             for partition in self._ownership.partitions_in(PartitionPhase.FENCED)
         ]
         if not self._running and not self._is_grouped:
-            found.append("no partition is owned")
-        return found
+            problems.append("no partition is owned")
+        return problems
 
     def progress(self) -> list[WorkerProgress]:
         """Returns each worker's progress."""

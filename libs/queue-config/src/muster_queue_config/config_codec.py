@@ -73,18 +73,18 @@ def encode(text: str, config: ClusterConfig) -> bytes:
     """Returns the configuration that was read from a text as bytes; b"" if it is too large."""
     partitions = tuple(
         _Partition(
-            each.name,
-            each.root,
-            tuple(_rule(rule) for rule in each.placement_rules),
-            each.node_sort_policy,
-            each.node_sort_weights,
-            each.preemption,
-            each.reservation,
-            each.backfill,
-            each.user_group_resolver,
-            each.of_rm,
+            partition.name,
+            partition.root,
+            tuple(_rule(rule) for rule in partition.placement_rules),
+            partition.node_sort_policy,
+            partition.node_sort_weights,
+            partition.preemption,
+            partition.reservation,
+            partition.backfill,
+            partition.user_group_resolver,
+            partition.of_rm,
         )
-        for each in config.partitions
+        for partition in config.partitions
     )
     plain = _encoder.encode(_Compiled(VERSION, digest(text), partitions))
     return zlib.compress(plain) if len(plain) <= BYTES_MAX else b""
@@ -96,10 +96,10 @@ def decode(text: str, value: bytes, version: int = VERSION) -> ClusterConfig | N
         return None
     try:
         inflater = zlib.decompressobj()
-        found = _decoder.decode(inflater.decompress(value, BYTES_MAX))
-        if not inflater.eof or found.version != version or found.digest != digest(text):
+        compiled = _decoder.decode(inflater.decompress(value, BYTES_MAX))
+        if not inflater.eof or compiled.version != version or compiled.digest != digest(text):
             return None
-        return ClusterConfig(tuple(_partition(each) for each in found.partitions))
+        return ClusterConfig(tuple(_partition(partition) for partition in compiled.partitions))
     except (zlib.error, msgspec.DecodeError, msgspec.ValidationError, InvalidPattern, RecursionError):
         return None
 
@@ -115,18 +115,18 @@ def _rule(rule: PlacementRuleConfig) -> _Rule:
     )
 
 
-def _partition(each: _Partition) -> PartitionConfig:
+def _partition(compiled: _Partition) -> PartitionConfig:
     return PartitionConfig(
-        each.name,
-        each.root,
-        tuple(_read_rule(rule) for rule in each.rules),
-        each.node_sort_policy,
-        each.node_sort_weights,
-        each.preemption,
-        each.reservation,
-        each.backfill,
-        each.resolver,
-        each.of_rm,
+        compiled.name,
+        compiled.root,
+        tuple(_read_rule(rule) for rule in compiled.rules),
+        compiled.node_sort_policy,
+        compiled.node_sort_weights,
+        compiled.preemption,
+        compiled.reservation,
+        compiled.backfill,
+        compiled.resolver,
+        compiled.of_rm,
     )
 
 

@@ -25,8 +25,8 @@ def find(name: str) -> str:
     points = entry_points(group=GROUP)
     offers = [point for point in points if point.name == name]
     if not offers:
-        known = [*registry.names(), *sorted({point.name for point in points} - set(registry.names()))]
-        return f"undefined policy: {truncate(name)}; expected one of {', '.join(known)}"
+        names = [*registry.names(), *sorted({point.name for point in points} - set(registry.names()))]
+        return f"undefined policy: {truncate(name)}; expected one of {', '.join(names)}"
     if len(offers) > 1:
         return f"undefined policy: {truncate(name)} is offered by {' and '.join(sorted(map(_source, offers)))}"
     return _load(offers[0])

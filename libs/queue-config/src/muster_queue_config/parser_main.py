@@ -85,17 +85,19 @@ def _limit_memory(more_bytes: int) -> None:
     if not used_bytes:
         return
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = used_bytes + more_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+    limit_bytes = used_bytes + more_bytes
+    resource.setrlimit(
+        resource.RLIMIT_AS, (limit_bytes if most == resource.RLIM_INFINITY else min(limit_bytes, most), most)
+    )
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _limit_processor(cpu_s: float) -> None:
     """From now on the process may use so much processor time, in Python or in C. Then the system ends it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    wanted = math.ceil(used.ru_utime + used.ru_stime + cpu_s) + _CPU_MARGIN_S
+    limit_s = math.ceil(used.ru_utime + used.ru_stime + cpu_s) + _CPU_MARGIN_S
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s if most == resource.RLIM_INFINITY else min(limit_s, most), most))
     signal.setitimer(signal.ITIMER_PROF, cpu_s)  # SIGPROF ends the process
 
 

@@ -140,17 +140,17 @@ def load_recorded(text: str, compiled_text: bytes) -> Recorded:
     """
     if not text.strip():
         return Recorded(DEFAULT_CONFIG, b"", [])
-    found = config_codec.decode(text, compiled_text)
-    if found is not None:
-        return Recorded(found, compiled_text, [])
-    found, problems, closed = _load(text, TEXT_BYTES_MAX, QUEUES_MAX, pure=False, recorded=True)
-    if found is None:
-        found, problems, closed = _load(text, TEXT_BYTES_MAX, QUEUES_MAX, pure=True, recorded=True)
-    if found is None:
+    config = config_codec.decode(text, compiled_text)
+    if config is not None:
+        return Recorded(config, compiled_text, [])
+    config, problems, closed = _load(text, TEXT_BYTES_MAX, QUEUES_MAX, pure=False, recorded=True)
+    if config is None:
+        config, problems, closed = _load(text, TEXT_BYTES_MAX, QUEUES_MAX, pure=True, recorded=True)
+    if config is None:
         return Recorded(None, b"", problems)
-    found = _with_old_names(text, compiled_text, found)
+    config = _with_old_names(text, compiled_text, config)
     # (Only a text with nothing to name is kept as read: the bytes have no problems.)
-    return Recorded(found, b"" if closed else config_codec.encode(text, found), closed)
+    return Recorded(config, b"" if closed else config_codec.encode(text, config), closed)
 
 
 def _with_old_names(text: str, compiled_text: bytes, config: ClusterConfig) -> ClusterConfig:
@@ -175,12 +175,12 @@ def _load(
         return None, reader.problems, []
     document = read_tree(text, reader.unreadable, pure=pure)
     if reader.errors and not pure and size <= _TOLD_WELL_BYTES_MAX:
-        told = YamlReader()
-        read_tree(text, told.unreadable, pure=True)
-        return None, (told if told.errors else reader).problems, []
-    made = _Configuration(reader, queues_max, recorded=recorded)
-    config = None if reader.errors else made.read(document)
-    return (None if reader.errors else config), reader.problems, made.closed
+        pure_reader = YamlReader()
+        read_tree(text, pure_reader.unreadable, pure=True)
+        return None, (pure_reader if pure_reader.errors else reader).problems, []
+    configuration = _Configuration(reader, queues_max, recorded=recorded)
+    config = None if reader.errors else configuration.read(document)
+    return (None if reader.errors else config), reader.problems, configuration.closed
 
 
 def checksum(text: str) -> str:
@@ -211,14 +211,14 @@ class _Configuration:
         if top is None:
             return None
         partitions: list[PartitionConfig] = []
-        seen: set[str] = set()
+        names: set[str] = set()
         for item, path, where in reader.sequence(top.get("partitions"), "partitions"):
             partition = self._partition(item, path, where)
             if partition is None:
                 continue
-            if partition.name.lower() in seen:
+            if partition.name.lower() in names:
                 reader.error(f"{path}.name", where, f"duplicate partition name {partition.name!r}")
-            seen.add(partition.name.lower())
+            names.add(partition.name.lower())
             partitions.append(partition)
         if not partitions and not reader.errors:
             return DEFAULT_CONFIG
@@ -226,9 +226,9 @@ class _Configuration:
 
     # ---- partitions ------------------------------------------------------------------------------------------------
 
-    def _partition(self, value: Any, path: str, place: Place) -> PartitionConfig | None:
+    def _partition(self, value: Any, path: str, position: Place) -> PartitionConfig | None:
         reader = self._reader
-        owner = reader.mapping(value, path, place, KEYS["partition"])
+        owner = reader.mapping(value, path, position, KEYS["partition"])
         if owner is None:
             return None
         named = _NAME_WITH_RM.match(reader.text(owner, "name", path))
@@ -241,7 +241,7 @@ class _Configuration:
                 "characters",
             )
         if is_nothing(owner.get("queues")):
-            reader.error(f"{path}.queues", place, "queue config is not set")
+            reader.error(f"{path}.queues", position, "queue config is not set")
             return None
         root = self._partition_limits(owner, path, self._root(owner, path))
         self._check_resources(root, root.name.lower(), {})
@@ -263,7 +263,7 @@ class _Configuration:
         )
         types = len(types_named(partition))
         if types > TYPES_MAX:
-            reader.error(path, place, f"{types} resource types, expected at most {TYPES_MAX}")
+            reader.error(path, position, f"{types} resource types, expected at most {TYPES_MAX}")
         return partition
 
     def _root(self, owner: Mapping, path: str) -> QueueConfig:
@@ -273,9 +273,9 @@ class _Configuration:
         else:
             root = QueueConfig(ROOT, parent=True, queues=queues)
             self._standing[id(root)] = (f"{path}.queues", owner["queues"].place)
-        where, place = self._standing[id(root)]
+        where, position = self._standing[id(root)]
         if root.guaranteed is not None or root.maximum is not None:
-            self._reader.error(where, place, "root queue must not have resource limits set")
+            self._reader.error(where, position, "root queue must not have resource limits set")
         for child in root.queues:
             if child.name.lower() in OWN_QUEUES:
                 child_path, child_place = self._standing[id(child)]
@@ -317,79 +317,83 @@ class _Configuration:
         problem = node_policies.find(name)
         if problem:
             reader.error(f"{where}.type", policy["type"].place, problem)
-        given: Any = policy.get("resourceweights")
-        if isinstance(given, Mapping):
-            own = {name: self._weight(name, weight, f"{where}.resourceweights") for name, weight in given.items()}
+        declared: Any = policy.get("resourceweights")
+        if isinstance(declared, Mapping):
+            own = {name: self._weight(name, weight, f"{where}.resourceweights") for name, weight in declared.items()}
             weights = own or weights  # (YuniKorn takes an empty mapping for none)
-        elif not is_nothing(given):
-            reader.error(f"{where}.resourceweights", given.place, "expected a mapping to numbers")
+        elif not is_nothing(declared):
+            reader.error(f"{where}.resourceweights", declared.place, "expected a mapping to numbers")
         return name, weights
 
-    def _weight(self, name: str, given: Any, path: str) -> float:
-        number = given.number if isinstance(given, Scalar) else None
+    def _weight(self, name: str, weight: Any, path: str) -> float:
+        number = weight.number if isinstance(weight, Scalar) else None
         where, error = f"{path}.{truncate(name)}", self._reader.error
         if number is None or math.isnan(number):
-            error(where, given.place, f"expected a number, got {kind(given)}")
+            error(where, weight.place, f"expected a number, got {kind(weight)}")
         elif number < 0:
-            error(where, given.place, f"negative resource weight for {truncate(name)} is not allowed")
+            error(where, weight.place, f"negative resource weight for {truncate(name)} is not allowed")
         elif number > WEIGHT_MAX:
-            error(where, given.place, f"expected at most {WEIGHT_MAX:.0f}")
+            error(where, weight.place, f"expected at most {WEIGHT_MAX:.0f}")
         else:
             return float(number)
         return 0.0
 
     def _preemption(self, owner: Mapping, path: str) -> PreemptionConfig:
         reader, default = self._reader, PreemptionConfig()
-        given = reader.inner(owner, "preemption", path, KEYS["preemption"])
-        if given is None:
+        declared = reader.inner(owner, "preemption", path, KEYS["preemption"])
+        if declared is None:
             return default
         where = f"{path}.preemption"
-        optout = reader.text(given, "optout", where, "last" if default.opted_out_last else "never")
+        optout = reader.text(declared, "optout", where, "last" if default.opted_out_last else "never")
         if optout not in ("never", "last"):
-            reader.error(f"{where}.optout", given["optout"].place, f"expected never or last, got {truncate(optout)!r}")
+            reader.error(
+                f"{where}.optout", declared["optout"].place, f"expected never or last, got {truncate(optout)!r}"
+            )
         return PreemptionConfig(
-            reader.boolean(given, "enabled", where, default=default.enabled),
-            reader.boolean(given, "quotapreemptionenabled", where, default=default.quota_enabled),
+            reader.boolean(declared, "enabled", where, default=default.enabled),
+            reader.boolean(declared, "quotapreemptionenabled", where, default=default.quota_enabled),
             optout == "last",
         )
 
     def _reservation(self, owner: Mapping, path: str) -> ReservationConfig:
         reader, default = self._reader, ReservationConfig()
-        given = reader.inner(owner, "reservation", path, KEYS["reservation"])
-        if given is None:
+        declared = reader.inner(owner, "reservation", path, KEYS["reservation"])
+        if declared is None:
             return default
         where = f"{path}.reservation"
         return ReservationConfig(
-            reader.boolean(given, "enabled", where, default=default.enabled),
-            reader.duration(given, "delay", where, default.delay_ns, least_ns=0),
-            reader.duration(given, "timeout", where, default.timeout_ns, least_ns=1),
+            reader.boolean(declared, "enabled", where, default=default.enabled),
+            reader.duration(declared, "delay", where, default.delay_ns, least_ns=0),
+            reader.duration(declared, "timeout", where, default.timeout_ns, least_ns=1),
         )
 
     def _backfill(self, owner: Mapping, path: str) -> str:
-        given = owner.get("backfill")
-        if given is None:
+        declared = owner.get("backfill")
+        if declared is None:
             return BACKFILL_OFF
         text = self._reader.text(owner, "backfill", path, BACKFILL_OFF)
         if text not in BACKFILLS:
             expected = f"expected {', '.join(BACKFILLS[:-1])} or {BACKFILLS[-1]}, got {truncate(text)!r}"
-            self._reader.error(f"{path}.backfill", given.place, expected)
+            self._reader.error(f"{path}.backfill", declared.place, expected)
             return BACKFILL_OFF
         return text
 
     def _resolver(self, owner: Mapping, path: str) -> str:
-        given = self._reader.inner(owner, "usergroupresolver", path, KEYS["usergroupresolver"])
-        if given is None:
+        declared = self._reader.inner(owner, "usergroupresolver", path, KEYS["usergroupresolver"])
+        if declared is None:
             return ""
-        text = self._reader.text(given, "type", f"{path}.usergroupresolver")
-        where, place = f"{path}.usergroupresolver.type", place_of(given, "type", given.place)
+        text = self._reader.text(declared, "type", f"{path}.usergroupresolver")
+        where, position = f"{path}.usergroupresolver.type", place_of(declared, "type", declared.place)
         if text not in USER_GROUP_RESOLVERS:
             expected = ", ".join(name for name in USER_GROUP_RESOLVERS if name)
             self._reader.warn(
-                where, place, f"unknown resolver {truncate(text)!r} means none: expected one of {expected}, or nothing"
+                where,
+                position,
+                f"unknown resolver {truncate(text)!r} means none: expected one of {expected}, or nothing",
             )
             return ""
         if text == "test":
-            self._reader.warn(where, place, "resolver test knows three users and is there for tests only")
+            self._reader.warn(where, position, "resolver test knows three users and is there for tests only")
         return text
 
     # ---- queues ----------------------------------------------------------------------------------------------------
@@ -400,30 +404,30 @@ class _Configuration:
             for item, child_path, child_place in self._reader.sequence(owner.get("queues"), f"{path}.queues")
             if (child := self._queue(item, child_path, child_place, depth)) is not None
         ]
-        seen: set[str] = set()
+        names: set[str] = set()
         for child in children:
-            if child.name.lower() in seen:
+            if child.name.lower() in names:
                 child_path, child_place = self._standing[id(child)]
                 self._reader.error(
                     f"{child_path}.name",
                     child_place,
                     f"duplicate child name found with name {truncate(child.name)!r}, level {depth}",
                 )
-            seen.add(child.name.lower())
+            names.add(child.name.lower())
         return tuple(children)
 
-    def _queue(self, value: Any, path: str, place: Place, depth: int) -> QueueConfig | None:
+    def _queue(self, value: Any, path: str, position: Place, depth: int) -> QueueConfig | None:
         reader = self._reader
         self._queues += 1
         if self._queues > self._queues_max or depth > QUEUE_DEPTH_MAX:
             if self._queues == self._queues_max + 1 or depth > QUEUE_DEPTH_MAX:
-                reader.error(path, place, f"more than {self._queues_max} queues, or deeper than {QUEUE_DEPTH_MAX}")
+                reader.error(path, position, f"more than {self._queues_max} queues, or deeper than {QUEUE_DEPTH_MAX}")
             return None
-        owner = reader.mapping(value, path, place, KEYS["queue"])
+        owner = reader.mapping(value, path, position, KEYS["queue"])
         if owner is None:
             return None
         name = reader.text(owner, "name", path)
-        where = place_of(owner, "name", place)
+        where = place_of(owner, "name", position)
         if not acl.QUEUE_NAME.match(name):
             reader.error(
                 f"{path}.name",
@@ -503,12 +507,12 @@ class _Configuration:
 
     def _child_template(self, owner: Mapping, path: str) -> ChildTemplateConfig | None:
         reader, where = self._reader, f"{path}.childtemplate"
-        given = reader.inner(owner, "childtemplate", path, KEYS["childtemplate"])
-        if given is None:
+        declared = reader.inner(owner, "childtemplate", path, KEYS["childtemplate"])
+        if declared is None:
             return None
-        guaranteed, maximum = self._resources(given, where)
+        guaranteed, maximum = self._resources(declared, where)
         template = ChildTemplateConfig(
-            reader.count(given, "maxapplications", where), self._properties(given, where), guaranteed, maximum
+            reader.count(declared, "maxapplications", where), self._properties(declared, where), guaranteed, maximum
         )
         is_set = template.max_applications or template.properties
         return template if is_set or set_quantities(guaranteed) or set_quantities(maximum) else None
@@ -521,14 +525,14 @@ class _Configuration:
         if not isinstance(value, Mapping):
             reader.error(where, value.place, f"expected a mapping of texts, got {kind(value)}")
             return {}
-        found: dict[str, str] = {}
-        for name, given in value.items():
-            if isinstance(given, Scalar):
-                found[name] = given.text
+        declared: dict[str, str] = {}
+        for name, item in value.items():
+            if isinstance(item, Scalar):
+                declared[name] = item.text
             else:
-                reader.error(f"{where}.{truncate(name)}", given.place, f"expected a text, got {kind(given)}")
-        wrong = properties.read(found)[1]
-        for name, text in found.items():
+                reader.error(f"{where}.{truncate(name)}", item.place, f"expected a text, got {kind(item)}")
+        wrong = properties.read(declared)[1]
+        for name, text in declared.items():
             key = properties.KEYS.get(name)
             at = f"{where}.{truncate(name)}"
             if key is None:
@@ -548,7 +552,7 @@ class _Configuration:
                 reader.warn(at, value[name].place, f"{text} is deprecated: {key.deprecated[text]}")
             elif key.note:
                 reader.warn(at, value.key_places[name], f"{name} is kept and shown, but has no effect: {key.note}")
-        return found
+        return declared
 
     # ---- down the tree ---------------------------------------------------------------------------------------------
 
@@ -572,11 +576,11 @@ class _Configuration:
                 total[name] = total.get(name, 0) + least
         own = queue.guaranteed or {}
         for name, least in total.items():
-            for what, bounds in (("guaranteed", own), ("max", effective)):
+            for bound_name, bounds in (("guaranteed", own), ("max", effective)):
                 if name in bounds and least > bounds[name]:
                     self._error_at(
                         queue,
-                        f"queue {named}: {what} {truncate(name)} {quantity_text(name, bounds[name])} is "
+                        f"queue {named}: {bound_name} {truncate(name)} {quantity_text(name, bounds[name])} is "
                         "smaller than sum of "
                         f"guaranteed resources {quantity_text(name, least)} of its children",
                     )

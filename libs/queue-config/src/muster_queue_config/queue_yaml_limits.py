@@ -56,18 +56,18 @@ class LimitsReader:
 
     def read(self, value: Any, path: str) -> tuple[ParsedLimit, ...]:
         """Reads one queue's limits. Reports problems to the reader; raises nothing."""
-        found: list[ParsedLimit] = []
-        seen: dict[Kind, set[str]] = {"user": set(), "group": set()}
-        for item, where, place in self._reader.sequence(value, path):
-            limit = self._entry(item, where, place)
+        limits: list[ParsedLimit] = []
+        names: dict[Kind, set[str]] = {"user": set(), "group": set()}
+        for item, where, position in self._reader.sequence(value, path):
+            limit = self._entry(item, where, position)
             if limit is not None:
-                self._names(limit, seen)
-                found.append(limit)
-        return tuple(found)
+                self._names(limit, names)
+                limits.append(limit)
+        return tuple(limits)
 
-    def _entry(self, item: Any, path: str, place: Place) -> ParsedLimit | None:
+    def _entry(self, item: Any, path: str, position: Place) -> ParsedLimit | None:
         reader = self._reader
-        owner = reader.mapping(item, path, place, LIMIT_KEYS)
+        owner = reader.mapping(item, path, position, LIMIT_KEYS)
         if owner is None:
             return None
         users, groups = (reader.texts(owner, key, path) for key in ("users", "groups"))
@@ -82,50 +82,50 @@ class LimitsReader:
         if config.max_resources is not None and not any(config.max_resources.values()):
             reader.error(
                 f"{path}.maxresources",
-                place_of(owner, "maxresources", place),
+                place_of(owner, "maxresources", position),
                 f"MaxResources should be greater than zero in limit {truncate(text)!r}: all resource types are zero",
             )
         elif config.max_resources is None and not config.max_applications:
             reader.error(
                 path,
-                place,
+                position,
                 f"invalid resource combination for limit {truncate(text)!r} all resource limits are null: "
                 "expected maxresources, maxapplications, or both",
             )
         return ParsedLimit(
             config,
             path,
-            place,
+            position,
             (
                 *(("user", name, where, name_place) for name, where, name_place in users),
                 *(("group", name, where, name_place) for name, where, name_place in groups),
             ),
         )
 
-    def _names(self, limit: ParsedLimit, seen: dict[Kind, set[str]]) -> None:
+    def _names(self, limit: ParsedLimit, names: dict[Kind, set[str]]) -> None:
         error = self._reader.error
         if not limit.names:
             error(
                 limit.path, limit.place, f"empty user and group lists defined in limit {truncate(limit.config.text)!r}"
             )
         for kind, name, where, name_place in limit.names:
-            known = seen[kind]
+            names_of_kind = names[kind]
             if name != EVERYBODY and not _NAME_RULES[kind].match(name):
                 error(where, name_place, f"invalid limit {kind} name {truncate(name)!r} in limit definition")
-            elif name in known:
+            elif name in names_of_kind:
                 error(where, name_place, f"duplicated {kind} name {truncate(name)} , already existed")
-            elif name != EVERYBODY and EVERYBODY in known:
+            elif name != EVERYBODY and EVERYBODY in names_of_kind:
                 error(
                     where, name_place, f"should not set no wildcard {kind} {truncate(name)} after wildcard {kind} limit"
                 )
-            elif kind == "group" and name == EVERYBODY and not known:
+            elif kind == "group" and name == EVERYBODY and not names_of_kind:
                 error(
                     where,
                     name_place,
                     "should not specify only one group limit that is using the wildcard. "
                     "There must be at least one limit with a group name defined before it",
                 )
-            known.add(name)
+            names_of_kind.add(name)
 
     # ---- against the queue -----------------------------------------------------------------------------------------
 
@@ -163,8 +163,8 @@ class LimitsReader:
     ) -> None:
         own: _Bounds = {}
         for limit in limits.get(id(queue), ()):
-            for kind, name, where, place in limit.names:
-                own[kind, name] = self._bound(limit.config, kind, name, above, (path, where, place))
+            for kind, name, where, position in limit.names:
+                own[kind, name] = self._bound(limit.config, kind, name, above, (path, where, position))
         bounds = [own, *above] if own else above
         for child in queue.queues:
             self._check_queue(child, f"{path}.{child.name.lower()}", bounds, limits)
@@ -172,7 +172,7 @@ class LimitsReader:
     def _bound(
         self, limit: LimitConfig, kind: Kind, name: str, above: list[_Bounds], at: tuple[str, str, Place]
     ) -> _LimitBound:
-        queue, where, place = at
+        queue, where, position = at
         resources, applications = limit.max_resources or {}, limit.max_applications
         bound = next(_held(above, (kind, name)), None)
         ancestor = "immediate or ancestor parent {}"
@@ -185,7 +185,7 @@ class LimitsReader:
         if over:
             self._reader.error(
                 where,
-                place,
+                position,
                 f"{kind} {truncate(name)} max resource {_shown(resources, over)} of queue {truncate(queue)} is "
                 "greater than "
                 f"{ancestor.format('maximum resource')} {_shown(bound.resources, over)}",
@@ -193,13 +193,14 @@ class LimitsReader:
         if bound.applications and not 0 < applications <= bound.applications:
             self._reader.error(
                 where,
-                place,
+                position,
                 f"{kind} {truncate(name)} max applications {applications or '0 (any number)'} of queue "
                 f"{truncate(queue)} is "
                 f"greater than {ancestor.format('max applications')} {bound.applications}",
             )
         least = {
-            each: min(bound.resources.get(each, most), most) for each, most in {**bound.resources, **resources}.items()
+            resource_type: min(bound.resources.get(resource_type, most), most)
+            for resource_type, most in {**bound.resources, **resources}.items()
         }
         return _LimitBound(least, min((n for n in (applications, bound.applications) if n), default=0))
 
@@ -208,9 +209,9 @@ def _held(above: list[_Bounds], key: tuple[Kind, str]) -> Iterator[_LimitBound]:
     return (bounds[key] for bounds in above if key in bounds)
 
 
-def _over(wanted: Mapping[str, int], most: Mapping[str, int]) -> list[str]:
-    """Returns the types of which ``wanted`` exceeds ``most``; a type without a maximum is unlimited."""
-    return [name for name, value in wanted.items() if name in most and value > most[name]]
+def _over(requested: Mapping[str, int], most: Mapping[str, int]) -> list[str]:
+    """Returns the types of which ``requested`` exceeds ``most``; a type without a maximum is unlimited."""
+    return [name for name, value in requested.items() if name in most and value > most[name]]
 
 
 def _shown(quantities: Mapping[str, int], names: list[str]) -> str:

@@ -48,56 +48,56 @@ class RulesReader:
         rules: list[PlacementRuleConfig] = []
         self._configured = {}
         self._collect(root, ROOT)
-        for item, where, place in self._reader.sequence(value, path):
+        for item, where, position in self._reader.sequence(value, path):
             errors = self._reader.errors
-            rule = self._rule(item, where, place, 1)
+            rule = self._rule(item, where, position, 1)
             if rule is not None:
                 rules.append(rule)
                 if self._reader.errors == errors:
-                    self._check_queues(rule, len(rules) - 1, root, where, place)
+                    self._check_queues(rule, len(rules) - 1, root, where, position)
         return tuple(rules)
 
     # ---- one rule --------------------------------------------------------------------------------------------------
 
-    def _rule(self, item: Any, path: str, place: Place, depth: int) -> PlacementRuleConfig | None:
+    def _rule(self, item: Any, path: str, position: Place, depth: int) -> PlacementRuleConfig | None:
         reader = self._reader
         self._rules += 1
         if self._rules > RULES_MAX or depth > QUEUE_DEPTH_MAX:
             if self._rules == RULES_MAX + 1 or depth > QUEUE_DEPTH_MAX:
-                reader.error(path, place, f"more than {RULES_MAX} rules, or parents deeper than {QUEUE_DEPTH_MAX}")
+                reader.error(path, position, f"more than {RULES_MAX} rules, or parents deeper than {QUEUE_DEPTH_MAX}")
             return None
-        owner = reader.mapping(item, path, place, RULE_KEYS)
+        owner = reader.mapping(item, path, position, RULE_KEYS)
         if owner is None:
             return None
         name = reader.text(owner, "name", path)
         if name.lower() not in RULES:
             reader.error(
                 f"{path}.name",
-                place_of(owner, "name", place),
+                place_of(owner, "name", position),
                 f"unknown placement rule {truncate(name)!r}: expected one of {', '.join(RULES)}",
             )
             return None
         name = name.lower()
         if name == "test":
-            reader.warn(f"{path}.name", place_of(owner, "name", place), "rule test is there for tests only")
+            reader.warn(f"{path}.name", place_of(owner, "name", position), "rule test is there for tests only")
         create = reader.boolean(owner, "create", path, default=False)
         filtered = self._filter(owner, path)
         parent: PlacementRuleConfig | None = None
         if not is_nothing(owner.get("parent")):
             parent = self._rule(owner["parent"], f"{path}.parent", owner["parent"].place, depth + 1)
-        text = self._value(owner, name, path, place, is_below=not is_nothing(owner.get("parent")))
+        text = self._value(owner, name, path, position, is_below=not is_nothing(owner.get("parent")))
         return PlacementRuleConfig(name, create, text, filtered, parent)
 
-    def _value(self, owner: Mapping, name: str, path: str, place: Place, *, is_below: bool) -> str:
+    def _value(self, owner: Mapping, name: str, path: str, position: Place, *, is_below: bool) -> str:
         reader = self._reader
         text = reader.text(owner, "value", path)
-        where, at = f"{path}.value", place_of(owner, "value", place)
+        where, at = f"{path}.value", place_of(owner, "value", position)
         if name not in ("fixed", "tag"):
             if text:
                 reader.warn(where, at, f"a value has no effect in the rule {name}")
             return text
         if not text:
-            reader.error(path, place, f"placement rule {name} needs a value")
+            reader.error(path, position, f"placement rule {name} needs a value")
         elif name == "fixed":
             queue = text.lower()
             parts = queue.split(".", QUEUE_DEPTH_MAX)
@@ -148,29 +148,31 @@ class RulesReader:
         names = tuple(name for name, _, _ in entries)
         rule = acl.USER_NAME if kind == "user" else acl.GROUP_NAME
         if is_expression(names):
-            _, where, place = entries[0]
+            _, where, position = entries[0]
             try:
                 self._expressions += 1
                 if self._expressions > EXPRESSIONS_MAX:
                     raise InvalidPattern(f"there are more than {EXPRESSIONS_MAX} regular expressions")
                 compile_pattern(names[0])
             except InvalidPattern as error:
-                reader.error(where, place, f"invalid rule filter {kind} list is not a proper list or regexp: {error}")
+                reader.error(
+                    where, position, f"invalid rule filter {kind} list is not a proper list or regexp: {error}"
+                )
                 return None
             return names
-        for name, where, place in entries:
+        for name, where, position in entries:
             if rule.match(name):
                 continue
             if len(entries) == 1:
                 reader.error(
                     where,
-                    place,
+                    position,
                     f"invalid rule filter {kind} list is not a proper list or regexp: {truncate(name)!r}",
                 )
                 return None
             reader.warn(
                 where,
-                place,
+                position,
                 f"{truncate(name)!r} is not a {kind}'s name and matches none: the entries of a list are names; "
                 "a regular expression must be the only entry",
             )
@@ -179,22 +181,22 @@ class RulesReader:
     # ---- the queues that a rule names ------------------------------------------------------------------------------
 
     def _check_queues(
-        self, rule: PlacementRuleConfig, number: int, root: QueueConfig, where: str, place: Place
+        self, rule: PlacementRuleConfig, number: int, root: QueueConfig, where: str, position: Place
     ) -> None:
         """Checks what is certain for every application: the fixed names from the outermost parent on."""
         chain = _chain(rule)
         path, may_all_be_made = "", True
-        for depth, each in enumerate(chain):
-            if each.name != "fixed":
+        for depth, link in enumerate(chain):
+            if link.name != "fixed":
                 is_whole = False
                 break
-            path = _joined(path, each.value.lower())
+            path = _joined(path, link.value.lower())
             is_whole = depth == len(chain) - 1
             missing = self._walk(path)[1]
-            may_all_be_made = may_all_be_made and (is_whole or not missing or each.create)
+            may_all_be_made = may_all_be_made and (is_whole or not missing or link.create)
         if not path:
             return
-        said = f"placement rule no. #{number} ({'->'.join(each.name for each in chain)}) references"
+        subject = f"placement rule no. #{number} ({'->'.join(link.name for link in chain)}) references"
         queue, missing = self._walk(path)
         is_leaf = queue is not root and not queue.queues and not queue.parent
         problem = ""
@@ -215,12 +217,12 @@ class RulesReader:
         elif is_whole and not missing and not is_leaf:
             problem = f"a queue ({truncate(path)}) which is not a leaf"
         if problem:
-            self._reader.error(where, place, f"{said} {problem}")
+            self._reader.error(where, position, f"{subject} {problem}")
         elif not may_all_be_made:
             self._reader.warn(
                 where,
-                place,
-                f"{said} non-existing queues ({truncate(path)}) and create of a parent is 'false': the rule "
+                position,
+                f"{subject} non-existing queues ({truncate(path)}) and create of a parent is 'false': the rule "
                 "finds no queue "
                 "until another rule has created them",
             )
@@ -240,10 +242,10 @@ class RulesReader:
 
 def _chain(rule: PlacementRuleConfig) -> list[PlacementRuleConfig]:
     """Returns the rule with its parents, the outermost first."""
-    found = [rule]
-    while found[-1].parent is not None:
-        found.append(found[-1].parent)
-    return found[::-1]
+    chain = [rule]
+    while chain[-1].parent is not None:
+        chain.append(chain[-1].parent)
+    return chain[::-1]
 
 
 def _joined(above: str, queue: str) -> str:

@@ -75,7 +75,7 @@ class Reading(Protocol):
         """Returns the next message; None: the process has ended. Raises ValueError, and TimeoutError if it is stuck."""
         ...
 
-    def kill(self, why: str) -> None: ...
+    def kill(self, reason: str) -> None: ...
 
     async def ended(self, timeout_s: float) -> int:
         """Returns the exit code. Raises TimeoutError."""
@@ -124,9 +124,9 @@ class SandboxedParser:
         if size > most:
             return _refused(f"the configuration has {size} bytes, expected at most {most}")
         name = config_codec.digest(text)
-        if (known := self._kept.get(name)) is not None:
+        if (cached := self._kept.get(name)) is not None:
             self._kept.move_to_end(name)
-            return known
+            return cached
         # 2. in its turn
         if self._count >= _WAITING_MAX:
             raise ParserBusy(f"{self._count} configurations wait to be read already: try again")
@@ -145,10 +145,10 @@ class SandboxedParser:
         """The reading process; None: there is none now."""
         return self._child.pid if self._child is not None else None
 
-    def kill(self, why: str) -> None:
+    def kill(self, reason: str) -> None:
         """Kills the reading process, if there is one."""
         if self._child is not None:
-            self._child.kill(why)
+            self._child.kill(reason)
 
     async def close(self) -> None:
         """Ends the child. Texts that wait get ParserClosed."""
@@ -259,8 +259,8 @@ class SandboxedParser:
         return code
 
 
-def _refused(why: str) -> ParseResult:
-    return ParseResult(False, b"", (ConfigProblem("error", "", 0, 0, why),))
+def _refused(message: str) -> ParseResult:
+    return ParseResult(False, b"", (ConfigProblem("error", "", 0, 0, message),))
 
 
 def _size(judged: ParseResult) -> int:

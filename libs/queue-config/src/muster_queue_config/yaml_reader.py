@@ -43,8 +43,8 @@ class ConfigProblem:
     message: str
 
     def __str__(self) -> str:
-        place = f"line {self.line}, column {self.column}: " if self.line else ""
-        return f"{place}{self.path + ': ' if self.path else ''}{self.message}"
+        position = f"line {self.line}, column {self.column}: " if self.line else ""
+        return f"{position}{self.path + ': ' if self.path else ''}{self.message}"
 
 
 class YamlReader:
@@ -56,17 +56,17 @@ class YamlReader:
 
     # ---- problems --------------------------------------------------------------------------------------------------
 
-    def error(self, path: str, place: Place | None, message: str) -> None:
+    def error(self, path: str, position: Place | None, message: str) -> None:
         """Reports a problem that makes the text unusable."""
-        self._tell("error", path, place, message)
+        self._tell("error", path, position, message)
 
-    def warn(self, path: str, place: Place | None, message: str) -> None:
+    def warn(self, path: str, position: Place | None, message: str) -> None:
         """Reports an accepted part that does not have the effect that it seems to have."""
-        self._tell("warning", path, place, message)
+        self._tell("warning", path, position, message)
 
-    def unreadable(self, place: Place | None, message: str) -> None:
+    def unreadable(self, position: Place | None, message: str) -> None:
         """Reports that the text is no YAML."""
-        self.error("", place, message)
+        self.error("", position, message)
 
     @property
     def errors(self) -> int:
@@ -77,21 +77,23 @@ class YamlReader:
         """Tells whether a further problem of the severity would be recorded."""
         return self._told[severity] < PROBLEMS_MAX
 
-    def _tell(self, severity: Severity, path: str, place: Place | None, message: str) -> None:
+    def _tell(self, severity: Severity, path: str, position: Place | None, message: str) -> None:
         count = self._told[severity] = self._told[severity] + 1
         if count > PROBLEMS_MAX:
             return
-        line, column = (place[0] + 1, place[1] + 1) if place is not None else (0, 0)
+        line, column = (position[0] + 1, position[1] + 1) if position is not None else (0, 0)
         if count == PROBLEMS_MAX:
             path, message = "", f"there are more {severity}s from here on, which are not listed"
         self.problems.append(ConfigProblem(severity, truncate(path), line, column, truncate(message)))
 
     # ---- shapes ----------------------------------------------------------------------------------------------------
 
-    def mapping(self, value: Any, path: str, place: Place, keys: Collection[str]) -> Mapping | None:
+    def mapping(self, value: Any, path: str, position: Place, keys: Collection[str]) -> Mapping | None:
         """Returns a mapping with no keys but these; None if the value is none."""
         if not isinstance(value, Mapping):
-            self.error(path, place, f"expected a mapping with keys among {', '.join(sorted(keys))}, got {kind(value)}")
+            self.error(
+                path, position, f"expected a mapping with keys among {', '.join(sorted(keys))}, got {kind(value)}"
+            )
             return None
         for key in value:
             if key not in keys:
@@ -120,13 +122,13 @@ class YamlReader:
 
     def texts(self, owner: Mapping, key: str, path: str) -> list[tuple[str, str, Place]]:
         """Returns a list of texts, each with its path and place; see :meth:`text`."""
-        found: list[tuple[str, str, Place]] = []
-        for item, where, place in self.sequence(owner.get(key), f"{path}.{key}"):
+        texts: list[tuple[str, str, Place]] = []
+        for item, where, position in self.sequence(owner.get(key), f"{path}.{key}"):
             if isinstance(item, Scalar) and item.value is not None:
-                found.append((item.text, where, place))
+                texts.append((item.text, where, position))
             else:
-                self.error(where, place, f"expected a text, got {kind(item)}")
-        return found
+                self.error(where, position, f"expected a text, got {kind(item)}")
+        return texts
 
     def text(self, owner: Mapping, key: str, path: str, default: str = "") -> str:
         """Returns a text as written: ``true`` and ``010`` are texts where a text is expected, as in Go's reader."""
@@ -193,16 +195,16 @@ class YamlReader:
             self.error(path, value.place, f"expected a mapping of resource types to quantities, got {kind(value)}")
             return None
         parsed: dict[str, int] = {}
-        for name, given in value.items():
+        for name, quantity in value.items():
             try:
-                if not isinstance(given, Scalar) or isinstance(given.value, bool | float | None):
+                if not isinstance(quantity, Scalar) or isinstance(quantity.value, bool | float | None):
                     raise InvalidQuantity(
-                        f"invalid quantity{quote(given) or ' ' + kind(given)}: "
+                        f"invalid quantity{quote(quantity) or ' ' + kind(quantity)}: "
                         "expected digits and a suffix, such as 500m, 10, 2k or 4Gi"
                     )
-                parsed[name] = parse_quantity(name, given.text)
+                parsed[name] = parse_quantity(name, quantity.text)
             except InvalidQuantity as error:
-                self.error(f"{path}.{truncate(name)}", given.place, str(error))
+                self.error(f"{path}.{truncate(name)}", quantity.place, str(error))
         return parsed
 
 

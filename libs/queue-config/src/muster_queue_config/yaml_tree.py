@@ -74,18 +74,18 @@ class Scalar:
 class Mapping(dict[str, Any]):
     """Keys (always texts) to nodes. ``key_places`` has each key's place; a merged key has that of its origin."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, position: Place) -> None:
         super().__init__()
-        self.place = place
+        self.place = position
         self.key_places: dict[str, Place] = {}
 
 
 class Sequence(list[Any]):
     """Nodes in their order."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, position: Place) -> None:
         super().__init__()
-        self.place = place
+        self.place = position
 
 
 Node = Scalar | Mapping | Sequence
@@ -119,11 +119,11 @@ class _OpenNode:
 def read_tree(text: str, report: Report, *, pure: bool = False) -> Node | None:
     """Returns the first document of a text; None if it is empty or cannot be read. Problems go to ``report``."""
     problems: list[tuple[Place | None, str]] = []
-    tree = next(read_trees(text, lambda place, what: problems.append((place, what)), pure=pure), None)
-    if not pure and any(what == _COLON_REFUSED for _, what in problems):
+    tree = next(read_trees(text, lambda position, message: problems.append((position, message)), pure=pure), None)
+    if not pure and any(message == _COLON_REFUSED for _, message in problems):
         return read_tree(text, report, pure=True)
-    for place, what in problems:
-        report(place, what)
+    for position, message in problems:
+        report(position, message)
     return tree
 
 
@@ -143,8 +143,8 @@ def read_trees(text: str, report: Report, *, pure: bool = False) -> Iterator[Nod
         pass
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = " ".join(str(error.problem or error.context or "not valid YAML").split())
-        report((mark.line, mark.column) if mark is not None else None, what + _hint(text, mark))
+        message = " ".join(str(error.problem or error.context or "not valid YAML").split())
+        report((mark.line, mark.column) if mark is not None else None, message + _hint(text, mark))
     except (YAMLError, ValueError) as error:
         report(None, " ".join(str(error).split()))
 
@@ -166,46 +166,46 @@ class _Builder:
     def build(self, events: Iterator[Any]) -> Node | None:
         for event in events:
             mark = event.start_mark
-            place = (mark.line, mark.column)
+            position = (mark.line, mark.column)
             match event:
                 case ScalarEvent():
-                    scalar = self._scalar(event, place)
+                    scalar = self._scalar(event, position)
                     self._name(event.anchor, scalar, 1)
                     self._take(scalar, 1, is_plain=event.implicit[0])
                 case MappingStartEvent():
-                    self._open(Mapping(place), event, place)
+                    self._open(Mapping(position), event, position)
                 case SequenceStartEvent():
-                    self._open(Sequence(place), event, place)
+                    self._open(Sequence(position), event, position)
                 case MappingEndEvent() | SequenceEndEvent():
                     self._close()
                 case AliasEvent():
-                    known = self._anchors.get(event.anchor)
-                    if known is None:
-                        recursive = any(each.anchor == event.anchor for each in self._stack)
-                        what = "is part of itself" if recursive else "is not defined"
-                        self._report(place, f"alias *{event.anchor} {what}")
+                    target = self._anchors.get(event.anchor)
+                    if target is None:
+                        recursive = any(node.anchor == event.anchor for node in self._stack)
+                        problem = "is part of itself" if recursive else "is not defined"
+                        self._report(position, f"alias *{event.anchor} {problem}")
                         raise _Stop
-                    self._take(*known, is_plain=False)
+                    self._take(*target, is_plain=False)
                 case DocumentEndEvent():
                     return self._root
         return self._root
 
-    def _scalar(self, event: Any, place: Place) -> Scalar:
-        self._check_tag(event, place)
+    def _scalar(self, event: Any, position: Place) -> Scalar:
+        self._check_tag(event, position)
         text: str = event.value
         if not event.implicit[0] and (event.implicit[1] or str(event.tag).endswith("str")):
-            return Scalar(text, text, place)  # quoted, or tagged as a text
-        return Scalar(text, _resolved(text), place, is_plain=True)
+            return Scalar(text, text, position)  # quoted, or tagged as a text
+        return Scalar(text, _resolved(text), position, is_plain=True)
 
-    def _check_tag(self, event: Any, place: Place) -> None:
+    def _check_tag(self, event: Any, position: Place) -> None:
         tag = str(event.tag) if event.tag is not None else ""
         if tag and not _CORE_TAG.match(tag):
-            self._report(place, f"tag {tag}: no tags are possible here")
+            self._report(position, f"tag {tag}: no tags are possible here")
 
-    def _open(self, node: Mapping | Sequence, event: Any, place: Place) -> None:
-        self._check_tag(event, place)
+    def _open(self, node: Mapping | Sequence, event: Any, position: Place) -> None:
+        self._check_tag(event, position)
         if len(self._stack) >= DEPTH_MAX:
-            self._report(place, f"nested deeper than {DEPTH_MAX}")
+            self._report(position, f"nested deeper than {DEPTH_MAX}")
             raise _Stop
         self._anchors.pop(event.anchor, None)
         self._stack.append(_OpenNode(node, event.anchor))
@@ -241,12 +241,12 @@ class _Builder:
         elif top.key is None:
             top.key = self._key(node, top.node, is_plain=is_plain)
         else:
-            (key, place), top.key = top.key, None
-            if key == "<<" and place == (-1, -1):
+            (key, position), top.key = top.key, None
+            if key == "<<" and position == (-1, -1):
                 self._merge(node, top)
             elif key is not None:
                 top.node[key] = node
-                top.node.key_places[key] = place
+                top.node.key_places[key] = position
 
     def _key(self, node: Node, owner: Mapping, *, is_plain: bool) -> tuple[str | None, Place]:
         if not isinstance(node, Scalar):

@@ -52,7 +52,7 @@ class InlineReading:
         await asyncio.sleep(self._delay_s())
         return await self._messages.get()
 
-    def kill(self, why: str) -> None:
+    def kill(self, reason: str) -> None:
         self._end(-9)
 
     async def ended(self, timeout_s: float) -> int:

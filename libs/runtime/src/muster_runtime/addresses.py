@@ -64,7 +64,7 @@ def on_loopback(field: str, text: str) -> bool:
     :raises ValueError: see :func:`parse_address`.
     :raises OSError: the host is unknown here; see :func:`listen`.
     """
-    return all(is_loopback(str(place[0])) for _, _, place in _places(field, text))
+    return all(is_loopback(str(address[0])) for _, _, address in _places(field, text))
 
 
 def _checked(value: str, info: ValidationInfo) -> str:
@@ -86,20 +86,20 @@ def listen(field: str, text: str, *, at_once: bool = True) -> socket.socket:
     :raises ValueError: see :func:`parse_address`.
     :raises OSError: listening failed; its ``strerror`` names field, value and reason.
     """
-    family, kind, place = _places(field, text)[0]
+    family, kind, address = _places(field, text)[0]
     # asyncio sends at once only if the protocol is given. Otherwise Nagle's algorithm holds a small answer back until
     # the client acknowledges earlier data, and clients delay that by 40 ms.
     listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not block the port
-        listener.bind(place)
+        listener.bind(address)
         if at_once:
             listener.listen(1024)
     except OSError as error:
         listener.close()
         taken = error.errno == errno.EADDRINUSE
-        why = "is taken by another process" if taken else f"cannot be listened on: {error.strerror}"
-        raise OSError(error.errno, f"{field}: {text} {why}") from error
+        reason = "is taken by another process" if taken else f"cannot be listened on: {error.strerror}"
+        raise OSError(error.errno, f"{field}: {text} {reason}") from error
     return listener
 
 
@@ -126,8 +126,8 @@ def _places(field: str, text: str) -> Sequence[_Place]:
     host, port = parse_address(field, text)
     try:
         return [
-            (family, kind, place)
-            for family, kind, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            (family, kind, address)
+            for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         ]
     except OSError as error:
         raise OSError(errno.EADDRNOTAVAIL, f"{field}: {text}: no such host here: {error.strerror}") from error

@@ -46,7 +46,7 @@ def become_copy(parent: int, hidden: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    for name in [each for each in os.environ if each.startswith(hidden)]:
+    for name in [variable for variable in os.environ if variable.startswith(hidden)]:
         del os.environ[name]
 
 

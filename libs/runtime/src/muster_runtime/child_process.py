@@ -113,7 +113,7 @@ class ChildProcess(Generic[T]):
                         str(theirs.fileno()),
                     ],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), *(each.fileno() for each in inherits)),
+                    pass_fds=(theirs.fileno(), *(inherited.fileno() for inherited in inherits)),
                     env={name: text for name, text in os.environ.items() if not name.startswith(_HIDDEN_VARIABLES)},
                 )
         except BaseException:
@@ -163,12 +163,12 @@ class ChildProcess(Generic[T]):
     def pid(self) -> int:
         return self._process.pid
 
-    def kill(self, why: str) -> None:
+    def kill(self, reason: str) -> None:
         """Kills the child.
 
-        :param why: the reason that :meth:`listen` returns, if it is the first one.
+        :param reason: the text that :meth:`listen` returns, if it is the first one.
         """
-        self._ending.by(why)
+        self._ending.by(reason)
         self._process.kill()
 
     async def listen(
@@ -196,7 +196,7 @@ class ChildProcess(Generic[T]):
             self.kill(f"sent an unreadable message: {error}")
         finally:
             watch.cancel()
-        why = self._ending.by(_ITSELF)
+        reason = self._ending.by(_ITSELF)
         # 2. work that the child left behind
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
@@ -206,10 +206,10 @@ class ChildProcess(Generic[T]):
             async with asyncio.timeout(1.0):
                 code = await asyncio.to_thread(self._process.wait)
         except TimeoutError:
-            why = "closed its pipe" if why is _ITSELF else why
+            reason = "closed its pipe" if reason is _ITSELF else reason
             self._process.kill()
             code = await asyncio.to_thread(self._process.wait)
-        return _ended(code) if why is _ITSELF else why
+        return _ended(code) if reason is _ITSELF else reason
 
     async def answer(self, available_s: float) -> T | None:
         """Returns the child's next message, for a caller that does not :meth:`listen`; None: the child is gone.
@@ -271,14 +271,14 @@ async def keep_running(
     failures = 0
     while not stopping.is_set():
         began_s = monotonic_s()
-        why = await run()
+        reason = await run()
         if stopping.is_set():
             return
         if monotonic_s() - began_s >= _SETTLED_S:
             failures = 0
         wait_s = backoff_s(failures, wait_min_s, _WAIT_MAX_S)
         failures += 1
-        await gone(why, wait_s)
+        await gone(reason, wait_s)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), wait_s)
 

@@ -28,7 +28,7 @@ def names_loopback(url: str) -> bool:
 
 def values_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     """Returns all values of a header. A decision about a request looks at each: which one counts is not defined."""
-    return [value for given, value in headers if given == name]
+    return [value for header, value in headers if header == name]
 
 
 def foreign_page(headers: Sequence[tuple[bytes, bytes]]) -> str:
@@ -57,11 +57,11 @@ def for_programs(app: ASGIApp, *, private: bool) -> ASGIApp:
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = scope["headers"]
-            why = foreign_page(headers) if not values_of(headers, IDENTITY_HEADER) else ""
+            reason = foreign_page(headers) if not values_of(headers, IDENTITY_HEADER) else ""
             if private and not all(map(_may_be_ours, values_of(headers, b"host"))):
-                why = "the header Host names another host"
-            if why:
-                await _refuse(send, why, body_wanted=scope["method"] != "HEAD")
+                reason = "the header Host names another host"
+            if reason:
+                await _refuse(send, reason, body_wanted=scope["method"] != "HEAD")
                 return
         await app(scope, receive, send)
 
@@ -82,8 +82,8 @@ def _may_be_ours(host: bytes) -> bool:
     return names_loopback(url) or (bool(name) and not set(name) & {".", ":"})
 
 
-async def _refuse(send: Send, why: str, *, body_wanted: bool) -> None:
-    body = error_body(403, f"{why}: ask the gateway")
+async def _refuse(send: Send, reason: str, *, body_wanted: bool) -> None:
+    body = error_body(403, f"{reason}: ask the gateway")
     headers = [(b"content-type", b"application/json; charset=UTF-8"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": body if body_wanted else b"", "more_body": False})

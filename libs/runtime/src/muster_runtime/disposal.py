@@ -42,7 +42,7 @@ class Disposal:
 
     def add_lists(self, *lists: list[Any]) -> None:
         """Empties lists that nothing uses any more."""
-        if any(len(each) > _ITEMS for each in lists):
+        if any(len(items) > _ITEMS for items in lists):
             self.add(_emptied(lists))
 
     def _run(self) -> None:
@@ -55,7 +55,7 @@ class Disposal:
 
 
 def _emptied(lists: tuple[list[Any], ...]) -> Iterator[None]:
-    for each in lists:
-        while each:
-            del each[-_ITEMS:]
+    for items in lists:
+        while items:
+            del items[-_ITEMS:]
             yield

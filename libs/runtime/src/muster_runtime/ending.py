@@ -25,8 +25,8 @@ class Ending(Generic[C]):
     :ivar cause: None: it goes on.
     """
 
-    def __init__(self, what: str | None = None) -> None:
-        self.what = what
+    def __init__(self, subject: str | None = None) -> None:
+        self.what = subject
         self.cause: C | None = None
         self._begun = asyncio.Event()
 

@@ -100,7 +100,7 @@ def read(extra_config: Mapping[str, str], before: EventSettings = DEFAULT) -> tu
     ``before``. Each problem is a sentence that names the key, its value and the expectation.
     """
     values: dict[str, Any] = {}
-    given = set()
+    declared = set()
     problems = []
     for name, (parse, expected, _) in _FIELDS.items():
         keys = [key for key in keys_of(name) if key in extra_config]
@@ -110,20 +110,20 @@ def read(extra_config: Mapping[str, str], before: EventSettings = DEFAULT) -> tu
         value = parse(extra_config[key])
         if value is not None:
             values[name] = value
-            given.add(name)
+            declared.add(name)
         elif name in before.given:
             values[name] = getattr(before, name)
-            given.add(name)
+            declared.add(name)
         if value is None:
             in_use = values.get(name, getattr(DEFAULT, name))
             problems.append(f"{key}: {_shown(extra_config[key])} is not {expected}; {_said(in_use)} stays in use")
         problems.extend(
-            f"{other}: {_shown(extra_config[other])} is not used, because {key} sets the same and differs"
-            for other in others
-            if parse(extra_config[other]) != value
+            f"{alias}: {_shown(extra_config[alias])} is not used, because {key} sets the same and differs"
+            for alias in others
+            if parse(extra_config[alias]) != value
         )
     problems.extend(_unknown(extra_config))
-    return replace(DEFAULT, **values, given=frozenset(given)), problems
+    return replace(DEFAULT, **values, given=frozenset(declared)), problems
 
 
 def merged(extra_config: Mapping[str, str], added: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

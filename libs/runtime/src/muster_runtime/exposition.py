@@ -124,11 +124,11 @@ def _families(text: bytes, prefix: str) -> dict[str, tuple[list[str], dict[str, 
     samples: dict[str, str] = {}
     for line in text.decode().splitlines():
         if line.startswith(("# HELP ", "# TYPE ")):
-            _, word, name, *rest = line.split(" ", 3)
+            _, word, name, *tail = line.split(" ", 3)
             if prefix and name.startswith(_OF_PROCESS):
                 name = prefix + name
             head, samples = families.setdefault(name, ([], {}))
-            head.append(" ".join(("#", word, name, *rest)))
+            head.append(" ".join(("#", word, name, *tail)))
         elif line and not line.startswith("#"):
             key, _, value = line.rpartition(" ")
             samples[prefix + key if prefix and key.startswith(_OF_PROCESS) else key] = value

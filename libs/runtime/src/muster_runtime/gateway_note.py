@@ -44,8 +44,9 @@ def note_of(headers: Iterable[tuple[bytes, bytes]]) -> GatewayNote:
     """Returns the note in a request's headers; :data:`NO_NOTE` if there is none."""
     for name, value in headers:
         if name == HEADER:
-            found = json.loads(unquote(value.decode("latin-1")))
+            content = json.loads(unquote(value.decode("latin-1")))
             return GatewayNote(
-                float(found["timeout"]), {int(number): str(why) for number, why in found["unscheduled"].items()}
+                float(content["timeout"]),
+                {int(number): str(reason) for number, reason in content["unscheduled"].items()},
             )
     return NO_NOTE

@@ -156,7 +156,7 @@ class HttpServer:
     @property
     def accepted(self) -> int:
         """Connections that this server accepted so far."""
-        return sum(each.accepted for each in self._server.acceptors)
+        return sum(acceptor.accepted for acceptor in self._server.acceptors)
 
     def pause(self) -> None:
         """Accepts no more connections, because another process accepts them at the same socket.
@@ -164,15 +164,15 @@ class HttpServer:
         Those that are open end with their next answer.
         """
         self._server.server_state.paused = True
-        for each in self._server.acceptors:
-            each.pause()
+        for acceptor in self._server.acceptors:
+            acceptor.pause()
 
     def resume(self) -> None:
         """Accepts connections again. Does nothing if the server does not serve."""
         self._server.server_state.paused = False
         if not self._server.should_exit:
-            for each in self._server.acceptors:
-                each.start()
+            for acceptor in self._server.acceptors:
+                acceptor.start()
 
     def kill(self) -> None:
         """Makes :meth:`serve` end without waiting for open requests."""
@@ -207,8 +207,8 @@ def cutter(scope: Scope) -> Callable[[], None]:
 
 def peer_certificate(scope: Scope) -> bytes:
     """Returns the certificate of a request's client as DER; b"": it has none. TLS has verified it."""
-    found: bytes = scope.get("extensions", {}).get(_PEER_CERTIFICATE, b"")
-    return found
+    certificate: bytes = scope.get("extensions", {}).get(_PEER_CERTIFICATE, b"")
+    return certificate
 
 
 def _with_cut(app: ASGIApp) -> ASGIApp:
@@ -249,8 +249,8 @@ class _Connection(H11Protocol):
 
     server_state: _ServerState
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.conn = StrictConnection(_HEAD_BYTES_MAX)
         # What the connection waited for at the last check, and since when.
         self.waits_for: object = None
@@ -313,9 +313,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to accept, in place of uvicorn's startup, which accepts all that wait in one turn of the loop."""
         await self.lifespan.startup()
-        for each in sockets or ():
-            each.listen(_WAITING_MAX)
-            self.acceptors.append(Acceptor(each, self._connection, self.config.ssl, self._request_s, self._is_full))
+        for listener in sockets or ():
+            listener.listen(_WAITING_MAX)
+            self.acceptors.append(Acceptor(listener, self._connection, self.config.ssl, self._request_s, self._is_full))
             self.acceptors[-1].start()
         self.servers = self.acceptors  # type: ignore[assignment]
         self.started = True

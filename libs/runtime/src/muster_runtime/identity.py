@@ -198,6 +198,6 @@ def identity_of(headers: Iterable[tuple[bytes, bytes]]) -> Identity:
     """Returns the caller that the gateway's headers name, with the rights of its role; NOBODY if they are missing or
     cannot be read.
     """
-    said = {name: value.decode("latin-1") for name, value in headers if name in IDENTITY_HEADERS}
-    name, role = said.get(IDENTITY_HEADER, ""), said.get(ROLE_HEADER, "")
+    header_values = {name: value.decode("latin-1") for name, value in headers if name in IDENTITY_HEADERS}
+    name, role = header_values.get(IDENTITY_HEADER, ""), header_values.get(ROLE_HEADER, "")
     return Identity(name, rights_of(Role(role))) if name and role in set(Role) else NOBODY

@@ -25,10 +25,10 @@ def is_invisible(character: str) -> bool:
 def first_invisible(text: str) -> str | None:
     """Returns the first such character; None: there is none."""
     if text.isascii():
-        return None if text.isprintable() else next(each for each in text if not each.isprintable())
+        return None if text.isprintable() else next(character for character in text if not character.isprintable())
     if text.isprintable() and _IS_IGNORABLE.search(text) is None:
         return None
-    return next(each for each in text if is_invisible(each))
+    return next(character for character in text if is_invisible(character))
 
 
 def visible(text: str, *, breaks: bool = True) -> str:
@@ -39,14 +39,18 @@ def visible(text: str, *, breaks: bool = True) -> str:
     if first_invisible(text) is None:
         return text
     kept = _BREAKS if breaks else ""
-    return "".join(each if each in kept or not is_invisible(each) else _written(each) for each in text)
+    return "".join(
+        character if character in kept or not is_invisible(character) else _written(character) for character in text
+    )
 
 
 def visible_json(text: str) -> str:
     r"""Returns a JSON text with the same meaning, in which invisible characters are escapes: ``\u202e``."""
     if first_invisible(text) is None:
         return text
-    return "".join(each if each == "\n" or not is_invisible(each) else _escaped(each) for each in text)
+    return "".join(
+        character if character == "\n" or not is_invisible(character) else _escaped(character) for character in text
+    )
 
 
 def _written(character: str) -> str:

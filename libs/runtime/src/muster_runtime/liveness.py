@@ -129,8 +129,8 @@ class Liveness:
                 await writer.wait_closed()
 
     def _answer(self, head: bytes) -> bytes:
-        method, _, rest = head.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
+        method, _, tail = head.partition(b" ")
+        path = tail.partition(b" ")[0].partition(b"?")[0]
         if path not in _PATHS:
             return _response("404 Not Found", {"status": "unknown path"}, method)
         if method not in (b"GET", b"HEAD"):

@@ -67,11 +67,11 @@ def _plain(value: object) -> object:
         case bytes():
             return value.decode(errors="backslashreplace")
         case Mapping():
-            return {str(name): _plain(each) for name, each in value.items()}
+            return {str(name): _plain(item) for name, item in value.items()}
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_plain(item) for item in value]
         case set() | frozenset():
-            return sorted((_plain(each) for each in value), key=str)
+            return sorted((_plain(item) for item in value), key=str)
         case BaseException():
             return f"{type(value).__name__}: {value}" if str(value) else type(value).__name__
     return str(value)

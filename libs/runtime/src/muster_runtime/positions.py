@@ -176,9 +176,9 @@ class PositionWaits:
 
         :param context: gRPC's.
         """
-        given = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
-        if after := given.get(AFTER_METADATA, ""):
-            await self.wait(after, wait_of(given.get(WAIT_METADATA, ""), context.time_remaining()), caller)
+        metadata = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+        if after := metadata.get(AFTER_METADATA, ""):
+            await self.wait(after, wait_of(metadata.get(WAIT_METADATA, ""), context.time_remaining()), caller)
 
     async def _stamps(self, after: str) -> list[_Target]:
         """Reads positions. Raises ReadRefused."""
@@ -286,7 +286,9 @@ def _caller_of(scope: Scope) -> str:
 
 def _header(scope: Scope, name: bytes) -> str:
     """Returns the last header of a name; "" if there is none."""
-    return next((value.decode("latin-1") for each, value in reversed(scope["headers"]) if each == name), "")
+    return next(
+        (value.decode("latin-1") for header_name, value in reversed(scope["headers"]) if header_name == name), ""
+    )
 
 
 async def _refuse(send: Send, refused: ReadRefused) -> None:

@@ -32,8 +32,8 @@ def open_private(path: Path, *, append: bool = False) -> BinaryIO:
     descriptor = os.open(path, flags, FILE_MODE)
     try:
         # A regular file only: the mode of /dev/null or of a pipe is not Muster's.
-        if stat.S_ISREG(found := os.fstat(descriptor).st_mode) and stat.S_IMODE(found) != FILE_MODE:
-            _tighten(path, stat.S_IMODE(found), descriptor)
+        if stat.S_ISREG(mode := os.fstat(descriptor).st_mode) and stat.S_IMODE(mode) != FILE_MODE:
+            _tighten(path, stat.S_IMODE(mode), descriptor)
         return os.fdopen(descriptor, "ab" if append else "wb")
     except BaseException:
         os.close(descriptor)
@@ -68,17 +68,17 @@ def tighten(paths: Iterable[Path]) -> int:
     refused: list[tuple[Path, OSError]] = []
     for path in paths:
         try:
-            found = path.stat().st_mode
+            mode = path.stat().st_mode
         except FileNotFoundError:
             continue
-        if not stat.S_ISREG(found) or stat.S_IMODE(found) == FILE_MODE:
+        if not stat.S_ISREG(mode) or stat.S_IMODE(mode) == FILE_MODE:
             continue
         try:
             path.chmod(FILE_MODE)
         except OSError as error:
             refused.append((path, error))
         else:
-            changed.append((path, stat.S_IMODE(found)))
+            changed.append((path, stat.S_IMODE(mode)))
     if changed:
         log.warning("mode of data files tightened", **_described(*changed[0]), files=len(changed))
     if refused:
@@ -115,16 +115,16 @@ def private_umask() -> Iterator[None]:
         os.umask(before)
 
 
-def _tighten(path: Path, found: int, descriptor: int) -> None:
+def _tighten(path: Path, mode: int, descriptor: int) -> None:
     try:
         os.fchmod(descriptor, FILE_MODE)
     except OSError as error:
         log.warning("mode of data files cannot be tightened", path=str(path), error=error.strerror, files=1)
     else:
         # A strict umask leaves less than 0600 on a new file: that needs no message.
-        if found & 0o077:
-            log.warning("mode of data files tightened", **_described(path, found), files=1)
+        if mode & 0o077:
+            log.warning("mode of data files tightened", **_described(path, mode), files=1)
 
 
-def _described(path: Path, found: int) -> dict[str, str]:
-    return {"path": str(path), "before": f"{found:04o}", "now": f"{FILE_MODE:04o}"}
+def _described(path: Path, mode: int) -> dict[str, str]:
+    return {"path": str(path), "before": f"{mode:04o}", "now": f"{FILE_MODE:04o}"}

@@ -38,7 +38,7 @@ def usage_of(pid: int, but: int = 0, proc: str = "/proc") -> Usage:
         return Usage()
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     used_s, waited_s = 0.0, 0.0
-    counted = known = 0
+    counted = measured = 0
     states = set()
     for thread in threads:
         try:
@@ -53,12 +53,12 @@ def usage_of(pid: int, but: int = 0, proc: str = "/proc") -> Usage:
         if figures is None or (ticks and not any(figures)):  # where the kernel was told not to count, all are 0
             used_s += ticks * tick_s
         else:
-            known += 1
+            measured += 1
             used_s += figures[0] / 1e9
             waited_s += figures[1] / 1e9
     if not counted:
         return Usage()
-    return Usage(used_s, waited_s if known == counted else None, _activity(states))
+    return Usage(used_s, waited_s if measured == counted else None, _activity(states))
 
 
 def own_usage() -> Usage:

@@ -59,9 +59,9 @@ class ReadScope:
         """Tells whether a partition of the RM may be read."""
         return any(matches_glob(rm, rm_id) and matches_glob(name, partition) for rm, name in self.rules)
 
-    def is_subset_of(self, other: ReadScope) -> bool:
+    def is_subset_of(self, superset: ReadScope) -> bool:
         """Tells whether each rule is also one of the other reach. (False may be wrong where globs overlap.)"""
-        return other.is_all or set(self.rules) <= set(other.rules)
+        return superset.is_all or set(self.rules) <= set(superset.rules)
 
     def header(self) -> list[tuple[bytes, bytes]]:
         """Returns the header that tells a service behind the gateway; empty for everything."""
@@ -81,8 +81,8 @@ NOTHING = ReadScope()
 
 def scope_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> ReadScope:
     """Returns the reach in the gateway's header; everything if the gateway sent none."""
-    given = [value for name, value in headers if name == REACH_HEADER]
-    return _parsed(b",".join(given)) if given else EVERYTHING
+    values = [value for name, value in headers if name == REACH_HEADER]
+    return _parsed(b",".join(values)) if values else EVERYTHING
 
 
 def scope_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> ReadScope:
@@ -92,5 +92,5 @@ def scope_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> ReadScop
 
 @lru_cache(maxsize=256)
 def _parsed(text: bytes) -> ReadScope:
-    pairs = (each.partition("/") for each in text.decode("latin-1").split(",") if each)
+    pairs = (rule.partition("/") for rule in text.decode("latin-1").split(",") if rule)
     return ReadScope(tuple((unquote(rm), unquote(partition)) for rm, _, partition in pairs))

@@ -66,8 +66,8 @@ def redis_problem(error: BaseException, names: StoreNames, *, has_tls: bool) -> 
         isinstance(error, RedisError) and any(word in text for word in _ACCOUNT_ERRORS)
     ):
         return f"{names.account}: Redis refuses the user or its password"
-    if (found := tls_problem(error, names)) is not None:
-        return found
+    if (problem := tls_problem(error, names)) is not None:
+        return problem
     if not has_tls and isinstance(error, (RedisError, OSError)) and any(word in text for word in _CLOSED):
         return no_tls_hint(names)
     return None

@@ -80,10 +80,10 @@ def description(
     if unscheduled and state != STOPPED:
         sentences.append(f"Muster decides nothing for it at present: {unscheduled}.")
     if paused:
-        why = f" ({paused_reason})" if paused_reason else ""
+        reason = f" ({paused_reason})" if paused_reason else ""
         when = format_ago(paused_since_ns, now_ns)
         sentences.append(
-            f"An operator paused it{when}{why}: Muster schedules nothing for it until `muster admin resume`."
+            f"An operator paused it{when}{reason}: Muster schedules nothing for it until `muster admin resume`."
         )
     return " ".join(sentences)
 

@@ -171,13 +171,13 @@ def _masked_json(value: Any, *, hidden: bool) -> Any:
     match value:
         case dict():
             return {
-                masked_text(str(name)): _masked_json(each, hidden=hidden or _WORD.search(str(name)) is not None)
-                for name, each in value.items()
+                masked_text(str(name)): _masked_json(item, hidden=hidden or _WORD.search(str(name)) is not None)
+                for name, item in value.items()
             }
         case set() | frozenset():
-            return sorted((_masked_json(each, hidden=hidden) for each in value), key=str)
+            return sorted((_masked_json(item, hidden=hidden) for item in value), key=str)
         case list() | tuple():
-            return [_masked_json(each, hidden=hidden) for each in value]
+            return [_masked_json(item, hidden=hidden) for item in value]
         case str():
             return MASK if value and hidden else masked_text(value)
         case bytes():
@@ -204,10 +204,10 @@ def masked_yaml(text: str) -> str:
     return masked_text("".join(lines))
 
 
-def _hide(found: re.Match[str]) -> str:
-    if not is_secret(found["name"]) or found["value"][0] in "|>&":
-        return found[0]
-    return f"{found['name']}{found['colon']}{MASK}"
+def _hide(match: re.Match[str]) -> str:
+    if not is_secret(match["name"]) or match["value"][0] in "|>&":
+        return match[0]
+    return f"{match['name']}{match['colon']}{MASK}"
 
 
 def _opens(line: str) -> bool:
@@ -217,9 +217,9 @@ def _opens(line: str) -> bool:
     return bool(colon) and is_secret(name.strip("\"' ")) and (not value or value[0] in "|>&")
 
 
-def _without_password(found: re.Match[str]) -> str:
+def _without_password(match: re.Match[str]) -> str:
     """One address, or several in a list that has no blanks."""
-    return "://".join(_account_masked(part) for part in found[0].split("://"))
+    return "://".join(_account_masked(part) for part in match[0].split("://"))
 
 
 def _account_masked(address: str) -> str:
@@ -232,26 +232,26 @@ def _account_masked(address: str) -> str:
             return f"{MASK}{address[len(user) :]}" if len(user) >= _LONG_USER_CHARACTERS else address
         return f"{user}:{MASK}{address[len(account) :]}" if password not in _NO_PASSWORDS else address
     # A password may have "/" in it, although it should be quoted; a port with a path is none.
-    user, colon, rest = address.partition(":")
-    password, at, _ = rest.rpartition("@")
-    if not colon or not at or _AUTHORITY_ENDS.search(user) or _PORT(rest):
+    user, colon, tail = address.partition(":")
+    password, at, _ = tail.rpartition("@")
+    if not colon or not at or _AUTHORITY_ENDS.search(user) or _PORT(tail):
         return address
-    return f"{user}:{MASK}{rest[len(password) :]}"
+    return f"{user}:{MASK}{tail[len(password) :]}"
 
 
-def _without_basic(found: re.Match[str]) -> str:
+def _without_basic(match: re.Match[str]) -> str:
     """Basic credentials are ``name:password`` in base64; another word behind "basic" is prose."""
-    given = found[2].replace("-", "+").replace("_", "/").rstrip("=")
+    encoded = match[2].replace("-", "+").replace("_", "/").rstrip("=")
     try:
-        decoded = base64.b64decode(given + "=" * (-len(given) % 4), validate=True)
+        decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except binascii.Error:
-        return found[0]
-    return f"{found[1]}{MASK}" if b":" in decoded else found[0]
+        return match[0]
+    return f"{match[1]}{MASK}" if b":" in decoded else match[0]
 
 
-def _without_access_key(found: re.Match[str]) -> str:
+def _without_access_key(match: re.Match[str]) -> str:
     """A digest is hexadecimal; a path or a long word has no mixture of cases and digits."""
-    text = found[0]
+    text = match[0]
     mixed = any(map(str.isdigit, text)) and any(map(str.isupper, text)) and any(map(str.islower, text))
     return text if not mixed or _HEXADECIMAL(text) is not None else MASK
 
@@ -290,8 +290,8 @@ def _mask(message: Message) -> None:
             _mask_marked(message, field)
         elif field.message_type is not None:
             if _is_map_of_texts(field.message_type):
-                for name, each in list(value.items()):
-                    value[name] = MASK if each and is_secret(name) else masked_text(each)
+                for name, text in list(value.items()):
+                    value[name] = MASK if text and is_secret(name) else masked_text(text)
             else:
                 for inner in _inner_messages(field.message_type, value, repeated=field.is_repeated):
                     _mask(inner)
@@ -301,7 +301,7 @@ def _mask(message: Message) -> None:
 
 def _mask_text(message: Message, field: FieldDescriptor, value: Any) -> None:
     if field.is_repeated:
-        value[:] = [masked_text(each) for each in value]
+        value[:] = [masked_text(text) for text in value]
     else:
         is_yaml = "\n" in value or field.name.startswith("config")
         setattr(message, field.name, masked_yaml(value) if is_yaml else masked_text(value))

@@ -22,9 +22,9 @@ async def gather_all(work: Iterable[Awaitable[None]]) -> None:
     (``asyncio.gather`` would raise while others still run, and the caller would free what they use.)
     """
     ending: Ending[BaseException] = Ending("work in parts")
-    doing = [asyncio.ensure_future(each) for each in work]
-    for each in doing:
-        ending.watch(each, lambda task: asyncio.CancelledError() if task.cancelled() else task.exception())
+    doing = [asyncio.ensure_future(awaitable) for awaitable in work]
+    for future in doing:
+        ending.watch(future, lambda task: asyncio.CancelledError() if task.cancelled() else task.exception())
     await asyncio.gather(*doing, return_exceptions=True)
     if ending.cause is not None:
         raise ending.cause
@@ -114,10 +114,10 @@ class ServiceLifecycle:
 
         A library may swallow a cancellation, for example while a connection is refused. So this method repeats it.
         """
-        while left := [task for task in self._tasks if not task.done()]:
-            for task in left:
+        while remaining := [task for task in self._tasks if not task.done()]:
+            for task in remaining:
                 task.cancel()
-            await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
+            await asyncio.wait(remaining, timeout=_CANCEL_AGAIN_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)  # retrieves their errors
 
     def finish(self) -> None:

@@ -165,21 +165,21 @@ def check_pairs(
 
 def tls_problem(error: BaseException, names: StoreNames) -> str | None:
     """Explains a failed TLS handshake. Returns None if the error, and those behind it, are about something else."""
-    for each in _chain(error):
-        if isinstance(each, StoreFileUnusable):
-            return str(each)
-        if isinstance(each, ssl.SSLCertVerificationError):
-            if each.verify_code in (_HOSTNAME_MISMATCH, _ADDRESS_MISMATCH):
+    for cause in _chain(error):
+        if isinstance(cause, StoreFileUnusable):
+            return str(cause)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            if cause.verify_code in (_HOSTNAME_MISMATCH, _ADDRESS_MISMATCH):
                 return (
                     f"{names.address}: the certificate of {names.store} is for another name "
-                    f"({each.verify_message}); expected a name that is in the certificate"
+                    f"({cause.verify_message}); expected a name that is in the certificate"
                 )
             return (
-                f"{names.ca_file}: the certificate of {names.store} is not trusted ({each.verify_message}); "
+                f"{names.ca_file}: the certificate of {names.store} is not trusted ({cause.verify_message}); "
                 "expected the CA that signed it"
             )
-        if isinstance(each, ssl.SSLError):
-            reason = each.reason or ""
+        if isinstance(cause, ssl.SSLError):
+            reason = cause.reason or ""
             if any(word in reason for word in _CLIENT_REFUSED):
                 return (
                     f"{names.client_cert_file}: {names.store} refuses the client's certificate, or needs one ({reason})"
@@ -196,16 +196,16 @@ def no_tls_hint(names: StoreNames) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _unusable(setting: str, file: Path, error: OSError, expected: str) -> StoreFileUnusable:
-    why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
-    return StoreFileUnusable(f"{setting} {file}: {why or 'cannot be used'}; expected {expected}")
+    reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+    return StoreFileUnusable(f"{setting} {file}: {reason or 'cannot be used'}; expected {expected}")
 
 
 def _is_readable(file: Path) -> bool:
@@ -218,7 +218,7 @@ def _is_readable(file: Path) -> bool:
 
 def _stamp(file: Path | None) -> tuple[int, int] | None:
     try:
-        found = file.stat() if file is not None else None
+        status = file.stat() if file is not None else None
     except OSError:
-        found = None
-    return (found.st_mtime_ns, found.st_size) if found is not None else None
+        status = None
+    return (status.st_mtime_ns, status.st_size) if status is not None else None

@@ -42,7 +42,11 @@ class Screen(Console):
         """Texts that did not come as strings are made visible behind the layout."""
         for segment in super().render(renderable, options):
             text = segment.text
-            yield segment if segment.control or (seen := visible(text)) == text else Segment(seen, segment.style)
+            yield (
+                segment
+                if segment.control or (visible_text := visible(text)) == text
+                else Segment(visible_text, segment.style)
+            )
 
     def on_broken_pipe(self) -> None:
         """Drops the output, because its reader is gone. Raises BrokenPipeError, where rich exits with 1."""
@@ -59,17 +63,17 @@ def marked(template: str, *values: object) -> Text:
 
         marked("[red]{} is not applied[/]: {}", file, problem)
     """
-    found, left = Text(), list(values)
+    text, remaining = Text(), list(values)
     for piece in Text.from_markup(template, emoji=False).split("{}", include_separator=True, allow_blank=True):
         if not piece.plain.endswith("{}"):
-            found.append_text(piece)
+            text.append_text(piece)
             continue
-        value = Text(escape_invisible(left.pop(0)))
+        value = Text(escape_invisible(remaining.pop(0)))
         for span in piece[-2:-1].spans:
             value.stylize(span.style)
-        found.append_text(piece[:-2]).append_text(value)
-    assert not left, f"{template!r} has too few places"
-    return found
+        text.append_text(piece[:-2]).append_text(value)
+    assert not remaining, f"{template!r} has too few places"
+    return text
 
 
 def styled(text: object, style: str | Style) -> Text:

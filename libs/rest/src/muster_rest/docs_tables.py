@@ -19,7 +19,7 @@ def endpoints() -> str:
                 f"`{route.path}`",
                 route.summary,
                 str(route.media),
-                ", ".join(f"`{each.name}`" for each in route.parameters),
+                ", ".join(f"`{parameter.name}`" for parameter in route.parameters),
                 ", ".join(map(str, route.statuses)),
                 str(route.right),
                 "yes" if route.core else "no",
@@ -43,7 +43,7 @@ def rights() -> str:
 
 def methods() -> str:
     """Returns the table of the rights of gRPC methods, for docs/security-rights.md."""
-    rows = ((f"`{each.service}`", f"`{each.name}`", str(each.right), each.why) for each in METHODS)
+    rows = ((f"`{method.service}`", f"`{method.name}`", str(method.right), method.why) for method in METHODS)
     return _table(("service", "method", "right", "why"), rows)
 
 

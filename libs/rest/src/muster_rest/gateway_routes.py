@@ -60,7 +60,7 @@ def _operation(action: str, summary: str, parameters: tuple[Parameter, ...] = (_
     )
 
 
-def _configuration(action: str, summary: str, why: str) -> Route:
+def _configuration(action: str, summary: str, reason: str) -> Route:
     return Route(
         "POST",
         f"/ws/v1/operate/{action}",
@@ -74,7 +74,7 @@ def _configuration(action: str, summary: str, why: str) -> Route:
             "The text is the body, in UTF-8. A text that is refused gets 200 with `accepted` false and its problems. "
             "Needs the header `X-Muster-Operate`, with any value. admin-http.md"
         ),
-        why=why,
+        why=reason,
         body=str,
     )
 

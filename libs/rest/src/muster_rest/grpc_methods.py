@@ -60,8 +60,8 @@ _ACTIONS = {
 }
 
 
-def _admin(name: str, right: Right, why: str = "", rm: str = "rm_id") -> Method:
-    return Method("muster.v1.Admin", name, right, rm, why, audited=True)
+def _admin(name: str, right: Right, reason: str = "", rm: str = "rm_id") -> Method:
+    return Method("muster.v1.Admin", name, right, rm, reason, audited=True)
 
 
 METHODS = (

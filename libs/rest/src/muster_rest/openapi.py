@@ -103,11 +103,11 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
-    parameters = [_parameter(each, "path", schemas) for each in route.described()]
-    parameters += [_parameter(each, "query", schemas) for each in route.parameters]
+    parameters = [_parameter(parameter, "path", schemas) for parameter in route.described()]
+    parameters += [_parameter(parameter, "query", schemas) for parameter in route.parameters]
     if takes_position(route):
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _POSITION_PARAMETERS]
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": route.summary,
         "tags": [route.handler.partition(".")[0] or "moved"],
@@ -116,13 +116,13 @@ def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
         | {"default": _ERROR},
     }
     if route.notes:
-        found["description"] = route.notes
+        operation["description"] = route.notes
     if parameters:
-        found["parameters"] = parameters
+        operation["parameters"] = parameters
     if route.body is not None:
         kind = "text/plain" if route.body is str else "application/json"
-        found["requestBody"] = {"content": {kind: {"schema": schemas.of(route.body)}}}
-    return found
+        operation["requestBody"] = {"content": {kind: {"schema": schemas.of(route.body)}}}
+    return operation
 
 
 def _operation_id(route: Route) -> str:
@@ -132,14 +132,14 @@ def _operation_id(route: Route) -> str:
     return "_".join(re.sub(r"[{}]", "", word).replace(".", "_").replace("-", "_") for word in words)
 
 
-def _parameter(given: Parameter, place: str, schemas: _Schemas) -> dict[str, Any]:
-    required = given.required or place == "path"
+def _parameter(parameter: Parameter, location: str, schemas: _Schemas) -> dict[str, Any]:
+    required = parameter.required or location == "path"
     return {
-        "name": given.name,
-        "in": place,
-        "description": given.summary,
+        "name": parameter.name,
+        "in": location,
+        "description": parameter.summary,
         "required": required,
-        "schema": schemas.of(given.kind),
+        "schema": schemas.of(parameter.kind),
     }
 
 
@@ -161,10 +161,10 @@ def _response(route: Route, status: int, schemas: _Schemas) -> dict[str, Any]:
         content = {_TYPES[route.media]: {"schema": _TEXT | {"description": "An object in each line."}, "x-line": line}}
     elif route.schema is not None:
         content["application/json"] = {"schema": schemas.of(route.schema)}
-    found: dict[str, Any] = {"description": phrase, "content": content}
+    response: dict[str, Any] = {"description": phrase, "content": content}
     if route.handler == "front.operate":
-        found["headers"] = {POSITION_HEADER: {"schema": _TEXT, "description": "As `position`."}}
-    return found
+        response["headers"] = {POSITION_HEADER: {"schema": _TEXT, "description": "As `position`."}}
+    return response
 
 
 def takes_position(route: Route) -> bool:
@@ -184,8 +184,8 @@ class _Schemas:
     def __init__(self, routes: Sequence[Route]) -> None:
         kinds: list[Any] = [ErrorDao]
         for route in routes:
-            kinds += [each for each in (route.schema, route.body) if each is not None]
-            kinds += [each.kind for each in (*route.described(), *route.parameters)]
+            kinds += [kind for kind in (route.schema, route.body) if kind is not None]
+            kinds += [parameter.kind for parameter in (*route.described(), *route.parameters)]
         schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
         names = {name: _plain(name) for name in components}
         assert len(set(names.values())) == len(names), "two shapes have one name"
@@ -209,17 +209,17 @@ def _plain(name: str) -> str:
 def _renamed(value: Any, names: dict[str, str]) -> Any:
     """A schema with other names of components, and Markdown in its descriptions."""
     if isinstance(value, list):
-        return [_renamed(each, names) for each in value]
+        return [_renamed(item, names) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {}
-    for key, each in value.items():
-        if key == "$ref" and isinstance(each, str):
-            found[key] = _REF.format(name=names[each.removeprefix(_REF.format(name=""))])
-        elif key == "description" and isinstance(each, str):
-            found[key] = " ".join(each.replace("``", "`").split())
-        elif key == "title" and isinstance(each, str):
+    renamed = {}
+    for key, item in value.items():
+        if key == "$ref" and isinstance(item, str):
+            renamed[key] = _REF.format(name=names[item.removeprefix(_REF.format(name=""))])
+        elif key == "description" and isinstance(item, str):
+            renamed[key] = " ".join(item.replace("``", "`").split())
+        elif key == "title" and isinstance(item, str):
             continue
         else:
-            found[key] = _renamed(each, names)
-    return found
+            renamed[key] = _renamed(item, names)
+    return renamed

@@ -20,11 +20,11 @@ BELOW = {"/page/": Right.NONE, "/debug/": Right.ADMIN}
 
 def through_the_gateway(services: tuple[RoutedService, ...] = SERVICES) -> list[Route]:
     """Every route that the gateway serves, once."""
-    found: dict[tuple[str, str], Route] = {}
+    routes: dict[tuple[str, str], Route] = {}
     for route in (route for service in services for route in service.routes):
-        found.pop((route.method, route.path), None)
-        found[route.method, route.path] = route
-    return list(found.values())
+        routes.pop((route.method, route.path), None)
+        routes[route.method, route.path] = route
+    return list(routes.values())
 
 
 class RouteTable:
@@ -36,16 +36,16 @@ class RouteTable:
     def __init__(self, services: tuple[RoutedService, ...] = SERVICES) -> None:
         self._by_path = {route.path: service for service in services for route in service.routes}
         folders = [(folder, service) for service in services for folder in service.folders]
-        self._folders = sorted(folders, key=lambda each: len(each[0]), reverse=True)
+        self._folders = sorted(folders, key=lambda pair: len(pair[0]), reverse=True)
 
     def of(self, path: str) -> RoutedService:
         """The service that answers a path: the one with exactly this path, else the one with the deepest folder.
 
         :param path: in lower case, with single slashes.
         """
-        found = self._by_path.get(path)
-        if found is not None:
-            return found
+        service = self._by_path.get(path)
+        if service is not None:
+            return service
         return next((service for folder, service in self._folders if path.startswith(folder)), GATEWAY)
 
 

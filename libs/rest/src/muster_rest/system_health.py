@@ -223,10 +223,13 @@ def system_health(facts: HealthFacts, now_ns: int, before: SystemHealthDao | Non
     if facts.certificates:
         findings[Part.CERTIFICATES] = _certificates(facts.certificates, now_ns)
     findings[Part.EXTERNAL] = [
-        Finding(Grade.DEGRADED, each, "see the source, and the scheduler's log") for each in facts.scheduler.external
+        Finding(Grade.DEGRADED, problem, "see the source, and the scheduler's log")
+        for problem in facts.scheduler.external
     ]
-    known = {each.part: each for each in before.parts} if before is not None else {}
-    return _whole([_part(part, findings[part], known.get(part), now_ns) for part in Part if part in findings], now_ns)
+    parts_before = {part_before.part: part_before for part_before in before.parts} if before is not None else {}
+    return _whole(
+        [_part(part, findings[part], parts_before.get(part), now_ns) for part in Part if part in findings], now_ns
+    )
 
 
 def unreachable(sentence: str, remedy: str, now_ns: int, since_ns: int = 0) -> SystemHealthDao:
@@ -247,14 +250,14 @@ def shown_to(health: SystemHealthDao, *, inspects: bool, reads: bool) -> SystemH
         return without_parts(health)
     parts = [
         PartHealthDao(
-            part=each.part,
-            grade=each.grade,
-            since=each.since,
-            sentence=each.sentence if each.grade is Grade.OK else _IN_GENERAL[Part(each.part)],
-            remedy="" if each.grade is Grade.OK else _ASK,
+            part=part.part,
+            grade=part.grade,
+            since=part.since,
+            sentence=part.sentence if part.grade is Grade.OK else _IN_GENERAL[Part(part.part)],
+            remedy="" if part.grade is Grade.OK else _ASK,
             others=[],
         )
-        for each in health.parts
+        for part in health.parts
     ]
     return _whole(parts, health.checked)
 
@@ -294,36 +297,36 @@ def fault_for(facts: HealthFacts, partition: int) -> str:
         return facts.log.refusal
     for owner in facts.scheduler.owners:
         if owner.partition == partition:
-            return next((each.sentence for each in _owner(replace(owner, problem=""), "", 0)), "")
+            return next((finding.sentence for finding in _owner(replace(owner, problem=""), "", 0)), "")
     return ""
 
 
 def failed_cause(health: SystemHealthDao) -> str:
     """Returns why nothing is decided, in a clause; "": something is decided, or nothing is known."""
     causes = (Part.GATEWAY, Part.DISK, Part.LOG, Part.SCHEDULER)
-    return next((each.sentence for each in health.parts if each.grade is Grade.FAILED and each.part in causes), "")
+    return next((part.sentence for part in health.parts if part.grade is Grade.FAILED and part.part in causes), "")
 
 
 def lines(health: SystemHealthDao) -> list[str]:
     """Returns lines for the parts that are not well, worst first: grade, part, sentence and remedy."""
-    found = []
-    for each in health.parts:
-        if each.grade is Grade.OK:
+    texts = []
+    for part in health.parts:
+        if part.grade is Grade.OK:
             continue
-        remedy = f" ({each.remedy})" if each.remedy else ""
-        found.append(f"{each.grade}: {each.part}: {each.sentence}{remedy}")
-        found += [f"also: {each.part}: {other}" for other in each.others]
-    return found
+        remedy = f" ({part.remedy})" if part.remedy else ""
+        texts.append(f"{part.grade}: {part.part}: {part.sentence}{remedy}")
+        texts += [f"also: {part.part}: {sentence}" for sentence in part.others]
+    return texts
 
 
 def _whole(parts: Iterable[PartHealthDao], now_ns: int) -> SystemHealthDao:
-    ordered = sorted(parts, key=lambda each: -each.grade.rank)  # (stable: the order of Part otherwise)
+    ordered = sorted(parts, key=lambda part: -part.grade.rank)  # (stable: the order of Part otherwise)
     worst = ordered[0]
     well = worst.grade is Grade.OK
     return SystemHealthDao(
         grade=worst.grade,
         part="" if well else worst.part,
-        since=max((each.since for each in ordered), default=0) if well else worst.since,
+        since=max((part.since for part in ordered), default=0) if well else worst.since,
         sentence="all parts work" if well else worst.sentence,
         remedy=worst.remedy,
         checked=now_ns,
@@ -332,7 +335,7 @@ def _whole(parts: Iterable[PartHealthDao], now_ns: int) -> SystemHealthDao:
 
 
 def _part(part: Part, findings: Sequence[Finding], before: PartHealthDao | None, now_ns: int) -> PartHealthDao:
-    ordered = sorted(findings, key=lambda each: -each.grade.rank) or [Finding(Grade.OK, _WELL[part], "")]
+    ordered = sorted(findings, key=lambda finding: -finding.grade.rank) or [Finding(Grade.OK, _WELL[part], "")]
     worst, *others = ordered
     since_ns = worst.since_ns
     if not since_ns:
@@ -344,7 +347,7 @@ def _part(part: Part, findings: Sequence[Finding], before: PartHealthDao | None,
         since=since_ns,
         sentence=_clause(worst.sentence),
         remedy=worst.remedy,
-        others=[_clause(each.sentence) for each in others],
+        others=[_clause(finding.sentence) for finding in others],
     )
 
 
@@ -372,15 +375,15 @@ _WELL = {
 def _gateway(facts: HealthFacts) -> list[Finding]:
     remedy = "see the gateway's log"
     return [
-        *(Finding(Grade.FAILED, each, remedy) for each in facts.gateway_problems),
-        *(Finding(Grade.DEGRADED, each, remedy) for each in facts.gateway_notes),
+        *(Finding(Grade.FAILED, problem, remedy) for problem in facts.gateway_problems),
+        *(Finding(Grade.DEGRADED, note, remedy) for note in facts.gateway_notes),
     ]
 
 
 def _log(log: LogFacts, now_ns: int) -> list[Finding]:
-    found = []
+    findings = []
     if log.silent_s > BLIP_S:
-        found.append(
+        findings.append(
             Finding(
                 _impatient(log.silent_s),
                 f"{log.name} has not answered for {duration(log.silent_s)}",
@@ -389,14 +392,14 @@ def _log(log: LogFacts, now_ns: int) -> list[Finding]:
             )
         )
     if log.refusal:
-        found.append(Finding(Grade.FAILED, log.refusal, "start the missing servers of the log"))
-    return found + [Finding(Grade.DEGRADED, each, "see docs/operating.md") for each in log.notes]
+        findings.append(Finding(Grade.FAILED, log.refusal, "start the missing servers of the log"))
+    return findings + [Finding(Grade.DEGRADED, note, "see docs/operating.md") for note in log.notes]
 
 
 def _disk(disk: DiskFacts) -> list[Finding]:
     remedy = f"make room: df -h {disk.directory}"
     if disk.full:
-        return [Finding(Grade.FAILED, each, remedy) for each in disk.full]
+        return [Finding(Grade.FAILED, problem, remedy) for problem in disk.full]
     if disk.size_bytes and disk.free_bytes < min(DISK_FREE_BYTES, DISK_FREE_PART * disk.size_bytes):
         free = f"{disk.free_bytes >> 20:,} MiB of {disk.size_bytes >> 20:,} MiB are free"
         return [Finding(Grade.DEGRADED, f"the disk of {disk.directory} is nearly full: {free}", remedy)]
@@ -415,10 +418,12 @@ def _scheduler(facts: HealthFacts, now_ns: int) -> list[Finding]:
     for owner in facts.scheduler.owners:
         for finding in _owner(owner, remedy, now_ns):
             alike.setdefault((finding.grade, owner.state, owner.problem), []).append(owner)
-    found = [
+    findings = [
         _owners(grade, owners, len(facts.scheduler.owners), remedy, now_ns) for (grade, _, _), owners in alike.items()
     ]
-    return found + [Finding(Grade.DEGRADED, each, "see the scheduler's log") for each in facts.scheduler.problems]
+    return findings + [
+        Finding(Grade.DEGRADED, problem, "see the scheduler's log") for problem in facts.scheduler.problems
+    ]
 
 
 def _unknown(log: LogFacts) -> Finding:
@@ -438,8 +443,8 @@ def _owners(grade: Grade, owners: Sequence[OwnerFacts], of: int, remedy: str, no
 
     :param of: the number of all partitions.
     """
-    longest = max(owners, key=lambda each: each.for_s)
-    where, age = _partitions([each.partition for each in owners], of), duration(longest.for_s)
+    longest = max(owners, key=lambda owner: owner.for_s)
+    where, age = _partitions([owner.partition for owner in owners], of), duration(longest.for_s)
     match longest.state:
         case OwnerState.STUCK:
             sentence = longest.problem or f"the scheduler has decided nothing for {where} for {age}"
@@ -472,18 +477,18 @@ def _requests(facts: HealthFacts, now_ns: int) -> list[Finding]:
 def _service(part: Part, service: ServiceFacts, now_ns: int, *, one_process: bool) -> list[Finding]:
     name, command = _SERVICES[part]
     remedy = "see the log of muster up" if one_process else f"see its log, and start it: {command}"
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if 0 < service.silent_s <= BLIP_S:
         return []
     if service.silent_s:
-        why = f": {service.problems[0]}" if service.problems else ""
-        sentence = f"{name} has not answered for {duration(service.silent_s)}{why}"
+        cause = f": {service.problems[0]}" if service.problems else ""
+        sentence = f"{name} has not answered for {duration(service.silent_s)}{cause}"
         return [Finding(_impatient(service.silent_s), sentence, remedy, _ago(service.silent_s, now_ns))]
-    for each in service.problems:
+    for problem in service.problems:
         # Usage is not needed by anybody who decides or looks.
-        failed = not service.serves and each not in service.behind and part is not Part.USAGE
-        found.append(Finding(Grade.FAILED if failed else Grade.DEGRADED, each, remedy))
-    return found
+        failed = not service.serves and problem not in service.behind and part is not Part.USAGE
+        findings.append(Finding(Grade.FAILED if failed else Grade.DEGRADED, problem, remedy))
+    return findings
 
 
 _SERVICES = {
@@ -494,17 +499,19 @@ _SERVICES = {
 
 
 def _certificates(certificates: Sequence[CertificateFacts], now_ns: int) -> list[Finding]:
-    found = []
-    for each in sorted(certificates, key=lambda one: one.end_ns):
-        left_s = (each.end_ns - now_ns) / _NS
+    findings = []
+    for certificate in sorted(certificates, key=lambda facts: facts.end_ns):
+        left_s = (certificate.end_ns - now_ns) / _NS
         if left_s <= 0:
-            sentence = f"{each.name} ended {duration(-left_s)} ago"
-            found.append(Finding(Grade.FAILED, sentence, "replace the file; it is read again by itself", each.end_ns))
+            sentence = f"{certificate.name} ended {duration(-left_s)} ago"
+            findings.append(
+                Finding(Grade.FAILED, sentence, "replace the file; it is read again by itself", certificate.end_ns)
+            )
         elif left_s < CERTIFICATE_S:
-            sentence = f"{each.name} ends in {duration(left_s)}"
-            since_ns = each.end_ns - CERTIFICATE_S * _NS
-            found.append(Finding(Grade.DEGRADED, sentence, "replace the file; it is read again by itself", since_ns))
-    return found
+            sentence = f"{certificate.name} ends in {duration(left_s)}"
+            since_ns = certificate.end_ns - CERTIFICATE_S * _NS
+            findings.append(Finding(Grade.DEGRADED, sentence, "replace the file; it is read again by itself", since_ns))
+    return findings
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -51,12 +51,15 @@ def joined(
     :param lists: the lists by their names in JSON; an empty list of YuniKorn's is left out.
     """
     left_out = issubclass(head, YuniKornShape)
-    fields: list[Any] = [_field(each) for each in structs.fields(head)]
-    fields += [(each, kind, field(default_factory=list)) if left_out else (each, kind) for each, kind in lists.items()]
-    fields += [_field(each) for each in structs.fields(tail)] if tail is not None else []
-    made = defstruct(name, fields, module=head.__module__, namespace={"__doc__": about}, kw_only=True)
-    setattr(sys.modules[head.__module__], name, made)
-    return made
+    fields: list[Any] = [_field(info) for info in structs.fields(head)]
+    fields += [
+        (list_name, kind, field(default_factory=list)) if left_out else (list_name, kind)
+        for list_name, kind in lists.items()
+    ]
+    fields += [_field(info) for info in structs.fields(tail)] if tail is not None else []
+    shape = defstruct(name, fields, module=head.__module__, namespace={"__doc__": about}, kw_only=True)
+    setattr(sys.modules[head.__module__], name, shape)
+    return shape
 
 
 def _field(of: structs.FieldInfo) -> tuple[Any, ...]:

@@ -63,17 +63,21 @@ _DEMAND_SUBMISSION, _DEMAND_CREATED, _DEMAND_CHANGED = (
 )
 
 
-def allocation_record(partition: str, what: Allocation) -> bytes:
-    demand = what.demand
+def allocation_record(partition: str, allocation: Allocation) -> bytes:
+    demand = allocation.demand
     return (
-        bytes_field(_ALLOCATION_DEMAND, _demand(partition, what.app_id, demand))
-        + text_field(_ALLOCATION_NODE, what.node_id)
-        + text_field(_ALLOCATION_UUID, what.uuid)
-        + kept_number(_ALLOCATED, what.allocated_ns)
-        + _kinds_of_allocation(what.foreign, demand.previous_generation, what.ordinal)
-        + (_end_of(what) if what.releasing or what.releasing_since_ns or what.replaces is not None else NONE)
-        + kept_text(_ALLOCATION_SOURCE, what.source)
-        + (NONE if what.backfilled is None else _backfilled(what.backfilled))
+        bytes_field(_ALLOCATION_DEMAND, _demand(partition, allocation.app_id, demand))
+        + text_field(_ALLOCATION_NODE, allocation.node_id)
+        + text_field(_ALLOCATION_UUID, allocation.uuid)
+        + kept_number(_ALLOCATED, allocation.allocated_ns)
+        + _kinds_of_allocation(allocation.foreign, demand.previous_generation, allocation.ordinal)
+        + (
+            _end_of(allocation)
+            if allocation.releasing or allocation.releasing_since_ns or allocation.replaces is not None
+            else NONE
+        )
+        + kept_text(_ALLOCATION_SOURCE, allocation.source)
+        + (NONE if allocation.backfilled is None else _backfilled(allocation.backfilled))
     )
 
 
@@ -84,14 +88,14 @@ def _kinds_of_allocation(foreign: bool, previous_generation: bool, ordinal: int)
     ).SerializeToString(deterministic=True)
 
 
-def _end_of(what: Allocation) -> bytes:
+def _end_of(allocation: Allocation) -> bytes:
     """The fields of an allocation that was released, or that replaced a placeholder."""
     return pb.AllocationObject(
-        preempted=None if what.preempted is None else _preempted(what.preempted),
-        timed_out=what.timed_out,
-        replaced_by=what.replaced_by,
-        told_ns=what.releasing_since_ns,
-        replaces=None if what.replaces is None else _replaced(what.replaces),
+        preempted=None if allocation.preempted is None else _preempted(allocation.preempted),
+        timed_out=allocation.timed_out,
+        replaced_by=allocation.replaced_by,
+        told_ns=allocation.releasing_since_ns,
+        replaces=None if allocation.replaces is None else _replaced(allocation.replaces),
     ).SerializeToString(deterministic=True)
 
 
@@ -149,45 +153,45 @@ def _replaced(placeholder: ReplacedPlaceholder) -> pb.ReplacedObject:
     return pb.ReplacedObject(allocation_key=placeholder.key, created_ns=placeholder.created_ns)
 
 
-def _preempted(why: PreemptionRecord) -> pb.PreemptedObject:
+def _preempted(preemption: PreemptionRecord) -> pb.PreemptedObject:
     return pb.PreemptedObject(
-        rule=why.rule,
-        application_id=why.app_id,
-        allocation_key=why.key,
-        queue=why.queue,
-        since_ns=why.since_ns,
-        victim_share_before=why.victim_share_before,
-        victim_share_after=why.victim_share_after,
-        asker_share_before=why.asker_share_before,
-        asker_share_after=why.asker_share_after,
+        rule=preemption.rule,
+        application_id=preemption.app_id,
+        allocation_key=preemption.key,
+        queue=preemption.queue,
+        since_ns=preemption.since_ns,
+        victim_share_before=preemption.victim_share_before,
+        victim_share_after=preemption.victim_share_after,
+        asker_share_before=preemption.asker_share_before,
+        asker_share_after=preemption.asker_share_after,
     )
 
 
-def ask_record(partition: str, what: Ask) -> bytes:
+def ask_record(partition: str, ask: Ask) -> bytes:
     recorded = pb.AskObject(
-        pending=what.pending,
-        allocated=what.allocated,
-        previous_generation=what.demand.previous_generation,
-        reserved_node=what.reserved_node,
-        reserved_ns=what.reserved_ns,
-        preempts=what.preempts,
-        planned_ns=what.planned_ns,
-        lost=what.lost,
-        scaled_up=what.scaled_up,
-        mismatched=what.mismatched,
-        told=what.notified,
+        pending=ask.pending,
+        allocated=ask.allocated,
+        previous_generation=ask.demand.previous_generation,
+        reserved_node=ask.reserved_node,
+        reserved_ns=ask.reserved_ns,
+        preempts=ask.preempts,
+        planned_ns=ask.planned_ns,
+        lost=ask.lost,
+        scaled_up=ask.scaled_up,
+        mismatched=ask.mismatched,
+        told=ask.notified,
     )
-    if what.refusals is not None:
-        _add_refusals(recorded, what.refusals)
-    if what.asked is not None:
-        recorded.asked_node, recorded.asked_ns = what.asked.node_id, what.asked.since_ns
-    demand = bytes_field(_ASK_DEMAND, _demand(partition, what.app.app_id, what.demand))
+    if ask.refusals is not None:
+        _add_refusals(recorded, ask.refusals)
+    if ask.asked is not None:
+        recorded.asked_node, recorded.asked_ns = ask.asked.node_id, ask.asked.since_ns
+    demand = bytes_field(_ASK_DEMAND, _demand(partition, ask.app.app_id, ask.demand))
     return demand + recorded.SerializeToString(deterministic=True)
 
 
 def _add_refusals(recorded: pb.AskObject, refusals: NodeRefusals) -> None:
     # (The RM is asked again about nodes on which an allocation ended, at the latest after a restart.)
-    kept = [each for each in refusals.nodes.values() if each.node_id not in refusals.resting]
+    kept = [refusal for refusal in refusals.nodes.values() if refusal.node_id not in refusals.resting]
     for refusal in kept[-REFUSALS_KEPT:]:
         recorded.refusals.add(
             node_id=refusal.node_id,
@@ -199,14 +203,18 @@ def _add_refusals(recorded: pb.AskObject, refusals: NodeRefusals) -> None:
     recorded.refused_until_ns, recorded.stands_apart = refusals.until_ns, True
 
 
-def waitlist_record(partition: str, what: Waitlist) -> bytes:
-    assert what.reason is not None, f"{what} is published without a reason"
-    recorded = _reason(what.reason)
-    recorded.partition, recorded.leaf = partition, what.leaf.path
-    recorded.resource.CopyFrom(_shape(what.shape))
-    recorded.user, recorded.user_group, recorded.required_node = what.user, what.user_group, what.required_node
-    recorded.apart = what.apart
-    recorded.past.extend(_past(what.past))
+def waitlist_record(partition: str, waitlist: Waitlist) -> bytes:
+    assert waitlist.reason is not None, f"{waitlist} is published without a reason"
+    recorded = _reason(waitlist.reason)
+    recorded.partition, recorded.leaf = partition, waitlist.leaf.path
+    recorded.resource.CopyFrom(_shape(waitlist.shape))
+    recorded.user, recorded.user_group, recorded.required_node = (
+        waitlist.user,
+        waitlist.user_group,
+        waitlist.required_node,
+    )
+    recorded.apart = waitlist.apart
+    recorded.past.extend(_past(waitlist.past))
     return recorded.SerializeToString(deterministic=True)
 
 
@@ -250,40 +258,40 @@ def _figures(reason: Reason) -> pb.ReasonObject:
     )
 
 
-def application_record(partition: str, what: Application) -> bytes:
+def application_record(partition: str, app: Application) -> bytes:
     recorded = pb.ApplicationObject(
         partition=partition,
-        application_id=what.app_id,
-        queue=what.queue.path,
-        requested_queue=what.requested_queue,
-        user=what.user,
-        groups=what.groups_of_user,
-        tags=what.tags,
-        state=what.state,
-        state_log=[pb.ApplicationObject.StateLogEntry(time_ns=at_ns, state=state) for at_ns, state in what.state_log],
-        submitted_ns=what.submitted_ns,
-        started_ns=what.started_ns,
-        finished_ns=what.finished_ns,
-        submission=what.submission,
-        execution_timeout_ms=what.execution_timeout_ms,
-        placeholder_ask=_quantities(what.placeholder_ask),
-        gang_style=what.gang_style,
-        rejected_message=what.rejected_message,
-        failed_message=what.failed_message,
-        deadline_ns=what.deadline_ns,
-        waiting=None if what.reason is None else _reason(what.reason),
+        application_id=app.app_id,
+        queue=app.queue.path,
+        requested_queue=app.requested_queue,
+        user=app.user,
+        groups=app.groups_of_user,
+        tags=app.tags,
+        state=app.state,
+        state_log=[pb.ApplicationObject.StateLogEntry(time_ns=at_ns, state=state) for at_ns, state in app.state_log],
+        submitted_ns=app.submitted_ns,
+        started_ns=app.started_ns,
+        finished_ns=app.finished_ns,
+        submission=app.submission,
+        execution_timeout_ms=app.execution_timeout_ms,
+        placeholder_ask=_quantities(app.placeholder_ask),
+        gang_style=app.gang_style,
+        rejected_message=app.rejected_message,
+        failed_message=app.failed_message,
+        deadline_ns=app.deadline_ns,
+        waiting=None if app.reason is None else _reason(app.reason),
         usage=[
             pb.UsageObject(kind=kind, instance_type=instance_type, resource_seconds=_quantities(used))
-            for kind, by_type in what.usage.items()
+            for kind, by_type in app.usage.items()
             for instance_type, used in by_type.items()
         ],
-        gang=None if what.gang is None else _gang(what.gang),
-        source=what.source,
-        most_used=_quantities(what.most_used) if what.most_used else None,
-        queue_created_ns=what.queue.created_ns,
+        gang=None if app.gang is None else _gang(app.gang),
+        source=app.source,
+        most_used=_quantities(app.most_used) if app.most_used else None,
+        queue_created_ns=app.queue.created_ns,
     )
-    if what.past:
-        recorded.past_waiting.extend(_past(what.past))
+    if app.past:
+        recorded.past_waiting.extend(_past(app.past))
     return recorded.SerializeToString(deterministic=True)
 
 
@@ -334,19 +342,19 @@ def _amounts(number: int, values: Mapping[str, int]) -> bytes:
         return bytes_field(number, amounts_field(_VALUES, {name: saturated(value) for name, value in values.items()}))
 
 
-def node_record(partition: str, what: Node) -> bytes:
+def node_record(partition: str, node: Node) -> bytes:
     return (
         kept_text(_NODE_PARTITION, partition)
-        + text_field(_NODE_ID, what.node_id)
-        + texts_field(_NODE_ATTRIBUTES, what.attributes)
-        + _amounts(_NODE_CAPACITY, what.named_capacity())
-        + _amounts(_NODE_OCCUPIED, what.reported_occupied)
-        + (_NODE_SCHEDULABLE if what.schedulable else NONE)
-        + number_field(_NODE_SUBMISSION, what.submission)
-        + kept_number(_NODE_CREATED, what.created_ns)
-        + (_node_sources(what.sources) if what.sources else NONE)
-        + (NONE if what.reported is None else bytes_field(_NODE_REPORTED, _report(what.reported)))
-        + (_NODE_BY_OPERATOR if what.by_operator else NONE)
+        + text_field(_NODE_ID, node.node_id)
+        + texts_field(_NODE_ATTRIBUTES, node.attributes)
+        + _amounts(_NODE_CAPACITY, node.named_capacity())
+        + _amounts(_NODE_OCCUPIED, node.reported_occupied)
+        + (_NODE_SCHEDULABLE if node.schedulable else NONE)
+        + number_field(_NODE_SUBMISSION, node.submission)
+        + kept_number(_NODE_CREATED, node.created_ns)
+        + (_node_sources(node.sources) if node.sources else NONE)
+        + (NONE if node.reported is None else bytes_field(_NODE_REPORTED, _report(node.reported)))
+        + (_NODE_BY_OPERATOR if node.by_operator else NONE)
     )
 
 
@@ -355,67 +363,67 @@ def _node_sources(sources: tuple[str, ...]) -> bytes:
     return pb.NodeObject(sources=sources).SerializeToString()
 
 
-def _report(said: NodeReport) -> bytes:
+def _report(report: NodeReport) -> bytes:
     return (
-        texts_field(_REPORT_ATTRIBUTES, said.attributes)
-        + (NONE if said.capacity is None else _amounts(_REPORT_CAPACITY, said.capacity))
-        + _amounts(_REPORT_OCCUPIED, said.occupied)
-        + (_REPORT_SCHEDULABLE if said.schedulable else NONE)
-        + (_REPORT_BY_OPERATOR if said.by_operator else NONE)
+        texts_field(_REPORT_ATTRIBUTES, report.attributes)
+        + (NONE if report.capacity is None else _amounts(_REPORT_CAPACITY, report.capacity))
+        + _amounts(_REPORT_OCCUPIED, report.occupied)
+        + (_REPORT_SCHEDULABLE if report.schedulable else NONE)
+        + (_REPORT_BY_OPERATOR if report.by_operator else NONE)
     )
 
 
-def queue_record(partition: str, what: Queue) -> bytes:
+def queue_record(partition: str, queue: Queue) -> bytes:
     return pb.QueueObject(
         partition=partition,
-        path=what.path,
-        state=what.state,
-        managed=what.managed,
-        leaf=what.leaf,
-        guaranteed=_quantities(what.by_name(what.guaranteed)),
-        max=_quantities(what.by_name(what.maximum)),
-        properties=what.properties,
-        max_applications=what.max_applications,
-        has_guaranteed=what.guaranteed is not None,
-        has_max=what.maximum is not None,
-        quota_ns=what.quota_ns,
-        sources=what.sources,
-        own_max=_quantities(what.by_name(what.own_maximum)) if what.sources else None,
-        created_ns=what.created_ns,
+        path=queue.path,
+        state=queue.state,
+        managed=queue.managed,
+        leaf=queue.leaf,
+        guaranteed=_quantities(queue.by_name(queue.guaranteed)),
+        max=_quantities(queue.by_name(queue.maximum)),
+        properties=queue.properties,
+        max_applications=queue.max_applications,
+        has_guaranteed=queue.guaranteed is not None,
+        has_max=queue.maximum is not None,
+        quota_ns=queue.quota_ns,
+        sources=queue.sources,
+        own_max=_quantities(queue.by_name(queue.own_maximum)) if queue.sources else None,
+        created_ns=queue.created_ns,
     ).SerializeToString(deterministic=True)
 
 
-def fair_use_record(partition: str, what: UserUsage) -> bytes:
-    names = what.leaf.types.names
+def fair_use_record(partition: str, usage: UserUsage) -> bytes:
+    names = usage.leaf.types.names
     return pb.FairUseObject(
         partition=partition,
-        leaf=what.leaf.path,
-        user=what.user,
-        half_life_ns=what.half_life_ns,
-        halves=what.halves,
-        changed_ns=what.changed_ns,
+        leaf=usage.leaf.path,
+        user=usage.user,
+        half_life_ns=usage.half_life_ns,
+        halves=usage.halves,
+        changed_ns=usage.changed_ns,
         types=[
             pb.FairUseOfType(
                 resource_type=names[number],
-                held=str(what.held.get(number, 0)),
-                charged=str(what.charged.get(number, 0)),
+                held=str(usage.held.get(number, 0)),
+                charged=str(usage.charged.get(number, 0)),
             )
-            for number in sorted({*what.held, *what.charged}, key=names.__getitem__)
+            for number in sorted({*usage.held, *usage.charged}, key=names.__getitem__)
         ],
     ).SerializeToString(deterministic=True)
 
 
-def source_record(what: SourceEntry) -> bytes:
+def source_record(source: SourceEntry) -> bytes:
     return pb.SourceObject(
-        partition=what.partition,
-        source=what.source,
-        state=what.state,
-        life=what.life,
-        since_ns=what.since_ns,
-        drains=what.drains,
-        reason=what.reason,
-        lost=what.lost,
-        past_lives=what.past,
+        partition=source.partition,
+        source=source.source,
+        state=source.state,
+        life=source.life,
+        since_ns=source.since_ns,
+        drains=source.drains,
+        reason=source.reason,
+        lost=source.lost,
+        past_lives=source.past,
     ).SerializeToString(deterministic=True)
 
 
@@ -424,23 +432,23 @@ _EXTERNAL_SAID, _EXTERNAL_SINCE, _EXTERNAL_PROBLEM = (
 )
 
 
-def external_record(what: ReportedObject) -> bytes:
-    said = codec.to_wire(what.kind, what.object_id, what.said, stale=what.stale)
-    owner = what.owner
+def external_record(obj: ReportedObject) -> bytes:
+    payload = codec.to_wire(obj.kind, obj.object_id, obj.said, stale=obj.stale)
+    owner = obj.owner
     record = (
-        _external_head(owner.partition, owner.source, what.life)
-        + bytes_field(_EXTERNAL_SAID, said)
-        + kept_number(_EXTERNAL_SINCE, what.since_ns)
-        + text_field(_EXTERNAL_PROBLEM, what.problem)
+        _external_head(owner.partition, owner.source, obj.life)
+        + bytes_field(_EXTERNAL_SAID, payload)
+        + kept_number(_EXTERNAL_SINCE, obj.since_ns)
+        + text_field(_EXTERNAL_PROBLEM, obj.problem)
     )
-    if what.kind is not ExternalKind.OFFER:
+    if obj.kind is not ExternalKind.OFFER:
         return record
     # (Fields with higher numbers follow.)
     return record + pb.ExternalRecord(
-        offer_state=what.offer_state or "",
-        idle_since_ns=what.idle_since_ns,
-        deadline_ns=what.deadline_ns,
-        withdrawn=what.withdrawn,
+        offer_state=obj.offer_state or "",
+        idle_since_ns=obj.idle_since_ns,
+        deadline_ns=obj.deadline_ns,
+        withdrawn=obj.withdrawn,
     ).SerializeToString(deterministic=True)
 
 

@@ -111,13 +111,13 @@ def to_proto(change: ExternalChange, *, stale: bool = False) -> pb.ExternalChang
 
     :param stale: mark the object as stale, for records.
     """
-    kind, object_id, said = change.kind.value, change.object_id, stale or change.stale
+    kind, object_id, is_stale = change.kind.value, change.object_id, stale or change.stale
     match change.what:
         case ExternalNode() as node:
             return pb.ExternalChange(
                 kind=kind,
                 id=object_id,
-                stale=said,
+                stale=is_stale,
                 node=pb.ExternalNode(
                     has_capacity=node.capacity is not None,
                     capacity=node.capacity,
@@ -132,7 +132,7 @@ def to_proto(change: ExternalChange, *, stale: bool = False) -> pb.ExternalChang
             return pb.ExternalChange(
                 kind=kind,
                 id=object_id,
-                stale=said,
+                stale=is_stale,
                 allocation=pb.ExternalAllocation(
                     node_id=allocation.node_id,
                     resource=allocation.quantities,
@@ -142,11 +142,11 @@ def to_proto(change: ExternalChange, *, stale: bool = False) -> pb.ExternalChang
                 ),
             )
         case ExternalQueue() as queue:
-            what = pb.ExternalQueue(max=queue.maximum)
-            return pb.ExternalChange(kind=kind, id=object_id, stale=said, queue=what)
+            queue_message = pb.ExternalQueue(max=queue.maximum)
+            return pb.ExternalChange(kind=kind, id=object_id, stale=is_stale, queue=queue_message)
         case ExternalApplication() as app:
             owner = pb.ExternalApplication(queue=app.queue, user=app.user, groups=app.groups, tags=app.tags)
-            return pb.ExternalChange(kind=kind, id=object_id, stale=said, application=owner)
+            return pb.ExternalChange(kind=kind, id=object_id, stale=is_stale, application=owner)
         case ExternalOffer() as offer:
             offered = pb.ExternalOffer(
                 node_id=offer.node_id,
@@ -156,11 +156,11 @@ def to_proto(change: ExternalChange, *, stale: bool = False) -> pb.ExternalChang
                 revoked=offer.revoked,
                 grace_ns=offer.grace_ns,
             )
-            return pb.ExternalChange(kind=kind, id=object_id, stale=said, offer=offered)
+            return pb.ExternalChange(kind=kind, id=object_id, stale=is_stale, offer=offered)
         case ExternalPool() as pool:
             amount = pb.ExternalPool(quantity=pool.quantity, occupied=pool.occupied)
-            return pb.ExternalChange(kind=kind, id=object_id, stale=said, pool=amount)
-    return pb.ExternalChange(kind=kind, id=object_id, stale=said)
+            return pb.ExternalChange(kind=kind, id=object_id, stale=is_stale, pool=amount)
+    return pb.ExternalChange(kind=kind, id=object_id, stale=is_stale)
 
 
 _KIND, _ID = field(pb.ExternalChange, "kind"), field(pb.ExternalChange, "id")
@@ -177,19 +177,22 @@ _ON_NODE, _AMOUNTS, _OF_APP, _PRIORITY, _TAGS = (
 )
 
 
-def to_wire(kind: ExternalKind, object_id: str, what: ExternalObject, *, stale: bool) -> bytes:
+def to_wire(kind: ExternalKind, object_id: str, obj: ExternalObject, *, stale: bool) -> bytes:
     """Encodes an object as the bytes of its change, like :func:`to_proto` with ``deterministic=True``: by hand for
     kinds of which thousands change in a second.
     """
-    match what:
+    match obj:
         case ExternalNode():
-            number, said = _NODE, _node_wire(what)
+            number, payload = _NODE, _node_wire(obj)
         case ExternalAllocation():
-            number, said = _ALLOCATION, _allocation_wire(what)
+            number, payload = _ALLOCATION, _allocation_wire(obj)
         case _:
-            return to_proto(ExternalChange(kind, object_id, what), stale=stale).SerializeToString(deterministic=True)
+            return to_proto(ExternalChange(kind, object_id, obj), stale=stale).SerializeToString(deterministic=True)
     return (
-        kept_text(_KIND, kind) + text_field(_ID, object_id) + (_IS_STALE if stale else NONE) + bytes_field(number, said)
+        kept_text(_KIND, kind)
+        + text_field(_ID, object_id)
+        + (_IS_STALE if stale else NONE)
+        + bytes_field(number, payload)
     )
 
 
@@ -246,11 +249,11 @@ def from_proto(message: pb.ExternalChange) -> ExternalChange:
     field = message.WhichOneof("what")
     if field is not None and field != kind:
         raise BadDocument(f"kind: {kind}, with an object of kind {field}")
-    what = None if field is None else _object(message, kind)
-    change = ExternalChange(kind, message.id, what, message.stale)
+    obj = None if field is None else _object(message, kind)
+    change = ExternalChange(kind, message.id, obj, message.stale)
     if problem := problem_of_read(change):
         raise BadDocument(problem, kind.value, sanitize(change.object_id, 256))
-    if isinstance(what, ExternalNode) and what.capacity is None and message.node.capacity:
+    if isinstance(obj, ExternalNode) and obj.capacity is None and message.node.capacity:
         raise BadDocument("capacity: given beside has_capacity false, expected one or the other", kind, message.id)
     return change
 
@@ -300,8 +303,8 @@ def _object(message: pb.ExternalChange, kind: ExternalKind) -> ExternalObject:
 
 def _in_order(entries: Mapping[str, T]) -> dict[str, T]:
     """Sorted by name: a protobuf map has no order, and decisions must not depend on one."""
-    found: dict[str, T] = {}
+    ordered: dict[str, T] = {}
     if entries:
         for name in sorted(entries):  # (a map's items() is slow, and a comprehension is a call)
-            found[name] = entries[name]
-    return found
+            ordered[name] = entries[name]
+    return ordered

@@ -60,11 +60,11 @@ def put_in_order(partition: Partition) -> None:
 
 def _sort(objects: dict[K, T], order: Callable[[T], Any]) -> None:
     before = None
-    for each in objects.values():
-        place = order(each)
-        if before is not None and place < before:
+    for obj in objects.values():
+        rank = order(obj)
+        if before is not None and rank < before:
             break
-        before = place
+        before = rank
     else:
         return
     ordered = sorted(objects.items(), key=lambda item: order(item[1]))
@@ -72,8 +72,8 @@ def _sort(objects: dict[K, T], order: Callable[[T], Any]) -> None:
     objects.update(ordered)
 
 
-def _submission(what: Node | Application | Ask) -> int:
-    return what.submission
+def _submission(obj: Node | Application | Ask) -> int:
+    return obj.submission
 
 
 def _allocated(allocation: Allocation) -> tuple[int, int, int]:
@@ -147,8 +147,14 @@ def fold_use(partition: Partition, recorded: pb.FairUseObject) -> None:
         return
     use, number = uses.get_or_create(recorded.user), partition.types.number
     use.halves, use.changed_ns, use.published = recorded.halves, recorded.changed_ns, True
-    use.held = {number(each.resource_type): intern_tags for each in recorded.types if (intern_tags := int(each.held))}
-    use.charged = {number(each.resource_type): sum_ for each in recorded.types if (sum_ := int(each.charged))}
+    use.held = {
+        number(amount.resource_type): held_amount for amount in recorded.types if (held_amount := int(amount.held))
+    }
+    use.charged = {
+        number(amount.resource_type): charged_amount
+        for amount in recorded.types
+        if (charged_amount := int(amount.charged))
+    }
 
 
 def drop_use(partition: Partition, leaf: str, user: str) -> None:
@@ -278,23 +284,23 @@ def _story_of(recorded: pb.ApplicationObject) -> list[tuple[int, str]]:
 
 
 def _usage_of(recorded: Iterable[pb.UsageObject]) -> dict[str, dict[str, dict[str, int]]]:
-    found: dict[str, dict[str, dict[str, int]]] = {}
+    usage: dict[str, dict[str, dict[str, int]]] = {}
     for used in recorded:
-        found.setdefault(used.kind, {})[used.instance_type] = dict(used.resource_seconds.values)
-    return found
+        usage.setdefault(used.kind, {})[used.instance_type] = dict(used.resource_seconds.values)
+    return usage
 
 
 def _fold_gang(partition: Partition, app: Application, recorded: pb.GangObject) -> None:
     gang = partition.gangs.get_or_create(app)
     gang.phase, gang.deadline_ns = GangPhase(recorded.phase), recorded.deadline_ns
     gang.too_large_since_ns = recorded.too_large_since_ns
-    for each in recorded.task_groups:
-        group = gang.groups.get(each.name)
+    for recorded_group in recorded.task_groups:
+        group = gang.groups.get(recorded_group.name)
         if group is None:
-            shape = partition.types.shape(dict(each.resource.values))
-            gang.groups[each.name] = group = TaskGroup(each.name, shape)
-        group.asked, group.replaced = each.asked, each.replaced
-        group.timed_out, group.lost = each.timed_out, each.lost
+            shape = partition.types.shape(dict(recorded_group.resource.values))
+            gang.groups[recorded_group.name] = group = TaskGroup(recorded_group.name, shape)
+        group.asked, group.replaced = recorded_group.asked, recorded_group.replaced
+        group.timed_out, group.lost = recorded_group.timed_out, recorded_group.lost
     number = partition.types.number
     if recorded.HasField("ended"):
         gang.ended = {number(name): value for name, value in recorded.ended.values.items()}
@@ -408,8 +414,8 @@ def fold_ask(partition: Partition, recorded: pb.AskObject) -> None:
 
 def _refusals_of(recorded: pb.AskObject) -> NodeRefusals:
     nodes = {
-        each.node_id: NodeRefusal(each.node_id, each.reason, each.refused_ns, each.unanswered)
-        for each in recorded.refusals
+        refusal.node_id: NodeRefusal(refusal.node_id, refusal.reason, refusal.refused_ns, refusal.unanswered)
+        for refusal in recorded.refusals
     }
     return NodeRefusals(nodes, recorded.refused_rounds, recorded.refused_until_ns)
 
@@ -537,7 +543,7 @@ def _reason_of(recorded: pb.ReasonObject) -> Reason:
         said=recorded.said,
         placeholder=recorded.placeholder,
         as_of_ns=recorded.as_of_ns,
-        closed=tuple(CordonCount(CordonKind(each.by), each.source, each.nodes) for each in recorded.closed),
+        closed=tuple(CordonCount(CordonKind(cordon.by), cordon.source, cordon.nodes) for cordon in recorded.closed),
     )
 
 
@@ -547,11 +553,11 @@ def _past_of(partition: Partition, recorded: Iterable[pb.ReasonObject]) -> Past:
     """
     return tuple(
         PastReason(
-            _reason_of(each),
-            each.until_ns,
-            partition.types.shape(dict(each.resource.values)) if each.HasField("resource") else None,
+            _reason_of(past_reason),
+            past_reason.until_ns,
+            partition.types.shape(dict(past_reason.resource.values)) if past_reason.HasField("resource") else None,
         )
-        for each in recorded
+        for past_reason in recorded
     )
 
 
@@ -576,8 +582,8 @@ def drop_reason(
     queue = partition.queues.get(leaf)
     about = (shape_name, user, group, required_node, apart)
     for key, waitlist in list(queue.waitlists.items()) if queue is not None else ():
-        found = (key[0].name, waitlist.user, waitlist.user_group, key[2], str(key[3]) if key[3] else "")
-        if found == about and queue is not None:
+        waitlist_id = (key[0].name, waitlist.user, waitlist.user_group, key[2], str(key[3]) if key[3] else "")
+        if waitlist_id == about and queue is not None:
             del queue.waitlists[key]
 
 
@@ -598,14 +604,14 @@ def fold_external(books: ExternalReports, recorded: pb.ExternalRecord) -> Report
     """Folds a recorded object of a source. If the source is not known yet, its own record follows."""
     stale = recorded.said.stale
     recorded.said.stale = False  # (A received change has an object or says that it is stale.)
-    said = codec.from_proto(recorded.said)
-    assert said.what is not None, f"the record of {said.kind} {said.object_id} has no object"
-    books.remove(recorded.partition, recorded.source, said.kind, said.object_id)
+    change = codec.from_proto(recorded.said)
+    assert change.what is not None, f"the record of {change.kind} {change.object_id} has no object"
+    books.remove(recorded.partition, recorded.source, change.kind, change.object_id)
     entry = ReportedObject(
         _source(books, recorded.partition, recorded.source),
-        said.kind,
-        said.object_id,
-        said.what,
+        change.kind,
+        change.object_id,
+        change.what,
         recorded.life,
         recorded.since_ns,
         stale,
@@ -626,8 +632,8 @@ def drop_source(books: ExternalReports, partition: str, source: str) -> None:
 
 
 def _source(books: ExternalReports, partition: str, source: str) -> SourceEntry:
-    known = books.for_partition(partition).sources
-    found = known.get(source)
-    if found is None:
-        known[source] = found = SourceEntry(partition, source)
-    return found
+    sources = books.for_partition(partition).sources
+    entry = sources.get(source)
+    if entry is None:
+        sources[source] = entry = SourceEntry(partition, source)
+    return entry

@@ -67,7 +67,7 @@ class _AcceptedSet:
         self._absorb()
 
     def _absorb(self) -> None:
-        self.beyond = sorted(each for each in self.beyond if each > self.up_to)
+        self.beyond = sorted(number for number in self.beyond if number > self.up_to)
         while self.beyond and self.beyond[0] == self.up_to + 1:
             self.up_to = self.beyond.pop(0)
 
@@ -89,12 +89,12 @@ class MessageDedup:
         return True
 
     def _of(self, stream: str, client: str, up_to: int) -> _AcceptedSet:
-        found = self._taken.pop((stream, client), None) or _AcceptedSet(up_to)
-        self._taken[stream, client] = found  # the last one of its stream
+        accepted = self._taken.pop((stream, client), None) or _AcceptedSet(up_to)
+        self._taken[stream, client] = accepted  # the last one of its stream
         clients = [key for key in self._taken if key[0] == stream]
         for key in clients[:-_CLIENTS_MAX]:
             del self._taken[key]
-        return found
+        return accepted
 
     def all(self) -> list[AcceptedNumbers]:
         """Returns what is taken, the client that sent last at the end."""
@@ -106,7 +106,7 @@ class MessageDedup:
     @classmethod
     def of(cls, recorded: Iterable[AcceptedNumbers]) -> MessageDedup:
         """Inverse of :meth:`all`."""
-        made = cls()
-        for each in recorded:
-            made._taken[each.stream, each.client] = _AcceptedSet(each.up_to, list(each.beyond))
-        return made
+        dedup = cls()
+        for numbers in recorded:
+            dedup._taken[numbers.stream, numbers.client] = _AcceptedSet(numbers.up_to, list(numbers.beyond))
+        return dedup

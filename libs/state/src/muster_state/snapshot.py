@@ -28,8 +28,8 @@ def entries(state: RmEntry) -> Iterator[Entry]:
     rm_id = info.rm_id
     yield state_key(rm_id, state_codec.RM, "-"), encode_rm(info, core.next_submission)
     yield state_key(rm_id, state_codec.REGISTRATION, "-"), encode_registration(info)
-    for partition, what in _objects(core):
-        yield state_codec.key_of(rm_id, partition, what), state_codec.encode(partition, what)
+    for partition, obj in _objects(core):
+        yield state_codec.key_of(rm_id, partition, obj), state_codec.encode(partition, obj)
 
 
 def _objects(core: SchedulerCore) -> Iterator[tuple[str, Primary]]:
@@ -52,7 +52,7 @@ def _objects(core: SchedulerCore) -> Iterator[tuple[str, Primary]]:
             if not foreign.gone:
                 yield name, foreign
         for app in list(partition.apps.values()):
-            yield from ((name, what) for what in _of_application(app))
+            yield from ((name, obj) for obj in _of_application(app))
         for queue in queues:
             for waitlist in list(queue.waitlists.values()):
                 if waitlist.reason is not None:
@@ -66,6 +66,6 @@ def _of_application(app: Application) -> Iterator[Primary]:
     for ask in list(app.asks.values()):
         if not ask.gone and not app.gone:
             yield ask
-    for held in list(app.allocations.values()):
-        if not held.gone and not app.gone:
-            yield held
+    for allocation in list(app.allocations.values()):
+        if not allocation.gone and not app.gone:
+            yield allocation

@@ -37,54 +37,54 @@ SOURCE, EXTERNAL = "source", "ext"
 USE = "use"
 
 
-def key_of(rm_id: str, partition: str, what: Primary) -> bytes:
+def key_of(rm_id: str, partition: str, obj: Primary) -> bytes:
     """The record's key."""
-    match what:
+    match obj:
         case Node():
-            return state_key_in(rm_id, NODE, (partition,), what.node_id)
+            return state_key_in(rm_id, NODE, (partition,), obj.node_id)
         case ReportedObject():
-            return state_key_in(rm_id, EXTERNAL, (partition, what.owner.source, what.kind), what.object_id)
+            return state_key_in(rm_id, EXTERNAL, (partition, obj.owner.source, obj.kind), obj.object_id)
         case Allocation():
-            by = (what.source,) if what.source and what.app is None else ()
-            return state_key(rm_id, ALLOC, partition, what.app_id, what.unique_key, *by)
+            by = (obj.source,) if obj.source and obj.app is None else ()
+            return state_key(rm_id, ALLOC, partition, obj.app_id, obj.unique_key, *by)
         case Ask():
-            return state_key(rm_id, ASK, partition, what.app.app_id, what.key)
+            return state_key(rm_id, ASK, partition, obj.app.app_id, obj.key)
         case Waitlist():
-            special = (what.user, what.user_group, what.required_node, *((str(what.apart),) if what.apart else ()))
-            return state_key(rm_id, WHY, partition, what.leaf.path, what.shape.name, *(special if any(special) else ()))
+            special = (obj.user, obj.user_group, obj.required_node, *((str(obj.apart),) if obj.apart else ()))
+            return state_key(rm_id, WHY, partition, obj.leaf.path, obj.shape.name, *(special if any(special) else ()))
         case Application():
             # (A rejected application may have the id of an accepted one.)
-            kind = REJECTED if what.state is AppState.REJECTED else APP
-            return state_key(rm_id, kind, partition, what.app_id)
+            kind = REJECTED if obj.state is AppState.REJECTED else APP
+            return state_key(rm_id, kind, partition, obj.app_id)
         case Queue():
-            return state_key(rm_id, QUEUE, partition, what.path)
+            return state_key(rm_id, QUEUE, partition, obj.path)
         case UserUsage():
-            return state_key(rm_id, USE, partition, what.leaf.path, what.user)
+            return state_key(rm_id, USE, partition, obj.leaf.path, obj.user)
         case SourceEntry():
-            return state_key(rm_id, SOURCE, partition, what.source)
+            return state_key(rm_id, SOURCE, partition, obj.source)
 
 
-def encode(partition: str, what: Primary) -> bytes:
+def encode(partition: str, obj: Primary) -> bytes:
     """The record's value: the whole state of the object."""
-    match what:
+    match obj:
         case Node():
-            return node_record(partition, what)
+            return node_record(partition, obj)
         case ReportedObject():
-            return external_record(what)
+            return external_record(obj)
         case Allocation():
-            return allocation_record(partition, what)
+            return allocation_record(partition, obj)
         case Ask():
-            return ask_record(partition, what)
+            return ask_record(partition, obj)
         case Waitlist():
-            return waitlist_record(partition, what)
+            return waitlist_record(partition, obj)
         case Application():
-            return application_record(partition, what)
+            return application_record(partition, obj)
         case Queue():
-            return queue_record(partition, what)
+            return queue_record(partition, obj)
         case UserUsage():
-            return fair_use_record(partition, what)
+            return fair_use_record(partition, obj)
         case SourceEntry():
-            return source_record(what)
+            return source_record(obj)
 
 
 def fold_value(partition: Partition, kind: str, value: bytes) -> None:
@@ -140,8 +140,8 @@ def fold_external_tombstone(books: ExternalReports, kind: str, parts: tuple[str,
     if kind == SOURCE:
         fold.drop_source(books, *parts)
     elif kind == EXTERNAL:
-        partition, source, what, object_id = parts
-        books.remove(partition, source, ExternalKind(what), object_id)
+        partition, source, object_kind, object_id = parts
+        books.remove(partition, source, ExternalKind(object_kind), object_id)
 
 
 def offer_state_of(value: bytes) -> OfferState | None:

@@ -261,7 +261,7 @@ def encode_rm(info: RmInfo, next_submission: int, records: int = 0) -> bytes:
         awaited_ns=info.awaited_ns,
         clock=state_pb2.ClockAnchor(**info.clock._asdict()) if any(info.clock) else None,
         quotas_reached=info.quotas_reached,
-        sent=[state_pb2.SentObject(**each._asdict()) for each in info.sent.all()],
+        sent=[state_pb2.SentObject(**numbers._asdict()) for numbers in info.sent.all()],
         stamp_before=info.stamp.before,
         stamp_step=info.stamp.step,
         stamp_records=records,
@@ -312,8 +312,8 @@ def quotas_of(recorded: envelope_pb2.Quotas) -> QuotaLimits:
 
 def _pauses_of(recorded: state_pb2.RegistrationObject) -> tuple[Pause, ...]:
     # (This version ignores kinds of a later version.)
-    known = [each for each in recorded.pauses if each.kind in _PAUSE_KINDS]
-    return tuple(Pause(each.since_ns, each.until_ns, each.reason, PauseKind(each.kind)) for each in known)
+    pauses = [pause for pause in recorded.pauses if pause.kind in _PAUSE_KINDS]
+    return tuple(Pause(pause.since_ns, pause.until_ns, pause.reason, PauseKind(pause.kind)) for pause in pauses)
 
 
 def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
@@ -333,7 +333,7 @@ def _take_rm(info: RmInfo, recorded: state_pb2.RmObject) -> None:
     info.generation, info.generation_by = recorded.generation, recorded.generation_by
     info.quotas_reached = dict(recorded.quotas_reached)
     info.sent = MessageDedup.of(
-        AcceptedNumbers(each.stream, each.client, each.up_to, each.beyond) for each in recorded.sent
+        AcceptedNumbers(numbers.stream, numbers.client, numbers.up_to, numbers.beyond) for numbers in recorded.sent
     )
     info.clock = Anchor(recorded.clock.offset_ns, recorded.clock.boot_id, recorded.clock.booted_ns)
     info.stamp = Stamp(recorded.stamp_before, recorded.stamp_step)
@@ -463,8 +463,11 @@ class StateFolder:
         (It only uses texts and objects of its own, so it may run beside the event loop.)
         """
         recorded = state_pb2.RegistrationObject.FromString(value)
-        text, known = recorded.config, self.rms.get(parse_state_key(key)[0])
-        if known is not None and (known.info.registrations, known.info.config) == (recorded.registrations, text):
+        text, registered = recorded.config, self.rms.get(parse_state_key(key)[0])
+        if registered is not None and (registered.info.registrations, registered.info.config) == (
+            recorded.registrations,
+            text,
+        ):
             return  # a pause ended: the configuration will not be read
         if (read := load_recorded(text, recorded.compiled)).config is not None:
             self._read_ahead = {text: read}
@@ -491,22 +494,22 @@ class StateFolder:
                 self._fold(key, value)
                 yield
         for kind in _KIND_ORDER:
-            known: dict[bytes, Partition | None] = {}
+            partitions: dict[bytes, Partition | None] = {}
             for key, value in self._in_order(kind, by_kind.pop(kind, ())):
-                self._build(kind, key, value, known)
+                self._build(kind, key, value, partitions)
                 yield
         self.stamps.fold_all()
         if self._witness is not None:
             self._witness.on_built(self.rms)
 
-    def _build(self, kind: str, key: bytes, value: bytes, known: dict[bytes, Partition | None]) -> None:
-        """Builds one object. Raises CodecError. ``known``: partitions by keys without their last part."""
+    def _build(self, kind: str, key: bytes, value: bytes, partitions: dict[bytes, Partition | None]) -> None:
+        """Builds one object. Raises CodecError. ``partitions``: partitions by keys without their last part."""
         try:
             before = key.rpartition(b"/")[0]
-            if before not in known:
+            if before not in partitions:
                 rm_id, _, parts = parse_state_key(key)
-                known[before] = self._partition_of(rm_id, parts)
-            if (partition := known[before]) is not None:
+                partitions[before] = self._partition_of(rm_id, parts)
+            if (partition := partitions[before]) is not None:
                 state_codec.fold_value(partition, kind, value)
         except CodecError:
             raise
@@ -542,10 +545,10 @@ class StateFolder:
 
     def books_of(self, rm_id: str) -> ExternalReports:
         """The statements of sources for an RM: one object for all its registrations."""
-        found = self.external.get(rm_id)
-        if found is None:
-            self.external[rm_id] = found = ExternalReports()
-        return found
+        reports = self.external.get(rm_id)
+        if reports is None:
+            self.external[rm_id] = reports = ExternalReports()
+        return reports
 
     def _ordered(self, kind: str, records: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
         """The records in an order that does not depend on the last changes: parents first, then by submission."""
@@ -630,16 +633,16 @@ class StateFolder:
             return
         recorded = state_pb2.RmObject.FromString(value)
         self.stamps.fold(recorded.stamp_before, recorded.stamp_step, recorded.stamp_records)
-        known = self.rms.get(rm_id)
-        if known is None or known.info.registrations != recorded.registrations:
+        state = self.rms.get(rm_id)
+        if state is None or state.info.registrations != recorded.registrations:
             # (The next record has the registration's data. Until then the RM is not shown.)
             self._drop(rm_id, for_ever=False)
             self._registering[rm_id] = info = RmInfo(rm_id)
             _take_rm(info, recorded)
             return
-        _take_rm(known.info, recorded)
-        known.core.apply(SetSchedulingEnabled(known.info.decides), known.info.last_decided_ns)
-        known.core.apply(SetGeneration(recorded.generation == "previous"), known.info.last_decided_ns)
+        _take_rm(state.info, recorded)
+        state.core.apply(SetSchedulingEnabled(state.info.decides), state.info.last_decided_ns)
+        state.core.apply(SetGeneration(recorded.generation == "previous"), state.info.last_decided_ns)
 
     def _drop(self, rm_id: str, *, for_ever: bool) -> None:
         dropped = self.rms.pop(rm_id, None)
@@ -658,9 +661,9 @@ class StateFolder:
 
     def _apply_registration(self, rm_id: str, recorded: state_pb2.RegistrationObject) -> Steps:
         info = self._registering.pop(rm_id, None)
-        known = self.rms.get(rm_id)
-        if info is None and known is not None and known.info.registrations == recorded.registrations:
-            self._reconfigure(known, recorded)
+        state = self.rms.get(rm_id)
+        if info is None and state is not None and state.info.registrations == recorded.registrations:
+            self._reconfigure(state, recorded)
             return
         if info is None or info.registrations != recorded.registrations:
             raise CodecError(f"RM {rm_id}: the record of registration {recorded.registrations} has no RM beside it")
@@ -676,19 +679,19 @@ class StateFolder:
         if info.compiled != recorded.compiled:
             self.compiled_anew[rm_id] = None
 
-    def _reconfigure(self, known: RmEntry, recorded: state_pb2.RegistrationObject) -> None:
+    def _reconfigure(self, state: RmEntry, recorded: state_pb2.RegistrationObject) -> None:
         """Applies a registration's record of a known RM: another configuration (the queues' own records follow), or an
         ended pause.
         """
-        known.info.pauses = _pauses_of(recorded)
-        known.info.identity, known.info.quotas = recorded.identity, quotas_of(recorded.quotas)
-        known.info.extra_config = dict(recorded.extra_config)
-        known.core.apply(events_of(known.info), known.info.last_decided_ns)
-        if known.info.config == recorded.config:
+        state.info.pauses = _pauses_of(recorded)
+        state.info.identity, state.info.quotas = recorded.identity, quotas_of(recorded.quotas)
+        state.info.extra_config = dict(recorded.extra_config)
+        state.core.apply(events_of(state.info), state.info.last_decided_ns)
+        if state.info.config == recorded.config:
             return
-        known.info.config = recorded.config
+        state.info.config = recorded.config
         read = self._read_ahead.pop(recorded.config, None) or load_recorded(recorded.config, recorded.compiled)
-        known.core.apply(UpdateConfiguration(known.info.configured(read)), known.info.last_decided_ns)
+        state.core.apply(UpdateConfiguration(state.info.configured(read)), state.info.last_decided_ns)
 
 
 def _allocated(recorded: state_pb2.AllocationObject) -> tuple[int, int, int]:

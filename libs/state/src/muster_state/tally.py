@@ -54,8 +54,8 @@ class Tally:
 
     def waited(self, waits_us: Iterable[int]) -> None:
         """Counts the times from asks to their allocations."""
-        for each in waits_us:
-            self.wait_spread[bisect_left(WAIT_LIMITS_US, each)] += 1
+        for wait_us in waits_us:
+            self.wait_spread[bisect_left(WAIT_LIMITS_US, wait_us)] += 1
 
 
 _SPREADS = ("deciding_spread", "wait_spread")
@@ -75,10 +75,10 @@ def encode(tally: Tally) -> state_pb2.TallyObject:
 def decode(recorded: state_pb2.TallyObject) -> Tally:
     """Inverse of :func:`encode`."""
     tally = Tally(*_values(recorded))
-    for place, count in enumerate(recorded.deciding_spread):
-        tally.deciding_spread[place] = count
-    for place, count in enumerate(recorded.wait_spread):
-        tally.wait_spread[place] = count
+    for index, count in enumerate(recorded.deciding_spread):
+        tally.deciding_spread[index] = count
+    for index, count in enumerate(recorded.wait_spread):
+        tally.wait_spread[index] = count
     return tally
 
 

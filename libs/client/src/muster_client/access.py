@@ -67,20 +67,20 @@ class Access:
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Access:
         """Returns the access that the environment describes. Raises AccessWrong."""
-        given = os.environ if environment is None else environment
+        variables = os.environ if environment is None else environment
 
         def file(name: str) -> Path | None:
-            return Path(given[name]) if given.get(name) else None
+            return Path(variables[name]) if variables.get(name) else None
 
         return cls(
-            given.get(TOKEN_VARIABLE, "").strip(),
+            variables.get(TOKEN_VARIABLE, "").strip(),
             file(TOKEN_FILE_VARIABLE),
-            given.get("MUSTER_TLS", "").lower() in _TRUE,
+            variables.get("MUSTER_TLS", "").lower() in _TRUE,
             file("MUSTER_TLS_CA"),
             file("MUSTER_TLS_CERT"),
             file("MUSTER_TLS_KEY"),
-            given.get("MUSTER_TLS_SERVER", ""),
-            given.get(AFTER_VARIABLE, "").strip(),
+            variables.get("MUSTER_TLS_SERVER", ""),
+            variables.get(AFTER_VARIABLE, "").strip(),
         )
 
     @property
@@ -136,7 +136,7 @@ class Access:
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as error:
-            files = ", ".join(str(each) for each in (self.ca, self.certificate, self.key) if each is not None)
+            files = ", ".join(str(path) for path in (self.ca, self.certificate, self.key) if path is not None)
             raise AccessWrong(f"tls: {files}: cannot be used: {getattr(error, 'reason', None) or error}") from None
         return context
 
@@ -153,10 +153,10 @@ def _checked(source: str, token: str) -> str:
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:
     try:
-        found = path.stat() if path is not None else None
+        status = path.stat() if path is not None else None
     except OSError:
         return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino) if found is not None else None
+    return (status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else None
 
 
 def _read(name: str, path: Path | None) -> bytes | None:

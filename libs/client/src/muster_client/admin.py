@@ -54,8 +54,10 @@ class ConfigurationAnswer:
 def configuration_answer(response: admin_pb2.UpdateConfigurationResponse) -> ConfigurationAnswer:
     """Converts the answer's message."""
     problems = (
-        ConfigurationProblem(_SEVERITIES.get(each.severity, "unknown"), each.path, each.line, each.column, each.message)
-        for each in response.problems
+        ConfigurationProblem(
+            _SEVERITIES.get(problem.severity, "unknown"), problem.path, problem.line, problem.column, problem.message
+        )
+        for problem in response.problems
     )
     return ConfigurationAnswer(response.accepted, tuple(problems), tuple(response.changes))
 
@@ -254,8 +256,8 @@ class AdminClient(GatewayClient):
         """
         request = admin_pb2.ListResourceManagersRequest(rm_id=rm_id)
         response = admin_pb2.ListResourceManagersResponse.FromString
-        found = await self._call("ListResourceManagers", request, response, timeout_s)
-        return [_resource_manager(each) for each in found.resource_managers]
+        answer = await self._call("ListResourceManagers", request, response, timeout_s)
+        return [_resource_manager(rm) for rm in answer.resource_managers]
 
     async def pause(self, rm_id: str, reason: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Paused:
         """Pauses an RM: Muster schedules nothing for it until it is resumed. The result is true if that changed
@@ -281,8 +283,8 @@ class AdminClient(GatewayClient):
         """
         request = admin_pb2.ForgetResourceManagerRequest(rm_id=rm_id, force=force)
         response = admin_pb2.ForgetResourceManagerResponse.FromString
-        found = await self._call("ForgetResourceManager", request, response, timeout_s)
-        return Forgotten(found.changed, found.allocations)
+        answer = await self._call("ForgetResourceManager", request, response, timeout_s)
+        return Forgotten(answer.changed, answer.allocations)
 
     async def drain_node(
         self,
@@ -295,8 +297,8 @@ class AdminClient(GatewayClient):
     ) -> Drained:
         """Stops new allocations on a node; with ``schedulable``, allows them again. Running allocations stay."""
         request = admin_pb2.DrainNodeRequest(rm_id=rm_id, partition=partition, node_id=node_id, schedulable=schedulable)
-        found = await self._call("DrainNode", request, admin_pb2.DrainNodeResponse.FromString, timeout_s)
-        return Drained(found.changed, found.allocations)
+        answer = await self._call("DrainNode", request, admin_pb2.DrainNodeResponse.FromString, timeout_s)
+        return Drained(answer.changed, answer.allocations)
 
     async def end_application(
         self,
@@ -315,8 +317,8 @@ class AdminClient(GatewayClient):
         request = admin_pb2.EndApplicationRequest(
             rm_id=rm_id, partition=partition, application_id=application_id, reason=reason
         )
-        found = await self._call("EndApplication", request, admin_pb2.EndApplicationResponse.FromString, timeout_s)
-        return Ended(found.changed, found.state, found.allocations)
+        answer = await self._call("EndApplication", request, admin_pb2.EndApplicationResponse.FromString, timeout_s)
+        return Ended(answer.changed, answer.state, answer.allocations)
 
     async def dump_state(self, rm_id: str, *, timeout_s: float | None = None) -> AsyncGenerator[bytes, None]:
         """Yields the RM's whole state, as pieces of one JSON text (docs/admin.md).
@@ -403,13 +405,13 @@ class AdminClient(GatewayClient):
         """Explains why an allocation must go, and for which ask. ``application_id`` "": the key, or the UUID,
         identifies it.
         """
-        held = admin_pb2.AskId(application_id=application_id, allocation_key=allocation_key)
-        request = admin_pb2.ExplainRequest(rm_id=rm_id, partition=partition, preemption=held)
+        victim = admin_pb2.AskId(application_id=application_id, allocation_key=allocation_key)
+        request = admin_pb2.ExplainRequest(rm_id=rm_id, partition=partition, preemption=victim)
         return await self._explain(request, timeout_s)
 
     async def _explain(self, request: admin_pb2.ExplainRequest, timeout_s: float) -> Explanation:
-        found = await self._call("Explain", request, admin_pb2.ExplainResponse.FromString, timeout_s)
-        return Explanation(found.json, tuple(found.sentences))
+        answer = await self._call("Explain", request, admin_pb2.ExplainResponse.FromString, timeout_s)
+        return Explanation(answer.json, tuple(answer.sentences))
 
     async def _call(self, method: str, request: Any, response: Callable[[bytes], M], timeout_s: float) -> M:
         call = self._channel.unary_unary(
@@ -418,38 +420,40 @@ class AdminClient(GatewayClient):
             response_deserializer=response,
         )
         try:
-            asked = call(request, timeout=timeout_s, metadata=self._sent())
-            answer: M = await asked
-            self._note_position(await asked.trailing_metadata())
+            pending_call = call(request, timeout=timeout_s, metadata=self._sent())
+            answer: M = await pending_call
+            self._note_position(await pending_call.trailing_metadata())
         except grpc.aio.AioRpcError as error:
             raise refusal(error) from error
         return answer
 
 
-def _resource_manager(found: admin_pb2.ResourceManager) -> ResourceManager:
+def _resource_manager(rm: admin_pb2.ResourceManager) -> ResourceManager:
     return ResourceManager(
-        rm_id=found.rm_id,
-        state=found.state,
-        since_ns=found.since_ns,
-        reason=found.reason,
-        streams=tuple(OpenStream(each.kind, each.gateway_id, each.epoch, each.sent_sequence) for each in found.streams),
-        held=found.held,
-        held_reason=found.held_reason,
-        version=found.version,
-        policy_group=found.policy_group,
-        build_info=dict(found.build_info),
-        extra_config=dict(found.extra_config),
-        generation=found.generation,
-        registered_ns=found.registered_ns,
-        registrations=found.registrations,
-        instance_uuid=found.instance_uuid,
-        callbacks=tuple(found.callbacks),
-        description=found.description,
-        is_default=found.is_default,
-        identity=found.identity,
-        quotas=tuple(Quota(each.name, each.used, each.limit, each.reached) for each in found.quotas),
+        rm_id=rm.rm_id,
+        state=rm.state,
+        since_ns=rm.since_ns,
+        reason=rm.reason,
+        streams=tuple(
+            OpenStream(stream.kind, stream.gateway_id, stream.epoch, stream.sent_sequence) for stream in rm.streams
+        ),
+        held=rm.held,
+        held_reason=rm.held_reason,
+        version=rm.version,
+        policy_group=rm.policy_group,
+        build_info=dict(rm.build_info),
+        extra_config=dict(rm.extra_config),
+        generation=rm.generation,
+        registered_ns=rm.registered_ns,
+        registrations=rm.registrations,
+        instance_uuid=rm.instance_uuid,
+        callbacks=tuple(rm.callbacks),
+        description=rm.description,
+        is_default=rm.is_default,
+        identity=rm.identity,
+        quotas=tuple(Quota(quota.name, quota.used, quota.limit, quota.reached) for quota in rm.quotas),
     )
 
 
-def _paused(found: admin_pb2.ResourceManagerAnswer) -> Paused:
-    return Paused(found.changed, found.state, found.since_ns, found.description)
+def _paused(answer: admin_pb2.ResourceManagerAnswer) -> Paused:
+    return Paused(answer.changed, answer.state, answer.since_ns, answer.description)

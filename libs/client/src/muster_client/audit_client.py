@@ -80,9 +80,9 @@ def entry_of(value: bytes | None) -> dict[str, Any] | None:
 
 def _as_json(entry: pb.AuditEntry) -> dict[str, Any]:
     """All fields under their names of the interface, the result as a word."""
-    found: dict[str, Any] = {field.name: getattr(entry, field.name) for field in entry.DESCRIPTOR.fields}
+    document: dict[str, Any] = {field.name: getattr(entry, field.name) for field in entry.DESCRIPTOR.fields}
     number = entry.result
-    known = number in pb.AuditEntry.Result.values()
-    found["result"] = pb.AuditEntry.Result.Name(number).lower() if known else str(number)
-    found["objects"] = dict(sorted(entry.objects.items()))
-    return found
+    is_defined = number in pb.AuditEntry.Result.values()
+    document["result"] = pb.AuditEntry.Result.Name(number).lower() if is_defined else str(number)
+    document["objects"] = dict(sorted(entry.objects.items()))
+    return document

@@ -270,8 +270,8 @@ class CallbackStream(ResumableStream[Any]):
                 update[1].set_result(result)
         # 3. notifications: in order, one after the other
         if message.scheduling_states and calls.on_scheduling_states:
-            told = calls.on_scheduling_states
-            await self._guard(lambda: _settled(told(message.scheduling_states)))
+            on_states = calls.on_scheduling_states
+            await self._guard(lambda: _settled(on_states(message.scheduling_states)))
         if message.events.events:
             if calls.on_events:
                 heard = calls.on_events
@@ -323,10 +323,10 @@ class CallbackStream(ResumableStream[Any]):
     # ---- the RM's functions ---------------------------------------------------------------------------------------
 
     def _predicates(self, question: pb.PredicatesQuestion) -> Answer | Coroutine[Any, Any, Answer]:
-        def answer(said: Any) -> Answer:
-            if not isinstance(said, bool | str):
-                raise TypeError(f"predicates gave {said!r}, expected True, False or the reason for a no")
-            return no(said) if isinstance(said, str) else pb.PredicatesAnswer(id=question.id, fits=said)
+        def answer(result: Any) -> Answer:
+            if not isinstance(result, bool | str):
+                raise TypeError(f"predicates gave {result!r}, expected True, False or the reason for a no")
+            return no(result) if isinstance(result, str) else pb.PredicatesAnswer(id=question.id, fits=result)
 
         def no(reason: str) -> Answer:
             return pb.PredicatesAnswer(id=question.id, fits=False, reason=_printable(reason))
@@ -334,13 +334,15 @@ class CallbackStream(ResumableStream[Any]):
         return self._called(self._callbacks.predicates, (question,), answer, no)
 
     def _preemption_predicates(self, question: pb.PreemptionPredicatesQuestion) -> Answer | Coroutine[Any, Any, Answer]:
-        def answer(said: Any) -> Answer:
-            if isinstance(said, bool) or not isinstance(said, int | str | None):
-                raise TypeError(f"preemption_predicates gave {said!r}, expected an index, None or the reason for a no")
-            if isinstance(said, int):
-                response = si.PreemptionPredicatesResponse(success=True, index=said)
+        def answer(result: Any) -> Answer:
+            if isinstance(result, bool) or not isinstance(result, int | str | None):
+                raise TypeError(
+                    f"preemption_predicates gave {result!r}, expected an index, None or the reason for a no"
+                )
+            if isinstance(result, int):
+                response = si.PreemptionPredicatesResponse(success=True, index=result)
                 return pb.PreemptionPredicatesAnswer(id=question.id, response=response)
-            return no(said or "")
+            return no(result or "")
 
         def no(reason: str) -> Answer:
             response = si.PreemptionPredicatesResponse(success=False, index=-1)
@@ -349,12 +351,12 @@ class CallbackStream(ResumableStream[Any]):
         return self._called(self._callbacks.preemption_predicates, (question,), answer, no)
 
     def _state_dump(self, question: pb.StateDumpQuestion) -> Answer | Coroutine[Any, Any, Answer]:
-        def answer(said: Any) -> Answer:
-            if not isinstance(said, str):
-                raise TypeError(f"state_dump gave a {type(said).__name__}, expected JSON text")
-            if (size := len(said.encode())) > _MAX_DUMP_BYTES:
+        def answer(result: Any) -> Answer:
+            if not isinstance(result, str):
+                raise TypeError(f"state_dump gave a {type(result).__name__}, expected JSON text")
+            if (size := len(result.encode())) > _MAX_DUMP_BYTES:
                 raise ValueError(f"state_dump gave {size} bytes, expected at most {_MAX_DUMP_BYTES}")
-            return pb.StateDumpAnswer(id=question.id, json=said)
+            return pb.StateDumpAnswer(id=question.id, json=result)
 
         def no(reason: str) -> Answer:
             return pb.StateDumpAnswer(id=question.id, error=_printable(reason))

@@ -492,16 +492,16 @@ class RmClient:
         backoff, refusal = self._backoff("register"), ""
         while True:
             left_s = deadline - self._clock.monotonic()
-            asked = call(self._registration, timeout=max(left_s, 0.001), metadata=self._sent())
+            pending_call = call(self._registration, timeout=max(left_s, 0.001), metadata=self._sent())
             try:
-                await asked
-                trailing = await asked.trailing_metadata()
+                await pending_call
+                trailing = await pending_call.trailing_metadata()
             except grpc.aio.AioRpcError as error:
                 code, details = error.code(), error.details() or ""
                 if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                     # An earlier attempt's answer says more than this code, whose text is the library's own.
-                    why = refusal or details
-                    raise RegistrationFailed(f"no answer within {settings.register_timeout_s} s: {why}") from error
+                    reason = refusal or details
+                    raise RegistrationFailed(f"no answer within {settings.register_timeout_s} s: {reason}") from error
                 if code not in _TRY_AGAIN:
                     raise RegistrationRejected(code, details) from error
                 refusal, wait_s = details, backoff.failed()

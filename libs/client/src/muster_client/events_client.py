@@ -58,10 +58,10 @@ class EventFilter:
     queue: str = ""
 
     def __post_init__(self) -> None:
-        for name, known in _ENUMS.items():
-            for given in getattr(self, name):
-                if given not in known.keys():  # noqa: SIM118 - a wrapper of protobuf, no mapping
-                    raise ValueError(f"{name}: {given!r}, expected some of {', '.join(known.keys())}")
+        for name, enum_type in _ENUMS.items():
+            for member in getattr(self, name):
+                if member not in enum_type.keys():  # noqa: SIM118 - a wrapper of protobuf, no mapping
+                    raise ValueError(f"{name}: {member!r}, expected some of {', '.join(enum_type.keys())}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Place:
     newest: int | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("id", "time_ns", "newest") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)}: expected one of them")
+        names = [name for name in ("id", "time_ns", "newest") if getattr(self, name) is not None]
+        if len(names) > 1:
+            raise ValueError(f"{' and '.join(names)}: expected one of them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +103,18 @@ class Event:
     @property
     def resource(self) -> dict[str, int]:
         """The quantities by type of resource."""
-        found = self.record.resource.resources
-        return {name: found[name].value for name in sorted(found)}
+        resources = self.record.resource.resources
+        return {name: resources[name].value for name in sorted(resources)}
 
     def as_json(self) -> dict[str, Any]:
         """Returns a form for ``json.dumps``: REST's field names, enumerations by name, no empty fields."""
         record = self.record
-        found: dict[str, Any] = {} if self.id is None else {"id": self.id}
-        found |= dict(zip(("type", "eventChangeType", "eventChangeDetail"), self.names, strict=True))
-        found["timestampNano"] = record.timestampNano
+        document: dict[str, Any] = {} if self.id is None else {"id": self.id}
+        document |= dict(zip(("type", "eventChangeType", "eventChangeDetail"), self.names, strict=True))
+        document["timestampNano"] = record.timestampNano
         texts = {"objectID": record.objectID, "referenceID": record.referenceID, "message": record.message}
-        found |= {name: text for name, text in texts.items() if text}
-        return found | ({"resource": self.resource} if self.resource else {})
+        document |= {name: text for name, text in texts.items() if text}
+        return document | ({"resource": self.resource} if self.resource else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +197,10 @@ class EventsClient(GatewayClient):
         return EventBatch(
             answer.rm_id,
             answer.instance,
-            tuple(Event(each.id, each.record) for each in answer.events),
+            tuple(Event(event.id, event.record) for event in answer.events),
             answer.next_id,
             answer.end_id,
-            tuple((each.first_id, each.last_id) for each in answer.missing),
+            tuple((gap.first_id, gap.last_id) for gap in answer.missing),
             pb.EventBatch.Source.Name(answer.source),
         )
 
@@ -277,29 +277,29 @@ def _note(at: _ResumePosition, answer: pb.WatchedEvents, *, tracked: bool) -> No
 
 
 def _watched(answer: pb.WatchedEvents) -> EventBatch:
-    tracked = (Event(each.id, each.record) for each in answer.events)
+    tracked = (Event(event.id, event.record) for event in answer.events)
     return EventBatch(
         answer.rm_id,
         answer.instance,
         (*tracked, *(Event(None, record) for record in answer.request_events)),
         answer.next_id,
         answer.end_id,
-        tuple((each.first_id, each.last_id) for each in answer.missing),
+        tuple((gap.first_id, gap.last_id) for gap in answer.missing),
         request_position=answer.request_position if answer.HasField("request_position") else None,
         requests_dropped=answer.request_events_dropped,
     )
 
 
-def _filter(wanted: EventFilter | None) -> pb.EventFilter | None:
-    if wanted is None:
+def _filter(event_filter: EventFilter | None) -> pb.EventFilter | None:
+    if event_filter is None:
         return None
     return pb.EventFilter(
-        types=_numbers("types", wanted.types),  # type: ignore[arg-type]
-        change_types=_numbers("change_types", wanted.change_types),  # type: ignore[arg-type]
-        change_details=_numbers("change_details", wanted.change_details),  # type: ignore[arg-type]
-        object_ids=wanted.object_ids,
-        application_id=wanted.application_id,
-        queue=wanted.queue,
+        types=_numbers("types", event_filter.types),  # type: ignore[arg-type]
+        change_types=_numbers("change_types", event_filter.change_types),  # type: ignore[arg-type]
+        change_details=_numbers("change_details", event_filter.change_details),  # type: ignore[arg-type]
+        object_ids=event_filter.object_ids,
+        application_id=event_filter.application_id,
+        queue=event_filter.queue,
     )
 
 
@@ -310,15 +310,15 @@ def _name(names: Any, number: int) -> str:
         return str(number)
 
 
-def _numbers(name: str, given: Iterable[str]) -> list[int]:
-    return [_ENUMS[name].Value(each) for each in given]
+def _numbers(name: str, members: Iterable[str]) -> list[int]:
+    return [_ENUMS[name].Value(member) for member in members]
 
 
-def _put_place(request: Any, place: Place | None) -> None:
-    if place is None:
+def _put_place(request: Any, position: Place | None) -> None:
+    if position is None:
         return
     for name in ("id", "time_ns", "newest"):
-        value = getattr(place, name)
+        value = getattr(position, name)
         if value is not None:
             # `from` is a keyword of Python.
             setattr(getattr(request, "from"), name, value)

@@ -117,8 +117,8 @@ class MetricsClient(GatewayClient):
             request_serializer=pb.WatchMetricsRequest.SerializeToString,
             response_deserializer=pb.MetricsSnapshot.FromString,
         )
-        what = _request(rm_id, sections, partition, queue, nodes_max)
-        request = pb.WatchMetricsRequest(what=what, interval_ms=max(1, round(interval_s * 1000)))
+        query = _request(rm_id, sections, partition, queue, nodes_max)
+        request = pb.WatchMetricsRequest(what=query, interval_ms=max(1, round(interval_s * 1000)))
         stream = call(request, metadata=self._sent())
         try:
             async for answer in stream:
@@ -146,5 +146,5 @@ def _json_of(message: Message, field: Any) -> Any:
     if field.message_type.GetOptions().map_entry:
         return dict(value)
     if field.is_repeated:
-        return [as_json(each) for each in value]
+        return [as_json(item) for item in value]
     return as_json(value) if message.HasField(field.name) else None

@@ -74,10 +74,10 @@ class RenewedChannel:
             await channel.close()
         await asyncio.gather(*self._closing)
 
-    def _call(self, kind: str, method: str, coding: dict[str, Any], *given: Any, **more: Any) -> Any:
+    def _call(self, kind: str, method: str, coding: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         self._renew()
         channel = self._newest
-        call = getattr(channel, kind)(method, **coding)(*given, **more)
+        call = getattr(channel, kind)(method, **coding)(*args, **kwargs)
         if not self._fixed:
             self._calls[channel] += 1
             call.add_done_callback(lambda _: self._ended(channel))

@@ -48,9 +48,9 @@ class Sequences:
             return
         self._last[stream] = max(sequence, self._last.get(stream, 0))
         moved, self._moved = self._moved, []
-        for each in moved:
-            if not each.done():
-                each.set_result(None)
+        for waiter in moved:
+            if not waiter.done():
+                waiter.set_result(None)
         if sequence <= self._highest:
             self._missing.pop(sequence, None)
             return

@@ -62,10 +62,12 @@ class ClientSettings:
     )
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if "least" in one.metadata:
-                _check_number(one.name, value, str(one.type), one.metadata["least"], above=one.metadata["above"])
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if "least" in setting.metadata:
+                _check_number(
+                    setting.name, value, str(setting.type), setting.metadata["least"], above=setting.metadata["above"]
+                )
         if self.backoff_seed is not None and not _is_whole(self.backoff_seed):
             raise BadSettings(f"backoff_seed {self.backoff_seed!r}: expected a whole number or None")
         if self.reregister not in get_args(Reregister):
@@ -75,8 +77,8 @@ class ClientSettings:
 def _check_number(name: str, value: Any, kind: str, least: float, *, above: bool) -> None:
     right = _is_whole(value) if kind == "int" else _is_whole(value) or isinstance(value, float)
     if not right or not (value > least if above else value >= least):
-        what = "a whole number" if kind == "int" else "a number"
-        raise BadSettings(f"{name} {value!r}: expected {what} {'above' if above else 'of at least'} {least:g}")
+        kind_text = "a whole number" if kind == "int" else "a number"
+        raise BadSettings(f"{name} {value!r}: expected {kind_text} {'above' if above else 'of at least'} {least:g}")
 
 
 def _is_whole(value: Any) -> bool:

@@ -79,8 +79,8 @@ class _Demo:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             ended = not self._process.running
-            if found := _BANNER.search(log_file.read_bytes()[before:].decode(errors="replace")):
-                self.grpc, self.http = found["grpc"], found["http"]
+            if banner := _BANNER.search(log_file.read_bytes()[before:].decode(errors="replace")):
+                self.grpc, self.http = banner["grpc"], banner["http"]
                 return
             if ended:
                 raise ReplayFailed(f"muster up ended before it was ready:\n{self._process.log_tail()}")
@@ -186,8 +186,8 @@ def _run(demo: _Demo, work: Callable[[], int]) -> int:
         with _ended_like_by_ctrl_c(), demo.running():
             code = work()
     except ClientError as error:
-        what = "demo failed:" if isinstance(error, ReplayFailed) else "the client failed:"
-        demo.console.print(marked("[bold red]{}[/] {}", what, error), soft_wrap=True)
+        prefix = "demo failed:" if isinstance(error, ReplayFailed) else "the client failed:"
+        demo.console.print(marked("[bold red]{}[/] {}", prefix, error), soft_wrap=True)
         return 2
     demo.say_where_data_are()
     return code
@@ -211,8 +211,8 @@ def _ended_like_by_ctrl_c() -> Iterator[None]:
 def program() -> str:
     """Returns how a shell in the present directory starts this Muster's command."""
     command = Path(muster_command()[0])
-    found = shutil.which("muster")
-    if found is not None and Path(found).resolve() == command.resolve():
+    script = shutil.which("muster")
+    if script is not None and Path(script).resolve() == command.resolve():
         return "muster"
     if command.name != "muster":  # no script beside this Python
         return f"{sys.executable} -m muster_cli"

@@ -184,12 +184,12 @@ class LiveDemo:
 
     async def _drain(self, admin: AdminClient, name: str, *, schedulable: bool) -> None:
         with contextlib.suppress(AdminFailed):  # a busy machine; the next round drains another one
-            found = await admin.drain_node(RM_ID, name, schedulable=schedulable)
+            result = await admin.drain_node(RM_ID, name, schedulable=schedulable)
             self.counts["undrained" if schedulable else "drained"] += 1
             if schedulable:
                 self._line(f"node {name} is back")
             else:
-                self._line(f"an operator drains node {name}: its {found.allocations} tasks stay, no new ones come")
+                self._line(f"an operator drains node {name}: its {result.allocations} tasks stay, no new ones come")
 
     async def _end_tasks(self) -> None:
         now, ending = self._clock.monotonic(), []

@@ -96,8 +96,8 @@ def plan(seed: int = 1) -> Iterator[PlanStep]:
     begins_s = 0.0
     while True:
         steps = _round(chance, numbers, later=begins_s > 0)
-        for at_s, what in sorted(steps, key=lambda step: step[0]):
-            yield PlanStep(begins_s + at_s, what)
+        for at_s, action in sorted(steps, key=lambda step: step[0]):
+            yield PlanStep(begins_s + at_s, action)
         begins_s += ROUND_S
 
 

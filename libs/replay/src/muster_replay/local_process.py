@@ -43,10 +43,10 @@ _HOLDERS: deque[socket.socket] = deque(maxlen=200)
 def are_free(ports: Sequence[int]) -> bool:
     """Tells whether all these ports of 127.0.0.1 can be bound."""
     for port in ports:
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a closed connection is no user
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a closed connection is no user
             try:
-                one.bind(("127.0.0.1", port))
+                probe.bind(("127.0.0.1", port))
             except OSError:
                 return False
     return True
@@ -59,9 +59,9 @@ def free_ports(count: int) -> list[int]:
     restarts on its port finds it free again. No other call gets one of the newest 200, in whatever process, while this
     one lives: a socket that does not listen holds each. (Servers set SO_REUSEADDR, so they may use it all the same.)
     """
-    found: list[int] = []
+    ports: list[int] = []
     chance = random.SystemRandom()  # (processes that begin at one time try different ones)
-    while len(found) < count:
+    while len(ports) < count:
         port = chance.randrange(*_PORTS)
         holder = socket.socket()
         try:
@@ -72,8 +72,8 @@ def free_ports(count: int) -> list[int]:
         # (Set after the bind, which fails if another one holds the port.)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _HOLDERS.append(holder)
-        found.append(port)
-    return found
+        ports.append(port)
+    return ports
 
 
 class LocalProcess:

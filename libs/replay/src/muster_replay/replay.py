@@ -202,13 +202,13 @@ class _Replay:
             if self._on_sent is not None:
                 await self._on_sent(sent)
 
-    async def _answered(self, what: str, answers: Any) -> None:
+    async def _answered(self, subject: str, answers: Any) -> None:
         try:
             await asyncio.wait_for(self._or_failure(answers), self._options.answer_timeout_s)
         except TimeoutError:
-            raise ReplayFailed(f"{what}: not all answered within {self._options.answer_timeout_s:.0f} s") from None
+            raise ReplayFailed(f"{subject}: not all answered within {self._options.answer_timeout_s:.0f} s") from None
         if self._complaints:
-            raise ReplayFailed(f"{what}: {some(self._complaints)}")
+            raise ReplayFailed(f"{subject}: {some(self._complaints)}")
 
     async def _settle(self) -> dict[str, PendingAsk]:
         """Waits until every task is placed, rejected or pending with a lasting reason. Returns the reasons.
@@ -221,7 +221,11 @@ class _Replay:
             await self._or_failure(self._quiet(deadline))
             moved_at, waiting = self._moved_at, self._books.open()
             reasons = await self._ask_why()
-            lasting = {key for key, why in reasons.items() if why.reason != _UNDECIDED} if reasons is not None else None
+            lasting = (
+                {key for key, pending_ask in reasons.items() if pending_ask.reason != _UNDECIDED}
+                if reasons is not None
+                else None
+            )
             if reasons is not None and reasons.keys() == waiting == lasting and moved_at == self._moved_at:
                 return reasons
             now = self._clock.monotonic()
@@ -253,16 +257,16 @@ class _Replay:
 
     def _rest_failed(self, error: Exception) -> None:
         """Raises ReplayFailed if the front has given no answer of any kind for too long."""
-        now, why = self._clock.monotonic(), _in_words(error)
+        now, reason = self._clock.monotonic(), _in_words(error)
         if not isinstance(error, httpx.TransportError):
             self._rest_silent_since = None  # the front answers, though with an error
-            log.info("no reasons yet", error=why)
+            log.info("no reasons yet", error=reason)
         elif self._rest_silent_since is None:
             self._rest_silent_since = now
-            log.warning("the REST front does not answer", http=self._http, error=why)
+            log.warning("the REST front does not answer", http=self._http, error=reason)
         elif now - self._rest_silent_since >= self._options.rest_silence_s:
             raise ReplayFailed(
-                f"the REST front at {self._http} has not answered for {self._options.rest_silence_s:.0f} s ({why}); "
+                f"the REST front at {self._http} has not answered for {self._options.rest_silence_s:.0f} s ({reason}); "
                 f"{len(self._books.placed_on)} of {len(self._trace.tasks)} tasks were placed"
             )
 
@@ -329,14 +333,14 @@ class _Replay:
             capacity, used = partition["capacity"].get("capacity", {}), partition["capacity"].get("usedCapacity", {})
             return {name: Utilisation(used.get(name, 0), capacity.get(name, 0)) for name in (CPU, MEMORY, GPU)}
 
-        found = await self._eventually(in_step)
-        if found is not None:
-            for name, item in found.items():
+        utilisation = await self._eventually(in_step)
+        if utilisation is not None:
+            for name, item in utilisation.items():
                 if item.used != counted.get(name, 0):
                     self._complaints.append(
                         f"REST says {item.used} {name} are used, the client counts {counted.get(name, 0)}"
                     )
-            return found, "REST"
+            return utilisation, "REST"
         self._complaints.append("REST does not show as many allocations as were received")
         capacity = self._trace.capacity()
         return {name: Utilisation(counted.get(name, 0), capacity.get(name, 0)) for name in (CPU, MEMORY, GPU)}, "client"
@@ -392,9 +396,9 @@ class _Replay:
                 return None
             await asyncio.sleep(pause_s)
 
-    def _complain(self, what: str, names: Sequence[str]) -> None:
+    def _complain(self, subject: str, names: Sequence[str]) -> None:
         if names:
-            self._complaints.append(f"{what}: {some(list(names))}")
+            self._complaints.append(f"{subject}: {some(list(names))}")
 
     # ---- callbacks -----------------------------------------------------------------------------------------------
 

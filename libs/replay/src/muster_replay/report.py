@@ -131,8 +131,8 @@ def print_report(report: ReplayReport, console: Screen | None = None) -> None:
         )
     if report.good:
         console.print(marked("[green]Every task is accounted for exactly once.[/]"))
-    for label, place in report.next_places.items():
-        console.print(marked("[bold]{}:[/] {}", label, place), soft_wrap=True)
+    for label, location in report.next_places.items():
+        console.print(marked("[bold]{}:[/] {}", label, location), soft_wrap=True)
 
 
 def _pending(reason: str, count: int, example: str) -> str:

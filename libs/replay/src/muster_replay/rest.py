@@ -68,8 +68,8 @@ class RestFront:
         """Returns the RM's partition in YuniKorn's shape; None while the view has none."""
         for item in await self._get("/ws/v1/partitions", rm=self._rm_id) or []:
             if item["clusterId"] == self._rm_id and item["name"].rpartition("]")[2] == name:
-                found: dict[str, Any] = item
-                return found
+                partition: dict[str, Any] = item
+                return partition
         return None
 
     async def events(self) -> EventIdRange:

@@ -189,8 +189,8 @@ def _resources(row: _Row, gpu_milli: int) -> Resources:
 
 
 def _must_be_unique(path: Path, names: Sequence[str]) -> None:
-    seen: set[str] = set()
+    unique_names: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in unique_names:
             raise TraceError(f"{path}: {name} is there twice")
-        seen.add(name)
+        unique_names.add(name)

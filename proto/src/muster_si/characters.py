@@ -21,7 +21,7 @@ def first_hidden(name: str) -> str | None:
     """Returns the first character that no name may have; None: there is none."""
     if name.isprintable() and (name.isascii() or _IS_IGNORABLE(name) is None):
         return None
-    return next((each for each in name if _is_hidden(each)), None)
+    return next((character for character in name if _is_hidden(character)), None)
 
 
 def _is_hidden(character: str) -> bool:

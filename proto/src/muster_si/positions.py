@@ -51,7 +51,7 @@ class Stamp(NamedTuple):
     @classmethod
     def of_header(cls, header: bytes) -> Stamp:
         """Inverse of :meth:`header`; NO_STAMP for bytes that are none."""
-        numbers = [int(each) for each in header.split(b"/") if each.isdigit() and len(each) <= _DIGITS_MAX]
+        numbers = [int(digits) for digits in header.split(b"/") if digits.isdigit() and len(digits) <= _DIGITS_MAX]
         return cls(*numbers) if len(numbers) == 2 else NO_STAMP
 
 

@@ -11,14 +11,14 @@ _SECONDS_DIGITS_MAX = 12
 _TRUE = frozenset({"1", "t", "T", "true", "True", "TRUE"})
 
 
-def tag_value(tags: Mapping[str, str], wanted: str) -> str:
+def tag_value(tags: Mapping[str, str], tag_name: str) -> str:
     """A tag's value by its name in any case; "" when there is none."""
-    found = tags.get(wanted)
-    if found is not None:
-        return found
-    wanted = wanted.lower()
+    value = tags.get(tag_name)
+    if value is not None:
+        return value
+    tag_name = tag_name.lower()
     # In order, since two names may differ in capitals only and a map has no order that all agree on.
-    return next((tags[name] for name in sorted(tags) if name.lower() == wanted), "")
+    return next((tags[name] for name in sorted(tags) if name.lower() == tag_name), "")
 
 
 def is_forced(tags: Mapping[str, str]) -> bool:
